@@ -26,9 +26,10 @@ from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_csv import LABEL, PROB, Table
 from vitmed.metrics.predictions_files import read_predictions
+from vitmed.report.blocks import data_uri
 from vitmed.report.plots.curves import control_charts
 from vitmed.report.plots.drawing import png
-from vitmed.report.templates import data_uri, fill
+from vitmed.report.templates import fill
 
 TIME, WEIGHTS = "time", "weights_hash"  # columns of the log of `vitmed serve --scores`
 SIMULATIONS = 2000

@@ -1,4 +1,4 @@
-"""The chapters of the page and their figures: `SECTIONS` and `PLOTS`, whose words are in chapters.yaml.
+"""The chapters of the page and their figures: `sections` and `plots`, whose words are in chapters.yaml.
 
 A chapter is an entry there, a template in sections/ and its figures. A figure is an entry there, and its function here
 in `DRAWN`. Pictures are labelled by their row in `predictions.csv` (the first image is row 1), never by a file name,
@@ -7,9 +7,11 @@ which may contain the name of a patient.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import yaml
@@ -22,15 +24,6 @@ MAIN = ("roc", "precision_recall", "reliability")
 KINDS = ("classes", "grades")  # of labels that have a chapter or a figure where it names none
 
 
-class Section(NamedTuple):
-    """A chapter of the page; the question stands beside its heading, the part above it in the contents list."""
-
-    title: str
-    question: str
-    part: str
-    kinds: tuple[str, ...] = KINDS
-
-
 @dataclass(frozen=True)
 class Plot:
     """A figure of the report.
@@ -40,7 +33,6 @@ class Plot:
         draw: (predictions, `Results`) -> Figure; with `pictures` (predictions, read), with `maps` (predictions, maps).
             None if there is nothing to draw.
         pictures: it shows the images themselves.
-        section: the chapter that shows it; a key of `SECTIONS`.
         maps: it shows attention maps.
         kinds: of labels that have it, keys of `TARGETS`.
     """
@@ -49,9 +41,18 @@ class Plot:
     text: str
     draw: Callable[..., Figure | None]
     pictures: bool = False
-    section: str = "results"
     maps: bool = False
     kinds: tuple[str, ...] = KINDS
+
+
+class Section(NamedTuple):
+    """What a chapter is: see `Chapter`; the kinds of labels that have it, keys of `TARGETS`; and its figures."""
+
+    title: str
+    question: str
+    part: str
+    kinds: tuple[str, ...] = KINDS
+    figures: Mapping[str, Plot] = MappingProxyType({})
 
 
 DRAWN: dict[str, Callable[..., Figure | None]] = {
@@ -83,10 +84,19 @@ DRAWN: dict[str, Callable[..., Figure | None]] = {
     "robustness": curves.robustness,
     "training_curves": curves.training_curves,
 }
-SECTIONS: dict[str, Section] = {}
-PLOTS: dict[str, Plot] = {}
-for _key, _chapter in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")).items():
-    for _name, _figure in _chapter.pop("figures", {}).items():
-        PLOTS[_name] = Plot(draw=DRAWN[_name], section=_key, **_figure)
-    SECTIONS[_key] = Section(**_chapter)
-TRAINING_CURVES = PLOTS.pop("training_curves")  # drawn from the records of training, not from predictions
+
+
+@cache
+def sections() -> dict[str, Section]:
+    """The chapters in their order, by key."""
+    found = {}
+    for key, section in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")).items():
+        figures = {name: Plot(draw=DRAWN[name], **figure) for name, figure in section.pop("figures", {}).items()}
+        found[key] = Section(**section, figures=figures)
+    return found
+
+
+def plots() -> dict[str, Plot]:
+    """The figures that are drawn from predictions, by name; training curves are drawn from the records of training."""
+    figures = {name: plot for section in sections().values() for name, plot in section.figures.items()}
+    return {name: plot for name, plot in figures.items() if name != "training_curves"}

@@ -1,89 +1,26 @@
-"""report.md: the page as Markdown, from the same templates, with links to the figures beside it.
-
-Not by markdownify: it needs the same special cases (intervals, headline numbers, parts that need a script, escaping)
-and four more packages.
-"""
+"""report.md: the blocks of a report as Markdown, with links to the figures beside it."""
 
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 
-LEFT_OUT = {"script", "style", "nav", "head"}
-CONTROLS = {"controls", "skip"}  # classes of what needs a script or a browser
-BLOCKS = {"p", "div", "section", "details", "figure", "footer", "header", "main", "ul", "dl", "table"}
-VOID = {"meta", "img", "br", "wbr", "link", "input"}
-PREFIXES = {"h1": "# ", "h2": "## ", "h3": "### ", "li": "- ", "dt": "- "}
-OPENING = {"dd": ": ", "small": " ("}
-MARKS = {"b": "**", "strong": "**", "i": "*", "em": "*"}
+from markupsafe import Markup
 
+from vitmed.report import blocks as b
+from vitmed.report.plots.drawing import plain
 
-def to_markdown(html: str) -> str:
-    """A page of vitmed as Markdown: headings, paragraphs, lists, tables and pictures; names in it are escaped."""
-    writer = _Writer()
-    writer.feed(html)
-    writer.close()
-    writer.end_block()
-    return "\n".join(writer.lines).strip() + "\n"
+MARKS = {"b": "**", "i": "*"}  # element of a phrase -> what stands around it
 
 
-class _Writer(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-        self.text = ""
-        self.prefix = ""
-        self.hidden = 0  # open tags from the one that is left out inwards
-        self.rows: list[list[str]] | None = None
-
-    def end_block(self) -> None:
-        """Write the collected text as a paragraph, heading or list item."""
-        text, self.text = " ".join(self.text.split()), ""
-        if text:
-            listed = self.prefix == "- " and bool(self.lines) and self.lines[-1].startswith("- ")
-            self.lines += [f"{self.prefix}{text}"] if listed else ["", f"{self.prefix}{text}"]
-        self.prefix = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        if self.hidden or tag in LEFT_OUT or CONTROLS & set(given.get("class", "").split()):
-            self.hidden += tag not in VOID
-            return
-        if (tag in BLOCKS and self.rows is None) or tag in PREFIXES or tag == "img":
-            self.end_block()
-            self.prefix = PREFIXES.get(tag, "")
-        if tag == "table":
-            self.rows = []
-        elif tag == "tr" and self.rows is not None:
-            self.rows.append([])
-        elif tag in ("td", "th"):
-            self.text = ""
-        elif tag == "img":
-            self.lines += ["", f"![{escape(given.get('alt', ''))}]({given.get('src', '')})"]
-        self.text += MARKS.get(tag, OPENING.get(tag, ""))
-
-    def handle_endtag(self, tag: str) -> None:
-        if self.hidden:
-            self.hidden -= tag not in VOID
-            return
-        self.text += MARKS.get(tag, "")
-        if tag == "small":
-            self.text = self.text[:-2] if self.text.endswith(" (") else self.text + ")"
-        elif tag in ("td", "th") and self.rows:
-            self.rows[-1].append(" ".join(self.text.split()))
-            self.text = ""
-        elif tag == "caption":
-            caption, self.text = self.text, ""
-            self.lines += ["", caption]
-        elif tag == "table" and self.rows is not None:
-            rows, self.rows = self.rows, None
-            self.lines += ["", *_table(rows)]
-        elif (tag in BLOCKS and self.rows is None) or tag == "dd" or (tag in PREFIXES and tag != "dt"):
-            self.end_block()
-
-    def handle_data(self, data: str) -> None:
-        if not self.hidden:
-            self.text += escape(data)
+def to_markdown(document: b.Document) -> str:
+    """A report as Markdown; what is escaped are its words, not its layout."""
+    lines = [line for block in document.head for line in _lines(block)]
+    for k, chapter in enumerate(document.chapters):
+        lines += ["", f"## {escape(chapter.title)}", *(["", escape(chapter.question)] if k else [])]
+        lines += [line for block in chapter.blocks for line in _lines(block)]
+    return "\n".join([*lines, "", escape(b.ROWS), "", escape(b.NOTICE)]).strip() + "\n"
 
 
 def escape(text: str) -> str:
@@ -91,9 +28,60 @@ def escape(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|#~!$&])", r"\\\1", text)
 
 
-def _table(rows: list[list[str]]) -> list[str]:
-    """The lines of a table, as wide as its widest row; the first row is the head."""
-    width = max(map(len, rows), default=0)
-    filled = [row + [""] * (width - len(row)) for row in rows]
-    lines = ["| " + " | ".join(row) + " |" for row in filled]
-    return [*lines[:1], "|" + "---|" * width, *lines[1:]] if lines else []
+def _lines(block: b.Block) -> Iterator[str]:
+    match block:
+        case b.Text(words):
+            yield from ("", _phrase(words))
+        case b.Heading(words, level):
+            yield from ("", f"{'#' * level} {_phrase(words)}")
+        case b.Items(entries):
+            yield from ("", *(f"- {_phrase(entry)}" for entry in entries))
+        case b.Headline(entries):
+            cells = ((title, b.td(b.value(entry), b.interval(entry) or "no interval")) for title, entry in entries)
+            yield from ("", *(f"- {_phrase(title)}: {_cell(cell)}" for title, cell in cells))
+        case b.Table(head, rows):
+            yield from ("", *_table([[_phrase(title) for title in head]] if head else [], rows))
+        case b.Picture(name, title, caption):
+            alt = escape(plain(block.alt))
+            yield from ("", f"### {escape(title)}", "", f"![{alt}]({name}.png)", "", escape(caption))
+        case b.Group(blocks, _, summary, title):
+            yield from ("", f"### {_phrase(title)}") if title else ()
+            yield from ("", _phrase(summary)) if summary else ()
+            yield from (line for inner in blocks for line in _lines(inner))
+        case b.Widget(_, blocks):
+            yield from (line for inner in blocks for line in _lines(inner))
+
+
+def _phrase(words: Markup) -> str:
+    """Words in one line, with the marks of their elements."""
+    parts = re.split(r"</?(\w+)[^>]*>", words)  # text, and every second the name of an element
+    marked = (MARKS.get(part, "") if k % 2 else escape(Markup(part).unescape()) for k, part in enumerate(parts))
+    return " ".join("".join(marked).split())
+
+
+def _cell(cell: b.Cell) -> str:
+    return _phrase(cell.words) + (f" ({_phrase(cell.small)})" if cell.small else "")
+
+
+def _table(lines: list[list[str]], rows: Sequence[Sequence[b.Cell]]) -> Iterator[str]:
+    """The lines of a table, as wide as its widest row; the first is the head. A cell stands in the first of its columns
+    and rows, and the others are empty.
+    """
+    below: dict[int, int] = {}  # column -> further rows that a cell above takes
+    for row in rows:
+        line: list[str] = []
+        skipped = 0  # columns of the cell before
+        for cell in row:
+            line += repeat("", skipped)
+            while below.get(len(line)):
+                below[len(line)] -= 1
+                line.append("")
+            below |= dict.fromkeys(range(len(line), len(line) + cell.columns), cell.rows - 1)
+            line.append(_cell(cell))
+            skipped = cell.columns - 1
+        lines.append(line)
+    width = max(map(len, lines), default=0)
+    for k, line in enumerate(lines):
+        yield "| " + " | ".join([*line, *repeat("", width - len(line))]) + " |"
+        if k == 0:
+            yield "|" + "---|" * width

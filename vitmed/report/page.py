@@ -1,4 +1,4 @@
-"""report.html: one file that needs nothing else. Its chapters are in chapters.yaml.
+"""The chapters of a report as blocks, and report.html: one file that needs nothing else.
 
 The first chapter, the summary, is open and fits one screen; the others fold. A chapter named as a field of `Results`
 sees it as `found`, and is left out where it is None.
@@ -7,66 +7,60 @@ sees it as `found`, and is left out where it is None.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from markupsafe import Markup
 
 from vitmed.core.text import counted, csp_hash
 from vitmed.metrics.sample_size import Goal, patients_for_rate
 from vitmed.metrics.subgroups import compared
-from vitmed.report.chapters import MANY, PLOTS, SECTIONS, TRAINING_CURVES, Plot
+from vitmed.report.blocks import NOTICE, ROWS, Block, Chapter, Document, Group, Picture, html
+from vitmed.report.chapters import MANY, sections
 from vitmed.report.checklists import checklists
 from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
 from vitmed.report.slider import Slider
-from vitmed.report.templates import FOLDER, data_uri, fill
+from vitmed.report.templates import FOLDER, blocks_of, fill
 
-WIDE = 1000  # px; a wider figure takes the whole width of the page instead of one column of two
 FEW_PATIENTS = 50  # below, an interval by patient is wide, and a subgroup has hardly anyone
 PRECISE = 0.05  # half the width of an interval that is narrow enough for most uses
 FEW_IMAGES = 100  # of a class: below, its sensitivity is known to about 10 points at best
 
 
-def render(
-    metrics: Results, figures: Mapping[str, Drawn], slider: Slider | None = None, *, linked: bool = False
-) -> str:
-    """The text of report.html: one file that loads nothing and runs one script, its own.
+def document(metrics: Results, figures: Mapping[str, Drawn], slider: Slider | None = None) -> Document:
+    """The head of a report and its chapters, from the templates in sections/.
 
     Args:
-        metrics: `metrics.report` has the heading of the page and the table about data, model and training.
-        figures: name in `PLOTS`, or training_curves -> the figure.
+        metrics: `metrics.report` has the title and the table about data, model and training.
+        figures: name in chapters.yaml -> the figure.
         slider: from `slider.slider_data`.
-        linked: link to the PNG files beside the page instead of embedding the figures; for Markdown.
     """
-    context: dict[str, Any] = {"metrics": metrics, "limitations": limitations(metrics), "slider": slider}
-    context |= {"chapters": SECTIONS, "many_findings": MANY}
-    plots = {name: PLOTS.get(name, TRAINING_CURVES) for name in figures}
-    sections: list[dict[str, Any]] = []
-    for key, chapter in SECTIONS.items():
-        if metrics.target.kind not in chapter.kinds:
+    context = {"metrics": metrics, "limitations": limitations(metrics), "slider": slider, "many_findings": MANY}
+    chapters: list[Chapter] = []
+    for key, section in sections().items():
+        if metrics.target.kind not in section.kinds:
             continue
-        context["found"] = metrics[key] if key in Results.model_fields else True
-        context["checklists"] = checklists(metrics, [section["key"] for section in sections])
-        text = fill(f"sections/{key}.html.j2", **context).strip() if context["found"] else ""
-        shown = [_figure(name, plots[name], figures[name], linked) for name in figures if plots[name].section == key]
+        blocks: list[Block] = []
+        if found := metrics[key] if key in Results.model_fields else True:
+            lists = checklists(metrics, [chapter.key for chapter in chapters])
+            more = {"found": found, "checklists": lists, "chapters": sections()}
+            blocks = blocks_of(f"sections/{key}.html.j2", **context, **more)
+        plots = section.figures.items()
+        shown = [Picture(name, of.title, of.text, figures[name]) for name, of in plots if name in figures]
         if key == "summary":  # a wide confusion matrix (many classes) goes below the ROC curve
-            shown.sort(key=lambda figure: figure["wide"])
-        if text or shown:
-            sections.append({"key": key, **chapter._asdict(), "text": Markup(text), "figures": shown})
+            shown.sort(key=lambda picture: picture.wide)
+        blocks += [Group(shown, "figures")] if shown else []
+        if blocks:
+            chapters.append(Chapter(key, section.title, section.question, section.part, blocks))
+    return Document(blocks_of("sections/head.html.j2", metrics=metrics), chapters)
+
+
+def render(metrics: Results, content: Document) -> str:
+    """The text of report.html: one file that loads nothing and runs one script, its own."""
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
     policy = {"style": csp_hash(style), "script": csp_hash(script)}
-    parts = list(dict.fromkeys(chapter.part for chapter in SECTIONS.values()))
-    return fill("report.html.j2", **context, sections=sections, parts=parts, style=style, script=script, policy=policy)
-
-
-def _figure(name: str, plot: Plot, figure: Drawn, linked: bool) -> dict[str, Any]:
-    return {
-        "title": plot.title,
-        "text": plot.text,
-        "source": f"{name}.png" if linked else data_uri(figure.small, figure.kind),
-        "alt": f"{plot.title}. {figure.text}",
-        "wide": int.from_bytes(figure.png[16:20]) > WIDE,  # bytes 16 to 19 of a PNG file: its width
-    }
+    parts = list(dict.fromkeys(section.part for section in sections().values()))
+    furniture = {"parts": parts, "style": style, "script": script, "policy": policy, "rows": ROWS, "notice": NOTICE}
+    return fill("report.html.j2", metrics=metrics, head=content.head, chapters=content.chapters, html=html, **furniture)
 
 
 def limitations(metrics: Results) -> list[str]:

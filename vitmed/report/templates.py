@@ -1,12 +1,11 @@
 """The templates of every page and card, and the words that they share: numbers, intervals, titles, the sample.
 
-Every template sees `metrics` (the `Results`), the functions and tables in `IN_TEMPLATES`, and the macros of
-tables.html.j2. A page has neither style attributes nor scripts of others: its Content-Security-Policy forbids them.
+Every template sees `metrics` (the `Results`), the functions and tables in `IN_TEMPLATES`, and those of a
+`Sheet`. A page has neither style attributes nor scripts of others: its Content-Security-Policy forbids them.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
@@ -26,6 +25,7 @@ from vitmed.metrics.methods import METHODS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, phrase
 from vitmed.metrics.notes import FEW_GROUPS, FEWEST
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
+from vitmed.report.blocks import Block, Page, Sheet, cell, cells, interval, number, td, value
 from vitmed.report.markdown import escape
 from vitmed.report.methods_text import methods_text, name_of
 from vitmed.report.plots.drawing import plain
@@ -40,7 +40,15 @@ MOST_CLASSES = 100  # rows of a table of classes
 
 def fill(template: str, **context: Any) -> str:
     """The text of a template of this room."""
-    return _environment().get_template(template).render(context)
+    return _environment().get_template(template).render(Page().functions | context)
+
+
+def blocks_of(template: str, **context: Any) -> list[Block]:
+    """The blocks that a template makes; it writes nothing outside of them."""
+    sheet = Sheet()
+    text = _environment().get_template(template).render(sheet.functions | context)
+    assert not text.strip(), f"{template}: {text.strip()[:80]}"
+    return sheet.blocks
 
 
 @cache
@@ -55,9 +63,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     found.globals |= IN_TEMPLATES
-    found.filters |= {"breaks": breaks, "each": each, "md": lambda text: escape(" ".join(str(text).split()))}
-    macros = vars(found.get_template("tables.html.j2").module)
-    found.globals |= {name: macros[name] for name in ("table", "cell", "cells", "not_better")}
+    found.filters |= {"breaks": breaks, "each": each, "cell": cell}
+    found.filters["md"] = lambda text: escape(" ".join(str(text).split()))
     return found
 
 
@@ -87,17 +94,6 @@ def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
     """The four or six numbers of the first screen, as in `headline_of`."""
     found = headline_of(metrics)
     return found if metrics.positive_class is None else [line for line in found if line[0] in BESIDE_RATES + RATES]
-
-
-def value(found: Estimate) -> str:
-    """The value of an estimate, with as many decimals as its interval."""
-    return number(found.value, decimals(found))
-
-
-def interval(found: Estimate) -> str:
-    """`0.911 to 0.934`; "" where there is none."""
-    digits = decimals(found)
-    return "" if found.low is None else f"{found.low:z.{digits}f} to {found.high:z.{digits}f}"
 
 
 def signed(found: Estimate) -> str:
@@ -146,20 +142,10 @@ def reasons(found: Mapping[str, str]) -> list[str]:
     return [*lines[:LISTED], *([f"and {counted(rest, 'number')} more, in metrics.json"] if rest else [])]
 
 
-def number(x: float | None, digits: int = 3) -> str:
-    """Three decimals, or as many as asked for; "undefined" for None."""
-    return "undefined" if x is None else f"{x:z.{digits}f}"
-
-
 def of_classes(classes: Sequence[str]) -> str:
     """How many of the classes a table shows, where it does not show all."""
     more = len(classes) > MOST_CLASSES
     return f"{MOST_CLASSES} of {len(classes):,} classes shown; metrics.json has all. " if more else ""
-
-
-def data_uri(content: bytes, kind: str = "image/png") -> str:
-    """A picture as it stands inside a page that loads nothing."""
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def main_methods(metrics: Numbers) -> str:
@@ -261,5 +247,6 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
         one.__name__: one
         for one in (summary_of, title_of, titles_of, sampling_of, worth, at, rows, methods_text, why_chosen)
     },
-    **{one.__name__: one for one in (percentage, ranges)},
+    **{one.__name__: one for one in (percentage, ranges, td, cell, cells)},
+    "values": lambda found, names: [value(found[name]) for name in names],
 }

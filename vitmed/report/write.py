@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +28,11 @@ from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_files import read_predictions
 from vitmed.report.analyses import ANALYSES, Extra, Material
-from vitmed.report.chapters import MAIN, MANY, PLOTS
+from vitmed.report.blocks import Document
+from vitmed.report.chapters import MAIN, MANY, plots
 from vitmed.report.markdown import to_markdown
 from vitmed.report.methods_text import methods_markdown
-from vitmed.report.page import render
+from vitmed.report.page import document, render
 from vitmed.report.participant_flow import evaluated_images
 from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import Drawn, drawn
@@ -99,6 +99,7 @@ class Report:
         figures: by their name in `PLOTS`.
         formats: of the page, "html" and "md"; none where the numbers alone are asked for.
         findings: folder below this one -> the report of a finding, as of two classes.
+        content: of the pages, as blocks; None where there are no pages.
     """
 
     predictions: Predictions
@@ -107,6 +108,7 @@ class Report:
     figures: Mapping[str, Drawn]
     formats: Collection[str]
     findings: Mapping[str, Report]
+    content: Document | None
 
     @classmethod
     def of(
@@ -148,7 +150,11 @@ class Report:
             pages = {name: f"{place}/{REPORT}" if own.formats else place for name, (place, own) in findings.items()}
             results = results.model_copy(update={"finding_reports": pages})
         formats = config.format.split(",") if config.report else ()
-        return cls(predictions, extra.baselines, results, figures, formats, dict(findings.values()))
+        content = None
+        if formats:
+            slider = slider_data(predictions, results.operating_points) if predictions.kind == "classes" else None
+            content = document(results, figures, slider)
+        return cls(predictions, extra.baselines, results, figures, formats, dict(findings.values()), content)
 
     def write(self, folder: str | Path) -> Results:
         """Write predictions.csv, metrics.json, methods.md, label_issues.csv, figures and pages: all or nothing.
@@ -163,27 +169,24 @@ class Report:
             UsageError: the folder cannot be written.
         """
         predictions, results = self.predictions, self.results
-        slider, doubted = None, results.label_errors
+        doubted = results.label_errors
         with whole_folder(Path(folder)) as part:
             for place, report in self.findings.items():
                 report.write(part / place)
             write_text(part / PREDICTIONS, predictions.to_csv())
             for key, other in self.baselines.items():
                 write_text(part / f"{BASELINE}{key}.csv", other.to_csv())
-            if predictions.kind == "classes":
-                slider = slider_data(predictions, results.operating_points) if self.formats else None
-                if doubted is not None and doubted.reason is None:
-                    write_text(part / ISSUES, issues_csv(predictions))
+            if doubted is not None and doubted.reason is None:
+                write_text(part / ISSUES, issues_csv(predictions))
             write_json(part / NUMBERS, results.to_dict())
             for name, figure in self.figures.items():
                 write_bytes(part / f"{name}.png", figure.png)
                 write_bytes(part / f"{name}.svg", figure.svg)
-            page = partial(render, results, self.figures, slider)
-            if self.formats:
-                write_text(part / REPORT, page())
+            if self.content is not None:
+                write_text(part / REPORT, render(results, self.content))
                 write_text(part / METHODS_TEXT, methods_markdown(results))
-            if "md" in self.formats:
-                write_text(part / MARKDOWN, to_markdown(page(linked=True)))
+                if "md" in self.formats:
+                    write_text(part / MARKDOWN, to_markdown(self.content))
         return results
 
 
@@ -270,7 +273,7 @@ def _draw(predictions: Predictions, results: Results, extra: Extra) -> dict[str,
     """The figures of `PLOTS` that have something to show, or those of them that are asked for."""
     figures = {}
     doubted = results.label_errors
-    for name, plot in PLOTS.items():
+    for name, plot in plots().items():
         if results.target.kind not in plot.kinds or (extra.figures is not None and name not in extra.figures):
             continue
         if name == "suspected_labels" and (doubted is None or doubted.reason is not None):
