@@ -48,7 +48,7 @@ from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
-from vitmed.report.rebuild import note_prevalence
+from vitmed.report.evaluate import note_prevalence
 from vitmed.training.learning import objective_of
 from vitmed.training.optimiser import parameter_groups
 from vitmed.training.plan.make_plan import LAST_KEPT, check_against_splits, config_of_target, make_plan

@@ -42,7 +42,7 @@ RAISED_BY = {
         "models/compile training/environment training/gradients training/loop training/out_of_memory training/run",
     f"{CONFIGURED} summary": "models/vit",
     "train": "training/processes training/epoch_records",
-    "evaluate": "report/rebuild training/fit_policy",
+    "evaluate": "report/evaluate training/fit_policy",
     "predict evaluate": "inference/onnx_model",
     "train plan": "training/plan/time",
 }  # fmt: skip

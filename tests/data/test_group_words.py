@@ -14,9 +14,9 @@ from vitmed.data.patients import describe_patients, patient_notes
 from vitmed.data.splits import make_splits
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
+from vitmed.report.chapters import limitations
 from vitmed.report.headline import headline
 from vitmed.report.model_card import model_card
-from vitmed.report.page import limitations
 from vitmed.report.participant_flow import flow_of
 from vitmed.report.results import Origin, Results
 

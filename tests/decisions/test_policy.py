@@ -37,7 +37,7 @@ from vitmed.decisions.policy import (
 )
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.rebuild import note_prevalence
+from vitmed.report.evaluate import note_prevalence
 
 
 @pytest.fixture(scope="session")

@@ -15,9 +15,8 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum, Subgroups
-from vitmed.report.chapters import sections
+from vitmed.report.chapters import limitations, sections
 from vitmed.report.checklists import checklists, content
-from vitmed.report.page import limitations
 from vitmed.report.results import Characteristic, EvaluatedImages, Flow, Results, Seen, Value
 
 

@@ -15,7 +15,7 @@ from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.conformal import report_intervals, report_sets
 from vitmed.decisions.folds import Folds, by_fold
 from vitmed.decisions.operating_results import report_fold_points, report_points
-from vitmed.decisions.out_of_distribution import report_ood_scores
+from vitmed.decisions.out_of_distribution import detection_auroc, report_ood_scores, scores_of
 from vitmed.decisions.policy import count_answers
 from vitmed.decisions.reliability import CalibrationReport, report_calibration
 from vitmed.decisions.selective_prediction import report_abstention
@@ -23,7 +23,8 @@ from vitmed.explanation.results import Maps
 from vitmed.metrics.clinical_utility import decision_curve, one_against_rest, prevalence_table
 from vitmed.metrics.confusions import co_occurrence, finding_errors, mistakes
 from vitmed.metrics.ensembles import report_disagreement
-from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.estimates import Estimate, Numbers, difference, estimate
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.grades import grade_results
 from vitmed.metrics.label_errors import label_errors
 from vitmed.metrics.number_agreement import (
@@ -39,8 +40,8 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import ReaderComparison, agreement, compare_with_readers
 from vitmed.metrics.roc import fixed_rates
 from vitmed.metrics.subgroups import Subgroups, subgroups
-from vitmed.report.external_data import compare_with_own_test
 from vitmed.report.plots.pictures import Read
+from vitmed.report.results import Beside, BesideEstimates, External, Shift
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,53 @@ def _calibration(m: Material) -> CalibrationReport:
         return found
     by_fold = {"method": "by fold", "scale": None, "bias": None, "note": ""}
     return found.model_copy(update={**by_fold, "folds": [fold.calibration for fold in m.extra.folds.each]})
+
+
+OVERALL = ("auroc", "balanced_accuracy", "accuracy", "mcc", "log_loss", "brier")
+OF_POSITIVE_CLASS = ("sensitivity", "specificity")  # PPV and NPV follow the prevalence, and so differ anyway
+
+
+def compare_with_own_test(
+    predictions: Predictions, metrics: Numbers, internal: Predictions | None, resamples: int = 2000
+) -> External | None:
+    """Compare the evaluated images with the run's own test, at the same calibration and operating point, as item 33 of
+    CLAIM 2024, 16 and 20c of TRIPOD+AI and 29 of STARD-AI ask.
+
+    Both are taken as independent samples, so the interval of a difference comes from those of both (MOVER: Zou &
+    Donner, Stat. Med. 27 (2008) 1693; of two proportions it is Newcombe's of 1998). There is no comparison without
+    `internal`, or where it has other classes.
+    """
+    if internal is None or not len(internal) or internal.classes != predictions.classes:
+        return None
+    own = evaluate_predictions(internal, resamples)
+    numbers = {name: _pair(own.overall[name], metrics.overall[name]) for name in OVERALL}
+    absent = [c for c in own.classes if (own.per_class[c].n > 0) != (metrics.per_class[c].n > 0)]
+    if absent:  # a mean over other classes is another number
+        nothing = estimate(float("nan"), float("nan"), float("nan"), "mover")
+        numbers = {name: pair.model_copy(update={"difference": nothing}) for name, pair in numbers.items()}
+    prevalence = None
+    if own.positive_class is not None:
+        here, there = metrics.per_class[own.positive_class], own.per_class[own.positive_class]
+        numbers |= {name: _pair(there[name], here[name]) for name in OF_POSITIVE_CLASS}
+        prevalence = Beside(internal=there.n / own.n, external=here.n / metrics.n)
+    shift, scores, own_scores = None, scores_of(predictions), scores_of(internal)
+    if scores is not None and own_scores is not None:
+        flagged = Beside(internal=float((own_scores > 1).mean()), external=float((scores > 1).mean()))
+        auroc = detection_auroc(own_scores, internal.groups, scores, predictions.groups)
+        shift = Shift(auroc=auroc, flagged=flagged)
+    return External(
+        n=own.n,
+        n_groups=own.n_groups,
+        prevalence=prevalence,
+        numbers=numbers,
+        absent=absent,
+        patients_in_both=len(set(internal.groups or ()) & set(predictions.groups or ()) - {""}),
+        shift=shift,
+    )
+
+
+def _pair(own: Estimate, other: Estimate) -> BesideEstimates:
+    return BesideEstimates(internal=own, external=other, difference=difference(other, own))
 
 
 OF_EVERY_KIND: dict[str, Analysis] = {
