@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from vitmed.core.base_models import CLASSES
 from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
@@ -21,7 +21,7 @@ from vitmed.decisions.folds import fold_notes
 from vitmed.decisions.policy import FindingPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Numbers
-from vitmed.metrics.kinds.findings import fewer_holders
+from vitmed.metrics.kinds.findings import FindingPredictions, fewer_holders
 from vitmed.metrics.label_errors import issues_csv
 from vitmed.metrics.notes import FEWEST, learnt_nothing, missing_interval_note
 from vitmed.metrics.paired_comparison import holm
@@ -72,7 +72,7 @@ class About:
     flow: Flow | None = None
     earlier: Origin | None = None
 
-    def origin(self, material: Material) -> Origin:
+    def origin(self, material: Material[Any, Any]) -> Origin:
         """What metrics.json says of it, so that the report can be made again."""
         policy = material.extra.policy
         again: dict[str, Any] = {} if self.earlier is None else {"created": self.earlier.created, "rebuilt": now()}
@@ -129,7 +129,7 @@ class Report:
         predictions = replace(predictions, named=config.show_names)
         target = target_of(predictions, config.ordinal)
         numbers = TARGETS[target.kind].evaluate(predictions, config.resamples)
-        material = Material(predictions, numbers, config, extra)
+        material: Material[Any, Any] = Material(predictions, numbers, config, extra)
         parts: dict[str, Any] = {
             "baselines": {key: _beside(key, target.kind, material) for key in extra.baselines},
             **{key: analyse(material) for key, analyse in ANALYSES[target.kind].items()},
@@ -189,14 +189,13 @@ class Report:
         return results
 
 
-def _of_findings(material: Material, about: About) -> dict[str, tuple[str, Report]]:
+def _of_findings(material: Material[FindingPredictions, FindingPolicy], about: About) -> dict[str, tuple[str, Report]]:
     """Finding -> folder and report, of every finding that at least `FEWEST` patients (or images, where patients are
     unknown) have, and as many have an image without; of validation, on which decisions were chosen, the tables alone.
 
     Of more than `MANY` findings, each report has the figures in `MAIN` alone.
     """
-    predictions, config, extra = material.predictions, material.config, material.extra
-    assert extra.policy is None or isinstance(extra.policy, FindingPolicy)
+    predictions, config, extra, chosen = material.predictions, material.config, material.extra, material.policy
     evaluated, held = about.flow and about.flow.evaluated, fewer_holders(predictions)
     figures = MAIN if sum(count >= FEWEST for count in held) > MANY else None
     pages = config.report and not (evaluated and evaluated.split == "val")
@@ -204,17 +203,17 @@ def _of_findings(material: Material, about: About) -> dict[str, tuple[str, Repor
     for (name, place), count in zip(folder_names(predictions.classes).items(), held, strict=True):
         if count < FEWEST:
             continue
-        policy = None if extra.policy is None else extra.policy.findings[name]
+        policy = None if chosen is None else chosen.findings[name]
         folds = None if extra.folds is None else extra.folds.findings[name]
         view = predictions.of(name) if policy is None else policy.apply(predictions.of(name))
         counts = evaluated and evaluated_images(view, evaluated.split, evaluated.seen, evaluated.folds)
         notes = [*(policy.notes if policy else ()), *(fold_notes(folds) if folds else ())]
         own = Extra(
-            validation=_view(extra.validation, name),
-            internal=_view(extra.internal, name),
+            validation=None if extra.validation is None else _of(extra.validation, name),
+            internal=None if extra.internal is None else _of(extra.internal, name),
             policy=policy,
             folds=folds,
-            baselines={key: _view(other, name) for key, other in extra.baselines.items()},
+            baselines={key: _of(other, name) for key, other in extra.baselines.items()},
             read=extra.read,
             figures=figures,
         )
@@ -224,8 +223,8 @@ def _of_findings(material: Material, about: About) -> dict[str, tuple[str, Repor
     return reports
 
 
-def _view(predictions: Any, finding: str) -> Any:
-    return None if predictions is None else predictions.of(finding)
+def _of(predictions: Predictions, finding: str) -> Predictions:
+    return cast(FindingPredictions, predictions).of(finding)
 
 
 def folder_names(findings: tuple[str, ...]) -> dict[str, str]:
@@ -240,7 +239,7 @@ def folder_names(findings: tuple[str, ...]) -> dict[str, str]:
     return names
 
 
-def _beside(key: str, of: str, material: Material) -> Baseline:
+def _beside(key: str, of: str, material: Material[Any, Any]) -> Baseline:
     """The comparison with a baseline, of labels of a kind; of findings also finding by finding."""
     kind, predictions, other = TARGETS[of], material.predictions, material.extra.baselines[key]
     compared = Baseline(
