@@ -75,15 +75,22 @@ def evaluate_settings(
 ) -> tuple[EvaluateConfig, list[str]]:
     """The settings of the run with the flags, as far as they fit the images and this machine; and notes on the rest."""
     notes: list[str] = []
-    config = saved.config.evaluate.model_copy(update={"report": True})  # also of a run with --no-report
-    config, run = evaluate_config(config, flags), saved.config
-    refuse_idle(run.model_copy(update={"evaluate": config}), saved.splits.target.kind, run)
     own = [name for name in chosen.columns if name not in WRITTEN]  # vitmed 0.2.0 took tables that have such columns
-    config = with_columns(config, flags, own, notes)
-    note_prevalence(config, saved.splits.target.kind, saved.classes, notes)
+    config = _fitting(saved.config, flags, saved.splits.target.kind, saved.classes, own, notes)
     rows, paths = [sample.columns for sample in chosen.samples], [sample.path for sample in chosen.samples]
     check_readers(config, chosen.columns, rows, paths, saved.classes)
     return config, notes
+
+
+def _fitting(
+    run: Config, flags: dict[str, Any], kind: str, classes: Sequence[str], columns: Sequence[str], notes: list[str]
+) -> EvaluateConfig:
+    """The settings of a run with the flags, as far as they fit images with these columns; adds notes on the rest."""
+    config = evaluate_config(run.evaluate.model_copy(update={"report": True}), flags)  # also of a run with --no-report
+    refuse_idle(run.model_copy(update={"evaluate": config}), kind, run)
+    config = with_columns(config, flags, columns, notes)
+    note_prevalence(config, kind, classes, notes)
+    return config
 
 
 def _own_test(saved: SavedModel, run: RunFolder, policy: DecisionPolicy | None) -> Predictions | None:
@@ -261,23 +268,18 @@ def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flag
     run, weights_hash = RunFolder(file.parent.parent), evaluated.weights_hash if of_model else None
     before, changes = _earlier_report(file, evaluated) if of_model else (None, [])
     changes = [*predictions.notes, *changes]
-    baselines = {}
-    for key, matched in fitting_baselines(file.parent, predictions).items():
-        name = f"{BASELINE}{key}.csv"
-        if matched is not None and name != file.name:
-            baselines[key] = matched
-        elif name != file.name:
-            changes.append(f"{name} beside the table is left out: it is not of the same images, classes and labels.")
+    beside = fitting_baselines(file.parent, predictions)
+    beside.pop(file.stem.removeprefix(BASELINE), None)  # the table itself
+    left_out = "beside the table is left out: it is not of the same images, classes and labels."
+    changes += [f"{BASELINE}{key}.csv {left_out}" for key, matched in beside.items() if matched is None]
     alone = Origin(title=f"report of {file.name}", facts={"Made from": file.name}, notes=[TABLE_ALONE])
     origin, flow, folds = (before.report, before.flow, before.folds) if before else (alone, None, None)
     notes = list(dict.fromkeys([*origin.notes, *changes]))
     for note in changes:
         warn(f"{file.name}: {note}")
-    asked = _settings(origin).model_copy(update={"report": True})
-    config = evaluate_config(asked, flags)
-    refuse_idle(Config(evaluate=config), predictions.kind, Config(evaluate=asked))
-    config = with_columns(config, flags, own_columns(predictions), notes)
-    note_prevalence(config, predictions.kind, predictions.classes, notes)
+    asked = _settings(origin)
+    columns = own_columns(predictions)
+    config = _fitting(Config(evaluate=asked), flags, predictions.kind, predictions.classes, columns, notes)
     same = policy_settings(config) == policy_settings(asked)
     if not same:
         _check_choosable(file, of_model, folds, flags)
@@ -302,7 +304,7 @@ def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flag
     extra = Extra(
         validation=read_split(run, "val", weights_hash, policy) if of_model and not on_validation else None,
         internal=internal,
-        baselines=baselines,
+        baselines={key: matched for key, matched in beside.items() if matched is not None},
         policy=policy,
         folds=folds,
         parts=parts,
