@@ -1,24 +1,27 @@
 """What a report is made of: text, tables, first numbers and figures; and the functions by which a template makes them.
 
-`html` draws a block for report.html, `markdown.py` for report.md. The words of a block are `Markup` with no other
-elements than those of a phrase, such as b, i, code and a.
+Three renderers draw the same blocks: `html` for report.html, `to_markdown` for report.md, `terminal` for what is printed.
+The words of a block are `Markup` with no other elements than those of a phrase, such as b, i, code and a.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from markupsafe import Markup, escape
 
-from vitmed.metrics.estimates import Estimate, decimals
+from vitmed.metrics.estimates import Estimate, decimals, value_text
 from vitmed.report.plots.drawing import Drawn, plain
 
 NOTICE = "Research use only; not a medical device."
 ROWS = "Row N in a figure is image N of predictions.csv. The whole report is made from that file."
+MARKS = {"b": "**", "i": "*"}  # element of a phrase -> what stands around it
 WIDE = 1000  # px; a wider figure takes the whole width of the page instead of one column of two
 
 
@@ -310,3 +313,88 @@ def _cell(cell: Cell) -> Markup:
 def data_uri(content: bytes, kind: str = "image/png") -> str:
     """A picture as it stands inside a page that loads nothing."""
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def to_markdown(document: Document) -> str:
+    """A report as Markdown; what is escaped are its words, not its layout."""
+    lines = [line for block in document.head for line in _lines(block)]
+    for k, chapter in enumerate(document.chapters):
+        lines += ["", f"## {escape_markdown(chapter.title)}", *(["", escape_markdown(chapter.question)] if k else [])]
+        lines += [line for block in chapter.blocks for line in _lines(block)]
+    return "\n".join([*lines, "", escape_markdown(ROWS), "", escape_markdown(NOTICE)]).strip() + "\n"
+
+
+def escape_markdown(text: str) -> str:
+    """Text in which no character has a meaning in Markdown."""
+    return re.sub(r"([\\`*_\[\]<>|#~!$&])", r"\\\1", text)
+
+
+def _lines(block: Block) -> Iterator[str]:
+    match block:
+        case Text(words):
+            yield from ("", _phrase(words))
+        case Heading(words, level):
+            yield from ("", f"{'#' * level} {_phrase(words)}")
+        case Items(entries):
+            yield from ("", *(f"- {_phrase(entry)}" for entry in entries))
+        case Headline(entries):
+            cells = ((title, td(value(entry), interval(entry) or "no interval")) for title, entry in entries)
+            yield from ("", *(f"- {_phrase(title)}: {_cell_text(cell)}" for title, cell in cells))
+        case Table(head, rows):
+            yield from ("", *_table([[_phrase(title) for title in head]] if head else [], rows))
+        case Picture(name, title, caption):
+            alt = escape_markdown(plain(block.alt))
+            yield from ("", f"### {escape_markdown(title)}", "", f"![{alt}]({name}.png)", "", escape_markdown(caption))
+        case Group(blocks, _, summary, title):
+            yield from ("", f"### {_phrase(title)}") if title else ()
+            yield from ("", _phrase(summary)) if summary else ()
+            yield from (line for inner in blocks for line in _lines(inner))
+        case Widget(_, blocks):
+            yield from (line for inner in blocks for line in _lines(inner))
+
+
+def _phrase(words: Markup) -> str:
+    """Words in one line, with the marks of their elements."""
+    parts = re.split(r"</?(\w+)[^>]*>", words)  # text, and every second the name of an element
+    marked = (
+        MARKS.get(part, "") if k % 2 else escape_markdown(Markup(part).unescape()) for k, part in enumerate(parts)
+    )
+    return " ".join("".join(marked).split())
+
+
+def _cell_text(cell: Cell) -> str:
+    return _phrase(cell.words) + (f" ({_phrase(cell.small)})" if cell.small else "")
+
+
+def _table(lines: list[list[str]], rows: Sequence[Sequence[Cell]]) -> Iterator[str]:
+    """The lines of a table, as wide as its widest row; the first is the head. A cell stands in the first of its columns
+    and rows, and the others are empty.
+    """
+    below: dict[int, int] = {}  # column -> further rows that a cell above takes
+    for row in rows:
+        line: list[str] = []
+        skipped = 0  # columns of the cell before
+        for cell in row:
+            line += repeat("", skipped)
+            while below.get(len(line)):
+                below[len(line)] -= 1
+                line.append("")
+            below |= dict.fromkeys(range(len(line), len(line) + cell.columns), cell.rows - 1)
+            line.append(_cell_text(cell))
+            skipped = cell.columns - 1
+        lines.append(line)
+    width = max(map(len, lines), default=0)
+    for k, line in enumerate(lines):
+        yield "| " + " | ".join([*line, *repeat("", width - len(line))]) + " |"
+        if k == 0:
+            yield "|" + "---|" * width
+
+
+def terminal(block: Headline | Table) -> list[str]:
+    """A block as lines of a terminal."""
+    if isinstance(block, Headline):
+        return [f"{title.unescape()} {value_text(entry)}" for title, entry in block.entries]
+    rows = [block.head, *([cell.words for cell in row] for row in block.rows)]
+    lines = [[text.unescape() for text in row] for row in rows]
+    wide = [max(map(len, column)) + 2 for column in zip(*lines, strict=True)]
+    return ["".join(text.ljust(width) for text, width in zip(line, wide, strict=True)).rstrip() for line in lines]

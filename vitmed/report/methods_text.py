@@ -13,7 +13,7 @@ from vitmed.core.train_config import GRADE_ERRORS
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.methods import DEFINITIONS, METHODS, REFERENCES, TESTS
 from vitmed.metrics.metric_table import TITLES, phrase
-from vitmed.report.markdown import escape
+from vitmed.report.blocks import escape_markdown
 from vitmed.report.results import Results
 
 PARTS = {  # field of `Results` -> what its numbers are about, behind their names
@@ -213,7 +213,7 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
 
 def methods_markdown(metrics: Results) -> str:
     """methods.md: what `methods_text` finds, to paste into a paper."""
-    found = methods_text(metrics, lambda name: escape(" ".join(visible(name).split())))
+    found = methods_text(metrics, lambda name: escape_markdown(" ".join(visible(name).split())))
     lines = ["# Statistical methods", ""]
     for paragraph in found.paragraphs:
         lines += [paragraph, ""]

@@ -25,8 +25,7 @@ from vitmed.metrics.methods import METHODS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, phrase
 from vitmed.metrics.notes import FEW_GROUPS, FEWEST
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
-from vitmed.report.blocks import Block, Page, Sheet, cell, cells, interval, number, td, value
-from vitmed.report.markdown import escape
+from vitmed.report.blocks import Block, Page, Sheet, cell, cells, escape_markdown, interval, number, td, value
 from vitmed.report.methods_text import methods_text, name_of
 from vitmed.report.plots.drawing import plain
 from vitmed.report.results import Results
@@ -64,7 +63,7 @@ def _environment() -> Environment:
     )
     found.globals |= IN_TEMPLATES
     found.filters |= {"breaks": breaks, "each": each, "cell": cell}
-    found.filters["md"] = lambda text: escape(" ".join(str(text).split()))
+    found.filters["md"] = lambda text: escape_markdown(" ".join(str(text).split()))
     return found
 
 

@@ -28,9 +28,8 @@ from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_files import read_predictions
 from vitmed.report.analyses import ANALYSES, Extra, Material
-from vitmed.report.blocks import Document
+from vitmed.report.blocks import Document, to_markdown
 from vitmed.report.chapters import MAIN, MANY, document, plots, render
-from vitmed.report.markdown import to_markdown
 from vitmed.report.methods_text import methods_markdown
 from vitmed.report.participant_flow import evaluated_images
 from vitmed.report.plots.curves import drawn_curves
