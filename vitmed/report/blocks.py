@@ -1,7 +1,7 @@
 """What a report is made of: text, tables, first numbers and figures; and the functions by which a template makes them.
 
-Three renderers draw the same blocks: `html` for report.html, `to_markdown` for report.md, `terminal` for what is printed.
-The words of a block are `Markup` with no other elements than those of a phrase, such as b, i, code and a.
+Three renderers draw the same blocks: `html` for report.html, `to_markdown` for report.md, `terminal` for what is
+printed. The words of a block are `Markup` with no other elements than those of a phrase, such as b, i, code and a.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -25,33 +24,23 @@ MARKS = {"b": "**", "i": "*"}  # element of a phrase -> what stands around it
 WIDE = 1000  # px; a wider figure takes the whole width of the page instead of one column of two
 
 
-@dataclass(frozen=True)
-class Text:
-    """A paragraph; `css` is "quiet" for what explains, "note" for a warning."""
+class Text(NamedTuple):
+    """A paragraph, or at a level a heading; `css` is "quiet" for what explains, "note" for a warning."""
 
     words: Markup
     css: str = ""
     id: str = ""
+    level: int = 0
 
 
-@dataclass(frozen=True)
-class Heading:
-    """A heading inside a chapter, or at level 1 the title of the report."""
-
-    words: Markup
-    level: int = 3
-
-
-@dataclass(frozen=True)
-class Items:
+class Items(NamedTuple):
     """A list; its entries follow in the order of the template."""
 
     entries: list[Markup]
     ordered: bool = False
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A cell of a table, over several columns or rows; `small` is the interval beside a number."""
 
     words: Markup
@@ -62,8 +51,7 @@ class Cell:
     rows: int = 1
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """Titles of the columns, none for a table of names and values, and rows of cells."""
 
     head: Sequence[Markup]
@@ -71,15 +59,13 @@ class Table:
     css: str = ""
 
 
-@dataclass(frozen=True)
-class Headline:
+class Headline(NamedTuple):
     """The first numbers, large: (title, number)."""
 
     entries: Sequence[tuple[Markup, Estimate]]
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """A figure with its title and caption, and the name of its files."""
 
     name: str
@@ -98,8 +84,7 @@ class Picture:
         return int.from_bytes(self.drawn.png[16:20]) > WIDE
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Blocks that belong together: the "verdict"; of `summary`, they are folded below it, and below a title."""
 
     blocks: Sequence[Block]
@@ -108,15 +93,14 @@ class Group:
     title: Markup | None = None
 
 
-@dataclass(frozen=True)
-class Widget:
+class Widget(NamedTuple):
     """A part of the page that needs a script; where there is none, `blocks` stand in its place."""
 
     html: Markup
     blocks: Sequence[Block]
 
 
-Block = Text | Heading | Items | Table | Headline | Picture | Group | Widget
+Block = Text | Items | Table | Headline | Picture | Group | Widget
 
 
 class Chapter(NamedTuple):
@@ -201,7 +185,7 @@ class Sheet:
 
     def h3(self, text: object = "", level: int = 3, caller: Callable[[], str] | None = None) -> str:
         """A heading."""
-        return self.add(Heading(words(caller() if caller else text), level))
+        return self.add(Text(words(caller() if caller else text), level=level))
 
     def item(self, text: object = "", ordered: bool = False, caller: Callable[[], str] | None = None) -> str:
         """An entry of a list; entries that follow each other are one list."""
@@ -258,10 +242,8 @@ class Page(Sheet):
 def html(block: Block) -> Markup:
     """A block as HTML."""
     match block:
-        case Text(text, css, name):
-            return _element("p", text, css, name)
-        case Heading(text, level):
-            return _element(f"h{level}", text)
+        case Text(text, css, name, level):
+            return _element(f"h{level}" if level else "p", text, css, name)
         case Items(entries, ordered):
             return _element("ol" if ordered else "ul", _joined(_element("li", entry) for entry in entries))
         case Table(head, rows, css):
@@ -331,10 +313,8 @@ def escape_markdown(text: str) -> str:
 
 def _lines(block: Block) -> Iterator[str]:
     match block:
-        case Text(words):
-            yield from ("", _phrase(words))
-        case Heading(words, level):
-            yield from ("", f"{'#' * level} {_phrase(words)}")
+        case Text(words, _, _, level):
+            yield from ("", f"{'#' * level} {_phrase(words)}" if level else _phrase(words))
         case Items(entries):
             yield from ("", *(f"- {_phrase(entry)}" for entry in entries))
         case Headline(entries):

@@ -19,7 +19,7 @@ from vitmed.core.text import LISTED, by_reason, counted, counted_doing, format_p
 from vitmed.decisions.calibration import why_chosen
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import percentage, ranges
-from vitmed.metrics.estimates import Estimate, Numbers, decimals
+from vitmed.metrics.estimates import Estimate, decimals
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.methods import METHODS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, phrase
@@ -147,20 +147,19 @@ def of_classes(classes: Sequence[str]) -> str:
     return f"{MOST_CLASSES} of {len(classes):,} classes shown; metrics.json has all. " if more else ""
 
 
-def main_methods(metrics: Numbers) -> str:
+def main_methods(metrics: Results) -> str:
     """`AUROC (DeLong), balanced accuracy (MOVER), accuracy (Wilson)`: of the first numbers that have an interval."""
-    kind = metrics.target.kind if isinstance(metrics, Results) else "classes"
-    known = [(name, metrics.overall[name]) for name in TARGETS[kind].headline[:3]]
+    known = [(name, metrics.overall[name]) for name in TARGETS[metrics.target.kind].headline[:3]]
     return ", ".join(f"{name_of(name)} ({METHODS[of.method or ''].title})" for name, of in known if of.low is not None)
 
 
-def sampling_of(metrics: Numbers) -> str:
+def sampling_of(metrics: Results) -> str:
     """How the intervals were computed, for a reader who knows none of the methods."""
     sizes, by_patient = metrics.sample.images_per_patient, metrics.resampling == "by patient"
     units = metrics.n if metrics.n_groups is None else metrics.n_groups
     if not units:
         return "There are no images."
-    unit = metrics.unit if isinstance(metrics, Results) else "patient"
+    unit = metrics.unit
     if units < 2:
         return f"No intervals: one {unit if by_patient else 'image'} cannot show how much others would differ."
     effective = by_patient and sizes is not None and sizes.max > 1
@@ -179,13 +178,13 @@ def sampling_of(metrics: Numbers) -> str:
     return " ".join(text)
 
 
-def worth(metrics: Numbers) -> str:
+def worth(metrics: Results) -> str:
     """How much information the sample holds: patients, images of each, and the effective number of images."""
     sample, right = metrics.sample, metrics.sample.accuracy
     sizes, patients, positive = sample.images_per_patient, sample.n_patients, metrics.positive_class
     if sizes is None or patients is None:
         return ""
-    unit = metrics.unit if isinstance(metrics, Results) else "patient"
+    unit = metrics.unit
     each = f"{sizes.min:,} to {sizes.max:,} per {unit}, median {sizes.median:,.4g}"
     each = f"{sizes.max:,} per {unit}" if sizes.min == sizes.max else each
     each = f", {each}" if patients > 1 else ""
