@@ -63,7 +63,7 @@ class Extra:
         maps: attention maps of some of the images; None leaves their figure out.
         read: path of an image as in `predictions.paths` -> uint8 (H, W) or (H, W, 3); None leaves pictures out.
         records: of metrics.jsonl, for the training curves; None or empty leaves them out.
-        figures: the names in `PLOTS` that are drawn; None draws all that have something to show.
+        figures: the names in `plots` that are drawn; None draws all that have something to show.
     """
 
     validation: Predictions | None = None

@@ -196,7 +196,7 @@ class Sheet:
         return self.add(Items([entry], ordered))
 
     def table(self, head: Iterable[str], css: str = "", *, caller: Callable[[], str]) -> str:
-        """A table of the rows that stand between `call` and `endcall`; an empty title is no column."""
+        """A table of the rows that stand between {% call %} and {% endcall %}; an empty title is no column."""
         self.rows = []
         caller()
         return self.add(Table([words(title) for title in head if title], self.rows, css))
@@ -216,12 +216,12 @@ class Sheet:
         return self.add(Headline([(words(title), entry) for _, title, entry in entries]))
 
     def group(self, css: str, summary: object = None, title: object = None, *, caller: Callable[[], str]) -> str:
-        """The blocks between `call` and `endcall` as a group, folded below a summary if there is one."""
+        """The blocks between {% call %} and {% endcall %} as a group, folded below a summary if there is one."""
         inner = self._inner(caller)
         return self.add(Group(inner, css, *(None if text is None else words(text) for text in (summary, title))))
 
     def widget(self, html: Markup, *, caller: Callable[[], str]) -> str:
-        """A part that needs a script; the blocks between `call` and `endcall` stand in its place elsewhere."""
+        """A part that needs a script; the blocks between {% call %} and {% endcall %} stand in its place elsewhere."""
         return self.add(Widget(html, self._inner(caller)))
 
     def _inner(self, caller: Callable[[], str]) -> list[Block]:

@@ -94,7 +94,7 @@ class Report:
     Attributes:
         baselines: predictions of the same images, by their key in `BASELINES`.
         results: what metrics.json holds.
-        figures: by their name in `PLOTS`.
+        figures: by their name in `plots`.
         formats: of the page, "html" and "md"; none where the numbers alone are asked for.
         findings: folder below this one -> the report of a finding, as of two classes.
         content: of the pages, as blocks; None where there are no pages.
@@ -267,7 +267,7 @@ def _warnings(predictions: Predictions, numbers: Numbers, notes: Sequence[str]) 
 
 
 def _draw(predictions: Predictions, results: Results, extra: Extra) -> dict[str, Drawn]:
-    """The figures of `PLOTS` that have something to show, or those of them that are asked for."""
+    """The figures of `plots` that have something to show, or those of them that are asked for."""
     figures = {}
     doubted = results.label_errors
     for name, plot in plots().items():
