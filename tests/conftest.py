@@ -30,7 +30,7 @@ from vitmed.core import messages
 from vitmed.core.messages import Advance, Ui, listening
 
 if TYPE_CHECKING:
-    from vitmed.commands.one_run import TrainResult
+    from vitmed.studies.one_run import TrainResult
 
 T = TypeVar("T")
 PROCESSES = 4  # at most, of a run of all tests

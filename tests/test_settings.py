@@ -27,16 +27,15 @@ from filelock import FileLock
 from PIL import Image
 from reports import write_report
 from typer.main import get_command
+from vitmed.studies.one_run import TrainResult
 
 from vitmed import check, evaluate, monitor, probe, train, tune
 from vitmed.cli.commands import APPS
-from vitmed.commands.one_run import TrainResult
 from vitmed.commands.probe import UNUSED
-from vitmed.core.base_models import Target
+from vitmed.core.base_models import Target, fields_of, flags_of
 from vitmed.core.config import FLAGS, Config, PretrainConfig
 from vitmed.core.errors import EndedByCaller, UsageError, VitmedError
 from vitmed.core.load_config import load_config
-from vitmed.core.settings import fields_of, flags_of
 from vitmed.data.splits import make_splits
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.policy import choose_policy

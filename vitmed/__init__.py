@@ -11,27 +11,27 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
     from vitmed.commands.bundle import bundle as bundle
     from vitmed.commands.check import check as check
     from vitmed.commands.compare import compare as compare
-    from vitmed.commands.cross_validate import cross_validate as cross_validate
     from vitmed.commands.demo import demo as demo
-    from vitmed.commands.diff import diff as diff
     from vitmed.commands.ensemble import ensemble as ensemble
     from vitmed.commands.evaluate import evaluate as evaluate
     from vitmed.commands.explain import explain as explain
     from vitmed.commands.export import export as export
-    from vitmed.commands.merge import merge as merge
+    from vitmed.commands.export import push as push
     from vitmed.commands.monitor import monitor as monitor
     from vitmed.commands.plan import plan as plan
     from vitmed.commands.predict import predict as predict
+    from vitmed.commands.predict_shard import merge as merge
     from vitmed.commands.predict_shard import predict_shard as predict_shard
     from vitmed.commands.pretrain import pretrain as pretrain
     from vitmed.commands.probe import probe as probe
-    from vitmed.commands.push import push as push
+    from vitmed.commands.runs import diff as diff
     from vitmed.commands.runs import runs as runs
     from vitmed.commands.sample_size import sample_size as sample_size
     from vitmed.commands.serve import serve as serve
     from vitmed.commands.stress import stress as stress
     from vitmed.commands.summary import build_model as build_model
     from vitmed.commands.summary import summary as summary
+    from vitmed.commands.train import cross_validate as cross_validate
     from vitmed.commands.train import train as train
     from vitmed.commands.tune import tune as tune
     from vitmed.core.errors import VitmedError as VitmedError

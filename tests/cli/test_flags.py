@@ -13,16 +13,16 @@ import yaml
 from conftest import Answer
 from pydantic import Field
 from typer.main import get_command
+from vitmed.core.sections import TrainConfig
 
 from vitmed.cli.app import COMMANDS, app
 from vitmed.cli.commands import APPS
 from vitmed.cli.options import command
+from vitmed.core.base_models import PANELS, Flag, fields_of, flag_of, flags_of, spellings
 from vitmed.core.config import EVALUATE_FLAGS, FLAGS, PRETRAIN_FLAGS, Config, PretrainConfig, RunConfig, read_overrides
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.options import Argument, Fields, Option
-from vitmed.core.settings import PANELS, Flag, fields_of, flag_of, flags_of, spellings
-from vitmed.core.train_config import TrainConfig
 
 RUN = Callable[..., Answer]
 # Every flag of version 0.1.0, which scripts of users name.
@@ -149,7 +149,7 @@ def test_every_flag_is_a_keyword_and_its_field_a_yaml_key(tmp_path: Path) -> Non
 
 
 def test_every_flag_of_train_reaches_the_config(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitmed.commands.one_run import OneRun
+    from vitmed.studies.one_run import OneRun
 
     assert {*values(), *ALONE} == set(FLAGS), "a value for each flag"
     seen: dict[str, Any] = {}

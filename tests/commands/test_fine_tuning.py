@@ -29,9 +29,9 @@ from conftest import (
 from timm.layers import SwiGLUPacked
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
+from vitmed.studies.one_run import TrainResult
 
 from vitmed import VitmedError, explain, train
-from vitmed.commands.one_run import TrainResult
 from vitmed.core.messages import listening
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.estimates import Estimate

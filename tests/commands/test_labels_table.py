@@ -12,9 +12,9 @@ import torch
 import yaml
 from checkpoints import save
 from conftest import TINY, TINY_SETS, draw_classes, draw_splits, once, recording
+from vitmed.studies.one_run import TrainResult
 
 from vitmed import evaluate, train
-from vitmed.commands.one_run import TrainResult
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data.samples import labelled
 from vitmed.inference.checkpoint import load_checkpoint

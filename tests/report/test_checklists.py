@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vitmed.checks.data_check import COUNTS
-from vitmed.decisions.operating_results import OperatingPoints
+from vitmed.decisions.operating_points import OperatingPoints
 from vitmed.decisions.reliability import CalibrationReport
 from vitmed.explanation.results import Robustness
 from vitmed.metrics.clinical_utility import DecisionCurve

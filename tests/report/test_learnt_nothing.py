@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from conftest import Trained, recording
 from reports import write_report
+from vitmed.studies.one_run import TrainResult
 
-from vitmed.commands.one_run import TrainResult
 from vitmed.core.base_models import Target
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions

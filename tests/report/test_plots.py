@@ -8,8 +8,8 @@ import pytest
 from figures import is_png, texts
 from matplotlib.figure import Figure
 
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import CLASS_ANALYSES, Material

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from reports import write_report
 
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.metric_table import METRICS, PER_CLASS, TITLES
 from vitmed.metrics.predictions import Predictions

@@ -18,24 +18,23 @@ from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_nothing,
 from matplotlib.text import Text
 from PIL import Image
 from sklearn.metrics import roc_auc_score
+from vitmed.studies.one_run import TrainResult
 
 from vitmed import compare, cross_validate, evaluate, train
-from vitmed.commands.one_run import TrainResult
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.folders import image_names
-from vitmed.decisions.evaluation_folder import read_evaluation
-from vitmed.decisions.folds import Fold, Folds, undefined_notes
+from vitmed.decisions.evaluation_folder import Fold, Folds, read_evaluation, undefined_notes
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.kinds.classes import metric_values
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import metric_values
 from vitmed.report import participant_flow
 from vitmed.report.results import Results
-from vitmed.studies.executors import Job
 from vitmed.studies.folds import by_name
+from vitmed.studies.study import Job
 from vitmed.training.run import Run
 
 RUN = Callable[..., Answer]

@@ -51,7 +51,7 @@ weights = typer.Typer(help="Public weights by name: list, fetch and find.", **TY
 @functools.partial(with_options, verb="")
 def weights_list(as_json: AsJson = False) -> None:
     """List public weights: size, licence, and which are on this machine."""
-    from vitmed.commands.weights import weights_table
+    from vitmed.commands.data import weights_table
 
     answer(weights_table, {}, as_json, lambda rows: {"weights": rows}, print_weights)
 
@@ -63,7 +63,7 @@ def weights_fetch(as_json: AsJson = False, **options: Any) -> None:
 
     An interrupted download continues where it stopped.
     """
-    from vitmed.commands.weights import fetch_weights
+    from vitmed.commands.data import fetch_weights
 
     def content(paths: list[Path]) -> dict[str, Any]:
         return {"paths": dict(zip(options["names"], map(str, paths), strict=True))}
@@ -74,6 +74,6 @@ def weights_fetch(as_json: AsJson = False, **options: Any) -> None:
 @weights.command("where")
 def weights_where(name: Annotated[str, typer.Argument(help="A name of `vitmed weights list`.")]) -> None:
     """Print the path of a fetched file; exit code 4 if there is none."""
-    from vitmed.commands.weights import fetch_weights
+    from vitmed.commands.data import fetch_weights
 
     typer.echo(fetch_weights([name], offline=True)[0])

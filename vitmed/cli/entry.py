@@ -19,7 +19,6 @@ from typing import Any
 import typer
 
 from vitmed.cli.app import app
-from vitmed.cli.streams import Stream, fill_closed
 from vitmed.cli.terminal import STARTED
 from vitmed.core.errors import DiskFullError, Interrupted, OutOfMemoryError, Reported, UsageError, VitmedError
 from vitmed.core.files import is_full

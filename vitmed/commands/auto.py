@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.commands.check import check
-from vitmed.commands.cross_validate import cross_validate
 from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
-from vitmed.commands.one_run import default_name
-from vitmed.commands.probe import OF_RANKING, probe
+from vitmed.commands.probe import probe
+from vitmed.commands.train import cross_validate
 from vitmed.core.config import FLAGS, Config, read_overrides
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
-from vitmed.core.exclusions import excluded
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, excluded
 from vitmed.core.files import json_of, write_json
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import say
@@ -28,9 +26,9 @@ from vitmed.data.splits import make_splits
 from vitmed.metrics.estimates import value_text
 from vitmed.report.data_check_page import PAGE
 from vitmed.studies.auto import FILES, AutoRun, Save, Ways, find_stored, headline_number, stored
-from vitmed.studies.executors import Job
-from vitmed.studies.rank_weights import ALL_LOCAL
-from vitmed.studies.study import check_same_data, conduct
+from vitmed.studies.one_run import default_name
+from vitmed.studies.rank_weights import ALL_LOCAL, OF_RANKING
+from vitmed.studies.study import Job, check_same_data, conduct
 from vitmed.training.plan.make_plan import config_of_target
 
 USUAL, LEAST = 3600.0, 300.0  # s

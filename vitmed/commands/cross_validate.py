@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitmed.commands.one_run import TrainResult
 from vitmed.commands.train import train
 from vitmed.core.errors import CheckpointError
 from vitmed.core.load_config import load_config
 from vitmed.core.options import ConfigFile, Data, Gates, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
 from vitmed.core.run_folder import RunFolder
+from vitmed.studies.one_run import TrainResult
 
 USUAL = 5  # folds of cross-validate
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from vitmed.checks.evaluation_images import ImageRequest, choose_samples
 from vitmed.core.config import EVALUATE_FLAGS, Config
-from vitmed.core.errors import unknown_key
-from vitmed.core.exclusions import excluded
+from vitmed.core.errors import excluded, unknown_key
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.options import FIRST, PRECISION, AllowLeakage, Argument, Fields, Gates, LabelledData, Option, Split
 from vitmed.core.places import output_folder

@@ -24,7 +24,7 @@ from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import counted, duration_text, file_name
-from vitmed.data.read_images import ReadSplits
+from vitmed.data.loading import ReadSplits
 from vitmed.data.samples import Splits
 from vitmed.decisions.evaluation_folder import torn_evaluations
 from vitmed.decisions.operating_points import asked_point
@@ -41,11 +41,10 @@ from vitmed.report.plots.pictures import contact_sheet
 from vitmed.training.baselines import Baselines
 from vitmed.training.early_stopping import finished
 from vitmed.training.environment import all_its_images, check_images, check_ranks, check_unchanged
-from vitmed.training.finetune import Finetune, augmented_examples
-from vitmed.training.fit_policy import fit_decision_policy
+from vitmed.training.finetune import Finetune, augmented_examples, fit_decision_policy
 from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, time_needed
 from vitmed.training.plan.rules import describe
-from vitmed.training.plan.time_budget import Clock
+from vitmed.training.plan.time import Clock
 from vitmed.training.processes import Ranks
 from vitmed.training.run import EachEpoch, Run, Session, resumed_settings, train_and_draw
 from vitmed.training.trackers import Tracking, check_trackers, tracked

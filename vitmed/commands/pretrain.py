@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.commands.one_run import NO_RESULT, default_name
 from vitmed.core.config import PRETRAIN_FLAGS, Config, PretrainConfig, read_overrides
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError, Interrupted, UsageError, unknown_key
@@ -19,9 +18,8 @@ from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import counted
 from vitmed.data.folders import has_classes
-from vitmed.data.loading import images_of
+from vitmed.data.loading import ReadSplits, images_of, read_all, read_splits
 from vitmed.data.patients import show_expression
-from vitmed.data.read_images import ReadSplits, read_all, read_splits
 from vitmed.data.samples import Splits
 from vitmed.data.splits import pretraining_splits
 from vitmed.imaging.augmentation import POLICIES
@@ -30,10 +28,11 @@ from vitmed.inference.checkpoint import load_pretraining
 from vitmed.models.hardware import pick_device
 from vitmed.report.plots.curves import loss_curves, reconstruction_figure
 from vitmed.report.plots.drawing import png
+from vitmed.studies.one_run import NO_RESULT, default_name
 from vitmed.training.early_stopping import finished
 from vitmed.training.environment import all_its_images, check_unchanged
+from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.make_plan import median_side, with_window
-from vitmed.training.plan.memory import one_batch
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, plan_settings
 from vitmed.training.pretraining import Pretrain, reconstructions
 from vitmed.training.run import Run, Session, folder_to_resume, resumed_settings, train_and_draw

@@ -8,26 +8,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.commands.one_run import TrainResult, default_name
 from vitmed.commands.train import train
-from vitmed.core.config import FLAGS, PROBE_FLAGS, Config, read_overrides
-from vitmed.core.csv_files import csv_text
-from vitmed.core.errors import UsageError
-from vitmed.core.exclusions import excluded
+from vitmed.core.config import FLAGS, PROBE_FLAGS, Config, EvaluateConfig, read_overrides
+from vitmed.core.errors import UsageError, excluded
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import check_names, load_config, store_paths, with_values
 from vitmed.core.messages import say, warn
 from vitmed.core.options import ConfigFile, Data, Fields, Gates, Offline, RunName, RunsFolder, Sets
 from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.text_files import csv_text
 from vitmed.decisions.policy import CHOOSING
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.metrics.metric_table import METRICS
 from vitmed.models.sizes import SIZES
 from vitmed.report.headline import check_gates, parse_gates
-from vitmed.studies.colours import evaluate_colours, open_folder
-from vitmed.studies.rank_weights import ALL_LOCAL, RankingResult, rank_weights, weight_list
+from vitmed.studies.one_run import TrainResult, default_name
+from vitmed.studies.rank_weights import (
+    ALL_LOCAL,
+    RankingResult,
+    evaluate_colours,
+    open_folder,
+    rank_weights,
+    weight_list,
+)
 
 SEEN = ("model.image_size", "model.channels", "model.weights")
 OF_RANKING = (*SEEN, "train.device", "evaluate.resamples", "evaluate.ordinal")  # settings that a ranking uses

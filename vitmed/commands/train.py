@@ -9,10 +9,8 @@ from typing import Any
 
 from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
-from vitmed.commands.one_run import RESUMABLE, OneRun, TrainResult, default_name
 from vitmed.core.config import FLAGS, read_overrides
-from vitmed.core.errors import UsageError
-from vitmed.core.exclusions import excluded
+from vitmed.core.errors import UsageError, excluded
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import Mute, listener, listening, say
 from vitmed.core.options import ConfigFile, Data, Gates, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
@@ -22,8 +20,9 @@ from vitmed.core.text import duration_text, file_name
 from vitmed.inference.ensemble import load_ensemble
 from vitmed.report.headline import check_gates, parse_gates
 from vitmed.studies.folds import CrossValidation
+from vitmed.studies.one_run import RESUMABLE, OneRun, TrainResult, default_name
 from vitmed.studies.study import conduct
-from vitmed.training.plan.time_budget import Clock
+from vitmed.training.plan.time import Clock
 from vitmed.training.processes import Ranks
 from vitmed.training.run import EachEpoch, folder_to_resume
 from vitmed.training.trackers import check_trackers

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from vitmed.checks.detect import COPIES, Copies, Image
-from vitmed.checks.problems import PROBLEMS, Problem
+from vitmed.checks.detect import COPIES, PROBLEMS, Copies, Image, Problem
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_json, write_text
 from vitmed.imaging.decode import read_image

@@ -12,19 +12,25 @@ import numpy as np
 from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen
-from vitmed.core.config import Config, evaluate_config
+from vitmed.core.config import Config, EvaluateConfig, evaluate_config
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import json_of, read_json_lines
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
+from vitmed.core.sections import TrainConfig
 from vitmed.core.text import counted, duration_text
-from vitmed.core.train_config import EvaluateConfig, TrainConfig
 from vitmed.core.upgrade import without_gone
 from vitmed.data.folders import image_files
 from vitmed.data.patients import describe_patients
-from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_split, torn_evaluations, validation_of
-from vitmed.decisions.folds import Folds
+from vitmed.decisions.evaluation_folder import (
+    Evaluated,
+    Folds,
+    read_evaluation,
+    read_split,
+    torn_evaluations,
+    validation_of,
+)
 from vitmed.decisions.policy import DecisionPolicy, choose_policy, notes_of, own_columns, policy_settings
 from vitmed.decisions.targets import TARGETS, refuse_idle
 from vitmed.explanation.robustness import known_stress

@@ -16,9 +16,9 @@ from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import value_text
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.blocks import Headline, Table, td, terminal, words
+from vitmed.report.blocks import Headline, Table, number, td, terminal, words
 from vitmed.report.results import Baseline, Results
-from vitmed.report.templates import headline_of, main_methods, number
+from vitmed.report.templates import headline_of, main_methods
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,13 @@ from typing import Any
 
 from vitmed.core.errors import Interrupted, VitmedError
 from vitmed.core.messages import say, warn
-from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
-from vitmed.core.stored_paths import find_path, store_path
+from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder, find_path, store_path
 from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.report.results import Results
 from vitmed.studies.comparison import Model, compare_models
-from vitmed.studies.executors import Job, OnEpoch
-from vitmed.studies.study import Study
+from vitmed.studies.study import Job, OnEpoch, Study
 
 FILES = ("data", "config", "groups", "labels", "weights")  # arguments that may name one
 Save = Callable[[], float]  # writes auto.json, and returns the seconds used

@@ -15,10 +15,9 @@ from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, OutOfMemoryError, UsageError
 from vitmed.core.load_config import build_config, with_values
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.run_folder import RunFolder
-from vitmed.core.stored_paths import cache_folder
+from vitmed.core.run_folder import RunFolder, cache_folder
 from vitmed.core.text import counted, listed
-from vitmed.data.read_images import read_splits
+from vitmed.data.loading import read_splits
 from vitmed.data.samples import Splits, labelled_by
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.imaging.preprocessing import Preprocessing

@@ -15,7 +15,6 @@ from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.splits import make_splits
-from vitmed.studies.executors import Job, OnEpoch, local
 
 Result = TypeVar("Result")
 File = TypeVar("File", bound=BaseModel)

@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitmed.core.text import counted
+from vitmed.metrics.areas import threshold_counts
 from vitmed.metrics.estimates import ClassNumbers, Numbers, value_text
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.metric_table import METRICS, TITLES
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
-from vitmed.metrics.ranking import threshold_counts
 from vitmed.report.plots.drawing import (
     BLACK,
     BLUE,
