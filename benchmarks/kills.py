@@ -156,7 +156,8 @@ def main() -> None:
     rng, count = random.Random(asked.seed), {"kills": 0, "in the report phase": 0, "before last.pt": 0}
     lost, damaged, different, runs = [], [], [], 0
     place = Path(tempfile.mkdtemp(prefix="vitmed-kills-"))
-    write.PLOTS = {name: write.PLOTS[name] for name in FIGURES}
+    figures = {name: plot for name, plot in write.plots().items() if name in FIGURES}
+    write.plots = lambda: figures
     drawing.DPI = 30
     os.environ["VITMED_CACHE"] = str(place / "cache")
     torch.set_num_threads(1)

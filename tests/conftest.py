@@ -252,7 +252,7 @@ def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from vitmed.report import write
     from vitmed.report.plots.drawing import Drawn
 
-    monkeypatch.setattr(write, "PLOTS", {})
+    monkeypatch.setattr(write, "plots", dict)
     nothing = Drawn(b"a figure", b"a figure", b"a figure", "image/png", "")
     monkeypatch.setattr(write, "drawn", lambda figure, pictures=False: nothing)
     for module in (one_run, pretrain):
@@ -265,10 +265,11 @@ def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def draw_only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """Reports draw these figures of `PLOTS` alone."""
+    """Reports draw these figures of `plots` alone."""
     from vitmed.report import write
 
-    monkeypatch.setattr(write, "PLOTS", {name: write.PLOTS[name] for name in names})
+    every = write.plots()
+    monkeypatch.setattr(write, "plots", lambda: {name: every[name] for name in names})
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], T]) -> T:

@@ -187,10 +187,10 @@ def test_every_name_stands_in_the_page_that_explains_it() -> None:
     from vitmed.imaging.augmentation import POLICIES
     from vitmed.imaging.decode import READERS
     from vitmed.metrics.metric_table import PER_CLASS, TITLES
-    from vitmed.report.chapters import PLOTS
+    from vitmed.report.chapters import plots
 
     files = [path.name for path in vars(RunFolder(Path("run"))).values() if path.suffix]
-    titles = [*(plot.title for plot in PLOTS.values()), *(TITLES[name] for name in PER_CLASS)]
+    titles = [*(plot.title for plot in plots().values()), *(TITLES[name] for name in PER_CLASS)]
     for page, names in (
         ("training", [f"`{name}`" for name in (*POLICIES, *files)]),
         ("formats", [f"`{suffix}`" for suffix in READERS]),

@@ -42,7 +42,7 @@ RAISED_BY = {
         "models/compile training/environment training/gradients training/loop training/out_of_memory training/run",
     f"{CONFIGURED} summary": "models/vit",
     "train": "training/processes training/early_stopping",
-    "evaluate": "report/rebuild training/finetune",
+    "evaluate": "report/evaluate training/finetune",
     "predict evaluate": "inference/onnx_model",
     "train plan": "training/plan/time",
 }  # fmt: skip

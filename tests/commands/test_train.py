@@ -16,7 +16,7 @@ from vitmed import check, predict, train
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.messages import listening
-from vitmed.report.chapters import PLOTS
+from vitmed.report.chapters import plots
 from vitmed.training import finetune
 from vitmed.training.environment import without_folders
 from vitmed.training.finetune import Finetune
@@ -49,7 +49,7 @@ def test_a_figure_that_fails_does_not_hide_why_training_ended(tmp_path: Path, mo
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (2, "LA"), (4, "RGBA")])
 def test_every_number_of_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels: int, mode: str) -> None:
     """With all pictures drawn: a contact sheet of two or four channels is one too."""
-    draw_only(monkeypatch, *(name for name, plot in PLOTS.items() if plot.pictures or plot.maps))
+    draw_only(monkeypatch, *(name for name, plot in plots().items() if plot.pictures or plot.maps))
     data = draw_splits(tmp_path / "data", 4, 2, 2)
     for file in data.rglob("*.png"):
         with Image.open(file) as image:

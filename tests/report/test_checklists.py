@@ -15,7 +15,7 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum, Subgroups
-from vitmed.report.chapters import SECTIONS, limitations
+from vitmed.report.chapters import limitations, sections
 from vitmed.report.checklists import checklists, content
 from vitmed.report.results import Characteristic, EvaluatedImages, Flow, Results, Seen, Value
 
@@ -64,12 +64,12 @@ def test_every_item_has_an_answer_or_asks_for_one() -> None:
             assert item.topics or item.author, item
             assert set(item.topics) <= set(content().topics)
             assert (len(item.asks) < 70 and item.asks[0].islower()) or item.asks.startswith("ROC"), item
-    assert {topic.section for topic in content().topics.values()} <= set(SECTIONS) | {
+    assert {topic.section for topic in content().topics.values()} <= set(sections()) | {
         "operating", "calibration", "patients", "subgroups", "uncertainty", "attention", "robustness",
     }  # fmt: skip
 
 
-def line(metrics: Results, name: str, number: str, shown: tuple[str, ...] = tuple(SECTIONS)) -> Any:
+def line(metrics: Results, name: str, number: str, shown: tuple[str, ...] = tuple(sections())) -> Any:
     (lines,) = [lines for guideline, lines in checklists(metrics, shown) if guideline.name == name]
     return next(line for line in lines if line.item.number == number)
 
@@ -88,13 +88,13 @@ def test_a_pointer_depends_on_what_is_there() -> None:
     assert line(found(flow=elsewhere), "CLAIM 2024", "33").state == "answered"
     assert line(found(flow=elsewhere), "CLAIM 2024", "32").state == "not supplied"
     calibrated = found(calibration=CALIBRATED)
-    assert line(calibrated, "TRIPOD+AI", "12e", (*SECTIONS, "calibration")).state == "in part"  # no decision curve
+    assert line(calibrated, "TRIPOD+AI", "12e", (*sections(), "calibration")).state == "in part"  # no decision curve
     everything = found(calibration=CALIBRATED, decision_curve=DecisionCurve(positive="b", thresholds=[0.5], why=""))
-    assert line(everything, "TRIPOD+AI", "12e", (*SECTIONS, "calibration", "operating")).state == "answered"
+    assert line(everything, "TRIPOD+AI", "12e", (*sections(), "calibration", "operating")).state == "answered"
 
 
 def test_groups_that_were_too_small_answer_nothing() -> None:
-    shown = (*SECTIONS, "subgroups", "patients", "errors", "robustness")
+    shown = (*sections(), "subgroups", "patients", "errors", "robustness")
     asked = (("TRIPOD+AI", "23a"), ("TRIPOD+AI", "23b"), ("TRIPOD+AI", "12d"), ("STARD-AI", "23"), ("CLAIM 2024", "30"))
     for guideline, number in asked:
         assert "results by subgroup" in line(found(subgroups=SUPPRESSED), guideline, number, shown).missing
@@ -106,7 +106,7 @@ def test_groups_that_were_too_small_answer_nothing() -> None:
 
 
 def test_a_threshold_counts_only_where_one_was_chosen() -> None:
-    shown = (*SECTIONS, "operating")
+    shown = (*sections(), "operating")
     none = found(operating_points=points(None, "default"))
     assert line(none, "TRIPOD+AI", "15", shown).state == "not supplied"
     for chosen in (points(0.3, "youden"), points(None, "cost")):

@@ -67,7 +67,7 @@ def test_reports_of_many_findings_have_every_number_and_three_figures(
     """And those of few findings all figures."""
     draw_nothing(monkeypatch)
     plot = Plot("a figure", "", lambda predictions, found: object())
-    monkeypatch.setattr(write, "PLOTS", dict.fromkeys(("confusion_matrix", *MAIN), plot))
+    monkeypatch.setattr(write, "plots", lambda: dict.fromkeys(("confusion_matrix", *MAIN), plot))
     for findings in (MANY, MANY + 1):
         folder = tmp_path / str(findings)
         found = write_report(folder, drawn(findings), title="t", facts={}, config=EvaluateConfig(resamples=0))

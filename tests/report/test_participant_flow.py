@@ -14,7 +14,7 @@ from vitmed.data.samples import Sample, Splits
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report import participant_flow
-from vitmed.report.chapters import render
+from vitmed.report.chapters import document, render
 from vitmed.report.participant_flow import characteristics, flow, flow_of
 from vitmed.report.plots.drawing import png
 from vitmed.report.results import EvaluatedImages, Results
@@ -149,5 +149,6 @@ def test_characteristics_of_a_handful_leave_no_empty_table() -> None:
     flow = flow_of(few, {name: [] for name in women})
     flow = flow.model_copy(update={"characteristics": characteristics(few, ["sex"])})
     p = Predictions(("a", "b"), ("x", "y"), None, np.array([0, 1]), np.eye(2, dtype=np.float32))
-    html = render(Results.of(evaluate_predictions(p, 5), flow=flow), {})
+    metrics = Results.of(evaluate_predictions(p, 5), flow=flow)
+    html = render(metrics, document(metrics, {}))
     assert "no value has 10 patients in any split" in html and "standardised difference" not in html

@@ -13,7 +13,7 @@ from vitmed.core.errors import DataError
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import CLASS_ANALYSES, Material
-from vitmed.report.chapters import PLOTS
+from vitmed.report.chapters import plots
 from vitmed.report.plots import drawing, pictures
 from vitmed.report.plots.curves import drawn_curves, training_curves
 from vitmed.report.plots.drawing import drawn, path_label, text_alternative
@@ -27,7 +27,7 @@ NAMES = {
     30: tuple(f"_{i} a $very$ long & winding name of a disease\nstage {i} 細胞" for i in range(30)),
 }
 
-DRAWN = [name for name, plot in PLOTS.items() if "classes" in plot.kinds and not (plot.pictures or plot.maps)]
+DRAWN = [name for name, plot in plots().items() if "classes" in plot.kinds and not (plot.pictures or plot.maps)]
 FOR_TWO = {"prevalence", "decision_curve"}  # figures of two classes
 FOR_MORE = {"decision_curves"}
 NEEDS_MORE = {"out_of_distribution", "subgroups", "robustness", "flow", "per_patient", "beside_own_test"}
@@ -62,7 +62,7 @@ def material(classes: int) -> tuple[Predictions, Results, Results]:
 @pytest.mark.parametrize("name", DRAWN)
 def test_draws(name: str, classes: int) -> None:
     p, whole, numbers = material(classes)
-    figure, bare = PLOTS[name].draw(p, whole), PLOTS[name].draw(p, numbers) if classes == 2 else None
+    figure, bare = plots()[name].draw(p, whole), plots()[name].draw(p, numbers) if classes == 2 else None
     assert (figure is None) == (name in NEEDS_MORE | (FOR_TWO if classes > 2 else FOR_MORE))
     assert all(drawn is None or is_png(drawn) for drawn in (figure, bare))
 
@@ -70,7 +70,7 @@ def test_draws(name: str, classes: int) -> None:
 @pytest.mark.parametrize("name", ["errors", "grid"])
 def test_pictures_are_known_by_row_alone(name: str) -> None:
     p = draw(2)
-    figure = PLOTS[name].draw(p, read)
+    figure = plots()[name].draw(p, read)
     shown = texts(figure)
     assert not any("secret" in text or "png" in text for text in shown)
     rows = [int(text.split()[1]) for text in shown if text.startswith("row ")]
@@ -160,9 +160,9 @@ def test_roc_of_more_classes_has_a_dot_for_each_named_curve_and_no_band() -> Non
 
 def test_the_decision_curve_at_the_intended_prevalence_stands_above_that_of_the_images() -> None:
     p = draw(2, size=400, signal=2.0)
-    assert len(PLOTS["decision_curve"].draw(p, analysed(p)).axes) == 1
+    assert len(plots()["decision_curve"].draw(p, analysed(p)).axes) == 1
     metrics = analysed(p, prevalence=0.01)
-    above, below = PLOTS["decision_curve"].draw(p, metrics).axes
+    above, below = plots()["decision_curve"].draw(p, metrics).axes
     assert above.get_title().startswith("infected: intended prevalence of 1 %")
     assert below.get_title().startswith(f"infected: {100 * metrics.decision_curve.prevalence:.3g} % of n = 400 images")
     curve = next(line for line in above.lines if line.get_label() == "model")

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import yaml
 from reports import write_report
-from vitmed.report.blocks import to_markdown
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.policy import choose_policy
@@ -54,7 +53,7 @@ def draw(classes: tuple[str, ...], seed: int) -> Predictions:
 def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Report:
     classes, folder = request.param, tmp_path_factory.mktemp("same") / "test"
     target = {"target_sensitivity": 0.85} if len(classes) == 2 else {}
-    config = EvaluateConfig(resamples=300, raters=["reader"], **target)
+    config = EvaluateConfig(resamples=300, raters=["reader"], format="html,md", **target)
     validation, test = draw(classes, 1), draw(classes, 2)
     policy = choose_policy(validation, config, None, None)
     baseline = replace(test, logits=draw(classes, 3).logits, columns={})
@@ -62,7 +61,7 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         folder, policy.apply(test), title="test of cells", facts={}, config=config, policy=policy,
         validation=policy.apply(validation), baselines={"colour_and_size": baseline},
     )  # fmt: skip
-    page = to_markdown((folder / "report.html").read_text(encoding="utf-8"))
+    page = (folder / "report.md").read_text(encoding="utf-8")
     content = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     methods = (folder / "methods.md").read_text(encoding="utf-8")
     return Report(content, page, model_card(metrics, "cells", "test"), headline(metrics), methods)

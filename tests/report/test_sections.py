@@ -213,7 +213,7 @@ def test_the_method_of_an_auroc_is_its_own(tmp_path: Path) -> None:
         ("two classes", "AUROC (Newcombe, method 5), balanced accuracy (MOVER), accuracy (Wilson, effective"),
         ("three classes", "AUROC (MOVER), balanced accuracy (MOVER), accuracy (Wilson, effective"),
     ):
-        assert said in sampling_of(evaluate_predictions(draw(case), 20))
+        assert said in sampling_of(Results.of(evaluate_predictions(draw(case), 20)))
 
 
 def test_a_model_that_says_one_thing_is_told(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_independent_images_are_not_said_to_be_unlike_where_none_was_wrong() -> 
     p = draw("pure")
     logits = np.eye(2, dtype=np.float32)[p.labels] * 4
     logits[np.flatnonzero(p.labels == 0)[[0, 5, 9]]] *= -1  # all of the second class are right
-    told = worth(evaluate_predictions(replace(p, logits=logits), 0))
+    told = worth(Results.of(evaluate_predictions(replace(p, logits=logits), 0)))
     assert "(all are right; an intraclass correlation of at least 0.05 is assumed)" in told
 
 

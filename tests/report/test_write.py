@@ -19,7 +19,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.chapters import PLOTS
+from vitmed.report.chapters import plots
 from vitmed.report.plots.drawing import Drawn, text_alternative
 
 KEPT = {"dpi", "jfif", "jfif_version", "jfif_unit", "jfif_density"}  # in the head of a picture on the page
@@ -78,7 +78,7 @@ def test_the_folder_is_complete_and_self_contained(tmp_path: Path) -> None:
         notes=["Split by image: likely optimistic."],
     )
     names = {path.name for path in (tmp_path / "test").iterdir()}
-    figures = ({*PLOTS, "training_curves"} - NOTHING_TO_SHOW) & {Path(name).stem for name in names}
+    figures = ({*plots(), "training_curves"} - NOTHING_TO_SHOW) & {Path(name).stem for name in names}
     assert figures >= {"confusion_matrix", "roc", "precision_recall", "errors", "grid", "training_curves"}
     files = {f"{name}.{suffix}" for name in figures for suffix in ("png", "svg")}
     assert names == {"predictions.csv", "metrics.json", "report.html", "label_issues.csv", "methods.md"} | files

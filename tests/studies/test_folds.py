@@ -31,7 +31,7 @@ from vitmed.metrics.kinds.classes import metric_values
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.plots import participant_flow
+from vitmed.report import participant_flow
 from vitmed.report.results import Results
 from vitmed.studies.folds import by_name
 from vitmed.studies.study import Job

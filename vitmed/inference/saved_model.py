@@ -70,7 +70,7 @@ class SavedModel:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What a report says of the model otherwise than `report.run_description.facts`."""
+        """What a report says of the model otherwise than `report.evaluate.facts`."""
         return {}
 
     def data_root(self, fix: str = "name its current place: --data DIR") -> Path:

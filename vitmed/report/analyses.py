@@ -8,23 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.conformal import report_intervals, report_sets
 from vitmed.decisions.evaluation_folder import Folds, by_fold, report_fold_points
 from vitmed.decisions.operating_points import report_points
-from vitmed.decisions.out_of_distribution import report_ood_scores
-from vitmed.decisions.policy import count_answers
+from vitmed.decisions.out_of_distribution import detection_auroc, report_ood_scores, scores_of
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy, NumberPolicy, count_answers
 from vitmed.decisions.reliability import CalibrationReport, report_calibration
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.explanation.results import Maps
 from vitmed.metrics.clinical_utility import decision_curve, one_against_rest, prevalence_table
 from vitmed.metrics.confusions import co_occurrence, finding_errors, label_errors, mistakes
 from vitmed.metrics.ensembles import report_disagreement
-from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.estimates import Estimate, Numbers, difference, estimate
+from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.grades import grade_results
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.number_agreement import (
     LevelCoverage,
     bland_altman,
@@ -38,6 +41,10 @@ from vitmed.metrics.readers import ReaderComparison, agreement, compare_with_rea
 from vitmed.metrics.roc import fixed_rates
 from vitmed.metrics.subgroups import Subgroups, subgroups
 from vitmed.report.plots.pictures import Read
+from vitmed.report.results import Beside, BesideEstimates, External, Shift
+
+P = TypeVar("P", bound=Predictions)
+D = TypeVar("D", bound=DecisionPolicy)
 
 
 @dataclass(frozen=True)
@@ -54,13 +61,13 @@ class Extra:
         maps: attention maps of some of the images; None leaves their figure out.
         read: path of an image as in `predictions.paths` -> uint8 (H, W) or (H, W, 3); None leaves pictures out.
         records: of metrics.jsonl, for the training curves; None or empty leaves them out.
-        figures: the names in `PLOTS` that are drawn; None draws all that have something to show.
+        figures: the names in `plots` that are drawn; None draws all that have something to show.
     """
 
-    validation: Any = None
-    internal: Any = None
+    validation: Predictions | None = None
+    internal: Predictions | None = None
     baselines: Mapping[str, Predictions] = field(default_factory=dict)
-    policy: Any = None
+    policy: DecisionPolicy | None = None
     folds: Folds | None = None
     parts: Mapping[str, Frozen | None] = field(default_factory=dict)
     maps: Maps | None = None
@@ -70,21 +77,27 @@ class Extra:
 
 
 @dataclass(frozen=True)
-class Material:
+class Material(Generic[P, D]):
     """What an analysis is made from: predictions, their numbers, the configuration, and what else there is."""
 
-    predictions: Any
+    predictions: P
     metrics: Numbers
     config: EvaluateConfig = field(default_factory=EvaluateConfig)
     extra: Extra = field(default_factory=Extra)
 
+    @property
+    def policy(self) -> D | None:
+        """The decision policy, of the kind of the predictions."""
+        return cast("D | None", self.extra.policy)
 
-Analysis = Callable[[Material], Frozen | dict[str, Subgroups] | list[ReaderComparison] | list[LevelCoverage] | None]
+
+Part = Frozen | dict[str, Subgroups] | list[ReaderComparison] | list[LevelCoverage] | None
+Analysis = Callable[[Material[P, D]], Part]
 
 
-def _calibration(m: Material) -> CalibrationReport:
+def _calibration(m: Material[Predictions, ClassPolicy]) -> CalibrationReport:
     """`report_calibration`, with the intervals that the headline gives the same numbers."""
-    found = report_calibration(m.predictions, m.extra.policy and m.extra.policy.calibration, m.config)
+    found = report_calibration(m.predictions, None if m.policy is None else m.policy.calibration, m.config)
     same = {name: m.metrics.overall[name] for name in ("log_loss", "brier")}
     found = found.model_copy(update={"after": found.after.model_copy(update=same)})
     if m.extra.folds is None:
@@ -93,14 +106,59 @@ def _calibration(m: Material) -> CalibrationReport:
     return found.model_copy(update={**by_fold, "folds": [fold.calibration for fold in m.extra.folds.each]})
 
 
-OF_EVERY_KIND: dict[str, Analysis] = {
+OVERALL = ("auroc", "balanced_accuracy", "accuracy", "mcc", "log_loss", "brier")
+OF_POSITIVE_CLASS = ("sensitivity", "specificity")  # PPV and NPV follow the prevalence, and so differ anyway
+
+
+def compare_with_own_test(
+    predictions: Predictions, metrics: Numbers, internal: Predictions | None, resamples: int = 2000
+) -> External | None:
+    """Compare the evaluated images with the run's own test, at the same calibration and operating point, as item 33 of
+    CLAIM 2024, 16 and 20c of TRIPOD+AI and 29 of STARD-AI ask.
+
+    Both are taken as independent samples, so the interval of a difference comes from those of both (MOVER: Zou &
+    Donner, Stat. Med. 27 (2008) 1693; of two proportions it is Newcombe's of 1998). There is no comparison without
+    `internal`, or where it has other classes.
+    """
+    if internal is None or not len(internal) or internal.classes != predictions.classes:
+        return None
+    own = evaluate_predictions(internal, resamples)
+    numbers = {name: _pair(own.overall[name], metrics.overall[name]) for name in OVERALL}
+    absent = [c for c in own.classes if (own.per_class[c].n > 0) != (metrics.per_class[c].n > 0)]
+    if absent:  # a mean over other classes is another number
+        nothing = estimate(float("nan"), float("nan"), float("nan"), "mover")
+        numbers = {name: pair.model_copy(update={"difference": nothing}) for name, pair in numbers.items()}
+    prevalence = None
+    if own.positive_class is not None:
+        here, there = metrics.per_class[own.positive_class], own.per_class[own.positive_class]
+        numbers |= {name: _pair(there[name], here[name]) for name in OF_POSITIVE_CLASS}
+        prevalence = Beside(internal=there.n / own.n, external=here.n / metrics.n)
+    shift, scores, own_scores = None, scores_of(predictions), scores_of(internal)
+    if scores is not None and own_scores is not None:
+        flagged = Beside(internal=float((own_scores > 1).mean()), external=float((scores > 1).mean()))
+        auroc = detection_auroc(own_scores, internal.groups, scores, predictions.groups)
+        shift = Shift(auroc=auroc, flagged=flagged)
+    return External(
+        n=own.n,
+        n_groups=own.n_groups,
+        prevalence=prevalence,
+        numbers=numbers,
+        absent=absent,
+        patients_in_both=len(set(internal.groups or ()) & set(predictions.groups or ()) - {""}),
+        shift=shift,
+    )
+
+
+def _pair(own: Estimate, other: Estimate) -> BesideEstimates:
+    return BesideEstimates(internal=own, external=other, difference=difference(other, own))
+
+
+OF_EVERY_KIND: dict[str, Analysis[Any, Any]] = {
     "out_of_distribution": lambda m: (
-        report_ood_scores(m.predictions, m.extra.policy.ood_score, m.extra.policy.other_scores, m.config)
-        if m.extra.policy
-        else None
+        report_ood_scores(m.predictions, m.policy.ood_score, m.policy.other_scores, m.config) if m.policy else None
     ),
 }
-CLASS_ANALYSES: dict[str, Analysis] = {
+CLASS_ANALYSES: dict[str, Analysis[Predictions, ClassPolicy]] = {
     "external": lambda m: compare_with_own_test(m.predictions, m.metrics, m.extra.internal, m.config.resamples),
     "patient_level": lambda m: patient_level(m.predictions, m.extra.validation, m.config.resamples),
     "per_patient": lambda m: per_patient(m.predictions),
@@ -113,7 +171,7 @@ CLASS_ANALYSES: dict[str, Analysis] = {
     "label_errors": lambda m: label_errors(m.predictions, m.metrics),
     "calibration": _calibration,
     "operating_points": lambda m: (
-        report_points(m.predictions, m.extra.policy and m.extra.policy.operating, m.config)
+        report_points(m.predictions, None if m.policy is None else m.policy.operating, m.config)
         if m.extra.folds is None
         else report_fold_points(m.predictions, m.extra.folds, m.config)
     ),
@@ -121,34 +179,36 @@ CLASS_ANALYSES: dict[str, Analysis] = {
     "decision_curve": lambda m: decision_curve(m.predictions, m.config),
     "one_against_rest": lambda m: one_against_rest(m.predictions),
     "fixed_rates": lambda m: fixed_rates(m.predictions, m.config),
-    "conformal": lambda m: report_sets(m.predictions, m.extra.policy and m.extra.policy.prediction_sets, m.config),
+    "conformal": lambda m: report_sets(m.predictions, None if m.policy is None else m.policy.prediction_sets, m.config),
     "abstention": lambda m: (
         None
         if m.extra.folds is not None and (by_fold(m.extra.folds) or m.config.max_risk is not None)
-        else report_abstention(m.predictions, m.extra.policy and m.extra.policy.abstention, m.config)
+        else report_abstention(m.predictions, None if m.policy is None else m.policy.abstention, m.config)
     ),
     "answers": lambda m: count_answers(m.predictions),
     **OF_EVERY_KIND,
     "member_disagreement": lambda m: report_disagreement(m.predictions),
 }
-ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Results` -> what finds it, or None
+FINDING_ANALYSES: dict[str, Analysis[FindingPredictions, FindingPolicy]] = {
+    **OF_EVERY_KIND,
+    "co_occurrence": lambda m: co_occurrence(m.predictions),
+    "finding_errors": lambda m: finding_errors(m.predictions),
+}
+NUMBER_ANALYSES: dict[str, Analysis[NumberPredictions, NumberPolicy]] = {
+    **OF_EVERY_KIND,
+    "bland_altman": lambda m: bland_altman(m.predictions),
+    "intervals": lambda m: report_intervals(m.predictions, None if m.policy is None else m.policy.intervals),
+    "interval_levels": lambda m: calibration_of_intervals(m.predictions),
+    "error_by_range": lambda m: error_by_range(m.predictions),
+    "subgroups": lambda m: {name: error_by_subgroup(m.predictions, name) for name in m.config.subgroups} or None,
+}
+ANALYSES: dict[str, dict[str, Analysis[Any, Any]]] = {  # kind of label -> field of `Results` -> what finds it, or None
     "classes": CLASS_ANALYSES,
     "grades": {
         **CLASS_ANALYSES,
         "agreement": lambda m: CLASS_ANALYSES["agreement"](m) if m.config.raters else None,
         "grades": lambda m: grade_results(m.predictions, m.config.resamples),
     },
-    "findings": {
-        **OF_EVERY_KIND,
-        "co_occurrence": lambda m: co_occurrence(m.predictions),
-        "finding_errors": lambda m: finding_errors(m.predictions),
-    },
-    "number": {
-        **OF_EVERY_KIND,
-        "bland_altman": lambda m: bland_altman(m.predictions),
-        "intervals": lambda m: report_intervals(m.predictions, m.extra.policy and m.extra.policy.intervals),
-        "interval_levels": lambda m: calibration_of_intervals(m.predictions),
-        "error_by_range": lambda m: error_by_range(m.predictions),
-        "subgroups": lambda m: {name: error_by_subgroup(m.predictions, name) for name in m.config.subgroups} or None,
-    },
+    "findings": FINDING_ANALYSES,
+    "number": NUMBER_ANALYSES,
 }

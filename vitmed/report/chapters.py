@@ -1,34 +1,39 @@
-"""The chapters of the page and their figures: `SECTIONS` and `PLOTS`, whose words are in chapters.yaml.
+"""The chapters of a report and their figures, as blocks; and report.html, one file that needs nothing else.
 
-A chapter is an entry there, a template in sections/ and its figures. A figure is an entry there, and its function here
-in `DRAWN`. Pictures are labelled by their row in `predictions.csv` (the first image is row 1), never by a file name,
+A chapter is an entry of chapters.yaml, which has its words and its figures, and a template in sections/; one named as a
+field of `Results` sees it as `found`, and is left out where it is None. A figure is an entry there, and its function in
+`DRAWN`. Pictures are labelled by their row in `predictions.csv` (the first image is row 1), never by a file name,
 which may contain the name of a patient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import yaml
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from vitmed.report.plots import classification, comparisons, curves, decisions, kinds, participant_flow, pictures
+from vitmed.core.text import counted, csp_hash
+from vitmed.metrics.sample_size import Goal, patients_for_rate
+from vitmed.metrics.subgroups import compared
+from vitmed.report import participant_flow
+from vitmed.report.blocks import NOTICE, ROWS, Block, Chapter, Document, Group, Picture, html
+from vitmed.report.checklists import checklists
+from vitmed.report.plots import comparisons, curves, decisions, kinds, pictures
+from vitmed.report.plots.drawing import Drawn
+from vitmed.report.results import Results
+from vitmed.report.slider import Slider
+from vitmed.report.templates import FOLDER, blocks_of, fill
 
 MANY = 12  # own reports of findings, beyond which each has the figures in `MAIN` alone: drawing takes 2 s a report
 MAIN = ("roc", "precision_recall", "reliability")
 KINDS = ("classes", "grades")  # of labels that have a chapter or a figure where it names none
-
-
-class Section(NamedTuple):
-    """A chapter of the page; the question stands beside its heading, the part above it in the contents list."""
-
-    title: str
-    question: str
-    part: str
-    kinds: tuple[str, ...] = KINDS
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,6 @@ class Plot:
         draw: (predictions, `Results`) -> Figure; with `pictures` (predictions, read), with `maps` (predictions, maps).
             None if there is nothing to draw.
         pictures: it shows the images themselves.
-        section: the chapter that shows it; a key of `SECTIONS`.
         maps: it shows attention maps.
         kinds: of labels that have it, keys of `TARGETS`.
     """
@@ -49,9 +53,18 @@ class Plot:
     text: str
     draw: Callable[..., Figure | None]
     pictures: bool = False
-    section: str = "results"
     maps: bool = False
     kinds: tuple[str, ...] = KINDS
+
+
+class Section(NamedTuple):
+    """What a chapter is: see `Chapter`; the kinds of labels that have it, keys of `TARGETS`; and its figures."""
+
+    title: str
+    question: str
+    part: str
+    kinds: tuple[str, ...] = KINDS
+    figures: Mapping[str, Plot] = MappingProxyType({})
 
 
 DRAWN: dict[str, Callable[..., Figure | None]] = {
@@ -62,9 +75,9 @@ DRAWN: dict[str, Callable[..., Figure | None]] = {
     "worst_errors": pictures.finding_errors,
     "predicted_and_true": kinds.predicted_and_true,
     "bland_altman": kinds.bland_altman,
-    "confusion_matrix": classification.confusion_matrix,
-    "roc": classification.roc,
-    "precision_recall": classification.precision_recall,
+    "confusion_matrix": kinds.confusion_matrix,
+    "roc": kinds.roc,
+    "precision_recall": kinds.precision_recall,
     "per_patient": comparisons.patient_spread,
     "subgroups": comparisons.forest,
     "beside_own_test": comparisons.beside_own_test,
@@ -83,10 +96,104 @@ DRAWN: dict[str, Callable[..., Figure | None]] = {
     "robustness": curves.robustness,
     "training_curves": curves.training_curves,
 }
-SECTIONS: dict[str, Section] = {}
-PLOTS: dict[str, Plot] = {}
-for _key, _chapter in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")).items():
-    for _name, _figure in _chapter.pop("figures", {}).items():
-        PLOTS[_name] = Plot(draw=DRAWN[_name], section=_key, **_figure)
-    SECTIONS[_key] = Section(**_chapter)
-TRAINING_CURVES = PLOTS.pop("training_curves")  # drawn from the records of training, not from predictions
+
+
+@cache
+def sections() -> dict[str, Section]:
+    """The chapters in their order, by key."""
+    found = {}
+    for key, section in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")).items():
+        figures = {name: Plot(draw=DRAWN[name], **figure) for name, figure in section.pop("figures", {}).items()}
+        found[key] = Section(**section, figures=figures)
+    return found
+
+
+def plots() -> dict[str, Plot]:
+    """The figures that are drawn from predictions, by name; training curves are drawn from the records of training."""
+    figures = {name: plot for section in sections().values() for name, plot in section.figures.items()}
+    return {name: plot for name, plot in figures.items() if name != "training_curves"}
+
+
+FEW_PATIENTS = 50  # below, an interval by patient is wide, and a subgroup has hardly anyone
+PRECISE = 0.05  # half the width of an interval that is narrow enough for most uses
+FEW_IMAGES = 100  # of a class: below, its sensitivity is known to about 10 points at best
+
+
+def document(metrics: Results, figures: Mapping[str, Drawn], slider: Slider | None = None) -> Document:
+    """The head of a report and its chapters, from the templates in sections/.
+
+    Args:
+        metrics: `metrics.report` has the title and the table about data, model and training.
+        figures: name in chapters.yaml -> the figure.
+        slider: from `slider.slider_data`.
+    """
+    context = {"metrics": metrics, "limitations": limitations(metrics), "slider": slider, "many_findings": MANY}
+    chapters: list[Chapter] = []
+    for key, section in sections().items():
+        if metrics.target.kind not in section.kinds:
+            continue
+        blocks: list[Block] = []
+        if found := metrics[key] if key in Results.model_fields else True:
+            lists = checklists(metrics, [chapter.key for chapter in chapters])
+            more = {"found": found, "checklists": lists, "chapters": sections()}
+            blocks = blocks_of(f"sections/{key}.html.j2", **context, **more)
+        plots = section.figures.items()
+        shown = [Picture(name, of.title, of.text, figures[name]) for name, of in plots if name in figures]
+        if key == "summary":  # a wide confusion matrix (many classes) goes below the ROC curve
+            shown.sort(key=lambda picture: picture.wide)
+        blocks += [Group(shown, "figures")] if shown else []
+        if blocks:
+            chapters.append(Chapter(key, section.title, section.question, section.part, blocks))
+    return Document(blocks_of("sections/head.html.j2", metrics=metrics), chapters)
+
+
+def render(metrics: Results, content: Document) -> str:
+    """The text of report.html: one file that loads nothing and runs one script, its own."""
+    style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
+    policy = {"style": csp_hash(style), "script": csp_hash(script)}
+    parts = list(dict.fromkeys(section.part for section in sections().values()))
+    furniture = {"parts": parts, "style": style, "script": script, "policy": policy, "rows": ROWS, "notice": NOTICE}
+    return fill("report.html.j2", metrics=metrics, head=content.head, chapters=content.chapters, html=html, **furniture)
+
+
+def limitations(metrics: Results) -> list[str]:
+    """What a report cannot show because something is missing: sentences, the most serious first."""
+    few = [f"'{c}' ({own.n:,})" for c, own in metrics.per_class.items() if 0 < own.n < FEW_IMAGES]
+    context = {"few": few, "few_patients": FEW_PATIENTS, "has_subgroups": compared(metrics.subgroups)}
+    text = fill("limitations.txt.j2", metrics=metrics, more=more_images(metrics), **context)
+    return text.strip("\n").split("\n")
+
+
+def more_images(metrics: Results) -> str | None:
+    """With how many images the interval of the sensitivity would reach `PRECISE` to either side, in a sentence.
+
+    Of two classes the sensitivity of the positive one, else the one with the widest interval. The number is that of
+    `vitmed sample-size`, with the design effect of these images. None where the interval is that narrow, or unknown.
+    """
+
+    def half_width(name: str) -> float:
+        found = metrics.per_class[name].sensitivity
+        return -1.0 if found.low is None or found.high is None else (found.high - found.low) / 2
+
+    if not metrics.per_class:  # of a number
+        return None
+    name = metrics.positive_class or max(metrics.classes, key=half_width)
+    value, sample = metrics.per_class[name].sensitivity.value, metrics.sample.classes[metrics.classes.index(name)]
+    own, reach = sample.sensitivity, half_width(name)
+    if value is None or reach <= PRECISE:
+        return None
+    each = own.n / own.units
+    effect = (
+        each if own.design_effect is None else max(1.0, own.design_effect)
+    )  # without errors each patient counts once
+    needed = patients_for_rate(value, Goal(half_width=PRECISE), each, effect)
+    if needed is None:
+        return None
+    have, more = (
+        f"{n:,} images" + (f" from {counted(patients, metrics.unit)}" if each > 1 else "")
+        for n, patients in ((own.n, own.units), (round(needed * each), needed))
+    )
+    return (
+        f"With {have} of class '{name}', the interval of its sensitivity reaches {reach:.3f} to either side on "
+        f"average. About {more} of this class would narrow it to {PRECISE}, at the same sensitivity."
+    )

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
+from vitmed.core.base_models import Frozen
 from vitmed.metrics.subgroups import compared
 from vitmed.report.results import Results
 
@@ -25,7 +26,7 @@ TRAITS = {  # of patients that the guidelines ask for -> other words in the name
 }
 
 
-class Item(NamedTuple):
+class Item(Frozen):
     """One line of a checklist: the topics that answer it, or part of it, and what only the author knows."""
 
     number: str
@@ -34,7 +35,7 @@ class Item(NamedTuple):
     author: str = ""
 
 
-class Guideline(NamedTuple):
+class Guideline(Frozen):
     """A checklist: its name, its reference and its lines."""
 
     name: str
@@ -42,33 +43,32 @@ class Guideline(NamedTuple):
     items: tuple[Item, ...]
 
 
-class Topic(NamedTuple):
+class Topic(Frozen):
     """Something that a report may contain: its chapter, what it is, and what it is of pooled folds.
 
-    An item can be answered without an `optional` topic.
+    It is there with its `fact` or its `part`, or as `THERE` says. An item can be answered without an `optional` topic.
     """
 
     section: str
     text: str
     folds: str = ""
     optional: bool = False
+    fact: str = ""
+    part: str = ""
 
 
-class Content(NamedTuple):
+class Content(Frozen):
     """What checklists.yaml holds; an item whose author must add `demography` names what no column gives."""
 
     topics: dict[str, Topic]
+    author: dict[str, str]
     guidelines: tuple[Guideline, ...]
-    demography: str
 
 
 @cache
 def content() -> Content:
     """What checklists.yaml holds, read once."""
-    read = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-    guidelines = (part | {"items": tuple(Item(**item) for item in part["items"])} for part in read["guidelines"])
-    topics = {name: Topic(**topic) for name, topic in read["topics"].items()}
-    return Content(topics, tuple(Guideline(**part) for part in guidelines), read["author"]["demography"])
+    return Content.model_validate(yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")))
 
 
 class Line(NamedTuple):
@@ -94,14 +94,21 @@ def _line(item: Item, metrics: Results, shown: Collection[str]) -> Line:
     there, absent = [], []
     for name in item.topics:
         topic = content().topics[name]
-        topic = topic if metrics.folds is None else topic._replace(text=topic.folds or topic.text)
-        if topic.section in shown and (name not in THERE or THERE[name](metrics)):
+        if metrics.folds is not None and topic.folds:
+            topic = topic.model_copy(update={"text": topic.folds})
+        if topic.section in shown and _is_there(name, topic, metrics):
             there.append(topic)
         elif not topic.optional:
             absent.append(f"{topic.text}: not in this report")
-    left = missing_traits(metrics) if item.author == content().demography else item.author
+    left = missing_traits(metrics) if item.author == content().author["demography"] else item.author
     missing = "; ".join([*absent, *([left] if left else [])])
     return Line(item, "not supplied" if not there else "in part" if missing else "answered", tuple(there), missing)
+
+
+def _is_there(name: str, topic: Topic, metrics: Results) -> bool:
+    if topic.fact or topic.part:
+        return topic.fact in metrics.report.facts if topic.fact else bool(metrics[topic.part])
+    return name not in THERE or bool(THERE[name](metrics))
 
 
 def missing_traits(metrics: Results) -> str:
@@ -114,14 +121,6 @@ def missing_traits(metrics: Results) -> str:
 def _characteristics(metrics: Results) -> list[str]:
     columns = {} if metrics.flow is None else metrics.flow.characteristics
     return [column for column, table in columns.items() if table.rows]
-
-
-def _flow(metrics: Results) -> bool:
-    return metrics.flow is not None
-
-
-def _fact(name: str, metrics: Results) -> bool:
-    return name in metrics.report.facts
 
 
 def _evaluated(metrics: Results, split: str | None) -> bool:
@@ -140,32 +139,18 @@ def _chosen(metrics: Results) -> bool:
     return points is not None and (points.threshold is not None or points.chosen in ("balanced", "cost"))
 
 
-THERE: dict[str, Callable[[Results], Any]] = {  # topic -> whether a report has it; always, where it is not named
-    **dict.fromkeys(("data", "flow", "splits", "level", "classes", "unreadable"), _flow),
-    **dict.fromkeys(("size", "intervals"), _intervals),
-    **dict.fromkeys(("model", "pixels"), partial(_fact, "Model")),
-    **dict.fromkeys(("one_model", "choice"), partial(_fact, "Model choice")),
-    **dict.fromkeys(("training", "balance"), partial(_fact, "Optimisation")),
-    **dict.fromkeys(("software", "config"), partial(_fact, "Versions")),
-    "preprocessing": partial(_fact, "Preprocessing"),
-    "started": partial(_fact, "Started from"),
+THERE: dict[str, Callable[[Results], Any]] = {  # topic without a fact or part -> whether a report has it; else always
+    "size": _intervals,
+    "intervals": _intervals,
     "characteristics": _characteristics,
-    "baselines": lambda m: m.baselines,
     "internal": lambda m: _evaluated(m, "test") or m.external,
     "external": lambda m: _evaluated(m, None),
-    "difference": lambda m: m.external,
-    "calibration": lambda m: m.calibration,
     "operating": _chosen,
-    "fixed_rates": lambda m: m.fixed_rates,
-    "readers": lambda m: m.readers,
     "prevalence": lambda m: m.one_against_rest or (m.prevalence and m.prevalence.rows),
     "decision_curve": lambda m: m.one_against_rest or (m.decision_curve and m.decision_curve.thresholds),
     "patient_level": lambda m: m.patient_level and m.patient_level.mean,
     "subgroups": lambda m: compared(m.subgroups),
     "uncertainty": lambda m: m.conformal or m.abstention,
-    "out_of_distribution": lambda m: m.out_of_distribution,
     "label_errors": lambda m: m.label_errors and m.label_errors.reason is None,
     "agreement": lambda m: m.agreement and len(m.agreement.pairs) > 1,
-    "attention": lambda m: m.attention,
-    "robustness": lambda m: m.robustness,
 }

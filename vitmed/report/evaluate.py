@@ -1,34 +1,52 @@
-"""The evaluation of a model on images: its settings, what it predicts for others, and its report."""
+"""The report of a model on images, with its settings and facts; and the report made again from a predictions.csv."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core import upgrade
-from vitmed.core.config import EvaluateConfig, evaluate_config
+from vitmed.core.base_models import Frozen
+from vitmed.core.config import Config, EvaluateConfig, evaluate_config
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import json_of, read_json_lines
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.run_folder import RunFolder
-from vitmed.core.text import counted
+from vitmed.core.places import data_of_runs, output_folder
+from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
+from vitmed.core.sections import TrainConfig
+from vitmed.core.text import counted, duration_text
+from vitmed.core.upgrade import without_gone
 from vitmed.data.folders import image_files
-from vitmed.decisions.evaluation_folder import read_split, torn_evaluations
-from vitmed.decisions.policy import DecisionPolicy
-from vitmed.decisions.targets import refuse_idle
+from vitmed.data.patients import describe_patients
+from vitmed.decisions.evaluation_folder import (
+    Evaluated,
+    Folds,
+    read_evaluation,
+    read_split,
+    torn_evaluations,
+    validation_of,
+)
+from vitmed.decisions.policy import DecisionPolicy, choose_policy, notes_of, own_columns, policy_settings
+from vitmed.decisions.targets import TARGETS, refuse_idle
 from vitmed.explanation.robustness import known_stress
-from vitmed.imaging.preprocessing import thumbnail
+from vitmed.imaging.exact_views import VIEWS
+from vitmed.imaging.preprocessing import Preprocessing, thumbnail
 from vitmed.inference.saved_model import Network, SavedModel
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE, WRITTEN
 from vitmed.metrics.readers import check_readers
+from vitmed.metrics.subgroups import check_columns
+from vitmed.models.sizes import describe_model
 from vitmed.report.analyses import Extra
-from vitmed.report.participant_flow import run_flow
-from vitmed.report.results import Results
-from vitmed.report.write import About, Report
+from vitmed.report.headline import Evaluation, report_evaluation
+from vitmed.report.participant_flow import evaluated_images, run_flow
+from vitmed.report.results import Origin, Results
+from vitmed.report.write import TABLE_ALONE, About, Report, read_baselines
 
 MOST_OTHERS = 2000  # other images to score at most
 
@@ -63,15 +81,22 @@ def evaluate_settings(
 ) -> tuple[EvaluateConfig, list[str]]:
     """The settings of the run with the flags, as far as they fit the images and this machine; and notes on the rest."""
     notes: list[str] = []
-    config = saved.config.evaluate.model_copy(update={"report": True})  # also of a run with --no-report
-    config, run = evaluate_config(config, flags), saved.config
-    refuse_idle(run.model_copy(update={"evaluate": config}), saved.splits.target.kind, run)
     own = [name for name in chosen.columns if name not in WRITTEN]  # vitmed 0.2.0 took tables that have such columns
-    config = with_columns(config, flags, own, notes)
-    note_prevalence(config, saved.splits.target.kind, saved.classes, notes)
+    config = _fitting(saved.config, flags, saved.splits.target.kind, saved.classes, own, notes)
     rows, paths = [sample.columns for sample in chosen.samples], [sample.path for sample in chosen.samples]
     check_readers(config, chosen.columns, rows, paths, saved.classes)
     return config, notes
+
+
+def _fitting(
+    run: Config, flags: dict[str, Any], kind: str, classes: Sequence[str], columns: Sequence[str], notes: list[str]
+) -> EvaluateConfig:
+    """The settings of a run with the flags, as far as they fit images with these columns; adds notes on the rest."""
+    config = evaluate_config(run.evaluate.model_copy(update={"report": True}), flags)  # also of a run with --no-report
+    refuse_idle(run.model_copy(update={"evaluate": config}), kind, run)
+    config = with_columns(config, flags, columns, notes)
+    note_prevalence(config, kind, classes, notes)
+    return config
 
 
 def _own_test(saved: SavedModel, run: RunFolder, policy: DecisionPolicy | None) -> Predictions | None:
@@ -158,3 +183,241 @@ def report_images(
             records=upgrade.records(read_json_lines(run.metrics)),
         )
         return Report.of(predictions, about, config, extra).write(folder)
+
+
+def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, str]:
+    """The table of data, model and training in a report."""
+    model, train, config = saved.config.model, saved.config.train, saved.config
+    counts = {name: len(samples) for name, samples in saved.splits.samples.items()}
+    views = config.augment.views
+    terms = f"{model.licence or 'not known to vitmed'}{f'. {model.terms}' if model.terms else ''}"
+    copies = "the image alone" if views == "one" else f"mean output of {len(VIEWS[views])} copies of an image ({views})"
+    return {
+        "Images": f"{what}: {images:,} evaluated; the run had "
+        + ", ".join(f"{n:,} {name}" for name, n in counts.items()),
+        "Patients of the run": describe_patients(saved.splits),
+        "Splits of the run": "; ".join(f"{name}: {text}" for name, text in saved.splits.made.items()),
+        "Model": describe_model(model),
+        "Started from": "random weights" if model.weights is None else f"{Path(model.weights).name}, licence {terms}",
+        "Preprocessing": f"resize {config.data.resize}, {config.data.interpolation}, normalize "
+        f"{config.data.normalize}, channels {model.channels}{describe_window(saved.preprocessing)}",
+        "Augmentation": f"{config.augment.policy}, mixup {config.augment.mixup:g}, cutmix {config.augment.cutmix:g}",
+        "Views": copies,
+        "Optimisation": optimisation(train, saved.splits.target.kind),
+        "Model choice": model_choice(saved),
+        "Seed": str(train.seed),
+        "Device of this evaluation": device,
+        "Versions": ", ".join(f"{package} {number}" for package, number in saved.versions.items()),
+        **saved.facts,
+    }
+
+
+def describe_images(chosen: EvaluationImages) -> tuple[str, str]:
+    """Which images are evaluated, in words; and the name of the folder."""
+    data, part = chosen.root.resolve().name, chosen.part
+    if part is None:
+        return f"all of {data}", data
+    return f"{part} of {data}", part if chosen.own else f"{data}_{part}"
+
+
+def describe_window(how: Preprocessing) -> str:
+    """The window of deep images, and the frame of several, in words; "" where there are none."""
+    parts = ["" if how.frame is None else f"frame {how.frame}"]
+    if isinstance(how.window, tuple):
+        parts.append(f"window {how.window[0]:g} .. {how.window[1]:g}")
+    elif how.window is not None:
+        parts.append(f"window of each file ({how.window})")
+    return "".join(f", {part}" for part in parts if part)
+
+
+def optimisation(train: TrainConfig, kind: str) -> str:
+    """How the network was trained on labels of a kind, in words."""
+    if train.freeze:
+        return "network frozen; logistic regression with an L2 penalty on its features"
+    ways = [f"layer decay {train.layer_decay:g}"] if train.layer_decay < 1 else []
+    ways += [f"LoRA of rank {train.lora}, other weights frozen"] if train.lora is not None else []
+    ways += [f"embedding and first {train.freeze_blocks} blocks frozen"] if train.freeze_blocks is not None else []
+    ways += ["head started from a logistic regression"] if train.probe_first else []
+    loss = TARGETS[kind].loss
+    smoothed = loss == "cross_entropy"
+    limit = "" if train.time is None else f" in {duration_text(train.time)}"
+    return ", ".join(
+        [
+            f"AdamW, lr {train.lr:g}, weight decay {train.weight_decay:g}",
+            f"batch {train.batch_size} x {train.accumulate}, at most {train.epochs} epochs{limit}",
+            f"label smoothing {train.smoothing:g}" if smoothed else f"loss {loss}",
+            f"balance {train.balance}",
+            *ways,
+        ]
+    )
+
+
+def model_choice(saved: SavedModel) -> str:
+    """How this checkpoint was chosen, in words."""
+    train, record = saved.config.train, saved.record
+    if "C" in record:
+        each = "an inverse penalty for each finding" if record["C"] is None else f"inverse penalty C = {record['C']:g}"
+        return f"{each}, by the loss on validation; the test set was not used"
+    how = f"the best by validation {train.monitor}" if train.choose == "best" else "the last"
+    return f"epoch {record.get('epoch')}, {how}; the test set was not used"
+
+
+def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flags: dict[str, Any]) -> Evaluation:
+    """The report of a table; title, facts, notes, policy and the positive class come from the metrics.json beside it.
+
+    The table of a baseline takes the positive class alone: all else in metrics.json is about the model.
+    """
+    evaluated = read_evaluation(file)
+    folder = output_folder(output, file.parent / "report", *data_of_runs([file]))
+    predictions, policy = evaluated.predictions, evaluated.policy
+    of_model = not file.name.startswith(BASELINE)
+    run, weights_hash = RunFolder(file.parent.parent), evaluated.weights_hash if of_model else None
+    before, changes = _earlier_report(file, evaluated) if of_model else (None, [])
+    changes = [*predictions.notes, *changes]
+    beside = fitting_baselines(file.parent, predictions)
+    beside.pop(file.stem.removeprefix(BASELINE), None)  # the table itself
+    left_out = "beside the table is left out: it is not of the same images, classes and labels."
+    changes += [f"{BASELINE}{key}.csv {left_out}" for key, matched in beside.items() if matched is None]
+    alone = Origin(title=f"report of {file.name}", facts={"Made from": file.name}, notes=[TABLE_ALONE])
+    origin, flow, folds = (before.report, before.flow, before.folds) if before else (alone, None, None)
+    notes = list(dict.fromkeys([*origin.notes, *changes]))
+    for note in changes:
+        warn(f"{file.name}: {note}")
+    asked = _settings(origin)
+    columns = own_columns(predictions)
+    config = _fitting(Config(evaluate=asked), flags, predictions.kind, predictions.classes, columns, notes)
+    same = policy_settings(config) == policy_settings(asked)
+    if not same:
+        _check_choosable(file, of_model, folds, flags)
+        validation = validation_of(run.best, weights_hash, policy, predictions.positive)
+        former = notes_of(policy)
+        policy = choose_policy(validation, config, policy.ood_score if policy else None, weights_hash)
+        predictions = policy.apply(predictions)
+        notes = [*(note for note in notes if note not in former), *notes_of(policy)]
+        for note in notes_of(policy):
+            warn(note)
+    other = flow is not None and flow.evaluated is not None and flow.evaluated.split is None
+    internal = read_split(run, "test", weights_hash, policy) if other else None
+    parts: dict[str, Frozen | None] = {}
+    if before is not None:
+        parts = {"attention": before.attention, "robustness": before.robustness}
+        if internal is None and before.external is not None and not changes and same:
+            parts["external"] = before.external  # written elsewhere
+    on_validation = file.parent in run.evaluations("val")
+    about = About(
+        origin.title, origin.facts, notes, origin.run or run.name, weights_hash, origin.precision, flow, origin
+    )
+    extra = Extra(
+        validation=read_split(run, "val", weights_hash, policy) if of_model and not on_validation else None,
+        internal=internal,
+        baselines={key: matched for key, matched in beside.items() if matched is not None},
+        policy=policy,
+        folds=folds,
+        parts=parts,
+        records=upgrade.records(read_json_lines(run.metrics)) if of_model else None,
+    )
+    metrics = Report.of(predictions, about, config, extra).write(folder)
+    return report_evaluation(Evaluation(predictions, metrics, folder), gates)
+
+
+def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, list[str]]:
+    """The metrics.json beside a table, with the counts of the table; and notes on what was changed in the table."""
+    if not evaluated.metrics:
+        return None, []
+    try:
+        before = Results.read(evaluated.metrics)
+        _settings(before.report)
+        if before.n != len(evaluated.predictions):
+            return _counted_again(before, evaluated.predictions)
+        return before, _relabelled(before, evaluated.predictions)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DataError(
+            f"{file.with_name(NUMBERS)}: not the metrics.json of a report", "move it away to go without it"
+        ) from None
+
+
+def _settings(origin: Origin) -> EvaluateConfig:
+    """Of an earlier report, without what is gone. Raises ValueError, or UsageError for what is needed."""
+    return EvaluateConfig(**without_gone({"evaluate": origin.evaluate})["evaluate"])
+
+
+def _counted_again(before: Results, predictions: Predictions) -> tuple[Results, list[str]]:
+    rows, flow, facts = len(predictions), before.flow, before.report.facts
+    if flow is not None and flow.evaluated is not None:
+        evaluated = evaluated_images(predictions, flow.evaluated.split, flow.evaluated.seen, flow.evaluated.folds)
+        flow = flow.model_copy(update={"evaluated": evaluated})
+    facts = {k: text.replace(f": {before.n:,} evaluated", f": {rows:,} evaluated") for k, text in facts.items()}
+    of = f"{rows:,} of the {before.n:,}" if rows < before.n else f"{rows:,} instead of the {before.n:,}"
+    note = f"The table has {of} rows that the report was made of."
+    report = before.report.model_copy(update={"facts": facts})
+    return before.model_copy(update={"flow": flow, "report": report}), [note]
+
+
+def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Mapping[str, Any]) -> None:
+    if not of_model:
+        raise UsageError(f"{file}: a baseline has no decision policy", "leave out the flags that choose one")
+    if folds:
+        given = ", ".join(f"--{name}".replace("_", "-") for name, value in flags.items() if value is not None)
+        raise UsageError(
+            f"{file}: is of folds, each of which chose on its own validation, so {given} cannot choose for all",
+            f"vitmed evaluate {file.parent.parent / 'fold-1'} with the flag evaluates one fold; vitmed train --folds "
+            "with it all",
+        )
+
+
+def _relabelled(before: Results, predictions: Predictions) -> list[str]:
+    now = evaluated_images(predictions, None)
+    other = ["labels"] * any(now.classes[name].images != own.n for name, own in before.per_class.items())
+    other += ["patients"] * (now.patients != before.n_groups)
+    if not other:
+        return []
+    return [
+        f"The table has other {' and '.join(other)} than the report was made from; 'Images, patients and splits' shows "
+        "the earlier ones."
+    ]
+
+
+def fitting_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions | None]:
+    """The baselines in a folder, as `match_images`: None for one that is of other images, classes or labels."""
+    return {key: match_images(other, predictions) for key, other in read_baselines(folder).items()}
+
+
+def match_images(other: Predictions, predictions: Predictions) -> Predictions | None:
+    """`other` in the order of `predictions`; None where they are not of the same images, classes and labels."""
+    place = {path: row for row, path in enumerate(other.paths)}
+    if len(place) == len(other) == len(predictions) and place.keys() == set(predictions.paths):
+        other = other.take(np.array([place[path] for path in predictions.paths], dtype=np.int64))
+    same = (other.classes, other.paths) == (predictions.classes, predictions.paths)
+    mine, theirs = predictions.labels, other.labels
+    alike = same and mine is not None and theirs is not None and np.array_equal(mine, theirs)
+    return other if alike else None
+
+
+def with_columns(
+    config: EvaluateConfig, flags: dict[str, Any], columns: Sequence[str], notes: list[str]
+) -> EvaluateConfig:
+    """The same for images with these further columns: a subgroup or rater asked for now must be one of them.
+
+    One that the run asked for, of images with another table, is left out with a note.
+
+    Raises:
+        UsageError: it is not.
+    """
+    left = {}
+    kinds = (("subgroup", "subgroups by"), ("rater", "agreement with"), ("rater_score", "comparison with"))
+    for flag, what in kinds:
+        name = f"{flag}s"
+        asked = getattr(config, name)
+        if flags.get(flag):
+            check_columns(asked, columns, f"--{flag}".replace("_", "-"))
+        if missing := [column for column in asked if column not in columns]:
+            notes.append(f"No {what} {', '.join(missing)}: these images have no such column.")
+        left[name] = [column for column in asked if column in columns]
+    return config.model_copy(update=left)
+
+
+def note_prevalence(config: EvaluateConfig, kind: str, classes: Sequence[str], notes: list[str]) -> None:
+    """Add a note where a prevalence was given for classes that have no use for it; a finding is there or not."""
+    note = f"The prevalence that was given changes nothing: it is for two classes, and there are {len(classes)}."
+    if config.prevalence is not None and kind != "findings" and len(classes) != 2 and note not in notes:
+        notes.append(note)

@@ -16,9 +16,9 @@ from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import value_text
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.blocks import number
+from vitmed.report.blocks import Headline, Table, number, td, terminal, words
 from vitmed.report.results import Baseline, Results
-from vitmed.report.templates import main_methods, title_of
+from vitmed.report.templates import headline_of, main_methods
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,12 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float]) -> Evalua
         say(metrics.identity)
     say(headline(metrics))
     if metrics.fixed_rates is not None:
-        say(f"{'specificity':13}sensitivity")
-        for rate in metrics.fixed_rates.sensitivity:
-            say(f"{rate.fixed:<13.2f}{value_text(rate.reached)}{' (too few to say)' if rate.too_few else ''}")
+        rows = [
+            [td(f"{rate.fixed:.2f}"), td(value_text(rate.reached) + " (too few to say)" * rate.too_few)]
+            for rate in metrics.fixed_rates.sensitivity
+        ]
+        for line in terminal(Table([words("specificity"), words("sensitivity")], rows)):
+            say(line)
     table, curve = metrics.prevalence, metrics.decision_curve
     if table is not None and table.intended is not None and table.rows:
         say(table.sentence)
@@ -75,14 +78,13 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float]) -> Evalua
 
 def headline(metrics: Results) -> str:
     """The first numbers, each in a line that a narrow terminal holds; then what their intervals are."""
-    names = TARGETS[metrics.target.kind].headline[:3]
-    found = [(title_of(metrics, name), metrics.overall[name]) for name in names]
+    first = [(words(title), number) for _, title, number in headline_of(metrics)[:3]]
     how = "no intervals"
-    if any(one.low is not None for _, one in found):
+    if any(number.low is not None for _, number in first):
         unit = "image" if metrics.n_groups is None else metrics.unit
         how = f"95 % intervals by {unit}: {main_methods(metrics)}"
     optimistic = "; likely optimistic" if metrics.n_groups is None else ""
-    return "\n".join([*(f"{title} {value_text(one)}" for title, one in found), f"{how}{optimistic}"])
+    return "\n".join([*terminal(Headline(first)), f"{how}{optimistic}"])
 
 
 def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes", unit: str = "patient") -> str:

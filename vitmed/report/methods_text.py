@@ -12,7 +12,7 @@ from vitmed.core.config import GRADE_ERRORS
 from vitmed.core.text import counted, format_probability, visible
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.metric_table import DEFINITIONS, METHODS, REFERENCES, TESTS, TITLES, phrase
-from vitmed.report.markdown import escape
+from vitmed.report.blocks import escape_markdown
 from vitmed.report.results import Results
 
 PARTS = {  # field of `Results` -> what its numbers are about, behind their names
@@ -212,7 +212,7 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
 
 def methods_markdown(metrics: Results) -> str:
     """methods.md: what `methods_text` finds, to paste into a paper."""
-    found = methods_text(metrics, lambda name: escape(" ".join(visible(name).split())))
+    found = methods_text(metrics, lambda name: escape_markdown(" ".join(visible(name).split())))
     lines = ["# Statistical methods", ""]
     for paragraph in found.paragraphs:
         lines += [paragraph, ""]

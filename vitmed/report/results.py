@@ -182,6 +182,49 @@ class Flow(Frozen):
     characteristics: dict[str, Characteristic] = {}
 
 
+class Beside(Frozen):
+    """A share of the run's own test, and of the evaluated images."""
+
+    internal: float
+    external: float
+
+
+class BesideEstimates(Frozen):
+    """A number of the run's own test, of the evaluated images, and external minus internal."""
+
+    internal: Estimate
+    external: Estimate
+    difference: Estimate
+
+
+class Shift(Frozen):
+    """Whether the images are of another kind: how well the out-of-distribution score separates them from the own test,
+    and the share of each that is unlike the training images.
+    """
+
+    auroc: Estimate
+    flagged: Beside
+
+
+class External(Frozen):
+    """The evaluated images beside the run's own test.
+
+    Attributes:
+        n, n_groups: images and patients of the own test.
+        prevalence: of the positive class; None of more than two classes.
+        absent: classes that only one of the two has; then only sensitivity and specificity have a difference.
+        shift: None where there are no scores.
+    """
+
+    n: int
+    n_groups: int | None
+    prevalence: Beside | None
+    numbers: dict[str, BesideEstimates]
+    absent: list[str]
+    patients_in_both: int
+    shift: Shift | None
+
+
 class Results(Numbers):
     """All that metrics.json holds. A part that says nothing of these images is None, and left out of the file.
 

@@ -1,12 +1,11 @@
 """The templates of every page and card, and the words that they share: numbers, intervals, titles, the sample.
 
-Every template sees `metrics` (the `Results`), the functions and tables in `IN_TEMPLATES`, and the macros of
-tables.html.j2. A page has neither style attributes nor scripts of others: its Content-Security-Policy forbids them.
+Every template sees `metrics` (the `Results`), the functions and tables in `IN_TEMPLATES`, and those of a
+`Sheet`. A page has neither style attributes nor scripts of others: its Content-Security-Policy forbids them.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
@@ -20,11 +19,11 @@ from vitmed.core.text import LISTED, by_reason, counted, counted_doing, format_p
 from vitmed.decisions.calibration import why_chosen
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import percentage, ranges
-from vitmed.metrics.estimates import FEW_GROUPS, FEWEST, Estimate, Numbers, decimals
+from vitmed.metrics.estimates import FEW_GROUPS, FEWEST, Estimate, decimals
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.metric_table import METHODS, PER_CLASS, TITLES, phrase
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
-from vitmed.report.markdown import escape
+from vitmed.report.blocks import Block, Page, Sheet, cell, cells, escape_markdown, interval, number, td, value
 from vitmed.report.methods_text import methods_text, name_of
 from vitmed.report.plots.drawing import plain
 from vitmed.report.results import Results
@@ -38,7 +37,15 @@ MOST_CLASSES = 100  # rows of a table of classes
 
 def fill(template: str, **context: Any) -> str:
     """The text of a template of this room."""
-    return _environment().get_template(template).render(context)
+    return _environment().get_template(template).render(Page().functions | context)
+
+
+def blocks_of(template: str, **context: Any) -> list[Block]:
+    """The blocks that a template makes; it writes nothing outside of them."""
+    sheet = Sheet()
+    text = _environment().get_template(template).render(sheet.functions | context)
+    assert not text.strip(), f"{template}: {text.strip()[:80]}"
+    return sheet.blocks
 
 
 @cache
@@ -53,9 +60,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     found.globals |= IN_TEMPLATES
-    found.filters |= {"breaks": breaks, "each": each, "md": lambda text: escape(" ".join(str(text).split()))}
-    macros = vars(found.get_template("tables.html.j2").module)
-    found.globals |= {name: macros[name] for name in ("table", "cell", "cells", "not_better")}
+    found.filters |= {"breaks": breaks, "each": each, "cell": cell}
+    found.filters["md"] = lambda text: escape_markdown(" ".join(str(text).split()))
     return found
 
 
@@ -85,17 +91,6 @@ def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
     """The four or six numbers of the first screen, as in `headline_of`."""
     found = headline_of(metrics)
     return found if metrics.positive_class is None else [line for line in found if line[0] in BESIDE_RATES + RATES]
-
-
-def value(found: Estimate) -> str:
-    """The value of an estimate, with as many decimals as its interval."""
-    return number(found.value, decimals(found))
-
-
-def interval(found: Estimate) -> str:
-    """`0.911 to 0.934`; "" where there is none."""
-    digits = decimals(found)
-    return "" if found.low is None else f"{found.low:z.{digits}f} to {found.high:z.{digits}f}"
 
 
 def signed(found: Estimate) -> str:
@@ -144,36 +139,25 @@ def reasons(found: Mapping[str, str]) -> list[str]:
     return [*lines[:LISTED], *([f"and {counted(rest, 'number')} more, in metrics.json"] if rest else [])]
 
 
-def number(x: float | None, digits: int = 3) -> str:
-    """Three decimals, or as many as asked for; "undefined" for None."""
-    return "undefined" if x is None else f"{x:z.{digits}f}"
-
-
 def of_classes(classes: Sequence[str]) -> str:
     """How many of the classes a table shows, where it does not show all."""
     more = len(classes) > MOST_CLASSES
     return f"{MOST_CLASSES} of {len(classes):,} classes shown; metrics.json has all. " if more else ""
 
 
-def data_uri(content: bytes, kind: str = "image/png") -> str:
-    """A picture as it stands inside a page that loads nothing."""
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def main_methods(metrics: Numbers) -> str:
+def main_methods(metrics: Results) -> str:
     """`AUROC (DeLong), balanced accuracy (MOVER), accuracy (Wilson)`: of the first numbers that have an interval."""
-    kind = metrics.target.kind if isinstance(metrics, Results) else "classes"
-    known = [(name, metrics.overall[name]) for name in TARGETS[kind].headline[:3]]
+    known = [(name, metrics.overall[name]) for name in TARGETS[metrics.target.kind].headline[:3]]
     return ", ".join(f"{name_of(name)} ({METHODS[of.method or ''].title})" for name, of in known if of.low is not None)
 
 
-def sampling_of(metrics: Numbers) -> str:
+def sampling_of(metrics: Results) -> str:
     """How the intervals were computed, for a reader who knows none of the methods."""
     sizes, by_patient = metrics.sample.images_per_patient, metrics.resampling == "by patient"
     units = metrics.n if metrics.n_groups is None else metrics.n_groups
     if not units:
         return "There are no images."
-    unit = metrics.unit if isinstance(metrics, Results) else "patient"
+    unit = metrics.unit
     if units < 2:
         return f"No intervals: one {unit if by_patient else 'image'} cannot show how much others would differ."
     effective = by_patient and sizes is not None and sizes.max > 1
@@ -192,13 +176,13 @@ def sampling_of(metrics: Numbers) -> str:
     return " ".join(text)
 
 
-def worth(metrics: Numbers) -> str:
+def worth(metrics: Results) -> str:
     """How much information the sample holds: patients, images of each, and the effective number of images."""
     sample, right = metrics.sample, metrics.sample.accuracy
     sizes, patients, positive = sample.images_per_patient, sample.n_patients, metrics.positive_class
     if sizes is None or patients is None:
         return ""
-    unit = metrics.unit if isinstance(metrics, Results) else "patient"
+    unit = metrics.unit
     each = f"{sizes.min:,} to {sizes.max:,} per {unit}, median {sizes.median:,.4g}"
     each = f"{sizes.max:,} per {unit}" if sizes.min == sizes.max else each
     each = f", {each}" if patients > 1 else ""
@@ -259,5 +243,6 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
         one.__name__: one
         for one in (summary_of, title_of, titles_of, sampling_of, worth, at, rows, methods_text, why_chosen)
     },
-    **{one.__name__: one for one in (percentage, ranges)},
+    **{one.__name__: one for one in (percentage, ranges, td, cell, cells)},
+    "values": lambda found, names: [value(found[name]) for name in names],
 }

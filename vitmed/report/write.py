@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from vitmed.core.base_models import CLASSES
 from vitmed.core.config import EvaluateConfig
@@ -23,13 +22,13 @@ from vitmed.decisions.policy import FindingPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.confusions import issues_csv
 from vitmed.metrics.estimates import FEWEST, Numbers, learnt_nothing, missing_interval_note
-from vitmed.metrics.kinds.findings import fewer_holders
+from vitmed.metrics.kinds.findings import FindingPredictions, fewer_holders
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_files import read_predictions
 from vitmed.report.analyses import ANALYSES, Extra, Material
-from vitmed.report.blocks import to_markdown
-from vitmed.report.chapters import MAIN, MANY, PLOTS, render
+from vitmed.report.blocks import Document, to_markdown
+from vitmed.report.chapters import MAIN, MANY, document, plots, render
 from vitmed.report.methods_text import methods_markdown
 from vitmed.report.participant_flow import evaluated_images
 from vitmed.report.plots.curves import drawn_curves
@@ -71,7 +70,7 @@ class About:
     flow: Flow | None = None
     earlier: Origin | None = None
 
-    def origin(self, material: Material) -> Origin:
+    def origin(self, material: Material[Any, Any]) -> Origin:
         """What metrics.json says of it, so that the report can be made again."""
         policy = material.extra.policy
         again: dict[str, Any] = {} if self.earlier is None else {"created": self.earlier.created, "rebuilt": now()}
@@ -94,9 +93,10 @@ class Report:
     Attributes:
         baselines: predictions of the same images, by their key in `BASELINES`.
         results: what metrics.json holds.
-        figures: by their name in `PLOTS`.
+        figures: by their name in `plots`.
         formats: of the page, "html" and "md"; none where the numbers alone are asked for.
         findings: folder below this one -> the report of a finding, as of two classes.
+        content: of the pages, as blocks; None where there are no pages.
     """
 
     predictions: Predictions
@@ -105,6 +105,7 @@ class Report:
     figures: Mapping[str, Drawn]
     formats: Collection[str]
     findings: Mapping[str, Report]
+    content: Document | None
 
     @classmethod
     def of(
@@ -126,7 +127,7 @@ class Report:
         predictions = replace(predictions, named=config.show_names)
         target = target_of(predictions, config.ordinal)
         numbers = TARGETS[target.kind].evaluate(predictions, config.resamples)
-        material = Material(predictions, numbers, config, extra)
+        material: Material[Any, Any] = Material(predictions, numbers, config, extra)
         parts: dict[str, Any] = {
             "baselines": {key: _beside(key, target.kind, material) for key in extra.baselines},
             **{key: analyse(material) for key, analyse in ANALYSES[target.kind].items()},
@@ -146,7 +147,11 @@ class Report:
             pages = {name: f"{place}/{REPORT}" if own.formats else place for name, (place, own) in findings.items()}
             results = results.model_copy(update={"finding_reports": pages})
         formats = config.format.split(",") if config.report else ()
-        return cls(predictions, extra.baselines, results, figures, formats, dict(findings.values()))
+        content = None
+        if formats:
+            slider = slider_data(predictions, results.operating_points) if predictions.kind == "classes" else None
+            content = document(results, figures, slider)
+        return cls(predictions, extra.baselines, results, figures, formats, dict(findings.values()), content)
 
     def write(self, folder: str | Path) -> Results:
         """Write predictions.csv, metrics.json, methods.md, label_issues.csv, figures and pages: all or nothing.
@@ -161,38 +166,34 @@ class Report:
             UsageError: the folder cannot be written.
         """
         predictions, results = self.predictions, self.results
-        slider, doubted = None, results.label_errors
+        doubted = results.label_errors
         with whole_folder(Path(folder)) as part:
             for place, report in self.findings.items():
                 report.write(part / place)
             write_text(part / PREDICTIONS, predictions.to_csv())
             for key, other in self.baselines.items():
                 write_text(part / f"{BASELINE}{key}.csv", other.to_csv())
-            if predictions.kind == "classes":
-                slider = slider_data(predictions, results.operating_points) if self.formats else None
-                if doubted is not None and doubted.reason is None:
-                    write_text(part / ISSUES, issues_csv(predictions))
+            if doubted is not None and doubted.reason is None:
+                write_text(part / ISSUES, issues_csv(predictions))
             write_json(part / NUMBERS, results.to_dict())
             for name, figure in self.figures.items():
                 write_bytes(part / f"{name}.png", figure.png)
                 write_bytes(part / f"{name}.svg", figure.svg)
-            page = partial(render, results, self.figures, slider)
-            if self.formats:
-                write_text(part / REPORT, page())
+            if self.content is not None:
+                write_text(part / REPORT, render(results, self.content))
                 write_text(part / METHODS_TEXT, methods_markdown(results))
-            if "md" in self.formats:
-                write_text(part / MARKDOWN, to_markdown(page(linked=True)))
+                if "md" in self.formats:
+                    write_text(part / MARKDOWN, to_markdown(self.content))
         return results
 
 
-def _of_findings(material: Material, about: About) -> dict[str, tuple[str, Report]]:
+def _of_findings(material: Material[FindingPredictions, FindingPolicy], about: About) -> dict[str, tuple[str, Report]]:
     """Finding -> folder and report, of every finding that at least `FEWEST` patients (or images, where patients are
     unknown) have, and as many have an image without; of validation, on which decisions were chosen, the tables alone.
 
     Of more than `MANY` findings, each report has the figures in `MAIN` alone.
     """
-    predictions, config, extra = material.predictions, material.config, material.extra
-    assert extra.policy is None or isinstance(extra.policy, FindingPolicy)
+    predictions, config, extra, chosen = material.predictions, material.config, material.extra, material.policy
     evaluated, held = about.flow and about.flow.evaluated, fewer_holders(predictions)
     figures = MAIN if sum(count >= FEWEST for count in held) > MANY else None
     pages = config.report and not (evaluated and evaluated.split == "val")
@@ -200,17 +201,17 @@ def _of_findings(material: Material, about: About) -> dict[str, tuple[str, Repor
     for (name, place), count in zip(folder_names(predictions.classes).items(), held, strict=True):
         if count < FEWEST:
             continue
-        policy = None if extra.policy is None else extra.policy.findings[name]
+        policy = None if chosen is None else chosen.findings[name]
         folds = None if extra.folds is None else extra.folds.findings[name]
         view = predictions.of(name) if policy is None else policy.apply(predictions.of(name))
         counts = evaluated and evaluated_images(view, evaluated.split, evaluated.seen, evaluated.folds)
         notes = [*(policy.notes if policy else ()), *(fold_notes(folds) if folds else ())]
         own = Extra(
-            validation=_view(extra.validation, name),
-            internal=_view(extra.internal, name),
+            validation=None if extra.validation is None else _of(extra.validation, name),
+            internal=None if extra.internal is None else _of(extra.internal, name),
             policy=policy,
             folds=folds,
-            baselines={key: _view(other, name) for key, other in extra.baselines.items()},
+            baselines={key: _of(other, name) for key, other in extra.baselines.items()},
             read=extra.read,
             figures=figures,
         )
@@ -220,8 +221,8 @@ def _of_findings(material: Material, about: About) -> dict[str, tuple[str, Repor
     return reports
 
 
-def _view(predictions: Any, finding: str) -> Any:
-    return None if predictions is None else predictions.of(finding)
+def _of(predictions: Predictions, finding: str) -> Predictions:
+    return cast(FindingPredictions, predictions).of(finding)
 
 
 def folder_names(findings: tuple[str, ...]) -> dict[str, str]:
@@ -236,7 +237,7 @@ def folder_names(findings: tuple[str, ...]) -> dict[str, str]:
     return names
 
 
-def _beside(key: str, of: str, material: Material) -> Baseline:
+def _beside(key: str, of: str, material: Material[Any, Any]) -> Baseline:
     """The comparison with a baseline, of labels of a kind; of findings also finding by finding."""
     kind, predictions, other = TARGETS[of], material.predictions, material.extra.baselines[key]
     compared = Baseline(
@@ -265,10 +266,10 @@ def _warnings(predictions: Predictions, numbers: Numbers, notes: Sequence[str]) 
 
 
 def _draw(predictions: Predictions, results: Results, extra: Extra) -> dict[str, Drawn]:
-    """The figures of `PLOTS` that have something to show, or those of them that are asked for."""
+    """The figures of `plots` that have something to show, or those of them that are asked for."""
     figures = {}
     doubted = results.label_errors
-    for name, plot in PLOTS.items():
+    for name, plot in plots().items():
         if results.target.kind not in plot.kinds or (extra.figures is not None and name not in extra.figures):
             continue
         if name == "suspected_labels" and (doubted is None or doubted.reason is not None):

@@ -1,1 +1,1 @@
-"""Figures: pure functions to a matplotlib `Figure` without global state. All are in `chapters.PLOTS`."""
+"""Figures: pure functions to a matplotlib `Figure` without global state. All are in `chapters.DRAWN`."""

@@ -1,27 +1,33 @@
-"""Figures of findings, grades and numbers: each finding or cut with its intervals, and the errors."""
+"""Figures of each kind of label: classes (confusion matrix, ROC, precision and recall), findings, grades, numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vitmed.metrics.estimates import ClassNumbers
+from vitmed.core.text import counted
+from vitmed.metrics.areas import threshold_counts
+from vitmed.metrics.estimates import ClassNumbers, Numbers, value_text
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
-from vitmed.metrics.metric_table import TITLES
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.metric_table import METRICS, TITLES
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.report.plots.drawing import (
     BLACK,
     BLUE,
+    COLOURS,
     GREEN,
     GREY,
+    LEGEND,
     ORANGE,
     RED,
     add_grid,
+    draw_band,
     draw_estimate,
     numbers,
     percent,
@@ -163,3 +169,156 @@ def bland_altman(predictions: NumberPredictions, metrics: Results) -> Figure | N
 def _named(predictions: NumberPredictions) -> str:
     unit = predictions.target.unit
     return predictions.classes[0] + (f" ({unit})" if unit else "")
+
+
+WRITTEN = 40  # classes: with more, cells have a colour but no number
+
+
+def confusion_matrix(predictions: Predictions, metrics: Numbers) -> Figure:
+    """Counts and their shares of the row (of the truth)."""
+    k = len(predictions.classes)
+    counts = np.zeros((k, k), dtype=np.int64)
+    np.add.at(counts, (known_labels(predictions), predictions.predicted), 1)
+    total = counts.sum(axis=1, keepdims=True)
+    share = counts / np.maximum(total, 1)
+    cell = float(np.clip(4.2 / k, 0.62, 1.6)) if k <= WRITTEN else 12 / k  # inches
+    names = [short(c, 22) for c in predictions.classes]
+    font = 10 if k <= 15 else 13
+    longest = max(map(len, names)) * 0.62 * font / 72  # inches
+    figure = Figure(figsize=(cell * k + max(2, longest + 1), cell * k + 1.5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    size = min(13.0, 72 * cell / (0.68 * max(4, len(f"{counts.max(initial=0):,}"))))  # points: the longest text fits
+    for row, column in np.ndindex(k, k) if k <= WRITTEN else ():
+        if k > LEGEND and not counts[row, column]:
+            continue  # among hundreds of cells the zeros are clutter
+        text, colour = f"{counts[row, column]:,}\n{percent(share[row, column])}", "black"
+        if share[row, column] > 0.62:
+            colour = "white"
+        # in_layout: to measure hundreds of texts, all inside the axes, takes seconds
+        axes.text(column, row, text, ha="center", va="center", fontsize=size, color=colour, in_layout=False)
+    named = range(0, k, -(-k // WRITTEN))  # of very many classes every n-th
+    upright = longest > cell  # would touch its neighbour
+    axes.set_xticks(named, [names[i] for i in named], fontsize=font, rotation=90 if upright else 0)
+    axes.set_yticks(named, [f"{names[i]} (n={total[i, 0]:,})" for i in named], fontsize=font)
+    axes.set_xlabel("predicted class", fontsize=font + 1)
+    axes.set_ylabel("true class (images)", fontsize=font + 1)
+    if k <= WRITTEN:
+        axes.set_xticks(np.arange(k + 1) - 0.5, minor=True)
+        axes.set_yticks(np.arange(k + 1) - 0.5, minor=True)
+        axes.grid(which="minor", color="white", linewidth=1)
+    axes.tick_params(which="minor", length=0)
+    value = _overall(metrics, "balanced_accuracy", "\n")
+    figure.suptitle(f"n = {counted(len(predictions), 'image')}{value}", fontsize=font + 1)
+    return figure
+
+
+def roc(predictions: Predictions, metrics: Results) -> Figure:
+    """Sensitivity against 1 - specificity over all thresholds, and where the model decides; a band of two classes."""
+    curves = {c: (fp / fp[-1], tp / tp[-1]) for c, tp, fp in _counts(predictions)}
+    figure, axes = _square("1 - specificity (false positive rate)", "sensitivity (true positive rate)")
+    _nothing(axes, predictions, not curves)
+    axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
+    if metrics.fixed_rates is not None:
+        band = metrics.fixed_rates.band
+        draw_band(axes, [1 - one.fixed for one in band], [one.reached for one in band], BLUE)
+    for c, colour in _lines(axes, metrics, curves, "auroc").items():
+        _decides(axes, metrics.per_class[metrics.classes[c]], colour, alone=metrics.positive_class is not None)
+    if len(predictions.classes) > 2 and curves:
+        x = np.linspace(0, 1, 1001)
+        y = np.mean([np.interp(x, *curve) for curve in curves.values()], axis=0)
+        line = np.append(0, x), np.append(0, y)
+        axes.plot(*line, color="black", linewidth=2.5, linestyle="--", label="mean of classes")
+    _finish(figure, axes, metrics, "auroc", "AUROC")
+    return figure
+
+
+def _decides(axes: Axes, own: ClassNumbers, colour: str, alone: bool) -> None:
+    """The rates of the predicted classes as a dot; of two classes with both intervals, and what it is."""
+    found, kept = own.sensitivity, own.specificity
+    if found.value is None or kept.value is None:
+        return
+    x, y, label = 1 - kept.value, found.value, ""
+    if alone:
+        label = f"decides: sensitivity {value_text(found)},\nspecificity {value_text(kept)}"
+        axes.plot([x, x], numbers([found.low, found.high]), color=BLACK, linewidth=1.2)
+        axes.plot(1 - numbers([kept.low, kept.high]), [y, y], color=BLACK, linewidth=1.2)
+    axes.plot(x, y, "o", color=BLACK if alone else colour, markeredgecolor="white", markersize=7, zorder=3, label=label)
+
+
+def precision_recall(predictions: Predictions, metrics: Numbers) -> Figure:
+    """Precision (PPV) against recall (sensitivity)."""
+    curves = {}
+    for c, tp, fp in _counts(predictions):
+        precision = tp[1:] / (tp[1:] + fp[1:])
+        curves[c] = tp / tp[-1], np.append(precision[:1], precision)
+    figure, axes = _square("recall (sensitivity)", "precision (PPV)")
+    found = positive_index(predictions)
+    _nothing(axes, predictions, not curves if found is None else found not in curves)
+    if found is not None and len(predictions):
+        share = float(np.mean(known_labels(predictions) == found))
+        axes.axhline(share, color=GREY, linestyle=":", linewidth=1, label=f"by chance: prevalence {share:.3g}")
+    _lines(axes, metrics, curves, "average_precision", drawstyle="steps-pre")
+    _finish(figure, axes, metrics, "average_precision", "average precision")
+    return figure
+
+
+def _square(x: str, y: str) -> tuple[Figure, Axes]:
+    figure, axes = plot(x, y, (5.4, 5.4))
+    axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
+    return figure, axes
+
+
+def _counts(predictions: Predictions) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    for c in range(len(predictions.classes)):
+        tp, fp = threshold_counts(predictions.probabilities[:, c], known_labels(predictions) == c)
+        if tp[-1] and fp[-1]:
+            yield c, tp, fp
+
+
+def _nothing(axes: Axes, predictions: Predictions, empty: bool) -> None:
+    if empty:
+        names = [predictions.classes[k] for k in np.unique(known_labels(predictions))]
+        why = f"all images are of the class {short(names[0], 26)}" if len(names) == 1 else "there are no images"
+        axes.text(0.5, 0.6, f"no curve: {why}", ha="center", va="center", fontsize=11, transform=axes.transAxes)
+
+
+def _lines(
+    axes: Axes, metrics: Numbers, curves: dict[int, tuple[np.ndarray, np.ndarray]], area: str, **style: Any
+) -> dict[int, str]:
+    """Draw the curves: of two classes the positive one; of many, only the worst four in colour. The colour of each."""
+    classes = metrics.classes
+    if metrics.positive_class is not None:
+        curves = {c: curve for c, curve in curves.items() if classes[c] == metrics.positive_class}
+    areas = {c: metrics.per_class[classes[c]][area] for c in curves}
+    named = list(curves)
+    if len(curves) > LEGEND:
+        named = sorted(curves, key=lambda c: areas[c].value or 0.0)[:4]
+        axes.plot([], [], color=GREY, linewidth=0.7, label=f"{len(curves) - 4} other classes")
+        for c in (c for c in curves if c not in named):
+            axes.plot(*curves[c], color=GREY, linewidth=0.7, alpha=0.6, **style)
+    colours = dict(zip(named, COLOURS, strict=False))
+    for c, colour in colours.items():
+        text = f"{short(classes[c], 26)}: {value_text(areas[c])}, n={metrics.per_class[classes[c]].n:,}"
+        axes.plot(*curves[c], color=colour, linewidth=2.2 if len(curves) == 1 else 1.3, label=text, **style)
+    return colours
+
+
+def _finish(figure: Figure, axes: Axes, metrics: Numbers, area: str, name: str) -> None:
+    """Title, and a legend below, where it hides no curve."""
+    many = len(metrics.classes) > 2
+    title = f"n = {counted(metrics.n, 'image')}"
+    if many:
+        title += ", each class against the rest" + _overall(metrics, area, "\nmean of classes: ")
+    axes.set_title(title, fontsize=11)
+    handles, texts = axes.get_legend_handles_labels()
+    figure.set_figheight((6.0 if many else 5.4) + 0.2 * len(handles))
+    if handles:
+        title = f"lowest {name}" if len(metrics.classes) > LEGEND else name
+        figure.legend(handles, texts, loc="outside lower center", fontsize=9, title=title, title_fontsize=9)
+
+
+def _overall(metrics: Numbers, name: str, before: str) -> str:
+    """`before`, then `Balanced accuracy 0.912 (0.881 to 0.934)`; "" if it is undefined."""
+    found = metrics.overall[name]
+    return "" if found.value is None else f"{before}{METRICS[name].title} {value_text(found)}"
