@@ -5,28 +5,31 @@ Its options stand in the signature of that function; here only those that Python
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 import vitmed
-from vitmed.cli.catalogue_commands import data, weights
-from vitmed.cli.options import AsJson, command
+from vitmed.cli.options import AsJson, command, with_options
 from vitmed.cli.terminal import (
+    TYPER,
     answer,
     in_folder,
     print_check,
     print_comparison,
+    print_datasets,
     print_diff,
     print_json,
     print_predictions,
     print_rows,
     print_runs,
     print_tune,
+    print_weights,
     refuse_unread,
     train_json,
 )
@@ -42,11 +45,13 @@ class Verb(NamedTuple):
 
     Attributes:
         content: the result as JSON; show: prints it otherwise, where messages do not say it all.
+        function: in `vitmed.commands`; default: that of `vitmed` with the name of the command.
     """
 
     help: str
     content: Callable[[Any], dict[str, Any]]
     show: Callable[[Any], None] = lambda found: None
+    function: str = ""
 
 
 def plan_json(found: Any) -> dict[str, Any]:
@@ -58,6 +63,10 @@ def probe_json(found: Any) -> dict[str, Any]:
     if hasattr(found, "rows"):  # a ranking
         return {**in_folder(found, found.content), "train": found.command}
     return train_json(found)
+
+
+def bundle_json(found: Any) -> dict[str, Any]:
+    return {"file": str(found.file), "bytes": found.size, "sha256": found.sha256, "packages": found.packages}
 
 
 def show_ranking(found: Any) -> None:
@@ -119,6 +128,11 @@ VERBS = {
         "Evaluate a checkpoint on its held-out test split, or on another labelled folder, and write the report.",
         lambda found: in_folder(found, found.metrics.to_dict()),
     ),
+    "compare": Verb(
+        "Compare models on the same images: differences with intervals, tests, and a verdict in words.",
+        lambda found: found.to_dict(),
+        print_comparison,
+    ),
     "sample-size": Verb(
         "Report how many images and patients an interval of a given width needs, or a lower bound.",
         lambda found: found.to_dict(),
@@ -136,6 +150,15 @@ VERBS = {
         "Upload weights, preprocessing and card of a model to the Hugging Face hub, for timm or transformers.",
         lambda found: {"url": found.url, "files": found.files, "private": found.private, "gate": found.gate.to_dict()},
     ),
+    "bundle": Verb(
+        "Write a model, its programs and their licences as one archive, for a machine without a network.",
+        lambda found: {
+            "file": str(found.file),
+            "bytes": found.size,
+            "sha256": found.sha256,
+            "packages": found.packages,
+        },
+    ),
     "monitor": Verb(
         "Watch a model at work: exit code 6 where its scores, its answers or its errors are no longer what they were.",
         lambda found: in_folder(found, found.content.to_dict()),
@@ -143,20 +166,90 @@ VERBS = {
 }
 
 
-def application(name: str, verb: Verb) -> typer.Typer:
-    """The command of a row of `VERBS`."""
-    function = name.replace("-", "_")
+DATA = {
+    "list": Verb(
+        "List public data sets: licence, size, and how to get them.",
+        lambda rows: {"datasets": rows},
+        print_datasets,
+        "data.datasets_table",
+    ),
+    "get": Verb(
+        "Download a set, check it, and lay it out for `vitmed train`.\n\n"
+        "An interrupted download continues where it stopped.",
+        lambda path: {"folder": str(path)},
+        function="data.fetch_dataset",
+    ),
+    "import": Verb(
+        "Write the files of a public set as folders of images.",
+        lambda path: {"folder": str(path)},
+        function="data.import_dataset",
+    ),
+}
+WEIGHTS = {
+    "list": Verb(
+        "List public weights: size, licence, and which are on this machine.",
+        lambda rows: {"weights": rows},
+        print_weights,
+        "weights.weights_table",
+    ),
+}
+
+
+def calling(function: str, verb: Verb) -> Callable[..., None]:
+    """What the command of a row does."""
 
     def run(as_json: AsJson = False, **options: Any) -> None:
-        answer(getattr(vitmed, function), options, as_json, verb.content, verb.show)
+        module, _, name = function.rpartition(".")
+        of = import_module(f"vitmed.commands.{module}") if module else vitmed
+        answer(getattr(of, name), options, as_json, verb.content, verb.show)
 
     run.__doc__ = verb.help
-    return command(run, function)
+    return run
+
+
+def group(about: str, verbs: Mapping[str, Verb]) -> typer.Typer:
+    """A command of commands."""
+    app = typer.Typer(help=about, **TYPER)
+    for name, verb in verbs.items():
+        app.command(name)(with_options(calling(verb.function, verb), verb.function))
+    return app
+
+
+data = group("Public data sets: list, fetch, and write as folders of images.", DATA)
+weights = group("Public weights by name: list, fetch and find.", WEIGHTS)
+
+
+def weights_fetch(as_json: AsJson = False, **options: Any) -> None:
+    """Download and check weight files.
+
+    An interrupted download continues where it stopped.
+    """
+    from vitmed.commands.weights import fetch_weights
+
+    def content(paths: list[Path]) -> dict[str, Any]:
+        return {"paths": dict(zip(options["names"], map(str, paths), strict=True))}
+
+    answer(fetch_weights, options, as_json, content, lambda paths: typer.echo("\n".join(map(str, paths))))
+
+
+weights.command("fetch")(with_options(weights_fetch, "weights.fetch_weights"))
+
+
+@weights.command("where")
+def weights_where(name: Annotated[str, typer.Argument(help="A name of `vitmed weights list`.")]) -> None:
+    """Print the path of a fetched file; exit code 4 if there is none."""
+    from vitmed.commands.weights import fetch_weights
+
+    typer.echo(fetch_weights([name], offline=True)[0])
 
 
 def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:
     """Train on a folder of labelled images, then evaluate the best checkpoint on validation and on the test split."""
-    answer(vitmed.train, options, as_json and os.environ.get("RANK", "0") == "0", train_json, devices=devices)
+    if devices is not None and devices > 1 and "RANK" not in os.environ:  # so many processes run this command line
+        from vitmed.training.processes import launch
+
+        raise SystemExit(launch(devices, options.get("device", "auto"), sys.argv[1:]))
+    answer(vitmed.train, options, as_json and os.environ.get("RANK", "0") == "0", train_json)
 
 
 def check(
@@ -229,12 +322,6 @@ def merge(as_json: AsJson = False, **options: Any) -> None:
     _write_predictions(vitmed.merge, as_json, options)
 
 
-def compare(as_json: AsJson = False, **options: Any) -> None:
-    """Compare models on the same images: differences with intervals, tests, and a verdict in words."""
-    run = functools.partial(vitmed.compare, *options.pop("results"))
-    answer(run, options, as_json, lambda found: found.to_dict(), print_comparison)
-
-
 def explain(as_json: AsJson = False, **options: Any) -> None:
     """Draw where the network looked, and report what the test of such maps found."""
     from vitmed.explanation.explain import explanation_json
@@ -251,22 +338,13 @@ def serve(**options: Any) -> None:
     vitmed.serve(**options)
 
 
-def bundle(as_json: AsJson = False, **options: Any) -> None:
-    """Write a model, its programs and their licences as one archive, for a machine without a network."""
-    options["extras"] = [name.strip() for name in options.get("extras", "").split(",") if name.strip()]
-
-    def content(found: Any) -> dict[str, Any]:
-        return {"file": str(found.file), "bytes": found.size, "sha256": found.sha256, "packages": found.packages}
-
-    answer(vitmed.bundle, options, as_json, content)
-
-
 def summary(**options: Any) -> None:
     """Print torchinfo's table of a model: layers, shapes, parameters, multiply-adds."""
     typer.echo(vitmed.summary(**options))
 
 
-APPS = {name: application(name, verb) for name, verb in VERBS.items()}
-APPS |= {run.__name__: command(run) for run in (train, check, compare, explain, bundle, serve, summary)}
-APPS |= {"merge": command(merge), "predict": command(predict, "predict_shard")}
-APPS |= {"data": data, "weights": weights}
+APPS = {run.__name__: command(run) for run in (train, check, explain, serve, summary)}
+APPS |= {"merge": command(merge), "predict": command(predict, "predict_shard"), "data": data, "weights": weights}
+for name, verb in VERBS.items():
+    function = verb.function or name.replace("-", "_")
+    APPS[name] = command(calling(function, verb), function)

@@ -67,9 +67,9 @@ def with_options(run: Callable[..., None], verb: str) -> Callable[..., None]:
             none.
     """
     parameters = [*inspect.signature(run, eval_str=True).parameters.values()]
-    if verb:
+    if verb and (of_verb := parameters_of(verb)):
         quiet = inspect.Parameter("quiet", KEYWORD, default=None, annotation=Quiet)
-        parameters = [*parameters_of(verb), quiet, *parameters]
+        parameters = [*of_verb, quiet, *parameters]
     declared, fields, configs = [], [], [Fields(Config, FLAGS)]
     for parameter in parameters:
         metadata = getattr(parameter.annotation, "__metadata__", (None,))[0]

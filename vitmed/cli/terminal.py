@@ -82,17 +82,11 @@ def answer(
     as_json: bool,
     content: Callable[[Any], dict[str, Any]],
     show: Callable[[Any], None] = lambda found: None,
-    devices: int | None = None,
 ) -> Any:
-    """Run a command, print its result (`content` as JSON, else by `show`), also if a gate is not met, and return it;
-    with `devices`, so many processes run the whole command line."""
-    if devices is not None and devices > 1 and "RANK" not in os.environ:
-        from vitmed.training.processes import launch
-
-        raise SystemExit(launch(devices, options.get("device", "auto"), sys.argv[1:]))
+    """Run a command, print its result (`content` as JSON, else by `show`), also if a gate is not met, and return it."""
     found = None
     try:
-        found = run(**options)
+        found = run(*options.pop("results", ()), **options)  # those of compare are named by their places
     except VitmedError as error:
         found = getattr(error, "result", None)
         raise
