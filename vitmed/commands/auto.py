@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.commands.check import check
-from vitmed.commands.cross_validate import cross_validate
 from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
 from vitmed.commands.one_run import default_name
 from vitmed.commands.probe import OF_RANKING, probe
+from vitmed.commands.train import cross_validate
 from vitmed.core.config import FLAGS, Config, read_overrides
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.exclusions import excluded

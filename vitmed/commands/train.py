@@ -1,4 +1,4 @@
-"""`vitmed train`: from a folder of labelled images to a run folder with its evaluations, or one for each fold."""
+"""`vitmed train`: from a folder of labelled images to a run with its evaluations; `cross-validate`: one for each fold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
 from vitmed.commands.one_run import RESUMABLE, OneRun, TrainResult, default_name
 from vitmed.core.config import FLAGS, read_overrides
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.exclusions import excluded
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import Mute, listener, listening, say
@@ -29,6 +29,7 @@ from vitmed.training.run import EachEpoch, folder_to_resume
 from vitmed.training.trackers import check_trackers
 
 POOLING = 15.0  # s, for the report on all folds
+FOLDS = 5  # of `cross_validate`, where none are named
 
 
 def train(
@@ -146,3 +147,29 @@ def _train_folds(study: CrossValidation) -> TrainResult:
             if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
                 evaluate(joined.folder)
     return TrainResult(folder.path, None, None, test)
+
+
+def cross_validate(
+    data: Data = None,
+    *,
+    config: ConfigFile = None,
+    sets: Sets = (),
+    output: RunsFolder = "runs",
+    name: RunName = None,
+    resume: Resume = None,
+    parallel: Parallel = 1,
+    fail_under: Gates = (),
+    offline: Offline = False,
+    **flags: Settings,
+) -> TrainResult:
+    """Divide the images into folds, by patient where known; train a model for each, and evaluate it on its fold.
+
+    The same as `train` with `folds`, five by default; `resume` takes the folder of the folds. Raises VitmedError.
+    """
+    if resume is not None and not RunFolder(resume).folds.is_file():
+        raise CheckpointError(f"{resume}: holds no folds", f"vitmed train --resume {resume}")
+    named = flags.get("folds") is not None or flags.get("sites") is not None
+    if resume is None and not named and not load_config(config, {}, sets).data.divided:
+        flags["folds"] = FOLDS
+    given: dict[str, Any] = {"config": config, "sets": sets, "output": output, "name": name, "resume": resume, **flags}
+    return train(data, parallel=parallel, fail_under=fail_under, offline=offline, **given)
