@@ -30,7 +30,6 @@ from typer.main import get_command
 
 from vitmed import check, evaluate, monitor, probe, train, tune
 from vitmed.cli.commands import APPS
-from vitmed.commands.one_run import TrainResult
 from vitmed.commands.probe import UNUSED
 from vitmed.core.base_models import Target
 from vitmed.core.config import FLAGS, Config, PretrainConfig
@@ -49,6 +48,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 from vitmed.report.rebuild import note_prevalence
+from vitmed.studies.one_run import TrainResult
 from vitmed.training.learning import objective_of
 from vitmed.training.optimiser import parameter_groups
 from vitmed.training.plan.make_plan import LAST_KEPT, check_against_splits, config_of_target, make_plan

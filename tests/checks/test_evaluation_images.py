@@ -21,7 +21,6 @@ from PIL import Image
 
 from vitmed import evaluate, train
 from vitmed.checks.evaluation_images import ImageRequest, foreign_images, leakage
-from vitmed.commands.one_run import TrainResult
 from vitmed.core.base_models import Target
 from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
@@ -29,6 +28,7 @@ from vitmed.data import patients, scan
 from vitmed.data.listing import ALL, Listing
 from vitmed.data.samples import Sample, Splits
 from vitmed.models.weights.files import digests_of
+from vitmed.studies.one_run import TrainResult
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

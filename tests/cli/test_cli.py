@@ -80,7 +80,7 @@ def test_the_help_states_the_default_of_the_python_function(name: str) -> None:
 
 
 def test_flags_go_over_set_over_the_file(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitmed.commands.one_run import OneRun
+    from vitmed.studies.one_run import OneRun
 
     seen: list[Config] = []
     monkeypatch.setattr(OneRun, "new", lambda self, config, *_: seen.append(config) or 1 / 0)

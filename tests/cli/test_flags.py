@@ -149,7 +149,7 @@ def test_every_flag_is_a_keyword_and_its_field_a_yaml_key(tmp_path: Path) -> Non
 
 
 def test_every_flag_of_train_reaches_the_config(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitmed.commands.one_run import OneRun
+    from vitmed.studies.one_run import OneRun
 
     assert {*values(), *ALONE} == set(FLAGS), "a value for each flag"
     seen: dict[str, Any] = {}

@@ -14,11 +14,11 @@ from checkpoints import save
 from conftest import TINY, TINY_SETS, draw_classes, draw_splits, once, recording
 
 from vitmed import evaluate, train
-from vitmed.commands.one_run import TrainResult
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data.samples import labelled
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
+from vitmed.studies.one_run import TrainResult
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 QUICK = TINY | {"epochs": 1, "baseline": False, "resamples": 20, "map_images": 0}

@@ -9,13 +9,13 @@ import pytest
 from conftest import Trained, recording
 from reports import write_report
 
-from vitmed.commands.one_run import TrainResult
 from vitmed.core.base_models import Target
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import Evaluation, report_evaluation
+from vitmed.studies.one_run import TrainResult
 
 KL = ("KL0", "KL1", "KL2", "KL3", "KL4")
 SIZE = 400

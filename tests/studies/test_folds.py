@@ -20,7 +20,6 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from vitmed import compare, cross_validate, evaluate, train
-from vitmed.commands.one_run import TrainResult
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.run_folder import RunFolder
@@ -36,6 +35,7 @@ from vitmed.report.plots import participant_flow
 from vitmed.report.results import Results
 from vitmed.studies.executors import Job
 from vitmed.studies.folds import by_name
+from vitmed.studies.one_run import TrainResult
 from vitmed.training.run import Run
 
 RUN = Callable[..., Answer]

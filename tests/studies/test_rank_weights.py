@@ -149,7 +149,7 @@ def test_the_command_that_trains_with_the_best(
     assert content["best"] == "sighted.safetensors" and "best: sighted" in answer.err
     assert str(tmp_path) not in (tmp_path / "r" / "ranking.json").read_text()
     seen: list[Any] = []
-    from vitmed.commands.one_run import OneRun
+    from vitmed.studies.one_run import OneRun
 
     monkeypatch.setattr(OneRun, "new", lambda self, config, *_: seen.append(config) or 1 / 0)
     words = shlex.split(content["train"])

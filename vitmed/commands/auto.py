@@ -10,7 +10,6 @@ from typing import Any
 from vitmed.commands.check import check
 from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
-from vitmed.commands.one_run import default_name
 from vitmed.commands.probe import OF_RANKING, probe
 from vitmed.commands.train import cross_validate
 from vitmed.core.config import FLAGS, Config, read_overrides
@@ -29,6 +28,7 @@ from vitmed.metrics.estimates import value_text
 from vitmed.report.data_check_page import PAGE
 from vitmed.studies.auto import FILES, AutoRun, Save, Ways, find_stored, headline_number, stored
 from vitmed.studies.executors import Job
+from vitmed.studies.one_run import default_name
 from vitmed.studies.rank_weights import ALL_LOCAL
 from vitmed.studies.study import check_same_data, conduct
 from vitmed.training.plan.make_plan import config_of_target

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.commands.one_run import TrainResult
 from vitmed.commands.train import train
 from vitmed.core.errors import unknown_key
 from vitmed.core.messages import bar, say
@@ -14,6 +13,7 @@ from vitmed.core.places import refuse_file
 from vitmed.data.folders import refuse_among_classes
 from vitmed.data.synthetic import draw_cells
 from vitmed.data.synthetic_chests import HEARTS, TABLE, draw_chests
+from vitmed.studies.one_run import TrainResult
 
 TABLES = {"findings": TABLE, "number": HEARTS}  # of the chests
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.commands.one_run import TrainResult, default_name
 from vitmed.commands.train import train
 from vitmed.core.config import FLAGS, PROBE_FLAGS, Config, read_overrides
 from vitmed.core.csv_files import csv_text
@@ -27,6 +26,7 @@ from vitmed.metrics.metric_table import METRICS
 from vitmed.models.sizes import SIZES
 from vitmed.report.headline import check_gates, parse_gates
 from vitmed.studies.colours import evaluate_colours, open_folder
+from vitmed.studies.one_run import TrainResult, default_name
 from vitmed.studies.rank_weights import ALL_LOCAL, RankingResult, rank_weights, weight_list
 
 SEEN = ("model.image_size", "model.channels", "model.weights")

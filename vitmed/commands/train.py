@@ -1,4 +1,4 @@
-"""`vitmed train`: from a folder of labelled images to a run with its evaluations; `cross-validate`: one for each fold."""
+"""`vitmed train`: from a folder of labelled images to an evaluated run; `cross-validate`: to a run for each fold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from vitmed.commands.ensemble import ensemble
 from vitmed.commands.evaluate import evaluate
-from vitmed.commands.one_run import RESUMABLE, OneRun, TrainResult, default_name
 from vitmed.core.config import FLAGS, read_overrides
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.exclusions import excluded
@@ -22,6 +21,7 @@ from vitmed.core.text import duration_text, file_name
 from vitmed.inference.ensemble import load_ensemble
 from vitmed.report.headline import check_gates, parse_gates
 from vitmed.studies.folds import CrossValidation
+from vitmed.studies.one_run import RESUMABLE, OneRun, TrainResult, default_name
 from vitmed.studies.study import conduct
 from vitmed.training.plan.time_budget import Clock
 from vitmed.training.processes import Ranks

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from vitmed.commands.one_run import default_name
 from vitmed.core.config import FLAGS, TUNE_FLAGS, Config, read_overrides
 from vitmed.core.errors import UsageError
 from vitmed.core.exclusions import excluded
@@ -30,6 +29,7 @@ from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.metrics.tuning_study import SEED
+from vitmed.studies.one_run import default_name
 from vitmed.studies.search import Search, TuneResult
 from vitmed.studies.search_plan import new_study, plan_study, read_space, resumed_study
 from vitmed.studies.study import conduct
