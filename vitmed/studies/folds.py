@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel
 
+import vitmed
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import write_json
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_folder
-from vitmed.core.run_folder import PREDICTIONS, RunFolder
+from vitmed.core.run_folder import PREDICTIONS, RunFolder, run_lock
 from vitmed.core.train_config import EvaluateConfig
 from vitmed.data.splits import site_names
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
@@ -26,6 +28,7 @@ from vitmed.decisions.policy import FindingPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import thumbnail
 from vitmed.inference.checkpoint import Checkpoint, load_checkpoint
+from vitmed.inference.ensemble import load_ensemble
 from vitmed.metrics.ensembles import out_of_fold, pool
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.findings import in_means
@@ -37,7 +40,7 @@ from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Results
 from vitmed.report.write import About, Report, read_baselines
 from vitmed.studies.executors import Job
-from vitmed.studies.study import Study, read_study
+from vitmed.studies.study import Study, conduct, read_study
 
 AGAIN = "start again with vitmed cross-validate"
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
@@ -163,6 +166,23 @@ class CrossValidation(Study[Evaluation]):
             report_evaluation(_pool(self.folder, self.tested(), self.divided), {})
         evaluated = read_evaluation(pooled / PREDICTIONS)
         return Evaluation(evaluated.predictions, Results.read(evaluated.metrics), pooled)
+
+
+def train_folds(study: CrossValidation) -> Evaluation:
+    """Train the folds that are not done, evaluate all their tests, and join them into one model. Raises VitmedError."""
+    folder = study.folder
+    with run_lock(folder):
+        study.check_open()
+        try:
+            test = conduct(study)
+        finally:
+            if study.first and not any(path.is_dir() for path in folder.path.iterdir()):  # refused: nothing began
+                shutil.rmtree(folder.path)
+        if all(run.best.is_file() for run in study.done()):
+            joined = vitmed.ensemble([folder.path])
+            if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
+                vitmed.evaluate(joined.folder)
+    return test
 
 
 class Tested(NamedTuple):
