@@ -428,7 +428,7 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
 }  # fmt: skip
 
 # Options beside the configuration: command -> the files of tests that show them; and their names.
-RUN = "training/plan/test_plan_rules commands/test_train studies/test_executors"
+RUN = "training/plan/test_plan_rules commands/test_train studies/test_study"
 NEW = "data config sets output name offline"
 OPTIONS: dict[str, tuple[str, str]] = {
     "train": (

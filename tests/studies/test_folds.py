@@ -33,9 +33,9 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.scoring import metric_values
 from vitmed.report.plots import participant_flow
 from vitmed.report.results import Results
-from vitmed.studies.executors import Job
 from vitmed.studies.folds import by_name
 from vitmed.studies.one_run import TrainResult
+from vitmed.studies.study import Job
 from vitmed.training.run import Run
 
 RUN = Callable[..., Answer]

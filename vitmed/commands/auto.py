@@ -27,10 +27,9 @@ from vitmed.data.splits import make_splits
 from vitmed.metrics.estimates import value_text
 from vitmed.report.data_check_page import PAGE
 from vitmed.studies.auto import FILES, AutoRun, Save, Ways, find_stored, headline_number, stored
-from vitmed.studies.executors import Job
 from vitmed.studies.one_run import default_name
 from vitmed.studies.rank_weights import ALL_LOCAL
-from vitmed.studies.study import check_same_data, conduct
+from vitmed.studies.study import Job, check_same_data, conduct
 from vitmed.training.plan.make_plan import config_of_target
 
 USUAL, LEAST = 3600.0, 300.0  # s

@@ -25,9 +25,15 @@ from vitmed.imaging.augmentation import POLICIES
 from vitmed.metrics.metric_table import METRICS
 from vitmed.models.sizes import SIZES
 from vitmed.report.headline import check_gates, parse_gates
-from vitmed.studies.colours import evaluate_colours, open_folder
 from vitmed.studies.one_run import TrainResult, default_name
-from vitmed.studies.rank_weights import ALL_LOCAL, RankingResult, rank_weights, weight_list
+from vitmed.studies.rank_weights import (
+    ALL_LOCAL,
+    RankingResult,
+    evaluate_colours,
+    open_folder,
+    rank_weights,
+    weight_list,
+)
 
 SEEN = ("model.image_size", "model.channels", "model.weights")
 OF_RANKING = (*SEEN, "train.device", "evaluate.resamples", "evaluate.ordinal")  # settings that a ranking uses

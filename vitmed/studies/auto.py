@@ -18,8 +18,7 @@ from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.report.results import Results
 from vitmed.studies.comparison import Model, compare_models
-from vitmed.studies.executors import Job, OnEpoch
-from vitmed.studies.study import Study
+from vitmed.studies.study import Job, OnEpoch, Study
 
 FILES = ("data", "config", "groups", "labels", "weights")  # arguments that may name one
 Save = Callable[[], float]  # writes auto.json, and returns the seconds used

@@ -39,8 +39,7 @@ from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Results
 from vitmed.report.write import About, Report, read_baselines
-from vitmed.studies.executors import Job
-from vitmed.studies.study import Study, conduct, read_study
+from vitmed.studies.study import Job, Study, conduct, read_study
 
 AGAIN = "start again with vitmed cross-validate"
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds

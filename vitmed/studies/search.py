@@ -31,9 +31,8 @@ from vitmed.metrics.tuning_study import SEED, TrialResult, TuningStudy, combined
 from vitmed.report.plots.curves import history_figure
 from vitmed.report.plots.drawing import png
 from vitmed.report.results import Results
-from vitmed.studies.executors import Job, OnEpoch, local
 from vitmed.studies.search_plan import BASE, NEW, REFIT, Asked, as_sets, as_text, suggest
-from vitmed.studies.study import Study
+from vitmed.studies.study import Job, OnEpoch, Study, local
 from vitmed.training.plan.time_budget import Clock
 from vitmed.training.train_state import Record
 

@@ -20,8 +20,7 @@ from vitmed.core.settings import fields_of
 from vitmed.core.text import duration_text, round_up
 from vitmed.core.upgrade import READER
 from vitmed.metrics.tuning_study import SEED
-from vitmed.studies.executors import Job
-from vitmed.studies.study import check_same_data, read_study
+from vitmed.studies.study import Job, check_same_data, read_study
 from vitmed.training.learning import LEARNING
 from vitmed.training.plan.make_plan import Plan, make_plan, plan_yaml
 from vitmed.training.plan.rules import fields_set

@@ -28,7 +28,7 @@ from vitmed.core.errors import (
 )
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder, is_running
-from vitmed.studies.executors import Job, _error, _words, local
+from vitmed.studies.study import Job, _error, _words, local
 
 SETS = (*TINY_SETS, "evaluate.report=false", "evaluate.map_images=0", "evaluate.resamples=20", "train.test=false")
 SETTINGS: dict[str, Any] = TINY | {"baseline": False, "autotune": False, "group_regex": r"(p\d+)_", "sets": SETS}
@@ -101,7 +101,7 @@ def test_a_process_that_is_killed_is_tried_again_and_errors_are_those_of_the_job
 STUDY = """
 import json, sys
 from pathlib import Path
-from vitmed.studies.executors import Job, local
+from vitmed.studies.study import Job, local
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.messages import Ui
 from vitmed.cli.entry import _signals
