@@ -50,34 +50,38 @@ class Verb(NamedTuple):
 
     help: str
     content: Callable[[Any], dict[str, Any]]
-    show: Callable[[Any], None] = lambda found: None
+    show: Callable[[Any], None] = lambda result: None
     function: str = ""
 
 
-def plan_json(found: Any) -> dict[str, Any]:
-    settings = [setting._asdict() for setting in found.decisions]
-    return {"file": str(found.file), "minutes": found.minutes, "plan": settings}
+def plan_json(result: Any) -> dict[str, Any]:
+    settings = [setting._asdict() for setting in result.decisions]
+    return {"file": str(result.file), "minutes": result.minutes, "plan": settings}
 
 
-def probe_json(found: Any) -> dict[str, Any]:
-    if hasattr(found, "rows"):  # a ranking
-        return {**in_folder(found, found.content), "train": found.command}
-    return train_json(found)
+def probe_json(result: Any) -> dict[str, Any]:
+    if hasattr(result, "rows"):  # a ranking
+        return {**in_folder(result, result.content), "train": result.command}
+    return train_json(result)
 
 
-def bundle_json(found: Any) -> dict[str, Any]:
-    return {"file": str(found.file), "bytes": found.size, "sha256": found.sha256, "packages": found.packages}
+def bundle_json(result: Any) -> dict[str, Any]:
+    return {"file": str(result.file), "bytes": result.size, "sha256": result.sha256, "packages": result.packages}
 
 
-def show_ranking(found: Any) -> None:
-    if hasattr(found, "rows"):
-        print_rows("|".join(found.rows[0]), found.rows[1:])
+def push_json(result: Any) -> dict[str, Any]:
+    return {"url": result.url, "files": result.files, "private": result.private, "gate": result.gate.to_dict()}
 
 
-def show_sample_size(found: Any) -> None:
+def show_ranking(result: Any) -> None:
+    if hasattr(result, "rows"):
+        print_rows("|".join(result.rows[0]), result.rows[1:])
+
+
+def show_sample_size(result: Any) -> None:
     from vitmed.metrics.sample_size import in_words
 
-    typer.echo("\n".join(in_words(found)))
+    typer.echo("\n".join(in_words(result)))
 
 
 VERBS = {
@@ -94,12 +98,12 @@ VERBS = {
     ),
     "pretrain": Verb(
         "Pretrain on images without labels (masked autoencoder); `vitmed train --weights` takes the result.",
-        lambda found: {"run": str(found.folder), "encoder": str(found.encoder), "last": found.records[-1]},
+        lambda result: {"run": str(result.folder), "encoder": str(result.encoder), "last": result.records[-1]},
     ),
     "demo": Verb("Draw blood cells or chests; train a small ViT, evaluate it on other patients (minutes).", train_json),
     "auto": Verb(
         "Find the best model that a time allows: check, compare ways to train, cross-validate, join, test once.",
-        lambda found: in_folder(found, found.content),
+        lambda result: in_folder(result, result.content),
     ),
     "cross-validate": Verb(
         "Train and test on every fold in turn, 5 by default; pool what each model says of images it never saw.",
@@ -107,61 +111,61 @@ VERBS = {
     ),
     "ensemble": Verb(
         "Join folds or runs into one model, which every other command takes.",
-        lambda found: in_folder(found, {"shares": found.shares, "val": found.val.metrics.to_dict()}),
+        lambda result: in_folder(result, {"shares": result.shares, "val": result.val.metrics.to_dict()}),
     ),
     "tune": Verb(
         "Search for better settings on validation; train the winner once more, and test that once.",
-        lambda found: in_folder(found, found.to_dict()),
+        lambda result: in_folder(result, result.to_dict()),
         print_tune,
     ),
     "runs": Verb(
         "List runs with their data, model, metric, time and state; folds below their cross-validation.",
-        lambda found: found.to_dict(),
+        lambda result: result.to_dict(),
         print_runs,
     ),
     "diff": Verb(
         "Report what differs between two runs: settings, images, versions, and the result on the same test images.",
-        lambda found: found.to_dict(),
+        lambda result: result.to_dict(),
         print_diff,
     ),
     "evaluate": Verb(
         "Evaluate a checkpoint on its held-out test split, or on another labelled folder, and write the report.",
-        lambda found: in_folder(found, found.metrics.to_dict()),
+        lambda result: in_folder(result, result.metrics.to_dict()),
     ),
     "compare": Verb(
         "Compare models on the same images: differences with intervals, tests, and a verdict in words.",
-        lambda found: found.to_dict(),
+        lambda result: result.to_dict(),
         print_comparison,
     ),
     "sample-size": Verb(
         "Report how many images and patients an interval of a given width needs, or a lower bound.",
-        lambda found: found.to_dict(),
+        lambda result: result.to_dict(),
         show_sample_size,
     ),
     "stress": Verb(
         "Evaluate a checkpoint on corrupted images: blur, noise, JPEG, brightness, contrast, stain, resolution.",
-        lambda found: in_folder(found, found.content.to_dict()),
+        lambda result: in_folder(result, result.content.to_dict()),
     ),
     "export": Verb(
         "Write a model as a file or folder that other programs run, if it decides as the checkpoint does.",
-        lambda found: {"file": str(found.file), "bytes": found.size, "gate": found.gate.to_dict()},
+        lambda result: {"file": str(result.file), "bytes": result.size, "gate": result.gate.to_dict()},
     ),
     "push": Verb(
         "Upload weights, preprocessing and card of a model to the Hugging Face hub, for timm or transformers.",
-        lambda found: {"url": found.url, "files": found.files, "private": found.private, "gate": found.gate.to_dict()},
+        push_json,
     ),
     "bundle": Verb(
         "Write a model, its programs and their licences as one archive, for a machine without a network.",
-        lambda found: {
-            "file": str(found.file),
-            "bytes": found.size,
-            "sha256": found.sha256,
-            "packages": found.packages,
+        lambda result: {
+            "file": str(result.file),
+            "bytes": result.size,
+            "sha256": result.sha256,
+            "packages": result.packages,
         },
     ),
     "monitor": Verb(
         "Watch a model at work: exit code 6 where its scores, its answers or its errors are no longer what they were.",
-        lambda found: in_folder(found, found.content.to_dict()),
+        lambda result: in_folder(result, result.content.to_dict()),
     ),
 }
 
@@ -262,11 +266,11 @@ def check(
     Exit code 3 if a problem is an error.
     """
     options["index"] = not no_index
-    found = answer(vitmed.check, options, as_json, lambda found: in_folder(found, found.content), print_check)
-    if found.count("error"):
+    result = answer(vitmed.check, options, as_json, lambda result: in_folder(result, result.content), print_check)
+    if result.count("error"):
         from vitmed.commands.check import CheckFailed
 
-        raise CheckFailed(found)
+        raise CheckFailed(result)
 
 
 def predict(
@@ -292,29 +296,29 @@ def predict(
 
     place = (options.pop("checkpoint", None), options.pop("runs", "runs"))
     saved = find_checkpoint_and_check(csv, plot, options["images"], *place, force)
-    found = vitmed.predict(**options, checkpoint=saved)
-    if top_k is not None and found.kind == "number":
+    result = vitmed.predict(**options, checkpoint=saved)
+    if top_k is not None and result.kind == "number":
         warn("--top-k changes nothing: the model predicts one number")
     if csv is not None:
-        write_text(csv, found.to_csv(errors=True))
+        write_text(csv, result.to_csv(errors=True))
         say(f"all predictions: {csv}")
     if as_json:
-        print_json(predictions_json(found, top_k or TOP))
+        print_json(predictions_json(result, top_k or TOP))
     else:
-        print_predictions(found, top_k or TOP)
-    if plot is not None and len(found):
+        print_predictions(result, top_k or TOP)
+    if plot is not None and len(result):
         from vitmed.report.plots.pictures import prediction_picture
 
-        write_bytes(plot, prediction_picture(found, preprocessing_of(saved, options.get("frame"))))
+        write_bytes(plot, prediction_picture(result, preprocessing_of(saved, options.get("frame"))))
         say(f"picture: {plot}")
-    refuse_unread(len(found), len(found.errors), found.errors)
+    refuse_unread(len(result), len(result.errors), result.errors)
 
 
 def _write_predictions(run: Callable[..., Any], as_json: bool, options: dict[str, Any]) -> None:
-    found = run(**options)
+    result = run(**options)
     if as_json:
-        print_json({"file": str(found.file), "images": found.read, "unreadable": len(found.errors)})
-    refuse_unread(found.read, len(found.errors), found.errors)
+        print_json({"file": str(result.file), "images": result.read, "unreadable": len(result.errors)})
+    refuse_unread(result.read, len(result.errors), result.errors)
 
 
 def merge(as_json: AsJson = False, **options: Any) -> None:
@@ -326,11 +330,11 @@ def explain(as_json: AsJson = False, **options: Any) -> None:
     """Draw where the network looked, and report what the test of such maps found."""
     from vitmed.explanation.explain import explanation_json
 
-    found = vitmed.explain(**options)
+    result = vitmed.explain(**options)
     if as_json:
         checkpoint = options["checkpoint"].name if "checkpoint" in options else "best.pt"
-        print_json(in_folder(found, explanation_json(found, checkpoint)))
-    refuse_unread(len(found.predictions), len(found.predictions.errors), found.predictions.errors)
+        print_json(in_folder(result, explanation_json(result, checkpoint)))
+    refuse_unread(len(result.predictions), len(result.predictions.errors), result.predictions.errors)
 
 
 def serve(**options: Any) -> None:

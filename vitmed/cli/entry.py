@@ -45,8 +45,8 @@ def main(args: list[str] | None = None) -> None:
             error = UsageError(f"the result cannot be written to stdout ({out.broken.strerror})", "write it elsewhere")
             _stderr(f"error: {error}")
         if error is not None and not out.used and "--json" in itertools.takewhile(lambda arg: arg != "--", given):
-            found = {"message": error.problem, "fix": error.fix, "exit_code": error.exit_code}
-            out.write(json.dumps({"error": found}) + "\n")
+            reported = {"message": error.problem, "fix": error.fix, "exit_code": error.exit_code}
+            out.write(json.dumps({"error": reported}) + "\n")
             out.flush()
     code = 0 if error is None else error.exit_code
     if args is not None:
@@ -102,7 +102,7 @@ def _run(args: list[str]) -> None:
 
 def _error_of(run: Callable[[], None], args: list[str]) -> VitmedError | None:
     """What ended the command, reported on stderr; None if it reached its end."""
-    found: VitmedError
+    reported: VitmedError
     try:
         with interrupts_again():
             run()
@@ -110,27 +110,27 @@ def _error_of(run: Callable[[], None], args: list[str]) -> VitmedError | None:
     except typer.Exit as error:
         return VitmedError("stopped") if error.exit_code else None
     except VitmedError as error:
-        found = error
+        reported = error
     except (KeyboardInterrupt, typer.Abort):
-        found = Interrupted("interrupted before anything could be saved")
+        reported = Interrupted("interrupted before anything could be saved")
     except MemoryError:
-        found = OutOfMemoryError("out of memory", "end other programs, or use a machine with more memory")
+        reported = OutOfMemoryError("out of memory", "end other programs, or use a machine with more memory")
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "format_message"):  # a wrong flag: click's, or typer's copy of it
             return _wrong_usage(error, args)
         if type(error).__name__ == "OutOfMemoryError":  # of torch, which need not be loaded here
-            found = OutOfMemoryError("the GPU is out of memory", "end other programs on it, or use --device cpu")
+            reported = OutOfMemoryError("the GPU is out of memory", "end other programs on it, or use --device cpu")
         elif isinstance(error, OSError) and is_full(error):  # what vitmed keeps only while it runs
             problem = "a disk is full, perhaps that of temporary files"
-            found = DiskFullError(problem, "make room on it, or set TMPDIR to a folder on another")
+            reported = DiskFullError(problem, "make room on it, or set TMPDIR to a folder on another")
         else:
             _stderr(traceback.format_exc())
-            found = VitmedError("this is a bug in vitmed; please report it with the lines above")
+            reported = VitmedError("this is a bug in vitmed; please report it with the lines above")
     rank = "" if os.environ.get("RANK", "0") == "0" else f"rank {os.environ['RANK']}: "  # of a training on several
-    if rank and isinstance(found, Reported | Interrupted):
+    if rank and isinstance(reported, Reported | Interrupted):
         return None  # rank 0 reports it, and torchrun ends rank 0 as soon as another one fails
-    _stderr(f"{rank}{'stopped' if isinstance(found, Interrupted) else 'error'}: {found}")
-    return found
+    _stderr(f"{rank}{'stopped' if isinstance(reported, Interrupted) else 'error'}: {reported}")
+    return reported
 
 
 def _wrong_usage(error: Any, args: list[str]) -> UsageError:
@@ -142,9 +142,9 @@ def _wrong_usage(error: Any, args: list[str]) -> UsageError:
         return UsageError("no command is named", fix)
     if hasattr(error.__cause__, "errors"):  # pydantic's, which knows the value
         message += f", found {error.__cause__.errors()[0]['input']!r}"
-    found = gone(args, message) or UsageError(message, fix)
-    _stderr(f"error: {found}")
-    return found
+    wrong = gone(args, message) or UsageError(message, fix)
+    _stderr(f"error: {wrong}")
+    return wrong
 
 
 def _stderr(text: str) -> None:

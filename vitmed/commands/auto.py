@@ -112,7 +112,7 @@ def _begin(arguments: dict[str, Any], output: str | Path, name: str | None) -> R
     config_of_target(settings, splits)  # raises now for a setting that does not go with the labels
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings)}_auto")
     say(f"{duration_text(limit)} in {folder.path}")
-    found = check(
+    checked = check(
         splits.root,
         group_regex=data.group_regex,
         groups=data.groups,
@@ -124,14 +124,14 @@ def _begin(arguments: dict[str, Any], output: str | Path, name: str | None) -> R
         frame=data.frame,
         output=folder.path / "data-check",
     )
-    errors = counted(found.count("error"), "error")
-    if found.count("error") and not data.allow_leakage:
-        text = f"{data.root}: the data check found {errors}; the first: {found.problems[0].text}"
+    errors = counted(checked.count("error"), "error")
+    if checked.count("error") and not data.allow_leakage:
+        text = f"{data.root}: the data check found {errors}; the first: {checked.problems[0].text}"
         raise DataError(text, f"--allow-leakage goes on nevertheless; details: {folder.path / 'data-check' / PAGE}")
     own_test = splits.made["test"].startswith(("folder", "table"))
     divided = {"folds": FOLDS if limit >= LITTLE else FEW_FOLDS, "hold_out": None if own_test else HELD_OUT}
-    given = {key: stored(key, one, folder) for key, one in arguments.items() if one is not None and key != "time"}
-    state = {"limit": limit, "used": 0.0, "checked": f"{errors}, {counted(found.count('warning'), 'warning')}"}
+    given = {key: stored(key, value, folder) for key, value in arguments.items() if value is not None and key != "time"}
+    state = {"limit": limit, "used": 0.0, "checked": f"{errors}, {counted(checked.count('warning'), 'warning')}"}
     write_json(folder.auto, {**state, "identity": splits.digest, "divided": divided, "arguments": given})
     return folder
 
@@ -151,11 +151,11 @@ def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int) 
         seconds = max(SHORTEST, limit * TO_CHOOSE * min(parallel, len(given)) / len(given))
         short = {"fold": 1, "test": False, "time": duration_text(seconds), "report": False, "map_images": 0}
         jobs = {}
-        for one in given:
-            name = "scratch" if one is None else "weights"
-            what = "the plan, from random weights" if one is None else f"fine-tuned from {Path(one).name}"
-            own = {**arguments, **state["divided"], **short, "weights": one}
-            jobs[name] = Job(f"way-{name}", f"{name}: {what}", own, "val")
+        for start in given:
+            name = "scratch" if start is None else "weights"
+            what = "the plan, from random weights" if start is None else f"fine-tuned from {Path(start).name}"
+            of_way = {**arguments, **state["divided"], **short, "weights": start}
+            jobs[name] = Job(f"way-{name}", f"{name}: {what}", of_way, "val")
         chosen: dict[str, Any] = {"tried": [], "winner": next(iter(jobs)), "why": "the only way here"}
         if len(jobs) > 1:
             chosen = conduct(Ways(folder, jobs, parallel, save))
@@ -166,9 +166,9 @@ def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int) 
         cross_validate(resume=place.path, parallel=parallel)
     elif not place.folds.is_file():
         left = duration_text(max(60.0 * state["divided"]["folds"], limit - save() - AT_END))
-        own = {**arguments, **state["divided"], "weights": weights if state["winner"] == "weights" else None}
-        own |= {"output": folder.path, "name": "folds", "time": left}
-        cross_validate(own.pop("data"), parallel=parallel, **own)
+        best = weights if state["winner"] == "weights" else None
+        of_folds = {**arguments, **state["divided"], "weights": best, "time": left}
+        cross_validate(of_folds.pop("data"), output=folder.path, name="folds", parallel=parallel, **of_folds)
     if not joined.ensemble.is_file():
         ensemble([place.path])
     if not (joined.path / "test" / NUMBERS).is_file():
@@ -187,11 +187,11 @@ def _ranked(folder: RunFolder, state: Mapping[str, Any], arguments: Mapping[str,
     """The weights that are given, or the best on this machine and the ranking; None where there are none."""
     if "weights" in arguments:
         return {"weights": state["arguments"]["weights"]}
-    used = {key: one for key, one in arguments.items() if FLAGS.get(key, "data.").startswith(("data.", *OF_RANKING))}
-    own = {**used, **state["divided"], "fold": 1, "weights": ALL_LOCAL}
+    used = {k: v for k, v in arguments.items() if FLAGS.get(k, "data.").startswith(("data.", *OF_RANKING))}
+    of_probe = {**used, **state["divided"], "fold": 1, "weights": ALL_LOCAL}
     try:
-        found: Any = probe(own.pop("data"), output=folder.path, name="weights", **own)
-        return {"weights": stored("weights", found.weights, folder), "ranking": found.rows}
+        ranking: Any = probe(of_probe.pop("data"), output=folder.path, name="weights", **of_probe)
+        return {"weights": stored("weights", ranking.weights, folder), "ranking": ranking.rows}
     except (UsageError, CheckpointError) as error:
         say(f"no weights to begin with: {error.line}")
         return {"weights": None}

@@ -70,8 +70,8 @@ def fetch_dataset(
             convert([what], part)
         images = image_files(part)
         patients = write_groups(part, images, card)
-    known = f"{counted(patients, 'patient')} ({folder / GROUPS})" if patients is not None else "patients unknown"
-    say(f"{folder}: {counted(len(images), 'image')}, {known}")
+    whose = f"{counted(patients, 'patient')} ({folder / GROUPS})" if patients is not None else "patients unknown"
+    say(f"{folder}: {counted(len(images), 'image')}, {whose}")
     say(f"the download is kept in {store}; you can delete it")
     say(f"{advice(card, folder)}{labels_flag(folder)}")
     return folder

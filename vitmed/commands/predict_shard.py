@@ -63,7 +63,7 @@ def predict_shard(
     if output is None:
         raise excluded("folder of parts")
     check_precision(precision)
-    own, folder = read_shard(shard, os.environ), Path(output)
+    part, folder = read_shard(shard, os.environ), Path(output)
     check_pyarrow(folder)
     refuse_file(folder)
     sources: list[str | Path] = [images] if isinstance(images, str | Path) else list(images)
@@ -71,7 +71,7 @@ def predict_shard(
     for place in (*filter(Path.is_dir, find_named(sources)), saved.splits.root):
         refuse_inside(place, folder)
     every = list(dict.fromkeys(list_images(sources)))
-    rows = own.rows(len(every))
+    rows = part.rows(len(every))
     names = every[rows.start : rows.stop]
     device = _device_of_rank() if device == "auto" and shard == AUTO else device
     network, files = open_files(names, saved, device, precision, frame)
@@ -82,21 +82,21 @@ def predict_shard(
         "precision": network.precision,
         "lists of images": hashlib.sha256(b"".join(os.fsencode(name) + b"\0" for name in every)).hexdigest(),
         "images": len(every),
-        "shards": own.count,
-        "shard": own.number,
+        "shards": part.count,
+        "shard": part.number,
     }
     make_folder(folder)
     remove_abandoned(folder)
-    file, errors = folder / f"part-{own.number:05d}-of-{own.count:05d}.parquet", tuple[tuple[str, str], ...]()
+    file, errors = folder / f"part-{part.number:05d}-of-{part.count:05d}.parquet", tuple[tuple[str, str], ...]()
     if file.exists():
         errors = _errors_in(file, about)
     elif names:
-        with bar(f"predicting shard {own}") as advance:
+        with bar(f"predicting shard {part}") as advance:
             outputs = network.outputs(files.read, len(files), advance, features)
         predictions = saved.decided(files.predictions(saved, outputs))
         errors = predictions.errors
         write_part(file, about, predictions, outputs.features)
-    say(f"shard {own}: {counted(len(names), 'image')} in {file}")
+    say(f"shard {part}: {counted(len(names), 'image')} in {file}")
     return WrittenPredictions(file, len(names) - len(errors), errors)
 
 
@@ -112,8 +112,8 @@ def _device_of_rank() -> str:
 
 def _errors_in(file: Path, about: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """The images that a finished part could not read. Raises UsageError if it is not of these images and settings."""
-    found, table = read_part(file)
-    if differing := [name for name in about if found[name] != about[name]]:
+    written, table = read_part(file)
+    if differing := [name for name in about if written[name] != about[name]]:
         raise UsageError(f"{file} is there, of other {differing[0]}", "name a new folder: --output FOLDER")
     cells = zip(table["path"].to_pylist(), table[ERROR].to_pylist(), strict=True)
     return tuple((from_cell(path), from_cell(problem)) for path, problem in cells if problem)

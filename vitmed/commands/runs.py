@@ -51,8 +51,8 @@ def runs(
     if sort not in COLUMNS:
         raise unknown_key("column", sort, COLUMNS)
     if not top.is_dir():
-        found = "is a file, expected a folder of runs" if top.exists() else "no such folder"
-        raise UsageError(f"{top}: {found}", "name the folder of the runs: vitmed runs DIR")
+        problem = "is a file, expected a folder of runs" if top.exists() else "no such folder"
+        raise UsageError(f"{top}: {problem}", "name the folder of the runs: vitmed runs DIR")
     names: dict[Path | None, str | None] = {None: None}
     for path, parent in run_folders(top):
         name = path.resolve().name if path == top else path.relative_to(top).as_posix()
@@ -74,9 +74,9 @@ def diff(
     from vitmed.studies.difference import difference, read_facts
 
     paths = (Path(first), Path(second))
-    one, other = (read_facts(path) for path in paths)
+    a, b = (read_facts(path) for path in paths)
     names = short_names([path.resolve().parts[1:] for path in paths])
-    if (one.kind == "pretraining") != (other.kind == "pretraining"):
-        which = names if one.kind == "pretraining" else names[::-1]
+    if (a.kind == "pretraining") != (b.kind == "pretraining"):
+        which = names if a.kind == "pretraining" else names[::-1]
         raise UsageError(f"{which[0]} is a run of pretraining and {which[1]} is not", "name two runs of one kind")
-    return difference(one, other, names)
+    return difference(a, b, names)

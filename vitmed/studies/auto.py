@@ -101,6 +101,6 @@ class Ways(Study[dict[str, Any]]):
 
 def headline_number(place: Path) -> tuple[str, Estimate, int]:
     """Read the metric that counts, its value, and the number of images, of the folder of an evaluation."""
-    found = Results.read(read_metrics(place / NUMBERS))
-    metric = TARGETS[found.target.kind].headline[0]
-    return metric, found.overall[metric], found.n
+    results = Results.read(read_metrics(place / NUMBERS))
+    metric = TARGETS[results.target.kind].headline[0]
+    return metric, results.overall[metric], results.n

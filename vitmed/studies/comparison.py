@@ -72,7 +72,7 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
     baselines = dict[str, Model]()
     for model in models:
         for key, predictions in {} if model.file is None else read_baselines(model.file.parent).items():
-            if any(same_predictions(known, predictions) for known in other):
+            if any(same_predictions(other_table, predictions) for other_table in other):
                 continue
             other.append(predictions)
             name = f"{key} of {model.name}" if key in baselines else key
@@ -125,9 +125,9 @@ def _names(files: Sequence[Path]) -> list[str]:
     """A short name for each table: its run or folder, with as much of the path as makes it unique."""
     parts = []
     for file in files:
-        own = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])]
-        inside_run = file.name == PREDICTIONS and own[-1:] == ["test"] and len(own) > 1
-        parts.append(own[:-1] if inside_run else own)
+        names = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])]
+        inside_run = file.name == PREDICTIONS and names[-1:] == ["test"] and len(names) > 1
+        parts.append(names[:-1] if inside_run else names)
     return short_names(parts)
 
 
@@ -179,13 +179,13 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     if left_out:
         counts = ", ".join(f"{count:,} of {name}" for name, count in left_out.items())
         notes.append(f"{len(paths):,} images are shared; left out because not all have them: {counts}.")
-    known = [m for m in aligned if m.predictions.groups is not None]
-    if not known:
+    grouped = [m for m in aligned if m.predictions.groups is not None]
+    if not grouped:
         return aligned, notes
-    groups = known[0].predictions.groups
-    same = {m.predictions.units.tobytes() for m in known}
+    groups = grouped[0].predictions.groups
+    same = {m.predictions.units.tobytes() for m in grouped}
     if len(same) > 1:
-        notes.append(f"The tables disagree on the patients; those of {known[0].name} are used.")
+        notes.append(f"The tables disagree on the patients; those of {grouped[0].name} are used.")
     return [replace(m, predictions=replace(m.predictions, groups=groups)) for m in aligned], notes
 
 
@@ -224,9 +224,9 @@ def _check_comparable(model: Model, first: Model) -> None:
 
 def _check_content(models: Sequence[Model], paths: Sequence[str]) -> None:
     """Raise DataError where two runs know that an image of one path was another file in each."""
-    known = [(model.name, found) for model in models if (found := _digests(model))]
-    for (first, one), (name, other) in itertools.combinations(known, 2):
-        changed = [path for path in paths if path in one and path in other and one[path] != other[path]]
+    hashed = [(model.name, digests) for model in models if (digests := _digests(model))]
+    for (first, before), (name, after) in itertools.combinations(hashed, 2):
+        changed = [path for path in paths if path in before and path in after and before[path] != after[path]]
         if changed:
             raise DataError(
                 f"{name} and {first} differ in the content of {len(changed):,} of {len(paths):,} images of the same "
@@ -279,8 +279,8 @@ def compare_models(
     only_seeds = bool(seeds) and trained == set(seeds[0].seeds)  # which seed is best says nothing
 
     def height(model: Model) -> tuple[bool, float]:  # the best first, a baseline last
-        known = ((name, numbers[model.name][name].value) for name in deciding)
-        name, value = next(((name, value) for name, value in known if value is not None), (deciding[0], 0.0))
+        values = ((name, numbers[model.name][name].value) for name in deciding)
+        name, value = next(((name, value) for name, value in values if value is not None), (deciding[0], 0.0))
         return model.baseline_of is not None, -value if ALL_METRICS[name].higher_is_better else value
 
     best, following = (model.name for model in sorted(models, key=height)[:2])
@@ -363,13 +363,13 @@ def _adjusted(tests: Sequence[Test]) -> list[Test]:
     return [test.model_copy(update={"p_holm": p}) for test, p in zip(tests, holm([t.p for t in tests]), strict=True)]
 
 
-def _verdict(pair: ComparedPair, kind: TargetKind, one: Any, other: Any, pairs: int) -> str:
+def _verdict(pair: ComparedPair, kind: TargetKind, a: Any, b: Any, pairs: int) -> str:
     """Which of two is better, in a sentence; `pairs` are compared, and p is adjusted for them."""
-    decided = one.kind == "number" or np.array_equal(one.predicted, other.predicted)
-    if decided and same_predictions(one, other):
+    decided = a.kind == "number" or np.array_equal(a.predicted, b.predicted)
+    if decided and same_predictions(a, b):
         return f"{pair.first} and {pair.second} are the same: they predict the same for every image"
     (usual, second), name, metrics = list(pair.tests)[:2], _deciding(pair), kind.metrics
-    units, patients, unit = int(one.units.max()) + 1, one.groups is not None, target_of(one).unit
+    units, patients, unit = int(a.units.max()) + 1, a.groups is not None, target_of(a).unit
     same = name == second and pair.difference[usual].value is not None
     gap, p, names = pair.difference[name], pair.tests[name].p_holm, (pair.first, pair.second)
     if gap.value is None:

@@ -243,9 +243,9 @@ def _evaluated(run: Run[Config], baselines: Baselines | None, trained: bool) -> 
     fit_decision_policy(best, run.images, run.device)
 
     def evaluated(split: str) -> Evaluation:
-        if trained and (found := known_evaluation(open_model(best), split)):  # before the run was interrupted
-            say(f"{found.folder}: is complete already")
-            return found
+        if trained and (complete := known_evaluation(open_model(best), split)):  # before the run was interrupted
+            say(f"{complete.folder}: is complete already")
+            return complete
         others, page = partial(baselines.predictions, split), run.config.evaluate.report
         return vitmed.evaluate(best, split=split, device=device, baselines=others, report=page)
 

@@ -113,8 +113,8 @@ def rank_weights(
     for name, weights in given.items():
         say(f"weights {list(given).index(name) + 1} of {len(names)}: {name}")
         try:
-            found, seconds[name] = _judged(weights, name, settings, splits, offline)
-            models.append(Model(name, found))
+            predictions, seconds[name] = _judged(weights, name, settings, splits, offline)
+            models.append(Model(name, predictions))
         except (CheckpointError, UsageError, OutOfMemoryError) as error:
             left_out[name] = error.line
             warn(f"{name} is left out: {error.line}")
@@ -122,8 +122,8 @@ def rank_weights(
         raise CheckpointError("none of these weights can be used:\n" + "\n".join(left_out.values()), "name others")
     read = read_splits(splits, Preprocessing.of(settings), settings.data, records=False)
     logits = fit_colours(read.splits, read.images)("val")
-    found = labelled_by(splits.target, splits.classes, read.splits.samples["val"], logits, settings.data.positive)
-    models, notes = align([*models, Model(COLOURS, found, COLOURS)])
+    predictions = labelled_by(splits.target, splits.classes, read.splits.samples["val"], logits, settings.data.positive)
+    models, notes = align([*models, Model(COLOURS, predictions, COLOURS)])
     compared = compare_models(models, settings.evaluate.resamples, notes, splits.target.kind)
 
     metric = TARGETS[compared.kind].headline[0]

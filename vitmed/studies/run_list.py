@@ -142,9 +142,9 @@ def in_order(runs: Iterable[ListedRun], column: str) -> list[ListedRun]:
         parts.setdefault(run.parent, []).append(run)
 
     def below(parent: str | None) -> list[ListedRun]:
-        known = [run for run in parts.get(parent, []) if order(run) is not None]
+        sorted_runs = [run for run in parts.get(parent, []) if order(run) is not None]
         rest = [run for run in parts.get(parent, []) if order(run) is None]
-        return [one for run in [*sorted(known, key=order), *rest] for one in (run, *below(run.run))]
+        return [row for run in [*sorted(sorted_runs, key=order), *rest] for row in (run, *below(run.run))]
 
     return below(None)
 
@@ -155,14 +155,14 @@ def with_parts(runs: Sequence[ListedRun]) -> list[ListedRun]:
     for run in runs:
         if run.kind == "cross-validation":
             folds = [part for part in runs if part.parent == run.run and part.kind != "ensemble"]
-            known: dict[str, Any] = {"done": sum(fold.state == "finished" for fold in folds)}
+            of_folds: dict[str, Any] = {"done": sum(fold.state == "finished" for fold in folds)}
             if first := next((fold for fold in folds if fold.data), None):
-                known |= {"data": first.data, "model": first.model}
+                of_folds |= {"data": first.data, "model": first.model}
             if seconds := [fold.seconds for fold in folds if fold.seconds is not None]:
-                known["seconds"] = sum(seconds)
+                of_folds["seconds"] = sum(seconds)
             if started := [fold.started for fold in folds if fold.started is not None]:
-                known["started"] = min(started)
-            run = run.model_copy(update=known)
+                of_folds["started"] = min(started)
+            run = run.model_copy(update=of_folds)
         rows.append(run)
     return rows
 
@@ -276,8 +276,8 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
     if isinstance(config, PretrainConfig):
         row["state"] = "finished" if ended and run.encoder.is_file() else resumable
     elif ended:
-        found = _evaluated(run, "test" if config.train.test else "val")
-        row |= {"state": "not evaluated"} if found is None else {"state": "finished", "metric": found}
+        evaluated = _evaluated(run, "test" if config.train.test else "val")
+        row |= {"state": "not evaluated"} if evaluated is None else {"state": "finished", "metric": evaluated}
 
 
 def _data_name(root: str | None, run: RunFolder) -> str:
@@ -377,4 +377,4 @@ def run_folders(top: Path) -> Iterator[tuple[Path, Path | None]]:
         elif not names and folder != top:
             empty.append((folder, parent))
         waiting += [(path, parent, depth - 1) for path in inner] if depth else []
-    yield from (found for found in empty if found[0].parent in beside)
+    yield from (pair for pair in empty if pair[0].parent in beside)

@@ -253,10 +253,10 @@ class Search(Study[TuningStudy]):
             return {}
         how = self.optuna.importance.FanovaImportanceEvaluator(seed=0)
         try:
-            found = self.optuna.importance.get_param_importances(self.study, evaluator=how)
+            shares = self.optuna.importance.get_param_importances(self.study, evaluator=how)
         except (RuntimeError, ValueError):  # all trials are equal
             return {}
-        return {place: float(share) for place, share in found.items() if math.isfinite(share)}
+        return {place: float(share) for place, share in shares.items() if math.isfinite(share)}
 
     def announce(self) -> None:
         """Say what is searched, and for how long."""
@@ -304,9 +304,9 @@ class Search(Study[TuningStudy]):
         combinations = trials
         if asked.seeds:
             done = {t.number: self.folder.path / str(t.run) for t in trials if t.state == "done"}
-            found = {number: read_evaluation(run / "val" / PREDICTIONS).predictions for number, run in done.items()}
-            kind = TARGETS[next(iter(found.values())).kind]
-            combinations, optimism = combined(trials, found, kind, asked.metric, higher)
+            by_trial = {n: read_evaluation(run / "val" / PREDICTIONS).predictions for n, run in done.items()}
+            kind = TARGETS[next(iter(by_trial.values())).kind]
+            combinations, optimism = combined(trials, by_trial, kind, asked.metric, higher)
         pool = [one for one in combinations if one.value is not None]
         pool = [one for one in pool if one.state == "done"] or [one for one in pool if one.reason] or pool
         best = max(pool, key=lambda one: ((one.value or 0.0) * (1 if higher else -1), -one.number))

@@ -178,7 +178,7 @@ def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--sp
     Raises:
         UsageError: another form, an unknown setting, or a value that it cannot have.
     """
-    found: Space = {}
+    space: Space = {}
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
         place = FLAGS.get(key.removeprefix("--").replace("-", "_"), key)
@@ -192,14 +192,14 @@ def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--sp
             raise UsageError(f"{flag} {text}: expected a setting and {what}", example)
         if (place.startswith(("data.", "evaluate.")) or place in FIXED) and flag != "--seeds":
             raise UsageError(f"{flag} {text}: all trials share images, splits and evaluation", "leave it out")
-        if place in found or len(set(parts)) < len(parts) or (dots and numbers[0] >= numbers[1]):
+        if place in space or len(set(parts)) < len(parts) or (dots and numbers[0] >= numbers[1]):
             raise UsageError(f"{flag} {text}: expected different values in order, each setting once", "correct it")
         for value in parts:
             load_config(None, None, [*sets, f"{place}={value}"])
         if dots and not _kinds(place) & {int, float}:
             raise UsageError(f"{flag} {text}: a range is for numbers", f"{flag} {place}=A,B")
-        found[place] = f"{low.strip()}..{high.strip()}" if dots else ",".join(parts)
-    return found
+        space[place] = f"{low.strip()}..{high.strip()}" if dots else ",".join(parts)
+    return space
 
 
 def _kinds(place: str) -> set[Any]:
@@ -243,17 +243,17 @@ def as_text(value: Any) -> str:
 
 def suggest(trial: Any, space: Mapping[str, str]) -> dict[str, Any]:
     """The values of an Optuna trial: those that it has, and new ones for the rest."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for place, domain in space.items():
         low, dots, high = domain.partition("..")
         log = bool(dots) and float(low) > 0 and float(high) >= APART * float(low)
         if not dots:
-            found[place] = trial.suggest_categorical(place, domain.split(","))
+            values[place] = trial.suggest_categorical(place, domain.split(","))
         elif float in _kinds(place):
-            found[place] = trial.suggest_float(place, float(low), float(high), log=log)
+            values[place] = trial.suggest_float(place, float(low), float(high), log=log)
         else:
-            found[place] = trial.suggest_int(place, int(low), int(high), log=log)
-    return found
+            values[place] = trial.suggest_int(place, int(low), int(high), log=log)
+    return values
 
 
 def as_sets(values: Mapping[str, Any]) -> list[str]:

@@ -75,8 +75,8 @@ class Job:
 
     def attempts(self, folder: RunFolder) -> list[RunFolder]:
         """Its run folders, the oldest first: `fold-1`, and `fold-1-2` where it was started again."""
-        found = [path for path in folder.path.iterdir() if re.fullmatch(rf"{re.escape(self.name)}(-\d+)?", path.name)]
-        return [RunFolder(path) for path in sorted(found, key=lambda path: path.stat().st_mtime_ns) if path.is_dir()]
+        paths = [path for path in folder.path.iterdir() if re.fullmatch(rf"{re.escape(self.name)}(-\d+)?", path.name)]
+        return [RunFolder(path) for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns) if path.is_dir()]
 
     def done(self, folder: RunFolder) -> RunFolder | None:
         """Its finished and evaluated run; None where there is none yet."""
@@ -286,16 +286,16 @@ class _Processes(Executor):
         begun = next((place for place in reversed(before) if place.last.is_file()), None)
         records = [] if begun is None else read_json_lines(begun.metrics)
         seen = max((record["epoch"] for record in records), default=0)
-        own = {"OMP_NUM_THREADS": f"{self.threads}", DRIVER: f"{os.getpid()}"}
+        environment = {"OMP_NUM_THREADS": f"{self.threads}", DRIVER: f"{os.getpid()}"}
         if 1 < len(self.gpus) >= self.devices:
             mine = [self.gpus[(slot * self.devices + k) % len(self.gpus)] for k in range(self.devices)]
-            own["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
         words = [f"--devices={self.devices}"] * (self.devices > 1) + _words(job.start(self.folder))
         command = [sys.executable, "-m", "vitmed", "train", "--json", *words]
         ended, deadline = False, None
         with log.open("ab") as out:  # Ctrl-C in a terminal is for the driver, which then asks each process once
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
-            child = subprocess.Popen(command, env=os.environ | own, start_new_session=True, **streams)
+            child = subprocess.Popen(command, env=os.environ | environment, start_new_session=True, **streams)
             try:
                 while True:
                     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -340,10 +340,10 @@ def _error(code: int, log: Path) -> VitmedError:
         problem = f"its process ended {TRIES} times, by {signal.Signals(-code).name}, perhaps for lack of memory"
         return VitmedError(problem, f"see {log}")
     try:
-        found = json.loads(lines[-1])["error"]
+        error = json.loads(lines[-1])["error"]
     except (IndexError, ValueError, KeyError, TypeError):
         return VitmedError(f"its process ended with exit code {code}", f"see {log}")
     kind = next((kind for kind in ERRORS if kind.exit_code == code), VitmedError)
-    if kind is UsageError and DiskFullError.ROOM in found["fix"]:
+    if kind is UsageError and DiskFullError.ROOM in error["fix"]:
         kind = DiskFullError
-    return kind(found["message"], found["fix"])
+    return kind(error["message"], error["fix"])
