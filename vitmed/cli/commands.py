@@ -65,14 +65,6 @@ def probe_json(result: Any) -> dict[str, Any]:
     return train_json(result)
 
 
-def bundle_json(result: Any) -> dict[str, Any]:
-    return {"file": str(result.file), "bytes": result.size, "sha256": result.sha256, "packages": result.packages}
-
-
-def push_json(result: Any) -> dict[str, Any]:
-    return {"url": result.url, "files": result.files, "private": result.private, "gate": result.gate.to_dict()}
-
-
 def show_ranking(result: Any) -> None:
     if hasattr(result, "rows"):
         print_rows("|".join(result.rows[0]), result.rows[1:])
@@ -152,16 +144,11 @@ VERBS = {
     ),
     "push": Verb(
         "Upload weights, preprocessing and card of a model to the Hugging Face hub, for timm or transformers.",
-        push_json,
+        lambda hub: {"url": hub.url, "files": hub.files, "private": hub.private, "gate": hub.gate.to_dict()},
     ),
     "bundle": Verb(
         "Write a model, its programs and their licences as one archive, for a machine without a network.",
-        lambda result: {
-            "file": str(result.file),
-            "bytes": result.size,
-            "sha256": result.sha256,
-            "packages": result.packages,
-        },
+        lambda tar: {"file": str(tar.file), "bytes": tar.size, "sha256": tar.sha256, "packages": tar.packages},
     ),
     "monitor": Verb(
         "Watch a model at work: exit code 6 where its scores, its answers or its errors are no longer what they were.",

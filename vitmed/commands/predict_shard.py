@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import UsageError
@@ -89,7 +89,11 @@ def predict_shard(
     remove_abandoned(folder)
     file, errors = folder / f"part-{part.number:05d}-of-{part.count:05d}.parquet", tuple[tuple[str, str], ...]()
     if file.exists():
-        errors = _errors_in(file, about)
+        written, table = read_part(file)
+        if differing := [name for name in about if written[name] != about[name]]:
+            raise UsageError(f"{file} is there, of other {differing[0]}", "name a new folder: --output FOLDER")
+        cells = zip(table["path"].to_pylist(), table[ERROR].to_pylist(), strict=True)
+        errors = tuple((from_cell(path), from_cell(problem)) for path, problem in cells if problem)
     elif names:
         with bar(f"predicting shard {part}") as advance:
             outputs = network.outputs(files.read, len(files), advance, features)
@@ -105,18 +109,8 @@ def _device_of_rank() -> str:
     import torch
 
     local = os.environ.get("LOCAL_RANK", "")
-    return (
-        f"cuda:{int(local) % torch.cuda.device_count()}" if local.isdecimal() and torch.cuda.is_available() else "auto"
-    )
-
-
-def _errors_in(file: Path, about: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The images that a finished part could not read. Raises UsageError if it is not of these images and settings."""
-    written, table = read_part(file)
-    if differing := [name for name in about if written[name] != about[name]]:
-        raise UsageError(f"{file} is there, of other {differing[0]}", "name a new folder: --output FOLDER")
-    cells = zip(table["path"].to_pylist(), table[ERROR].to_pylist(), strict=True)
-    return tuple((from_cell(path), from_cell(problem)) for path, problem in cells if problem)
+    chosen = local.isdecimal() and torch.cuda.is_available()
+    return f"cuda:{int(local) % torch.cuda.device_count()}" if chosen else "auto"
 
 
 def merge(

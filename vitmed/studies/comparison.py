@@ -83,11 +83,6 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
     return [*models, *baselines.values()]
 
 
-def positive_of(predictions: Predictions) -> str | None:
-    """The positive class; None where none is known, as of other kinds of label."""
-    return predictions.positive
-
-
 def same_predictions(a: Predictions, b: Predictions) -> bool:
     """Whether two tables hold the same probabilities or numbers for the same images, in any order."""
     if (a.kind, set(a.paths), set(a.classes), len(a)) != (b.kind, set(b.paths), set(b.classes), len(b)):
@@ -157,7 +152,7 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
         raise DataError("the predictions have no image in common", "predict the same images with both")
     paths = [path for path in first.predictions.paths if path in shared]
     _check_content(models, paths)
-    positive = next((found for m in models if (found := positive_of(m.predictions))), None)
+    positive = next((m.predictions.positive for m in models if m.predictions.positive), None)
     form = next((m for m in models if m.kind == "grades"), first).predictions
     aligned = []
     for model in models:
@@ -194,17 +189,15 @@ def _check_comparable(model: Model, first: Model) -> None:
     a, b = model.predictions, first.predictions
     words = {"classes": "classes", "findings": "findings", "number": "a number"}
     if a.kind != b.kind:
-        of_finding = "; of one finding: RUN/test/findings/FINDING" if "findings" in (a.kind, b.kind) else ""
+        of_finding = "; of one finding: RUN/test/findings/FINDING" * ("findings" in (a.kind, b.kind))
         raise DataError(
             f"{model.name} has predictions of {words[a.kind]}, {first.name} of {words[b.kind]}",
             f"compare models of one kind of label{of_finding}",
         )
     if set(a.classes) != set(b.classes):
-        what = a.kind
-        fix = f"compare models of the same {what}"
-        fix += ", or one finding of both: RUN/test/findings/FINDING" * (a.kind == "findings")
-        has = f"{model.name} has the {what} {listed(a.classes)}; {first.name} has {listed(b.classes)}"
-        raise DataError(has, fix)
+        or_finding = ", or one finding of both: RUN/test/findings/FINDING" * (a.kind == "findings")
+        has = f"{model.name} has the {a.kind} {listed(a.classes)}; {first.name} has {listed(b.classes)}"
+        raise DataError(has, f"compare models of the same {a.kind}{or_finding}")
     if (unit := target_of(a).unit) != target_of(b).unit:
         has = f"{model.name} predicts in the unit '{unit}', {first.name} in '{target_of(b).unit}'"
         raise DataError(has, "train both with the same --unit")
@@ -214,10 +207,9 @@ def _check_comparable(model: Model, first: Model) -> None:
             f"{listed(b.classes)}",
             "train both with the same --ordinal",
         )
-    positive, expected = positive_of(a), positive_of(b)
-    if positive not in (None, expected or positive):
+    if a.positive not in (None, b.positive or a.positive):
         raise DataError(
-            f"the positive class of {model.name} is {positive}, that of {first.name} {expected}",
+            f"the positive class of {model.name} is {a.positive}, that of {first.name} {b.positive}",
             "train both with the same --positive",
         )
 
@@ -292,12 +284,11 @@ def compare_models(
         notes.append(f"There {verb} only {counted(units, 'patient')}: too few to show which model is better.")
     described = dict[str, ComparedModel]()
     for model in models:
-        known: dict[str, Any] = {}
-        if model.known is not None:  # the report beside the table of a baseline is about another model
-            given = {name: getattr(model.known, name) for name in ("run", "created", "weights_hash")}
-            known = {name: value for name, value in given.items() if value}
+        report = model.known  # None of a baseline: the one beside its table is about another model
+        stated = {name: getattr(report, name, None) for name in ("run", "created", "weights_hash")}
+        identity: dict[str, Any] = {name: value for name, value in stated.items() if value}
         overall = numbers[model.name]
-        described[model.name] = ComparedModel(baseline_of=model.baseline_of, overall=overall, **known)
+        described[model.name] = ComparedModel(baseline_of=model.baseline_of, overall=overall, **identity)
     return ComparisonResults(
         kind=of,
         images=len(first),
@@ -306,7 +297,7 @@ def compare_models(
         resamples=resamples,
         resampling=f"by {unit}",
         classes=list(first.classes),
-        positive_class=positive_of(first),
+        positive_class=first.positive,
         models=described,
         pairs=pairs,
         notes=notes,

@@ -268,8 +268,12 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
     with _reading(run, run.metrics):
         records = upgrade.records(read_json_lines(run.metrics))
         monitor = config.train.monitor if isinstance(config, Config) else "loss"
-        row |= {"done": len(records), "metric": _last_metric(records, monitor)}
-        row["seconds"] = sum(float(record["seconds"]) for record in records) if records else None
+        if records:
+            title = "loss" if monitor == "loss" else ALL_METRICS[monitor].title
+            value = Estimate(value=records[_kept(records)].get(f"val_{monitor}"), low=None, high=None)
+            metric = RunMetric(name=monitor, title=title, estimate=value, of="validation")
+            row |= {"done": len(records), "metric": metric}
+            row["seconds"] = sum(float(record["seconds"]) for record in records)
         ended = _ended(records, config)
     resumable: State = "interrupted" if run.last.is_file() else "incomplete"
     row["state"] = resumable
@@ -286,7 +290,7 @@ def _data_name(root: str | None, run: RunFolder) -> str:
 
 
 def _ended(records: Records, config: Config | PretrainConfig) -> bool:
-    """Whether training reached its end, as `finished` of vitmed.training.epoch_records decides it, from the records.
+    """Whether training reached its end, as `finished` of training.early_stopping decides it, from the records.
 
     Of a limited time the records show that the learning rate has come down.
     """
@@ -303,15 +307,6 @@ def _ended(records: Records, config: Config | PretrainConfig) -> bool:
 def _kept(records: Records) -> int:
     """The index of the epoch of best.pt, or else of the last."""
     return max((i for i, record in enumerate(records) if record.get("kept")), default=len(records) - 1)
-
-
-def _last_metric(records: Records, monitor: str) -> RunMetric | None:
-    """On validation, of the epoch of best.pt."""
-    if not records:
-        return None
-    title = "loss" if monitor == "loss" else ALL_METRICS[monitor].title
-    value = Estimate(value=records[_kept(records)].get(f"val_{monitor}"), low=None, high=None)
-    return RunMetric(name=monitor, title=title, estimate=value, of="validation")
 
 
 def _evaluated(run: RunFolder, *splits: str) -> RunMetric | None:
