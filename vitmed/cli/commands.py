@@ -187,7 +187,7 @@ WEIGHTS = {
 
 
 def calling(function: str, verb: Verb) -> Callable[..., None]:
-    """What the command of a row does."""
+    """Return what the command of a row does."""
 
     def run(as_json: AsJson = False, **options: Any) -> None:
         module, _, name = function.rpartition(".")
@@ -199,7 +199,7 @@ def calling(function: str, verb: Verb) -> Callable[..., None]:
 
 
 def group(about: str, verbs: Mapping[str, Verb]) -> typer.Typer:
-    """A command of commands."""
+    """Make a command of commands."""
     app = typer.Typer(help=about, **TYPER)
     for name, verb in verbs.items():
         app.command(name)(with_options(calling(verb.function, verb), verb.function))

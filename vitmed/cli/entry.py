@@ -101,7 +101,7 @@ def _run(args: list[str]) -> None:
 
 
 def _error_of(run: Callable[[], None], args: list[str]) -> VitmedError | None:
-    """What ended the command, reported on stderr; None if it reached its end."""
+    """Return what ended the command, reported on stderr; None if it reached its end."""
     reported: VitmedError
     try:
         with interrupts_again():

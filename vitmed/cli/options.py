@@ -103,7 +103,7 @@ class _Names(dict[str, Any]):
 
 
 def parameters_of(verb: str) -> list[inspect.Parameter]:
-    """The parameters of a verb, read from the text of its file; without annotation where it declares no option."""
+    """List the parameters of a verb, read from the text of its file; without annotation where it declares no option."""
     module, _, name = verb.rpartition(".")
     module = module or vitmed._PUBLIC[name].rpartition(".")[2]
     file = Path(vitmed.__file__).parent / "commands" / f"{module}.py"

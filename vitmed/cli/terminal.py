@@ -196,14 +196,14 @@ def plain(text: str) -> Text:
 
 
 def styled(text: str, style: str) -> Text:
-    """The same in a colour."""
+    """As `plain`, in a colour."""
     from rich.text import Text
 
     return Text(visible(text), style)
 
 
 def print_predictions(predictions: Any, top_k: int) -> None:
-    """A row for each image with its class, probability and runners-up; then those that could not be read."""
+    """Print a row for each image with its class, probability and runners-up; then those that could not be read."""
     from vitmed.inference.answers import answer_cells, answer_columns
     from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, SET
 
@@ -221,7 +221,7 @@ def print_predictions(predictions: Any, top_k: int) -> None:
 
 
 def print_check(checked: Any) -> None:
-    """The table of splits and classes, then the problems, worst first."""
+    """Print the table of splits and classes, then the problems, worst first."""
     rows, table = [], checked.content["table"]
     for row in table[:MOST]:
         patients = "?" if row["patients"] is None else f"{row['patients']:,}"
@@ -242,8 +242,8 @@ def print_check(checked: Any) -> None:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """A row for each pair and number, and of findings for each finding; then the verdict of each pair, the last line
-    that of the first two."""
+    """Print a row for each pair and number, and of findings for each finding; then the verdict of each pair, that of
+    the first two last."""
     from vitmed.decisions.targets import TARGETS
     from vitmed.metrics.estimates import value_text
     from vitmed.metrics.metric_table import METRICS
@@ -292,7 +292,7 @@ def _difference(pair: ComparedPair, title: str, gap: Estimate, *ps: float | None
 
 
 def print_tune(result: Any) -> None:
-    """The table of the best combinations on stdout."""
+    """Print the table of the best combinations."""
     from vitmed.metrics.estimates import value_text
 
     study, rows = result.study, []
@@ -313,7 +313,7 @@ def print_tune(result: Any) -> None:
 
 
 def print_runs(listed_runs: RunList) -> None:
-    """A row for each run, those inside it indented below it; then why some are not finished."""
+    """Print a row for each run, those inside it indented below it; then why some are not finished."""
     from vitmed.studies.run_list import COLUMNS
 
     if not listed_runs.runs:

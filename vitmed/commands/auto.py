@@ -100,7 +100,7 @@ def _settings(arguments: Mapping[str, Any]) -> Config:
 
 
 def _begin(arguments: dict[str, Any], output: str | Path, name: str | None) -> RunFolder:
-    """A new folder with what was asked for."""
+    """Make a new folder with what auto was asked for."""
     settings = _settings(arguments)
     if settings.data.divided or settings.train.freeze or not settings.train.test:
         raise excluded("choices of auto")
@@ -137,7 +137,7 @@ def _begin(arguments: dict[str, Any], output: str | Path, name: str | None) -> R
 
 
 def _go_on(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int) -> AutoRun:
-    """Everything that is not done yet."""
+    """Do everything that is not done yet."""
     arguments, limit = {"data": None, "config": None, **state["arguments"]}, float(state["limit"])
     arguments |= {key: find_stored(arguments[key], folder) for key in FILES if arguments.get(key)}
     settings = _settings(arguments)

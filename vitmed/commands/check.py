@@ -36,7 +36,7 @@ class DataCheck:
         return not self.count("error") + self.count("warning")
 
     def count(self, severity: str) -> int:
-        """How many problems are an "error", a "warning" or a "note"."""
+        """Count the problems that are an "error", a "warning" or a "note"."""
         return sum(problem.severity == severity for problem in self.problems)
 
 

@@ -21,7 +21,7 @@ from vitmed.models.weights.catalogue import CATALOGUE, entry_of, fetch, weight_p
 
 
 def datasets_table() -> list[dict[str, Any]]:
-    """One row per card: what the set is, how its patients are known, and what `vitmed data get` can fetch."""
+    """List a row per card: what the set is, how its patients are known, and what `vitmed data get` can fetch."""
     return [
         {
             "name": name,
@@ -119,7 +119,7 @@ def import_dataset(
 
 
 def weights_table() -> list[dict[str, Any]]:
-    """One row per catalogue entry: its fields, whether its file is in the cache, and the path."""
+    """List a row per catalogue entry: its fields, whether its file is in the cache, and the path."""
     rows = []
     for name, entry in CATALOGUE.items():
         path = weight_path(name)

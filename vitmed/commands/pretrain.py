@@ -71,7 +71,6 @@ def _train(run: Run[PretrainConfig], task: Pretrain) -> PretrainResult:
     folder = run.folder
 
     def draw() -> None:
-        """The loss curves and some reconstructions."""
         if run.state.history:
             write_bytes(folder.training_curves, png(loss_curves(run.state.history)))
             pictures = reconstructions(task.model, run.images["val"], run.config.train.seed, run.device)

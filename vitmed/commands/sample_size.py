@@ -21,7 +21,7 @@ def sample_size(
     images_per_patient: Annotated[float, Option("Images of a patient, all of one class; default 1.")] = 1.0,
     icc: Annotated[float, Option("How alike images of a patient are in being right, 0 to 1; default 0.")] = 0.0,
 ) -> NeededSample:
-    """How many images and patients an evaluation needs. Give half_width or lower_bound.
+    """Report how many images and patients an evaluation needs. Give half_width or lower_bound.
 
     Args:
         expected: above 0 and below 1; of an AUROC above 0.5.

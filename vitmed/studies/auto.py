@@ -72,7 +72,7 @@ class Ways(Study[dict[str, Any]]):
             run.result()
 
     def finish(self) -> dict[str, Any]:
-        """What auto.json gets: the ways with their numbers, the winner, and why.
+        """Return what auto.json gets: the ways with their numbers, the winner, and why.
 
         Raises:
             VitmedError: of the first way, where all failed.

@@ -62,7 +62,7 @@ class Model:
 
 
 def read_all(paths: Sequence[Path]) -> list[Model]:
-    """The models, then the baselines in their folders, each under a unique name."""
+    """Read the models, then the baselines in their folders, each under a unique name."""
     tables = [table_of(path) for path in paths]
     models: list[Model] = []
     for name, file in zip(_names(tables), tables, strict=True):
@@ -84,7 +84,7 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
 
 
 def same_predictions(a: Predictions, b: Predictions) -> bool:
-    """Whether two tables hold the same probabilities or numbers for the same images, in any order."""
+    """Say whether two tables hold the same probabilities or numbers for the same images, in any order."""
     if (a.kind, set(a.paths), set(a.classes), len(a)) != (b.kind, set(b.paths), set(b.classes), len(b)):
         return False
     answers = list[np.ndarray]()  # (S, K) of each, in the form of the first and the order of paths
@@ -96,7 +96,7 @@ def same_predictions(a: Predictions, b: Predictions) -> bool:
 
 
 def table_of(path: Path) -> Path:
-    """The predictions.csv of a report folder or run folder, or the file itself. DataError where there is none."""
+    """Find the predictions.csv of a report folder or run folder, or the file itself. DataError where there is none."""
     if not path.is_dir():
         return path
     run = RunFolder(path)
@@ -127,7 +127,7 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 
 def short_names(parts: Sequence[Sequence[str]]) -> list[str]:
-    """A name for each path: its last part, with as many before it as make the names different."""
+    """Give each path a name: its last part, with as many before it as make the names different."""
     for count in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(part[-count:]) for part in parts]
         if len(set(names)) == len(names):
@@ -136,7 +136,7 @@ def short_names(parts: Sequence[Sequence[str]]) -> list[str]:
 
 
 def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
-    """The models on their common images, in the order and with the patients of the first; and notes.
+    """Return the models on their common images, in the order and with the patients of the first; and notes.
 
     The classes are in the order of the first model of grades, else of the first.
 
@@ -241,7 +241,7 @@ def _digests(model: Model) -> dict[str, str]:
 
 
 def split_rows(run: RunFolder) -> dict[str, dict[str, str]]:
-    """Path -> the row of each image in splits.csv. Raises OSError, ValueError, KeyError, TypeError or csv.Error."""
+    """Read path -> the row of an image in splits.csv. Raises OSError, ValueError, KeyError, TypeError or csv.Error."""
     text = run.splits.read_text(encoding="utf-8")
     return {from_cell(row["path"]): row for row in csv.DictReader(io.StringIO(text, newline=""))}
 
@@ -383,7 +383,7 @@ def _verdict(pair: ComparedPair, kind: TargetKind, a: Any, b: Any, pairs: int) -
 
 
 def better(pair: ComparedPair, units: int, patients: bool) -> str | None:
-    """The better of two; None if they cannot be told apart: too few patients, or a difference that may be chance.
+    """Return the better of two; None where that cannot be said: too few patients, or a difference that may be chance.
 
     Args:
         units: how many patients, or images; patients: whether they are patients.

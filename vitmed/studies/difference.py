@@ -198,7 +198,6 @@ def _result(first: RunFacts, second: RunFacts, names: Sequence[str]) -> tuple[li
 
 
 def _verdict(diff: RunDiff) -> str:
-    """What differs, in a sentence."""
     keys, images = [setting.name for setting in diff.settings], diff.images
     data = images is not None and bool(images.counts or images.classes_added or images.classes_removed)
     parts = [f"{counted(len(keys), 'setting')} ({listed(keys, 5)})"] * bool(keys)
@@ -296,7 +295,7 @@ class RunFacts:
 
 
 def read_facts(path: Path) -> RunFacts:
-    """The facts of a run folder, of a folder of folds, or of a checkpoint.
+    """Read the facts of a run folder, of a folder of folds, or of a checkpoint.
 
     Raises:
         UsageError: something else.

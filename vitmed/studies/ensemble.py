@@ -83,7 +83,7 @@ class Candidate:
 
 
 def read_candidate(folder: RunFolder) -> Candidate:
-    """What a folder offers. Raises CheckpointError where its runs are not finished."""
+    """Read what a folder offers. Raises CheckpointError where its runs are not finished."""
     if not folder.folds.is_file():
         saved = load_checkpoint(folder.path)
         if saved.policy is None:
@@ -261,14 +261,14 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
 
 
 def loss_of(predictions: Any) -> float:
-    """The loss that selection lowers, that of `TargetKind.val_loss`; infinite where it is undefined."""
+    """Return the loss that selection lowers, that of `TargetKind.val_loss`; infinite where it is undefined."""
     kind = TARGETS[predictions.kind]
     value = kind.values(predictions)[kind.val_loss]
     return value if math.isfinite(value) else math.inf
 
 
 def greedy_selection(parts: Sequence[Any], rounds: int = ROUNDS) -> np.ndarray:
-    """(M,) float64 shares of M models that sum to 1.
+    """Choose (M,) float64 shares of M models that sum to 1.
 
     Round by round the model is added, perhaps again, that lowers the loss of the mean most; the best of all rounds is
     taken (Caruana et al., ICML 2004, figure 1, with replacement). `parts` are predictions as `aligned` returns them.
@@ -284,7 +284,7 @@ def greedy_selection(parts: Sequence[Any], rounds: int = ROUNDS) -> np.ndarray:
 
 
 def nested_predictions(parts: Sequence[Any]) -> Any | None:
-    """The mean of selected models for every image, selected each time without the patient of the image.
+    """Return the mean of selected models for every image, selected each time without the patient of the image.
 
     Its numbers are free of the optimism of selection. Images are in `PARTS` parts, by patient where known; None where
     there are too few patients. Arguments are those of `greedy_selection`.

@@ -124,7 +124,6 @@ class CrossValidation(Study[Evaluation]):
         return next((place.config for place in attempts if place.config.is_file()), None)
 
     def job(self, repeat: int, fold: int, **arguments: Any) -> Job:
-        """The run of a fold."""
         name = f"fold-{fold}" if repeat == 1 else f"repeat-{repeat}-fold-{fold}"
         title = f"fold {fold} of {self.divided.folds}" + (f" of repeat {repeat}" if self.divided.repeats > 1 else "")
         title += f": {self.divided.sites[fold - 1]}" if self.divided.sites else ""
@@ -143,12 +142,12 @@ class CrossValidation(Study[Evaluation]):
             yield self.job(repeat, fold, config=self.planned, sets=(f"data.window={wide}", f"data.repeat={repeat}"))
 
     def done(self) -> list[RunFolder]:
-        """The runs that are finished, in their order."""
+        """List the runs that are finished, in their order."""
         runs = [self.job(*place).done(self.folder) for place in self.divided.places]
         return [run for run in runs if run is not None]
 
     def tested(self) -> list[Tested]:
-        """The finished runs with the evaluations of their tests. Raises CheckpointError for a best.pt without one."""
+        """Read the evaluations of the tests of finished runs. Raises CheckpointError for a best.pt without one."""
         tested = []
         for run in self.done():
             saved = load_checkpoint(run.best)
@@ -194,7 +193,6 @@ class Tested(NamedTuple):
 
 
 def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Evaluation:
-    """One report of the tests of all folds."""
     runs, saved, tables, evaluated = zip(*tested, strict=True)
     predictions, results = [e.predictions for e in evaluated], [Results.read(e.metrics) for e in evaluated]
     root, config = saved[0].data_root("put the folder there again"), saved[0].config.evaluate
@@ -244,7 +242,7 @@ def _each(results: Sequence[Results], evaluated: Sequence[Evaluated], pooled: An
 
 
 def by_fold_names(kind: str) -> list[str]:
-    """The numbers that are reported for each fold, with mean and spread."""
+    """List the numbers that are reported for each fold, with mean and spread."""
     return [*TARGETS[kind].headline[:3], TARGETS[kind].val_loss]
 
 
@@ -278,7 +276,7 @@ def _other_means(pooled: Any, tests: Sequence[Any]) -> list[str]:
 
 
 def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
-    """The notes of all folds in one list: a common note once, the others with the numbers of their folds."""
+    """Join the notes of all folds in one list: a common note once, the others with the numbers of their folds."""
     joined = []
     for note in dict.fromkeys(itertools.chain(*notes)):
         numbers = [str(number) for number, of_fold in enumerate(notes, 1) if note in of_fold]

@@ -227,7 +227,7 @@ def advising(run: Run[Any], incomplete: Interrupted | None = None) -> Iterator[N
 
 @contextlib.contextmanager
 def alone(ranks: Ranks, folder: RunFolder) -> Iterator[None]:
-    """As `run_lock`, for rank 0, which also removes the evaluations whose writing was cut off."""
+    """Hold `run_lock` on rank 0, which also removes the evaluations whose writing was cut off."""
     with run_lock(folder) if ranks.leads else contextlib.nullcontext():
         for torn in torn_evaluations(folder) if ranks.leads else ():
             shutil.rmtree(torn)
@@ -354,5 +354,5 @@ def resumed_pretraining(
 
 
 def default_name(root: Path, config: Config | PretrainConfig) -> str:
-    """Date, data and model: 2026-11-20_malaria_vit-tiny."""
+    """Join date, data and model: 2026-11-20_malaria_vit-tiny."""
     return f"{datetime.date.today().isoformat()}_{file_name(root.resolve().name) or 'data'}_{model_label(config.model)}"

@@ -67,7 +67,7 @@ class RankingResult:
 
 
 def weight_list(given: str | Path | Sequence[str | Path] | None) -> list[str] | None:
-    """The weights that `--weights` names, where they are to be ranked; None for none, or for one.
+    """List the weights that `--weights` names, where they are to be ranked; None for none, or for one.
 
     A text with commas is a list, unless it is a file.
 

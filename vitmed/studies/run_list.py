@@ -110,7 +110,7 @@ class Column(NamedTuple):
 
 
 def natural(name: str) -> tuple[str | int, ...]:
-    """A key that sorts fold-2 before fold-10."""
+    """Return a key that sorts fold-2 before fold-10."""
     return tuple(int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name))
 
 
@@ -135,7 +135,7 @@ COLUMNS: dict[str, Column] = {
 
 
 def in_order(runs: Iterable[ListedRun], column: str) -> list[ListedRun]:
-    """The runs by a column of `COLUMNS`, each followed by its parts in the same order: better metrics, more epochs,
+    """Sort runs by a column of `COLUMNS`, each followed by its parts in the same order: better metrics, more epochs,
     longer times and newer runs first, unknown last, then by name."""
     order, parts = COLUMNS[column].order, dict[str | None, list[ListedRun]]()
     for run in sorted(runs, key=lambda run: natural(run.run)):
@@ -150,7 +150,7 @@ def in_order(runs: Iterable[ListedRun], column: str) -> list[ListedRun]:
 
 
 def with_parts(runs: Sequence[ListedRun]) -> list[ListedRun]:
-    """The rows; those of cross-validations with data, model, start and time of their folds, and how many are done."""
+    """Complete the rows of cross-validations with data, model, start and time of their folds, and how many are done."""
     rows = []
     for run in runs:
         if run.kind == "cross-validation":
@@ -185,7 +185,7 @@ class Head(Frozen):
 
 
 def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
-    """One row. No file of a run, however damaged, makes it raise.
+    """Read one row. No file of a run, however damaged, makes it raise.
 
     Args:
         name: its path in the folder that is listed; parent: that of the run that it is a part of.
@@ -285,7 +285,6 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
 
 
 def _data_name(root: str | None, run: RunFolder) -> str:
-    """The name of the data folder, without its place."""
     return "" if root is None else Path(os.path.normpath(run.path.absolute() / root)).name
 
 
@@ -331,7 +330,7 @@ def _evaluated(run: RunFolder, *splits: str) -> RunMetric | None:
 
 
 def read_head(file: Path) -> Head:
-    """The first number of a metrics.json. Raises OSError or ValueError if it is none."""
+    """Read the head of a metrics.json. Raises OSError or ValueError if it is none."""
     try:
         return Head.model_validate_json(file.read_bytes())
     except UsageError as error:

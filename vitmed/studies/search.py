@@ -116,7 +116,7 @@ class Search(Study[TuningStudy]):
         return Job(self._path(number).stem, f"trial {number + 1}", arguments, "val")
 
     def number(self, job: Job) -> int:
-        """Of the trial, from 0."""
+        """Return the number of the trial, from 0."""
         return int(job.name.rpartition("-")[2]) - 1
 
     def _records(self, number: int) -> list[Record]:
@@ -220,7 +220,7 @@ class Search(Study[TuningStudy]):
             self._note(number, starts=self.files[number].starts[:-1])
 
     def estimate(self, run: RunFolder, split: str) -> Estimate:
-        """The metric of an evaluated run with its interval; a metric of epochs alone has none."""
+        """Read the metric of an evaluated run with its interval; a metric of epochs alone has none."""
         overall = Results.read(read_metrics(run.path / split / NUMBERS)).overall
         if self.asked.metric in overall:
             return overall[self.asked.metric]
@@ -229,7 +229,7 @@ class Search(Study[TuningStudy]):
         return Estimate(value=value, low=None, high=None)
 
     def result(self, number: int) -> TrialResult:
-        """What a trial reached."""
+        """Return what a trial reached."""
         file, job, records = self.files[number], self._job(number), self._records(number)
         runs, run = job.attempts(self.folder), None if file.state else job.done(self.folder)
         estimate = None if run is None else self.estimate(run, "val")
@@ -248,7 +248,7 @@ class Search(Study[TuningStudy]):
         )
 
     def importance(self) -> dict[str, float]:
-        """Setting -> share of the variance of finished trials that it explains (fANOVA); {} for too few trials."""
+        """Estimate setting -> share of the variance of finished trials that it explains (fANOVA); {} for too few."""
         if sum(not file.state for file in self.files) < ENOUGH or len(self.asked.space) < 2:
             return {}
         how = self.optuna.importance.FanovaImportanceEvaluator(seed=0)
@@ -295,7 +295,7 @@ class Search(Study[TuningStudy]):
         return study
 
     def chosen(self) -> TuningStudy:
-        """The trials, their combinations and the winner. Raises DataError where no trial ended well."""
+        """Choose the winner; return the trials, their combinations and it. Raises DataError where no trial ended well."""
         asked, higher, optimism = self.asked, self.metric.higher_is_better, None
         trials = [self.result(number) for number in range(len(self.files))]
         if not any(t.value is not None and (t.state == "done" or not asked.seeds) for t in trials):

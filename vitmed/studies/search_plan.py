@@ -169,7 +169,7 @@ def resumed_study(folder: RunFolder, trials: int | None, seconds: float | None) 
 
 
 def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--space") -> Space:
-    """{"train.lr": "1e-5..1e-3"} of "lr=1e-5..1e-3" or "train.lr=1e-5..1e-3".
+    """Read {"train.lr": "1e-5..1e-3"} from "lr=1e-5..1e-3" or "train.lr=1e-5..1e-3".
 
     Args:
         sets: settings that hold for all trials, as in `load_config`.
@@ -203,14 +203,13 @@ def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--sp
 
 
 def _kinds(place: str) -> set[Any]:
-    """The types that a field may have."""
     section, _, name = place.partition(".")
     annotation = fields_of(Config, section)[name].annotation
     return {annotation, *get_args(annotation)}
 
 
 def default_space(prepared: Plan) -> Space:
-    """A range around the planned value of each setting of `AROUND` that you did not set."""
+    """Return a range around the planned value of each setting of `AROUND` that you did not set."""
     config, given = prepared.config, prepared.given
     without = set() if LEARNING[prepared.splits.target.kind].mixes else {"augment.mixup"}
     if prepared.weights is None:
@@ -223,13 +222,13 @@ def default_space(prepared: Plan) -> Space:
 
 
 def value_of(config: Config, place: str) -> Any:
-    """The value of "section.field"."""
+    """Return the value of "section.field"."""
     section, _, name = place.partition(".")
     return getattr(getattr(config, section), name)
 
 
 def contains(domain: str, value: Any) -> bool:
-    """Whether a range or a list of values has a value."""
+    """Say whether a range or a list of values has a value."""
     low, dots, high = domain.partition("..")
     if dots:
         return isinstance(value, int | float) and float(low) <= value <= float(high)
@@ -237,12 +236,12 @@ def contains(domain: str, value: Any) -> bool:
 
 
 def as_text(value: Any) -> str:
-    """A value as in --set."""
+    """Write a value as in --set."""
     return str(value).lower() if isinstance(value, bool) or value is None else f"{value}"
 
 
 def suggest(trial: Any, space: Mapping[str, str]) -> dict[str, Any]:
-    """The values of an Optuna trial: those that it has, and new ones for the rest."""
+    """Suggest the values of an Optuna trial: those that it has, and new ones for the rest."""
     values: dict[str, Any] = {}
     for place, domain in space.items():
         low, dots, high = domain.partition("..")
@@ -257,5 +256,5 @@ def suggest(trial: Any, space: Mapping[str, str]) -> dict[str, Any]:
 
 
 def as_sets(values: Mapping[str, Any]) -> list[str]:
-    """The values of a trial as "section.field=value", numbers with three digits."""
+    """Write the values of a trial as "section.field=value", numbers with three digits."""
     return [f"{place}={f'{value:.3g}' if isinstance(value, float) else value}" for place, value in values.items()]

@@ -74,17 +74,17 @@ class Job:
     split: str = "test"
 
     def attempts(self, folder: RunFolder) -> list[RunFolder]:
-        """Its run folders, the oldest first: `fold-1`, and `fold-1-2` where it was started again."""
+        """List its run folders, the oldest first: `fold-1`, and `fold-1-2` where it was started again."""
         paths = [path for path in folder.path.iterdir() if re.fullmatch(rf"{re.escape(self.name)}(-\d+)?", path.name)]
         return [RunFolder(path) for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns) if path.is_dir()]
 
     def done(self, folder: RunFolder) -> RunFolder | None:
-        """Its finished and evaluated run; None where there is none yet."""
+        """Find its finished and evaluated run; None where there is none yet."""
         there = self.attempts(folder)
         return next((place for place in there if (place.path / self.split / PREDICTIONS).is_file()), None)
 
     def start(self, folder: RunFolder) -> dict[str, Any]:
-        """The keywords of `vitmed.train` that begin it, or continue it from its last.pt."""
+        """Return the keywords of `vitmed.train` that begin it, or continue it from its last.pt."""
         for place in reversed(self.attempts(folder)):
             if place.last.is_file():
                 deadline = time.monotonic() + GRACE
@@ -321,7 +321,6 @@ class _Processes(Executor):
 
 
 def _words(arguments: Mapping[str, Any]) -> list[str]:
-    """The command line of `vitmed train` with these keywords."""
     given = {key: value for key, value in arguments.items() if value is not None}
     words = [f"--{key}={given[key]}" for key in ("resume", "output", "name", "config") if key in given]
     words += ["--offline"] if given.get("offline") else []
