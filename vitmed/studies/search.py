@@ -295,7 +295,7 @@ class Search(Study[TuningStudy]):
         return study
 
     def chosen(self) -> TuningStudy:
-        """Choose the winner; return the trials, their combinations and it. Raises DataError where no trial ended well."""
+        """Choose the winner of the trials and their combinations. Raises DataError where no trial ended well."""
         asked, higher, optimism = self.asked, self.metric.higher_is_better, None
         trials = [self.result(number) for number in range(len(self.files))]
         if not any(t.value is not None and (t.state == "done" or not asked.seeds) for t in trials):
