@@ -28,6 +28,8 @@ from vitmed.report.headline import check_gates, parse_gates
 from vitmed.studies.one_run import TrainResult, default_name
 from vitmed.studies.rank_weights import (
     ALL_LOCAL,
+    OF_RANKING,
+    SEEN,
     RankingResult,
     evaluate_colours,
     open_folder,
@@ -35,8 +37,6 @@ from vitmed.studies.rank_weights import (
     weight_list,
 )
 
-SEEN = ("model.image_size", "model.channels", "model.weights")
-OF_RANKING = (*SEEN, "train.device", "evaluate.resamples", "evaluate.ordinal")  # settings that a ranking uses
 UNUSED = {*CHOOSING, "map_images"} - {"prevalence"}  # without a decision policy and attention maps
 OF_COLOURS = (*SEEN, *(f"evaluate.{name}" for name in EvaluateConfig.model_fields if name not in UNUSED))
 

@@ -49,6 +49,8 @@ from vitmed.training.plan.make_plan import (
     with_window,
 )
 
+SEEN = ("model.image_size", "model.channels", "model.weights")
+OF_RANKING = (*SEEN, "train.device", "evaluate.resamples", "evaluate.ordinal")  # settings that a ranking uses
 ALL_LOCAL = "all-local"
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".npz")
 COLOURS = "colours and size"
