@@ -56,7 +56,7 @@ from vitmed.training.plan.time_budget import Clock
 from vitmed.training.pretraining import Pretrain
 from vitmed.training.processes import Ranks
 from vitmed.training.run import EachEpoch, Run, Session, resumed_settings, train_and_draw
-from vitmed.training.trackers import Tracking, check_trackers, tracked
+from vitmed.training.trackers import check_trackers, tracked
 
 UNLABELLED_VAL = 0.05  # share of images for the validation of pretraining, where there are no classes
 # Settings allowed beside --resume: those that change no result of any run, and the length of the training.
@@ -178,11 +178,24 @@ class OneRun:
 
     def _finish(self, run: Run[Config], task: Finetune) -> TrainResult:
         """Train and evaluate, with the trackers of the run."""
-        config = run.config
-        with tracked(config.train.track if self.ranks.leads else (), run.folder, self.offline) as tracking:
+        config, folder, leads = run.config, run.folder, self.ranks.leads
+        trained = not config.train.freeze and finished(run.state, config)
+        fix = f"start again: vitmed train --config {folder.config}"  # --freeze has nothing to go on from
+
+        def draw() -> None:
+            if leads and run.state.history:
+                write_bytes(folder.training_curves, drawn_curves(run.state.history).png)
+
+        with tracked(config.train.track if leads else (), folder, self.offline) as tracking:
             tracking.start(config)
             tracking.epochs(run.state.history)
-            result = self._train_and_evaluate(run, task, tracking)
+            with advising(run, Interrupted(f"stopped; {folder.path} is incomplete", fix)):
+                if not (config.train.freeze or self.ranks.first(folder.last.is_file)):
+                    run.save_last()  # so that an interruption before the first step can be resumed too
+                baselines = Baselines(run, task) if leads else None
+                if not config.train.freeze:
+                    train_and_draw(run, draw, self.each_epoch or (lambda record: None), tracking.epochs)
+                result = self.ranks.first(lambda: _evaluated(run, baselines, trained))
             if config.train.time is not None:
                 used, limit = (duration_text(seconds) for seconds in (self.clock.seconds(), config.train.time))
                 say(f"time: {used} of {limit} used")
@@ -193,23 +206,6 @@ class OneRun:
                     metrics = evaluation.metrics.overall
                     tracking.result(split, metrics, evaluation.folder, run.state.epoch, pages)
         return result
-
-    def _train_and_evaluate(self, run: Run[Config], task: Finetune, tracking: Tracking) -> TrainResult:
-        folder, leads, freeze = run.folder, self.ranks.leads, run.config.train.freeze
-        trained = not freeze and finished(run.state, run.config)
-
-        def draw() -> None:
-            if leads and run.state.history:
-                write_bytes(folder.training_curves, drawn_curves(run.state.history).png)
-
-        fix = f"start again: vitmed train --config {folder.config}"  # --freeze has nothing to go on from
-        with advising(run, Interrupted(f"stopped; {folder.path} is incomplete", fix)):
-            if not (freeze or self.ranks.first(folder.last.is_file)):
-                run.save_last()  # so that an interruption before the first step can be resumed too
-            baselines = Baselines(run, task) if leads else None
-            if not freeze:
-                train_and_draw(run, draw, self.each_epoch or (lambda record: None), tracking.epochs)
-            return self.ranks.first(lambda: _evaluated(run, baselines, trained))
 
 
 @contextlib.contextmanager
