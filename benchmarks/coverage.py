@@ -36,15 +36,14 @@ from statistics import NormalDist
 import numpy as np
 
 from vitmed.core.base_models import UNKNOWN
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.metrics.areas import area_spread
-from vitmed.metrics.estimates import Estimate, estimate
+from vitmed.metrics.estimates import FEWEST, Estimate, estimate
 from vitmed.metrics.intervals import NONE, Units, logit_interval, quantile, share_gap, share_ratio
 from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings, finding_values
 from vitmed.metrics.metric_table import METRICS
-from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions
 
 NORMAL = NormalDist()

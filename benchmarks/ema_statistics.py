@@ -27,7 +27,7 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.data.samples import labelled
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_all
-from vitmed.metrics.scoring import metric_values
+from vitmed.metrics.kinds.classes import metric_values
 from vitmed.models.vit import ViT
 from vitmed.training import loop
 from vitmed.training.environment import check_images

@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 import torch
 from medical_sets import SETS, folder_of, split_table
+from vitmed.core.text_files import csv_text
 
 import vitmed
-from vitmed.core.csv_files import csv_text
 from vitmed.core.files import write_text
 from vitmed.data.samples import labelled_by
 from vitmed.decisions.targets import TARGETS
 from vitmed.inference.ensemble import load_ensemble
-from vitmed.inference.torch_network import TorchNetwork
+from vitmed.inference.predict import TorchNetwork
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.ensembles import averaged
 from vitmed.metrics.estimates import Estimate

@@ -113,9 +113,8 @@ def part(way: str, fold: int, options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """The table over the folds and of the pooled predictions."""
-    from vitmed.metrics.kinds.classes import compare_predictions, evaluate_predictions
+    from vitmed.metrics.kinds.classes import compare_predictions, evaluate_predictions, metric_values
     from vitmed.metrics.predictions import Predictions
-    from vitmed.metrics.scoring import metric_values
 
     found = {
         way: [Predictions.from_csv(options.work / "runs" / PLACES[way].format(fold)) for fold in options.folds]

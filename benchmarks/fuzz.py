@@ -37,12 +37,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from vitmed.core.sections import ModelConfig
 
 from vitmed.core.config import PretrainConfig
-from vitmed.core.data_config import ModelConfig
 from vitmed.core.errors import VitmedError
 from vitmed.core.load_config import load_config
-from vitmed.data.label_tables import labels_from_table
+from vitmed.data.listing import labels_from_table
 from vitmed.data.samples import Sample, Splits, labelled
 from vitmed.data.tables import groups_from_table
 from vitmed.decisions.out_of_distribution import fit_ood_score

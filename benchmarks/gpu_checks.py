@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from vitmed.core.sections import ModelConfig
 
-from vitmed.core.data_config import ModelConfig
 from vitmed.core.load_config import load_config
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample

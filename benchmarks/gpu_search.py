@@ -42,11 +42,11 @@ from medical_sets import SETS, folder_of, split_table
 from PIL import Image, ImageOps
 from torch import Tensor, nn
 from torchvision.models import resnet18
+from vitmed.core.sections import ModelConfig
 
-from vitmed.core.data_config import ModelConfig
 from vitmed.imaging.preprocessing import CONSTANTS
+from vitmed.metrics.kinds.classes import metric_values
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import metric_values
 from vitmed.models.vit import ViT
 
 BATCH, WEIGHT_DECAY, SMOOTHING, WARMUP = 32, 0.05, 0.05, 0.1  # warm-up: share of the steps

@@ -36,12 +36,12 @@ from vitmed.data.samples import Sample, labelled
 from vitmed.decisions.calibration import fit_calibration
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_all
+from vitmed.metrics.areas import weighted_areas
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import softmax
-from vitmed.metrics.ranking import weighted_areas
 from vitmed.models.hardware import pick_precision
 from vitmed.models.vit import ViT
-from vitmed.training.epoch_records import validate
+from vitmed.training.early_stopping import validate
 from vitmed.training.loop import fit
 from vitmed.training.losses import Objective
 from vitmed.training.stream import Control, Stream

@@ -22,8 +22,8 @@ import numpy as np
 from PIL import Image
 from sklearn.model_selection import StratifiedGroupKFold
 from trees import PATIENT, unpack
+from vitmed.core.text_files import csv_text
 
-from vitmed.core.csv_files import csv_text
 from vitmed.core.files import write_text
 from vitmed.data.thread_batches import in_threads
 from vitmed.explanation.robustness import pick_images

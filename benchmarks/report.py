@@ -51,7 +51,7 @@ def noise(path: str) -> Any:
 
 def measure(images: int, classes: int, patients: int, pictures: bool, resamples: int) -> dict[str, Any]:
     """One report, written into a folder that goes again."""
-    from vitmed.core.train_config import EvaluateConfig
+    from vitmed.core.config import EvaluateConfig
     from vitmed.report.analyses import Extra
     from vitmed.report.write import About, Report
 

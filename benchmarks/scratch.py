@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from accuracy import tree
 from trees import PATIENT
+from vitmed.core.sections import DataConfig
 
 from vitmed.core.config import Config
-from vitmed.core.data_config import DataConfig
 from vitmed.core.files import write_json
 from vitmed.core.load_config import load_config
 from vitmed.data.loading import Images
@@ -34,11 +34,11 @@ from vitmed.data.samples import labelled
 from vitmed.data.splits import make_splits
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_all
+from vitmed.metrics.kinds.classes import metric_values
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import metric_values
 from vitmed.models.hardware import pick_precision
 from vitmed.models.vit import ViT
-from vitmed.training.epoch_records import validate
+from vitmed.training.early_stopping import validate
 from vitmed.training.learning import objective_of
 from vitmed.training.loop import fit
 from vitmed.training.stream import Control, Stream

@@ -51,8 +51,8 @@ from sklearn.metrics import (
 )
 from sklearn.model_selection import StratifiedGroupKFold
 from torch import nn
+from vitmed.core.text_files import csv_text
 
-from vitmed.core.csv_files import csv_text
 from vitmed.core.files import read_json_lines, write_text
 from vitmed.core.load_config import load_config, with_values
 from vitmed.core.run_folder import RunFolder

@@ -45,8 +45,9 @@ repeats the run.
 
 def text() -> str:
     """The whole page."""
+    from vitmed.core.sections import DataConfig
+
     from vitmed.core.config import Config, PretrainConfig
-    from vitmed.core.data_config import DataConfig
     from vitmed.core.exclusions import EXCLUSIONS
     from vitmed.imaging.augmentation import POLICIES
     from vitmed.imaging.exact_views import safe_views
@@ -110,7 +111,7 @@ def sections(config: Any, known: dict[str, Any] | None = None, title: str = "## 
 
 def flags(name: str, field: FieldInfo) -> str:
     """`--batch-size`, `-b`, or nothing where a field has no flag."""
-    from vitmed.core.settings import flag_of, spellings
+    from vitmed.core.base_models import flag_of, spellings
 
     flag = flag_of(field)
     words = spellings(flag.name or name, field) if flag else []

@@ -27,7 +27,7 @@ average precision are computed on the logit scale, those of differences on the o
 
 def text() -> str:
     """The whole page."""
-    from vitmed.metrics.methods import DEFINITIONS, METHODS, REFERENCES, TESTS
+    from vitmed.metrics.metric_table import DEFINITIONS, METHODS, REFERENCES, TESTS
     from vitmed.report.methods_text import name_of
 
     numbers = {key: i for i, key in enumerate(REFERENCES, 1)}

@@ -15,7 +15,7 @@ from vitmed.data.splits import make_splits
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import FP32
 from vitmed.models.vit import ViT
-from vitmed.training.epoch_records import validate
+from vitmed.training.early_stopping import validate
 from vitmed.training.learning import objective_of
 from vitmed.training.loop import fit
 from vitmed.training.stream import Control, Stream

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from conftest import COLOURS
 from PIL import Image
+from vitmed.core.sections import DataConfig
 
-from vitmed.core.data_config import DataConfig
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
 

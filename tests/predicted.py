@@ -9,10 +9,9 @@ import warnings
 from collections.abc import Callable
 
 from vitmed.metrics.estimates import Numbers
-from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.classes import evaluate_predictions, metric_values
 from vitmed.metrics.metric_table import PER_CLASS
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import metric_values
 
 
 def rewritten(

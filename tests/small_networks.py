@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitmed.core.data_config import ModelConfig
+from vitmed.core.sections import ModelConfig
+
 from vitmed.models.vit import ViT
 
 

@@ -31,11 +31,10 @@ from typer.main import get_command
 from vitmed import check, evaluate, monitor, probe, train, tune
 from vitmed.cli.commands import APPS
 from vitmed.commands.probe import UNUSED
-from vitmed.core.base_models import Target
+from vitmed.core.base_models import Target, fields_of, flags_of
 from vitmed.core.config import FLAGS, Config, PretrainConfig
 from vitmed.core.errors import EndedByCaller, UsageError, VitmedError
 from vitmed.core.load_config import load_config
-from vitmed.core.settings import fields_of, flags_of
 from vitmed.data.splits import make_splits
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.policy import choose_policy
@@ -47,7 +46,7 @@ from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
-from vitmed.report.rebuild import note_prevalence
+from vitmed.report.evaluate import note_prevalence
 from vitmed.studies.one_run import TrainResult
 from vitmed.training.learning import objective_of
 from vitmed.training.optimiser import parameter_groups

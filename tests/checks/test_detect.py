@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from conftest import draw_image, recording
 from PIL import Image as Picture
+from vitmed.core.sections import DataConfig
 
 from vitmed import check
 from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.commands.check import DataCheck
 from vitmed.core.config import Config
-from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.scan import scan

@@ -18,11 +18,11 @@ import torch
 from conftest import TINY, TINY_SETS, draw_classes, draw_patients, draw_splits, once, recording
 from label_sets import label_set
 from PIL import Image
+from vitmed.core.sections import DataConfig
 
 from vitmed import evaluate, train
 from vitmed.checks.evaluation_images import ImageRequest, foreign_images, leakage
 from vitmed.core.base_models import Target
-from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data import patients, scan
 from vitmed.data.listing import ALL, Listing

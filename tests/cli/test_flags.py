@@ -13,16 +13,16 @@ import yaml
 from conftest import Answer
 from pydantic import Field
 from typer.main import get_command
+from vitmed.core.sections import TrainConfig
 
 from vitmed.cli.app import COMMANDS, app
 from vitmed.cli.commands import APPS
 from vitmed.cli.options import command
+from vitmed.core.base_models import PANELS, Flag, fields_of, flag_of, flags_of, spellings
 from vitmed.core.config import EVALUATE_FLAGS, FLAGS, PRETRAIN_FLAGS, Config, PretrainConfig, RunConfig, read_overrides
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.options import Argument, Fields, Option
-from vitmed.core.settings import PANELS, Flag, fields_of, flag_of, flags_of, spellings
-from vitmed.core.train_config import TrainConfig
 
 RUN = Callable[..., Answer]
 # Every flag of version 0.1.0, which scripts of users name.

@@ -22,12 +22,12 @@ from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, d
 from dicom_files import RAMP, write
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+from vitmed.core.sections import DataConfig
 
 from vitmed import check, train
-from vitmed.checks.problems import PROBLEMS
+from vitmed.checks.detect import PROBLEMS
 from vitmed.commands import check as check_command
 from vitmed.commands.check import DataCheck
-from vitmed.core.data_config import DataConfig
 from vitmed.core.dataset_cards import cards
 from vitmed.core.errors import DataError
 from vitmed.data.image_cache import VERSION, ImageCache

@@ -17,8 +17,8 @@ from scipy import stats
 from vitmed import compare
 from vitmed.commands.compare import Comparison
 from vitmed.core.base_models import Target
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.kinds.classes import compare_classes, compare_predictions
 from vitmed.metrics.kinds.findings import FindingPredictions, compare_each_finding, compare_findings

@@ -90,7 +90,8 @@ def test_a_finished_run_predicts_as_it_evaluated(findings: vitmed.TrainResult) -
 
 
 def test_the_answers_name_findings(findings: vitmed.TrainResult) -> None:
-    from vitmed.inference.answers import answer_cells, predictions_json
+    from vitmed.inference.answers import answer_cells
+    from vitmed.inference.load import predictions_json
 
     predictions = findings.test.predictions
     row = int(np.flatnonzero(predictions.predicted.sum(axis=1) == 2)[0])

@@ -61,7 +61,8 @@ def test_a_number_reads_back_to_the_bit_and_its_report_is_made_again(
 
 
 def test_predict_gives_the_number_with_its_interval(ages: vitmed.TrainResult, root: Path) -> None:
-    from vitmed.inference.answers import answer_cells, predictions_json
+    from vitmed.inference.answers import answer_cells
+    from vitmed.inference.load import predictions_json
 
     tested = ages.test.predictions
     found = vitmed.predict([root / path for path in tested.paths], checkpoint=ages.folder, precision="fp32")

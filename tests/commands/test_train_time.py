@@ -23,8 +23,7 @@ from vitmed.core.errors import Interrupted, UsageError
 from vitmed.core.messages import listening
 from vitmed.training import finetune, loop
 from vitmed.training.plan import forecast as speed
-from vitmed.training.plan.forecast import REPORTING, Forecaster
-from vitmed.training.plan.time_budget import Clock, Contention
+from vitmed.training.plan.time import REPORTING, Clock, Contention, Forecaster
 
 MANY = BARE | {"epochs": 100}  # more than the time is enough for: 24 images, 3 batches an epoch
 

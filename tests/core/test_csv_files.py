@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from vitmed.core.text_files import csv_text, from_cell, rows_of, to_cell
 
-from vitmed.core.csv_files import csv_text, from_cell, rows_of, to_cell
-from vitmed.data.label_tables import labels_from_table
+from vitmed.data.listing import labels_from_table
 from vitmed.data.tables import read_table
 from vitmed.metrics.predictions import Predictions
 

@@ -35,7 +35,7 @@ from vitmed.core import downloads
 from vitmed.core.downloads import is_offline
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
 from vitmed.core.messages import listening
-from vitmed.core.stored_paths import cache_folder
+from vitmed.core.run_folder import cache_folder
 from vitmed.models.weights.catalogue import CATALOGUE, DISTILLED, Entry, fetch, weight_path
 
 RUN = Callable[..., Answer]

@@ -10,7 +10,8 @@ from typer.main import get_command
 
 import vitmed
 from vitmed.cli.commands import APPS
-from vitmed.core.exclusions import EXCLUSIONS, excluded
+from vitmed.core.errors import excluded
+from vitmed.core.exclusions import EXCLUSIONS
 
 ROOT = Path(vitmed.__file__).parent
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from vitmed.core.errors import UsageError
-from vitmed.core.process import Shard, read_shard
+from vitmed.metrics.predictions_files import Shard, read_shard
 
 
 @pytest.mark.parametrize(("images", "count"), [(10, 3), (3, 8), (0, 2), (1, 1), (100_000_000, 7)])

@@ -15,7 +15,7 @@ from vitmed import evaluate, train
 from vitmed.core import stored_paths
 from vitmed.core.errors import DataError
 from vitmed.core.load_config import load_config
-from vitmed.core.stored_paths import find_path, project_path, store_path
+from vitmed.core.run_folder import find_path, project_path, store_path
 from vitmed.inference.checkpoint import load_checkpoint
 
 

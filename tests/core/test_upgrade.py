@@ -10,10 +10,9 @@ from conftest import Answer
 
 from vitmed.core import upgrade
 from vitmed.core.base_models import Target
-from vitmed.core.config import evaluate_config
+from vitmed.core.config import EvaluateConfig, evaluate_config
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import build_config, load_config
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.roc import FixedRates
 
 RUN = Callable[..., Answer]

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from vitmed.core.text_files import MOST_BYTES, YamlError, parse_yaml
 
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
-from vitmed.core.yaml_files import MOST_BYTES, YamlError, parse_yaml
 
 LAUGHS = "\n".join(
     [

@@ -19,7 +19,7 @@ import pytest
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data import archives
-from vitmed.data.archives import new_folder, unpack
+from vitmed.data.convert import new_folder, unpack
 
 FILES = {
     "set/a/1.png": b"one" * 1000,

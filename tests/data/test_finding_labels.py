@@ -11,7 +11,7 @@ from label_sets import by_path, label_set, split
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError, UsageError
-from vitmed.data.finding_labels import finding_strata
+from vitmed.data.label_kinds import finding_strata
 from vitmed.data.samples import Splits
 
 YES, NO = (1.0,), (0.0,)

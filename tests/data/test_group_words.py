@@ -6,17 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from vitmed.core.sections import DataConfig
 
-from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.data.patient_names import group_word, known_by_column
 from vitmed.data.patients import describe_patients, patient_notes
 from vitmed.data.splits import make_splits
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
+from vitmed.report.chapters import limitations
 from vitmed.report.headline import headline
 from vitmed.report.model_card import model_card
-from vitmed.report.page import limitations
 from vitmed.report.participant_flow import flow_of
 from vitmed.report.results import Origin, Results
 

@@ -20,9 +20,9 @@ import torch
 from checkpoints import save
 from conftest import COLOURS, TINY, TINY_SETS, Answer, Recorder, draw_image, draw_splits, listing, recording
 from PIL import Image
+from vitmed.core.sections import DataConfig
 
 import vitmed
-from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.data import image_cache, read_images
 from vitmed.data.image_cache import ImageCache, Squares, pixel_folder

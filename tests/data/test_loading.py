@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import Recorder, draw_classes
+from vitmed.core.sections import DataConfig
 
-from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.data import loading
 from vitmed.data.loading import (
@@ -23,10 +23,10 @@ from vitmed.data.loading import (
     UnusableFiles,
     pick_place,
     pick_workers,
+    read_all,
     seed_of,
     train_loader,
 )
-from vitmed.data.read_images import read_all
 from vitmed.data.samples import Sample
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.batch_augmentation import BatchAugmenter

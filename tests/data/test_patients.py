@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import Recorder
+from vitmed.core.sections import DataConfig
 
-from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import UsageError
 from vitmed.data import patients
 from vitmed.data.patients import compile_group, groups_of

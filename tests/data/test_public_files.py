@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 from torchvision import datasets as reference
+from vitmed.core.sections import DataConfig
 
 from vitmed.commands.data import import_dataset
-from vitmed.core.data_config import DataConfig
 from vitmed.core.dataset_cards import cards
 from vitmed.core.errors import DataError
 from vitmed.data import public_files

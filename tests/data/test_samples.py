@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from vitmed.core.sections import DataConfig
 
 from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
-from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import UsageError
 from vitmed.data import loading
 from vitmed.data.label_kinds import Asked, number_in

@@ -21,7 +21,7 @@ from conftest import TINY, TINY_SETS, draw_classes, draw_nothing, draw_splits
 from PIL import Image
 
 import vitmed
-from vitmed.core.stored_paths import cache_folder
+from vitmed.core.run_folder import cache_folder
 from vitmed.data import image_cache
 from vitmed.data import scan as scanning
 from vitmed.data.image_cache import ImageCache
@@ -136,8 +136,9 @@ def test_the_check_does_not_depend_on_an_earlier_training(tmp_path: Path, decode
         Image.open(file).resize((640, 640)).save(file.with_suffix(".jpg"))
         file.unlink()
     names = sorted(path.relative_to(data).as_posix() for path in data.rglob("*.jpg"))
-    from vitmed.core.data_config import DataConfig
-    from vitmed.data.read_images import read_splits
+    from vitmed.core.sections import DataConfig
+
+    from vitmed.data.loading import read_splits
     from vitmed.data.samples import Sample, Splits
     from vitmed.imaging.preprocessing import Preprocessing
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Trained, listing
+from vitmed.core.sections import DataConfig
 
-from vitmed.core.data_config import DataConfig
 from vitmed.core.dataset_cards import cards
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import load_config

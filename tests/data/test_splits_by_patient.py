@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from dicom_files import RAMP, write
 from sklearn.model_selection import StratifiedGroupKFold
+from vitmed.core.sections import DataConfig
 
-from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import build_config
 from vitmed.data.folders import image_names

@@ -18,7 +18,8 @@ from sklearn.preprocessing import StandardScaler
 
 from vitmed.checks.duplicates import near_pairs
 from vitmed.data import synthetic_chests
-from vitmed.data.synthetic_chests import FINDINGS, HEARTS, SHARES, TABLE, draw_chests
+from vitmed.data.synthetic import FINDINGS, SHARES, draw_chests
+from vitmed.data.synthetic_chests import HEARTS, TABLE
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.raw_image import ImageHeader
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, norm, ttest_1samp
 
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, Trial, fit_calibration, why_chosen
 from vitmed.decisions.reliability import _Binned, _line, bin_edges, log_odds, report_calibration
 from vitmed.metrics.bootstrap import Bootstrap

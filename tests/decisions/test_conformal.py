@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, t
 
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.conformal import fit_sets, least_score, prediction_sets, report_sets
 from vitmed.decisions.selective_prediction import (
     Abstention,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.policy import FindingPolicy, choose_policy
 from vitmed.metrics.kinds.findings import FindingPredictions
 

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from vitmed.core.train_config import EvaluateConfig
-from vitmed.decisions.folds import (
+from vitmed.core.config import EvaluateConfig
+from vitmed.decisions.evaluation_folder import (
     Fold,
     Folds,
     FoldsAuroc,
     by_fold,
     fold_notes,
     folds_of_classes,
-    known_values,
     numbered,
     spread_of,
     undefined_notes,
 )
+from vitmed.decisions.folds import known_values
 from vitmed.decisions.policy import ClassPolicy, choose_policy
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions

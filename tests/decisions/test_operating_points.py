@@ -10,12 +10,19 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from vitmed.core.config import EvaluateConfig, read_cost
 from vitmed.core.errors import UsageError
-from vitmed.core.train_config import EvaluateConfig, read_cost
 from vitmed.decisions.calibration import Calibration
-from vitmed.decisions.folds import Fold, Folds, by_fold
-from vitmed.decisions.operating_points import Counts, PolicyPoint, PolicyPoints, apply_point, asked_point, choose_points
-from vitmed.decisions.operating_results import report_fold_points, report_points
+from vitmed.decisions.evaluation_folder import Fold, Folds, by_fold, report_fold_points
+from vitmed.decisions.operating_points import (
+    Counts,
+    PolicyPoint,
+    PolicyPoints,
+    apply_point,
+    asked_point,
+    choose_points,
+    report_points,
+)
 from vitmed.metrics.clinical_utility import (
     AtPrevalence,
     decision_curve,

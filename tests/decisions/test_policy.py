@@ -20,11 +20,10 @@ from reports import write_report
 from scipy.special import softmax
 
 from vitmed import evaluate, predict, train
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import CheckpointError, UsageError
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.conformal import report_sets
-from vitmed.decisions.operating_points import asked_point
-from vitmed.decisions.operating_results import report_points
+from vitmed.decisions.operating_points import asked_point, report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
 from vitmed.decisions.policy import (
     ClassPolicy,
@@ -37,7 +36,7 @@ from vitmed.decisions.policy import (
 )
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.rebuild import note_prevalence
+from vitmed.report.evaluate import note_prevalence
 
 
 @pytest.fixture(scope="session")

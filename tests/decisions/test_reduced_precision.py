@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitmed.core.base_models import Target
-from vitmed.decisions.reduced_precision import ReducedPrecision, compare_precision
+from vitmed.decisions.policy import ReducedPrecision, compare_precision
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from vitmed.core.base_models import Target
-from vitmed.decisions.targets import TARGETS
-from vitmed.decisions.watched import watch_classes, watch_findings, watch_number
+from vitmed.decisions.targets import TARGETS, watch_classes, watch_findings, watch_number
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions

@@ -16,9 +16,9 @@ import yaml
 from conftest import Answer, Trained, recording
 from PIL import Image
 from safetensors import safe_open
+from vitmed.core.sections import ModelConfig
 
 import vitmed as package
-from vitmed.core.data_config import ModelConfig
 from vitmed.core.errors import GateError, UsageError
 from vitmed.deploy import export_weights
 from vitmed.deploy.weight_forms import FORMS

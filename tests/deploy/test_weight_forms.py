@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from vitmed.core.sections import ModelConfig
 
-from vitmed.core.data_config import ModelConfig
 from vitmed.deploy.weight_forms import FORMS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT

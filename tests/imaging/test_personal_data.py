@@ -11,7 +11,7 @@ from dicom_files import write
 from PIL import ExifTags, Image
 from PIL.PngImagePlugin import PngInfo
 
-from vitmed.imaging.personal_data import looks_like_a_person, personal_fields
+from vitmed.imaging.file_record import looks_like_a_person, personal_fields
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from vitmed import evaluate, merge, predict, predict_shard, train
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.run_folder import RunFolder
 from vitmed.decisions.evaluation_folder import find_evaluation
-from vitmed.decisions.reduced_precision import ReducedPrecision
+from vitmed.decisions.policy import ReducedPrecision
 from vitmed.inference import torch_network as module
 from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint
+from vitmed.inference.predict import TorchNetwork, choose_precision
 from vitmed.inference.saved_model import Outputs
-from vitmed.inference.torch_network import TorchNetwork, choose_precision
 from vitmed.models.hardware import Precision
 from vitmed.training import fit_policy
 

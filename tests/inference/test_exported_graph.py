@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from vitmed.core.base_models import Target
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.out_of_distribution import fit_ood_score
 from vitmed.decisions.policy import choose_policy
 from vitmed.inference.exported_graph import OodScoreGraph, decisions_of

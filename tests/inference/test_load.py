@@ -17,8 +17,7 @@ from vitmed.cli.terminal import print_predictions
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.deploy.http.content import ImageAnswer
 from vitmed.deploy.structured_report import groups_of
-from vitmed.inference.answers import predictions_json
-from vitmed.inference.load import Model
+from vitmed.inference.load import Model, predictions_json
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import BLANK
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.inference.pillow_resize import PillowResize
+from vitmed.inference.exported_graph import PillowResize
 
 SIZES = ((32, 32), (90, 131), (40, 300), (25, 21), (64, 17), (301, 12))  # (height, width), smaller and larger than 32
 LIMITS = {"nearest": 0, "bilinear": 1, "bicubic": 5, "lanczos": 5}  # grey levels; the last two can overshoot

@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.areas import area_spread, class_areas, newcombe_area
+from vitmed.metrics.areas import area_spread, class_areas, newcombe_area, weighted_areas
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.estimates import ImagesPerPatient
 from vitmed.metrics.intervals import (
@@ -26,7 +26,6 @@ from vitmed.metrics.intervals import (
 )
 from vitmed.metrics.kinds.classes import PreparedPredictions, bootstrap, evaluate_predictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.ranking import weighted_areas
 from vitmed.metrics.scoring import Scorer
 
 

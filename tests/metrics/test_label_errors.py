@@ -6,8 +6,8 @@ import io
 import numpy as np
 import pytest
 
+from vitmed.metrics.confusions import HEADER, LabelErrors, class_thresholds, find_suspects, issues_csv, label_errors
 from vitmed.metrics.kinds.classes import evaluate_predictions
-from vitmed.metrics.label_errors import HEADER, LabelErrors, class_thresholds, find_suspects, issues_csv, label_errors
 from vitmed.metrics.predictions import Predictions
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitmed.metrics.methods import DEFINITIONS, METHODS, REFERENCES, TESTS
+from vitmed.metrics.metric_table import DEFINITIONS, METHODS, REFERENCES, TESTS
 
 
 def test_every_reference_is_used_and_exists() -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, Numbers, learnt_nothing, missing_interval_note
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.findings import FindingPredictions, evaluate_findings
-from vitmed.metrics.notes import FEW_GROUPS, FEW_IMAGES, learnt_nothing, missing_interval_note
 from vitmed.metrics.predictions import Predictions
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vitmed.metrics.per_patient import outside, per_patient, shares
+from vitmed.metrics.patient_level import outside, per_patient, shares
 from vitmed.metrics.predictions import Predictions
 
 

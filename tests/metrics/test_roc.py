@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 from scipy.stats import binomtest, t
 from sklearn.metrics import roc_curve
 
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.bootstrap import bootstrap_weights
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.roc import GRID, LEVELS, fixed_rates

@@ -18,7 +18,7 @@ from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.sample_size import area_error, in_words, smallest
-from vitmed.report.page import more_images
+from vitmed.report.chapters import more_images
 from vitmed.report.results import Results
 
 

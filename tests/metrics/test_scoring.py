@@ -10,12 +10,18 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from vitmed.core.errors import DataError
+from vitmed.metrics.areas import threshold_counts
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
-from vitmed.metrics.kinds.classes import PreparedPredictions, bootstrap, compare_predictions, evaluate_predictions
+from vitmed.metrics.kinds.classes import (
+    PreparedPredictions,
+    bootstrap,
+    compare_predictions,
+    evaluate_predictions,
+    metric_values,
+)
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
 from vitmed.metrics.predictions import Predictions, group_index, positive_class
-from vitmed.metrics.ranking import threshold_counts
-from vitmed.metrics.scoring import Scorer, metric_values
+from vitmed.metrics.scoring import Scorer
 
 
 def draw(classes: int, size: int = 300, seed: int = 0, ties: bool = True, groups: int | None = None) -> Predictions:

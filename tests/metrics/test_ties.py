@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vitmed.core.train_config import EvaluateConfig
-from vitmed.decisions.operating_points import choose_points
-from vitmed.decisions.operating_results import report_points
+from vitmed.core.config import EvaluateConfig
+from vitmed.decisions.operating_points import choose_points, report_points
 from vitmed.metrics.clinical_utility import decision_curve
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions

@@ -7,8 +7,8 @@ import os
 import numpy as np
 import pytest
 import torch
+from vitmed.core.sections import ModelConfig
 
-from vitmed.core.data_config import ModelConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.process import cores
 from vitmed.imaging.preprocessing import Preprocessing

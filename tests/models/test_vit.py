@@ -11,8 +11,8 @@ import torch
 from small_networks import small_vit
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
+from vitmed.core.sections import ModelConfig
 
-from vitmed.core.data_config import ModelConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
 from vitmed.models.sizes import SIZES

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vitmed.checks.data_check import COUNTS
-from vitmed.decisions.operating_results import OperatingPoints
+from vitmed.decisions.operating_points import OperatingPoints
 from vitmed.decisions.reliability import CalibrationReport
 from vitmed.explanation.results import Robustness
 from vitmed.metrics.clinical_utility import DecisionCurve
@@ -15,9 +15,8 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum, Subgroups
-from vitmed.report.chapters import SECTIONS
+from vitmed.report.chapters import SECTIONS, limitations
 from vitmed.report.checklists import checklists, content
-from vitmed.report.page import limitations
 from vitmed.report.results import Characteristic, EvaluatedImages, Flow, Results, Seen, Value
 
 

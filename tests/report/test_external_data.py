@@ -13,9 +13,10 @@ from vitmed import evaluate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
-from vitmed.report.external_data import Beside, compare_with_own_test
+from vitmed.report.analyses import compare_with_own_test
 from vitmed.report.plots.comparisons import beside_own_test
 from vitmed.report.plots.drawing import png
+from vitmed.report.results import Beside
 
 
 def of(found: int, positives: int, kept: int, negatives: int, scores: np.ndarray | None = None) -> Predictions:

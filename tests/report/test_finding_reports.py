@@ -13,7 +13,7 @@ from reports import write_report
 from scipy.stats import binomtest
 
 from vitmed.core.base_models import UNKNOWN
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.kinds.findings import FindingPredictions, evaluate_findings
 from vitmed.report import write
 from vitmed.report.chapters import MAIN, MANY, Plot

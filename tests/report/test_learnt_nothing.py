@@ -10,7 +10,7 @@ from conftest import Trained, recording
 from reports import write_report
 
 from vitmed.core.base_models import Target
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions

@@ -16,11 +16,10 @@ import pytest
 from pydantic import BaseModel
 from reports import write_report
 
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
-from vitmed.metrics.methods import METHODS, REFERENCES, TESTS
-from vitmed.metrics.metric_table import TITLES
+from vitmed.metrics.metric_table import METHODS, REFERENCES, TESTS, TITLES
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.methods_text import KEYED, NAMES, PARTS, SAME, methods_text
 from vitmed.report.results import Results

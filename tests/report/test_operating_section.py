@@ -11,7 +11,7 @@ import pytest
 from conftest import recording
 from reports import write_report
 
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.results import Results

@@ -14,7 +14,7 @@ from browser import PROGRAM, Page, browser
 from reports import write_report
 from sklearn.metrics import confusion_matrix
 
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.predictions import Predictions
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium, Chrome or Edge is installed")

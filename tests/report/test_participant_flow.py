@@ -14,10 +14,9 @@ from vitmed.data.samples import Sample, Splits
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report import participant_flow
-from vitmed.report.page import render
-from vitmed.report.participant_flow import characteristics, flow_of
+from vitmed.report.chapters import render
+from vitmed.report.participant_flow import characteristics, flow, flow_of
 from vitmed.report.plots.drawing import png
-from vitmed.report.plots.participant_flow import flow
 from vitmed.report.results import EvaluatedImages, Results
 
 

@@ -8,16 +8,16 @@ import pytest
 from figures import is_png, texts
 from matplotlib.figure import Figure
 
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import CLASS_ANALYSES, Material
 from vitmed.report.chapters import PLOTS
 from vitmed.report.plots import drawing, pictures
-from vitmed.report.plots.classification import confusion_matrix, precision_recall, roc
 from vitmed.report.plots.curves import drawn_curves, training_curves
 from vitmed.report.plots.drawing import drawn, path_label, text_alternative
+from vitmed.report.plots.kinds import confusion_matrix, precision_recall, roc
 from vitmed.report.plots.pictures import contact_sheet, errors, grid
 from vitmed.report.results import Results
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import yaml
 from reports import write_report
+from vitmed.report.blocks import to_markdown
 
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.metric_table import METRICS, PER_CLASS, TITLES
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
-from vitmed.report.markdown import to_markdown
 from vitmed.report.model_card import HUB, model_card
 from vitmed.report.templates import in_percent
 

@@ -12,13 +12,13 @@ import pytest
 from reports import write_report
 
 from vitmed.core.base_models import Target
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted, format_probability, listed
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.policy import count_answers
+from vitmed.metrics.estimates import learnt_nothing
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
-from vitmed.metrics.notes import learnt_nothing
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import headline
 from vitmed.report.headline import verdict as line_of

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix, precision_score
 
-from vitmed.decisions.operating_points import TITLES
-from vitmed.decisions.operating_results import OperatingPoint, OperatingPoints
+from vitmed.decisions.operating_points import TITLES, OperatingPoint, OperatingPoints
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.slider import CLASSES, ROWS, Curve, at, rows, slider_data
 

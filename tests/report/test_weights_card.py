@@ -10,7 +10,7 @@ import torch
 import yaml
 from conftest import Trained
 
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.policy import choose_policy
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint

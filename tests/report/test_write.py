@@ -15,8 +15,8 @@ from conftest import draw_only
 from PIL import Image
 from reports import write_report
 
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.chapters import PLOTS

@@ -24,13 +24,12 @@ from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.folders import image_names
-from vitmed.decisions.evaluation_folder import read_evaluation
-from vitmed.decisions.folds import Fold, Folds, undefined_notes
+from vitmed.decisions.evaluation_folder import Fold, Folds, read_evaluation, undefined_notes
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.kinds.classes import metric_values
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import metric_values
 from vitmed.report.plots import participant_flow
 from vitmed.report.results import Results
 from vitmed.studies.folds import by_name

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from vitmed.core.load_config import load_config
-from vitmed.training.failure_detection import WINDOW, chance_loss, not_finite, stuck
+from vitmed.training.early_stopping import WINDOW, chance_loss, stuck
+from vitmed.training.loop import not_finite
 
 EPOCHS = 30
 

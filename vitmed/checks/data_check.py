@@ -12,22 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.checks.detect import Copies, Image, decoded_with_labels, run_checks
+from vitmed.checks.detect import Copies, Image, Problem, decoded_with_labels, in_order, make, run_checks
 from vitmed.checks.folder_contents import FolderContents, folder_problems, named_in_table, read_contents
-from vitmed.checks.problems import Problem, in_order, make
 from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
 from vitmed.core.base_models import CLASSES
 from vitmed.core.config import Config
-from vitmed.core.data_config import DataConfig
 from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_folder
+from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted, counted_doing
 from vitmed.data.folders import SPLITS, image_names, import_fix
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import Asked, Read
-from vitmed.data.label_tables import labels_from_table
+from vitmed.data.listing import labels_from_table
 from vitmed.data.patient_names import Guess
 from vitmed.data.patients import find_patients, groups_of, suggest_groups
 from vitmed.data.samples import Splits

@@ -14,26 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from vitmed.checks.duplicates import exact_groups, near_pairs
-from vitmed.checks.problems import (
-    BY_CHANCE,
-    CERTAIN,
-    FEW_IMAGES,
-    FEW_PATIENTS,
-    SMALL_CLASS,
-    THIN,
-    TINY,
-    TOLD,
-    Problem,
-    make,
-)
+from vitmed.checks.problems import CERTAIN, TOLD
 from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
 from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
 from vitmed.core.messages import bar
 from vitmed.core.text import counted, listed
 from vitmed.data.folders import SPLITS
 from vitmed.data.patient_names import AS_ORIGINALS, group_word
-from vitmed.imaging.file_record import FileRecord
-from vitmed.imaging.personal_data import looks_like_a_person
+from vitmed.imaging.file_record import FileRecord, looks_like_a_person
 from vitmed.metrics.intervals import wilson
 
 COPIES = {"two_labels": "under two labels", "copies_across_splits": "in two splits", "copies": "with one label"}

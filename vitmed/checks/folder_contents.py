@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.checks.problems import SMALL_CLASS, Problem, make
+from vitmed.checks.detect import SMALL_CLASS, Problem, make
 from vitmed.core.text import counted, listed
 from vitmed.data.folders import SPLITS, list_folder, split_of
 from vitmed.data.label_kinds import Read
-from vitmed.data.label_tables import Labels
+from vitmed.data.listing import Labels
 
 
 class Place(NamedTuple):

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from vitmed.imaging.file_record import FileRecord
+from vitmed.metrics.areas import rank_auroc
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.predictions import group_index
-from vitmed.metrics.ranking import rank_auroc
 
 FOLDS = 5
 LEAST = 10  # images; smaller classes are left out

@@ -33,7 +33,7 @@ from vitmed.cli.terminal import (
     refuse_unread,
     train_json,
 )
-from vitmed.core.exclusions import excluded
+from vitmed.core.errors import excluded
 from vitmed.core.messages import say, warn
 from vitmed.core.options import Devices, Option
 
@@ -278,8 +278,8 @@ def predict(
         return
     from vitmed.commands.predict import find_checkpoint_and_check
     from vitmed.core.files import write_bytes, write_text
-    from vitmed.inference.answers import predictions_json
-    from vitmed.inference.predict_files import preprocessing_of
+    from vitmed.inference.load import predictions_json
+    from vitmed.inference.open_model import preprocessing_of
 
     place = (options.pop("checkpoint", None), options.pop("runs", "runs"))
     saved = find_checkpoint_and_check(csv, plot, options["images"], *place, force)
@@ -315,7 +315,7 @@ def merge(as_json: AsJson = False, **options: Any) -> None:
 
 def explain(as_json: AsJson = False, **options: Any) -> None:
     """Draw where the network looked, and report what the test of such maps found."""
-    from vitmed.explanation.explain import explanation_json
+    from vitmed.explanation.attention import explanation_json
 
     result = vitmed.explain(**options)
     if as_json:

@@ -17,10 +17,10 @@ from typer.core import TyperCommand
 import vitmed
 from vitmed.cli.terminal import TYPER, Terminal
 from vitmed.core import options
+from vitmed.core.base_models import PANELS, fields_of, flag_of, spellings
 from vitmed.core.config import FLAGS, Config, RunConfig
 from vitmed.core.messages import listening
 from vitmed.core.options import FIRST, LAST, Argument, Fields, Option
-from vitmed.core.settings import PANELS, fields_of, flag_of, spellings
 
 FEW = 16  # up to this number of options need no panels
 KEYWORD = inspect.Parameter.KEYWORD_ONLY

@@ -204,7 +204,8 @@ def styled(text: str, style: str) -> Text:
 
 def print_predictions(predictions: Any, top_k: int) -> None:
     """Print a row for each image with its class, probability and runners-up; then those that could not be read."""
-    from vitmed.inference.answers import answer_cells, answer_columns
+    from vitmed.inference.answers import answer_cells
+    from vitmed.inference.load import answer_columns
     from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, SET
 
     extra = [name for name in (SET, ANSWER) if name in predictions.columns]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from vitmed.core.errors import CheckpointError, Interrupted
-from vitmed.core.exclusions import excluded
+from vitmed.core.errors import CheckpointError, Interrupted, excluded
 from vitmed.core.files import json_of, write_json
 from vitmed.core.options import ConfigFile, Data, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
 from vitmed.core.run_folder import RunFolder, run_lock

@@ -7,8 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
-from vitmed.core.errors import UsageError
-from vitmed.core.exclusions import excluded
+from vitmed.core.errors import UsageError, excluded
 from vitmed.core.options import FIRST, Argument, Force, Option
 from vitmed.core.places import new_file
 from vitmed.core.text import listed

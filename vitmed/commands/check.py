@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.checks.data_check import check_data
-from vitmed.checks.problems import Problem
+from vitmed.checks.detect import Problem
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError
 from vitmed.core.files import free_name, whole_folder

@@ -12,10 +12,9 @@ from vitmed.core.errors import DataError
 from vitmed.core.messages import say, warn
 from vitmed.core.options import Argument, NewDataFolder, Offline, Option
 from vitmed.core.places import refuse_file, refuse_inside
-from vitmed.core.stored_paths import cache_folder
+from vitmed.core.run_folder import cache_folder
 from vitmed.core.text import counted
-from vitmed.data.archives import check_new, new_folder
-from vitmed.data.convert import GROUPS, KINDS, convert, labels_flag, pick_classes, write_groups
+from vitmed.data.convert import GROUPS, KINDS, check_new, convert, labels_flag, new_folder, pick_classes, write_groups
 from vitmed.data.folders import image_files, refuse_among_classes
 from vitmed.models.weights.catalogue import CATALOGUE, entry_of, fetch, weight_path
 

@@ -11,8 +11,8 @@ from vitmed.core.messages import bar, say
 from vitmed.core.options import Gates, Option
 from vitmed.core.places import refuse_file
 from vitmed.data.folders import refuse_among_classes
-from vitmed.data.synthetic import draw_cells
-from vitmed.data.synthetic_chests import HEARTS, TABLE, draw_chests
+from vitmed.data.synthetic import draw_cells, draw_chests
+from vitmed.data.synthetic_chests import HEARTS, TABLE
 from vitmed.studies.one_run import TrainResult
 
 TABLES = {"findings": TABLE, "number": HEARTS}  # of the chests

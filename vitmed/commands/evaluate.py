@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from vitmed.checks.evaluation_images import ImageRequest, choose_samples
 from vitmed.core.config import EVALUATE_FLAGS, Config
-from vitmed.core.errors import unknown_key
-from vitmed.core.exclusions import excluded
+from vitmed.core.errors import excluded, unknown_key
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.options import FIRST, PRECISION, AllowLeakage, Argument, Fields, Gates, LabelledData, Option, Split
 from vitmed.core.places import output_folder
@@ -21,11 +20,17 @@ from vitmed.decisions.policy import notes_of
 from vitmed.inference.open_model import open_model, open_network, policy_for
 from vitmed.inference.saved_model import check_precision
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.evaluate import ModelOnImages, data_notes, evaluate_settings, report_images, score_other_images
+from vitmed.report.evaluate import (
+    ModelOnImages,
+    data_notes,
+    describe_images,
+    evaluate_settings,
+    rebuild,
+    report_images,
+    score_other_images,
+)
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import write_card
-from vitmed.report.rebuild import rebuild
-from vitmed.report.run_description import describe_images
 
 
 def evaluate(

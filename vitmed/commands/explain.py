@@ -16,14 +16,12 @@ from vitmed.core.messages import bar, say
 from vitmed.core.options import CHECKPOINT, Images, Option, Runs
 from vitmed.core.places import output_folder
 from vitmed.core.text import counted
-from vitmed.explanation.attention import METHODS
-from vitmed.explanation.explain import Explanation, explain_predictions, explanation_json, picture_name
+from vitmed.explanation.attention import METHODS, Explanation, explain_predictions, explanation_json, picture_name
 from vitmed.explanation.results import TITLES, UNCHECKED, Maps, known_verdicts
 from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
-from vitmed.inference.open_model import find_checkpoint
-from vitmed.inference.predict_files import find_named, list_images, open_files
+from vitmed.inference.open_model import find_checkpoint, find_named, list_images, open_files
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import attention_maps as draw
 

@@ -12,7 +12,7 @@ from vitmed.core.messages import say, warn
 from vitmed.core.options import FIRST, Argument, Option
 from vitmed.core.places import output_folder
 from vitmed.deploy.monitor import check_weights, in_order, read_reference, watch, write_monitoring
-from vitmed.metrics.monitoring import Monitoring
+from vitmed.metrics.control_charts import Monitoring
 from vitmed.metrics.predictions_csv import read_table
 
 

@@ -10,8 +10,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.messages import bar
 from vitmed.core.options import CHECKPOINT, Images, Precision, Runs
 from vitmed.core.places import new_file
-from vitmed.inference.open_model import find_checkpoint
-from vitmed.inference.predict_files import find_named, list_images, open_files
+from vitmed.inference.open_model import find_checkpoint, find_named, list_images, open_files
 from vitmed.inference.saved_model import SavedModel, check_precision
 from vitmed.metrics.predictions import Predictions
 

@@ -8,16 +8,22 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from vitmed.core.csv_files import from_cell
-from vitmed.core.errors import UsageError
-from vitmed.core.exclusions import excluded
+from vitmed.core.errors import UsageError, excluded
 from vitmed.core.files import make_folder, remove_abandoned
 from vitmed.core.messages import bar, say
 from vitmed.core.options import CHECKPOINT, Images, Option, Precision, Runs
 from vitmed.core.places import refuse_file, refuse_inside
-from vitmed.core.process import AUTO, read_shard
 from vitmed.core.text import counted
-from vitmed.metrics.predictions_files import ERROR, WrittenPredictions, check_pyarrow, read_part, write_part
+from vitmed.core.text_files import from_cell
+from vitmed.metrics.predictions_files import (
+    AUTO,
+    ERROR,
+    WrittenPredictions,
+    check_pyarrow,
+    read_part,
+    read_shard,
+    write_part,
+)
 
 if TYPE_CHECKING:
     from vitmed.inference.saved_model import SavedModel
@@ -56,8 +62,7 @@ def predict_shard(
         UsageError: no such shard, or a part of it that is of another checkpoint or list of images.
     """
     # Here, since merge needs no torch.
-    from vitmed.inference.open_model import find_checkpoint
-    from vitmed.inference.predict_files import find_named, list_images, open_files
+    from vitmed.inference.open_model import find_checkpoint, find_named, list_images, open_files
     from vitmed.inference.saved_model import check_precision
 
     if output is None:

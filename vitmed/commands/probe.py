@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.commands.train import train
-from vitmed.core.config import FLAGS, PROBE_FLAGS, Config, read_overrides
-from vitmed.core.csv_files import csv_text
-from vitmed.core.errors import UsageError
-from vitmed.core.exclusions import excluded
+from vitmed.core.config import FLAGS, PROBE_FLAGS, Config, EvaluateConfig, read_overrides
+from vitmed.core.errors import UsageError, excluded
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import check_names, load_config, store_paths, with_values
 from vitmed.core.messages import say, warn
 from vitmed.core.options import ConfigFile, Data, Fields, Gates, Offline, RunName, RunsFolder, Sets
 from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.text_files import csv_text
 from vitmed.decisions.policy import CHOOSING
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.metrics.metric_table import METRICS

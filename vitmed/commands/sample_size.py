@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from vitmed.core.errors import UsageError, unknown_key
-from vitmed.core.exclusions import excluded
+from vitmed.core.errors import UsageError, excluded, unknown_key
 from vitmed.core.options import Argument, Option
 from vitmed.metrics.sample_size import MOST, NUMBERS, Design, Goal, NeededSample, needed_sample
 

@@ -6,14 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from vitmed.core.errors import UsageError
-from vitmed.core.exclusions import excluded
+from vitmed.core.errors import UsageError, excluded
 from vitmed.core.messages import listener, say, warn
 from vitmed.core.options import HTTP, Argument, Option, Precision
 from vitmed.core.process import stop_signals
 from vitmed.inference.load import load
-from vitmed.inference.open_model import open_model
-from vitmed.inference.predict_files import RAW, preprocessing_of
+from vitmed.inference.open_model import RAW, open_model, preprocessing_of
 
 FIX = "pip install 'vitmed[serve]'"
 

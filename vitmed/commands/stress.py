@@ -15,9 +15,9 @@ from vitmed.core.places import output_folder
 from vitmed.explanation.results import Robustness
 from vitmed.explanation.robustness import FOLDER, NUMBERS, StressRequest, stress_images
 from vitmed.inference.open_model import open_model
+from vitmed.report.evaluate import describe_images
 from vitmed.report.plots.curves import stress_curves, stress_samples
 from vitmed.report.plots.drawing import png
-from vitmed.report.run_description import describe_images
 
 CURVES, SAMPLES = "stress.png", "stress_samples.png"
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.config import FLAGS, read_overrides
-from vitmed.core.errors import CheckpointError, UsageError
-from vitmed.core.exclusions import excluded
+from vitmed.core.errors import CheckpointError, UsageError, excluded
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import Mute, listener, listening, say
 from vitmed.core.options import ConfigFile, Data, Gates, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
@@ -18,7 +17,7 @@ from vitmed.core.text import duration_text, file_name
 from vitmed.report.headline import check_gates, parse_gates
 from vitmed.studies.folds import CrossValidation, train_folds
 from vitmed.studies.one_run import RESUMABLE, OneRun, TrainResult, default_name
-from vitmed.training.plan.time_budget import Clock
+from vitmed.training.plan.time import Clock
 from vitmed.training.processes import Ranks
 from vitmed.training.run import EachEpoch, folder_to_resume
 from vitmed.training.trackers import check_trackers

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from vitmed.core.config import FLAGS, TUNE_FLAGS, Config, read_overrides
-from vitmed.core.errors import UsageError
-from vitmed.core.exclusions import excluded
+from vitmed.core.errors import UsageError, excluded
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import listener
 from vitmed.core.options import (
@@ -33,7 +32,7 @@ from vitmed.studies.one_run import default_name
 from vitmed.studies.search import Search, TuneResult
 from vitmed.studies.search_plan import new_study, plan_study, read_space, resumed_study
 from vitmed.studies.study import conduct
-from vitmed.training.plan.time_budget import Clock
+from vitmed.training.plan.time import Clock
 
 
 def tune(

@@ -13,18 +13,9 @@ from typing import Any
 
 from pydantic import ValidationError, field_validator, model_validator
 
-from vitmed.core.data_config import DataConfig, ModelConfig, PretrainDataConfig
+from vitmed.core.base_models import Section, flags_of
 from vitmed.core.errors import UsageError
-from vitmed.core.settings import Section, flags_of
-from vitmed.core.train_config import (
-    SHARES,
-    AugmentConfig,
-    EvaluateConfig,
-    MaeConfig,
-    PretrainAugmentConfig,
-    PretrainTrainConfig,
-    TrainConfig,
-)
+from vitmed.core.sections import AugmentConfig, DataConfig, ModelConfig, TrainConfig
 from vitmed.core.upgrade import gone, without_gone
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import field_validator
 
-from vitmed.core.settings import Flag, Section, names_in, setting, share
+from vitmed.core.base_models import Flag, Section, names_in, setting, share
 
 GROUP_WORDS = ("names", "dicom")  # values of data.groups that are not a table
 

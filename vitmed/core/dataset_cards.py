@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from vitmed.core.downloads import Source
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.messages import say, warn
-from vitmed.core.yaml_files import YamlError, packaged, read_yaml
+from vitmed.core.text_files import YamlError, packaged, read_yaml
 
 
 class _Strict(BaseModel):

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from vitmed.core.base_models import fields_of, flags_of
 from vitmed.core.config import PATHS, Config, PretrainConfig, RunConfig, expected
-from vitmed.core.data_config import GROUP_WORDS
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.files import why_unreadable
-from vitmed.core.settings import fields_of, flags_of
-from vitmed.core.stored_paths import find_path, store_path
+from vitmed.core.run_folder import find_path, store_path
+from vitmed.core.sections import GROUP_WORDS
+from vitmed.core.text_files import YamlError, packaged, parse_yaml, read_yaml
 from vitmed.core.upgrade import without_gone
-from vitmed.core.yaml_files import YamlError, packaged, parse_yaml, read_yaml
 
 AnyConfig = TypeVar("AnyConfig", Config, PretrainConfig)
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from vitmed.core.base_models import PANELS
 from vitmed.core.config import (
     EVALUATE_FLAGS,
     FLAGS,
@@ -35,7 +36,6 @@ from vitmed.core.config import (
     PretrainConfig,
     RunConfig,
 )
-from vitmed.core.settings import PANELS
 
 SIGNATURES = (Collection, PretrainConfig, EVALUATE_FLAGS, PRETRAIN_FLAGS, PROBE_FLAGS, SUMMARY_FLAGS, TUNE_FLAGS)
 FIRST, *_, LAST = PANELS

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from vitmed.core.base_models import flags_of
 from vitmed.core.config import RunConfig, read_overrides
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import free_name, is_empty, is_stream
 from vitmed.core.load_config import load_config, read_config
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.settings import flags_of
 from vitmed.core.text import lines_of
 from vitmed.core.upgrade import READER
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from vitmed.core.settings import Flag, Section, names_in, setting, share
+from vitmed.core.base_models import Flag, Section, names_in, setting, share
 from vitmed.core.text import read_duration
 
 

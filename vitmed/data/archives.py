@@ -29,7 +29,7 @@ from filelock import FileLock
 from vitmed.core.downloads import check_room
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.messages import bar
-from vitmed.core.stored_paths import cache_folder
+from vitmed.core.run_folder import cache_folder
 
 BLOCK = 1 << 20  # bytes
 RATIO = 100  # unpacked bytes per packed byte above which an archive counts as a bomb; images stay below 10

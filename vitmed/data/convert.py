@@ -13,12 +13,12 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from vitmed.core.csv_files import csv_text
 from vitmed.core.dataset_cards import Card
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.text import counted
-from vitmed.data.archives import SUFFIXES, unpack
+from vitmed.core.text_files import csv_text
+from vitmed.data.archives import SUFFIXES
 from vitmed.data.folders import has_classes, image_files, image_names, split_of
 from vitmed.data.patients import groups_of
 from vitmed.data.public_files import LABELS, OTHER, check_class_names, read_public_files, write_folder

@@ -29,13 +29,12 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from vitmed.core.messages import warn
-from vitmed.core.stored_paths import cache_folder
+from vitmed.core.run_folder import cache_folder
 from vitmed.data.thread_batches import batched
 from vitmed.imaging.decode import decoding_version
 from vitmed.imaging.file_record import NUMBERS, SIDE, FileRecord
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.imaging.raw_image import ImageHeader
-from vitmed.imaging.window import Window
+from vitmed.imaging.raw_image import ImageHeader, Window
 
 VERSION = 3  # of the tables
 MOST = 4 << 30  # bytes of the database: more than two million files

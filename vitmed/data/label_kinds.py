@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from vitmed.core.base_models import Target
-from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.tables import LABEL_NAMES, Table
 

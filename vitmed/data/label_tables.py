@@ -12,9 +12,18 @@ from vitmed.core.base_models import CLASSES
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import counted, counted_doing, lines_of
 from vitmed.core.upgrade import COLUMNS
-from vitmed.data.finding_labels import BAR, bit_columns, cells_of_finding, read_findings
 from vitmed.data.folders import SPLIT_WORDS, split_of
-from vitmed.data.label_kinds import Asked, Read, number_in, read_grades, read_number
+from vitmed.data.label_kinds import (
+    BAR,
+    Asked,
+    Read,
+    bit_columns,
+    cells_of_finding,
+    number_in,
+    read_findings,
+    read_grades,
+    read_number,
+)
 from vitmed.data.patient_names import known_by_column
 from vitmed.data.tables import FIRST, GROUP_NAMES, LABEL_NAMES, PATH_NAMES, Table, read_table
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LABEL, LOGIT, OF_NUMBERS, PROB, WRITTEN

@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
-from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.places import data_folder
+from vitmed.core.sections import DataConfig
 from vitmed.core.text import listed
-from vitmed.data.finding_labels import finding_strata
 from vitmed.data.folders import SPLITS, class_names, image_names, import_fix, split_folders, split_of, subfolders
-from vitmed.data.label_kinds import Asked, grade_order
-from vitmed.data.label_tables import AUTO, Labels, labels_from_table
+from vitmed.data.label_kinds import Asked, finding_strata, grade_order
 from vitmed.data.patient_names import Guess, group_word
 from vitmed.data.patients import find_patients, suggest_groups
 from vitmed.data.samples import Sample

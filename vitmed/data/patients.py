@@ -15,13 +15,12 @@ from typing import NamedTuple
 
 import regex
 
-from vitmed.core.data_config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import check_regular
 from vitmed.core.messages import say, warn
+from vitmed.core.sections import GROUP_WORDS, DataConfig
 from vitmed.core.text import counted, counted_doing, lines_of, visible
-from vitmed.data.augmented_copies import guess_copies
-from vitmed.data.patient_names import AS_ORIGINALS, Guess, guess_patients, known_by_column
+from vitmed.data.patient_names import AS_ORIGINALS, Guess, guess_copies, guess_patients, known_by_column
 from vitmed.data.samples import Splits
 from vitmed.data.tables import groups_from_table
 from vitmed.data.thread_batches import Progress

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from vitmed.core.csv_files import csv_text
 from vitmed.core.dataset_cards import cards, medmnist_classes
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.messages import bar
+from vitmed.core.text_files import csv_text
 from vitmed.data.folders import SPLITS
 from vitmed.data.thread_batches import in_threads
 

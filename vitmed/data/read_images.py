@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.process import cores
+from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted
 from vitmed.data.image_cache import ImageCache, Squares, pixel_folder
 from vitmed.data.loading import Images, UnusableFiles, images_of

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFilter
 
-from vitmed.core.csv_files import csv_text
+from vitmed.core.text_files import csv_text
 from vitmed.data.synthetic import smooth_noise, whole_set
 
 FINDINGS = ("effusion", "large_heart", "nodule", "catheter")

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from vitmed.core.csv_files import OLD, from_cell, read_text
 from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError
-from vitmed.core.excel_files import sheet_rows
 from vitmed.core.text import counted_doing, lines_of
+from vitmed.core.text_files import OLD, from_cell, read_text
 
 # The first of these names in a table is used; case, spaces and hyphens do not matter.
 _PATHS = "path file filename file_name filepath file_path image image_path image_name image_id image_index img"

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.base_models import Counts, Frozen, Names, Numbers, Stored
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.intervals import ratio
 from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.ranking import ratio
 
 SHOWN = 30  # classes whose coverage and set size the report shows
 

@@ -16,7 +16,6 @@ from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import json_of
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
-from vitmed.decisions.folds import Folds, by_fold
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, policy_of
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_files import read_predictions

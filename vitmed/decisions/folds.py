@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, CalibrationResult
 from vitmed.decisions.operating_points import TITLES, asked_point, target_of
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy

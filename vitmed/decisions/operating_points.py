@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.base_models import Frozen, Names, Numbers, Stored
+from vitmed.core.config import GRADE_ERRORS, EvaluateConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.text import counted, listed
-from vitmed.core.train_config import GRADE_ERRORS, EvaluateConfig
+from vitmed.metrics.areas import threshold_counts
 from vitmed.metrics.estimates import Estimate, estimate, of_f1, of_share
 from vitmed.metrics.intervals import Units, class_shares, share_ratio
 from vitmed.metrics.kinds.grades import grade_costs, grades_of
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
-from vitmed.metrics.ranking import threshold_counts
 
 FEW = 10  # positive or negative images, or patients, below which a choice on validation is unreliable
 MOST_SHOWN = 6  # classes for which a message shows an example of a matrix

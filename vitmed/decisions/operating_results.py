@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import ConfigDict
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.train_config import EvaluateConfig
-from vitmed.decisions.folds import Folds, by_fold
+from vitmed.core.config import EvaluateConfig
+from vitmed.decisions.evaluation_folder import Folds, by_fold
 from vitmed.decisions.operating_points import (
     LIKELIEST,
     TITLES,
@@ -22,10 +22,9 @@ from vitmed.decisions.operating_points import (
 )
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.intervals import Units
+from vitmed.metrics.intervals import Units, ratio
 from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
-from vitmed.metrics.ranking import ratio
 
 Costs = Sequence[Sequence[float]]
 

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
 from vitmed.core.base_models import Frozen, Stored
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.areas import class_areas
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, of_auroc, of_share

@@ -16,8 +16,8 @@ from pydantic import JsonValue, ValidationError
 
 from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen, Names, Numbers, Stored
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import listed
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, fit_calibration
 from vitmed.decisions.conformal import (
     IntervalReach,
@@ -31,11 +31,10 @@ from vitmed.decisions.operating_points import PolicyPoints, apply_point, choose_
 from vitmed.decisions.out_of_distribution import OodScore, scores_of
 from vitmed.decisions.selective_prediction import Abstention, certainty, choose_abstention
 from vitmed.metrics.bootstrap import Bootstrap
-from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.estimates import FEWEST, Estimate
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.findings import FindingPredictions, absence, fewer_holders
 from vitmed.metrics.kinds.number import NumberPredictions
-from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, BLANK, NO, OOD_SCORE, SET, WRITTEN, YES
 

@@ -13,16 +13,14 @@ import numpy as np
 from pydantic import Field
 
 from vitmed.core.base_models import Frozen
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted_doing
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, CalibrationResult, Trial
 from vitmed.metrics.bootstrap import Bootstrap, percentile_interval
-from vitmed.metrics.estimates import Estimate, of_mean
-from vitmed.metrics.intervals import Units, correlation, quantile
-from vitmed.metrics.notes import FEWEST
+from vitmed.metrics.estimates import FEWEST, Estimate, of_mean
+from vitmed.metrics.intervals import Units, correlation, quantile, ratio
+from vitmed.metrics.kinds.classes import image_losses
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
-from vitmed.metrics.ranking import ratio
-from vitmed.metrics.scoring import image_losses
 
 BINS = 15  # of equal numbers of images, as Nguyen & O'Connor (EMNLP 2015) and most papers since
 PER_BIN = 10  # images that a bin has at least, where there are few

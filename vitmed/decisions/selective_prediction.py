@@ -7,13 +7,12 @@ import math
 import numpy as np
 
 from vitmed.core.base_models import Frozen, Stored
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.estimates import Estimate, estimate
-from vitmed.metrics.intervals import NONE, Spread, influence_spread, log_interval
+from vitmed.metrics.intervals import NONE, Spread, influence_spread, log_interval, ratio
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.ranking import ratio
 
 DOUBT = 0.05  # chance that the bound on the risk does not hold
 SHOWN = 30  # classes whose share of answered images the report shows

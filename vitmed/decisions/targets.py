@@ -12,9 +12,8 @@ import numpy as np
 from vitmed.core.config import FLAGS, Config
 from vitmed.core.errors import UsageError
 from vitmed.decisions.policy import CHOOSING
-from vitmed.decisions.watched import Streams, watch_classes, watch_findings, watch_number
 from vitmed.metrics.estimates import Numbers
-from vitmed.metrics.kinds.classes import compare_classes, compare_predictions, evaluate_predictions
+from vitmed.metrics.kinds.classes import compare_classes, compare_predictions, evaluate_predictions, metric_values
 from vitmed.metrics.kinds.findings import (
     compare_each_finding,
     compare_findings,
@@ -27,7 +26,7 @@ from vitmed.metrics.kinds.number import compare_numbers, drawn_numbers, error_of
 from vitmed.metrics.metric_table import FINDING_METRICS, GRADE_METRICS, METRICS, NUMBER_METRICS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
 from vitmed.metrics.predictions import known_labels
-from vitmed.metrics.scoring import Scorer, metric_values
+from vitmed.metrics.scoring import Scorer
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.files import why_unreadable, write_json, write_text
 from vitmed.core.text import NOTICE
-from vitmed.core.yaml_files import YamlError, read_yaml
+from vitmed.core.text_files import YamlError, read_yaml
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate
 from vitmed.metrics.intervals import Units

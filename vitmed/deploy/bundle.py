@@ -30,10 +30,9 @@ from vitmed.core.messages import Silent, listening, say, warn
 from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.decisions.evaluation_folder import find_evaluation
-from vitmed.inference.answers import predictions_json
+from vitmed.inference.load import predictions_json
 from vitmed.inference.onnx_model import OnnxModel
-from vitmed.inference.open_model import open_model
-from vitmed.inference.predict_files import open_files
+from vitmed.inference.open_model import open_files, open_model
 from vitmed.inference.saved_model import SavedModel
 
 TOOLS = ("pip", "wheel", "piplicenses", "cyclonedx_py")  # modules that run as programs

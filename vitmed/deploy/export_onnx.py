@@ -23,7 +23,7 @@ from vitmed.core.messages import Silent, bar, listening, say, warn
 from vitmed.core.text import counted, counted_doing, first_line
 from vitmed.data.samples import Sample, labelled_by
 from vitmed.data.thread_batches import check_readable
-from vitmed.decisions.reduced_precision import MOST_MOVED, ReducedPrecision, compare_precision
+from vitmed.decisions.policy import MOST_MOVED, ReducedPrecision, compare_precision
 from vitmed.imaging.decode import read_image
 from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.onnx_model import FIX, IMAGES, KEY, NEEDED, describe_export, open_session

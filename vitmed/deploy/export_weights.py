@@ -23,7 +23,7 @@ from vitmed.deploy.export_onnx import quiet, validation_images
 from vitmed.deploy.weight_forms import CONFIG, FORMS, SAFETENSORS, WEIGHTS, Form
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.onnx_model import KEY, about_model
-from vitmed.inference.torch_network import TorchNetwork
+from vitmed.inference.predict import TorchNetwork
 from vitmed.models.hardware import FULL_FP32
 from vitmed.models.sizes import resolved
 from vitmed.models.weights.catalogue import stops_sharing, terms_of

@@ -16,19 +16,29 @@ from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.text import NOTICE, counted
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
 from vitmed.decisions.policy import DecisionPolicy
-from vitmed.decisions.targets import TARGETS
-from vitmed.decisions.watched import Streams
-from vitmed.metrics.control_charts import Reference, Side, Stream, choose_limits, newest, sums
-from vitmed.metrics.estimates import Estimate, difference, of_mean, of_share
+from vitmed.decisions.targets import TARGETS, Streams
+from vitmed.metrics.control_charts import (
+    Alarm,
+    Chart,
+    FalseAlarms,
+    Monitoring,
+    Reference,
+    Side,
+    Stream,
+    alarm_text,
+    choose_limits,
+    newest,
+    sums,
+)
+from vitmed.metrics.estimates import FEW_GROUPS, Estimate, difference, of_mean, of_share
 from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.monitoring import Alarm, Chart, FalseAlarms, Monitoring, alarm_text
-from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_csv import LABEL, PROB, Table
 from vitmed.metrics.predictions_files import read_predictions
+from vitmed.report.blocks import data_uri
 from vitmed.report.plots.curves import control_charts
 from vitmed.report.plots.drawing import png
-from vitmed.report.templates import data_uri, fill
+from vitmed.report.templates import fill
 
 TIME, WEIGHTS = "time", "weights_hash"  # columns of the log of `vitmed serve --scores`
 SIMULATIONS = 2000

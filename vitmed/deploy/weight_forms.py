@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vitmed.core.data_config import ModelConfig
+from vitmed.core.sections import ModelConfig
 from vitmed.imaging.preprocessing import RESAMPLING, Preprocessing
 from vitmed.models.sizes import resolved
 from vitmed.models.weights.catalogue import ACTIVATIONS

@@ -36,8 +36,7 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
-from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.notes import FEW_GROUPS
+from vitmed.metrics.estimates import FEW_GROUPS, Estimate
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index, target_of
 
 FOLDER, NUMBERS = "stress", "stress.json"  # beside the checkpoint

@@ -13,9 +13,7 @@ from PIL import Image
 from vitmed.core.errors import VitmedError
 from vitmed.core.files import check_regular
 from vitmed.imaging.decode import apply_window, decode, read_header, to_8_bit
-from vitmed.imaging.personal_data import personal_fields
-from vitmed.imaging.raw_image import ImageHeader, RawImage
-from vitmed.imaging.window import Window
+from vitmed.imaging.raw_image import ImageHeader, RawImage, Window
 
 if TYPE_CHECKING:  # it imports torch, which `vitmed check` does not need
     from vitmed.imaging.preprocessing import Preprocessing

@@ -16,7 +16,6 @@ from PIL import Image, ImageCms, ImageOps
 
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted
-from vitmed.imaging.window import FileWindow
 
 PIXELS = 100_000_000  # most pixels of an image
 BYTES = 400_000_000  # most bytes of a decoded image; processing it may take twice as much again

@@ -21,14 +21,12 @@ from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import CheckpointError, VitmedError
 from vitmed.core.files import whole_file
 from vitmed.core.load_config import AnyConfig, build_config, store_paths, without_places
-from vitmed.core.stored_paths import NOWHERE, store_path
+from vitmed.core.run_folder import NOWHERE, store_path
 from vitmed.core.text import first_line
 from vitmed.data.samples import Splits
-from vitmed.decisions.policy import DecisionPolicy, policy_of
-from vitmed.decisions.reduced_precision import ReducedPrecision
+from vitmed.decisions.policy import DecisionPolicy, ReducedPrecision, policy_of
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.inference.membership import expect, membership_of, read_membership
-from vitmed.inference.saved_model import SavedModel
+from vitmed.inference.saved_model import SavedModel, expect, membership_of, read_membership
 from vitmed.models.hardware import seeded
 from vitmed.models.vit import ViT
 from vitmed.models.weights.files import AGAIN, DIGESTS, check_digests, digests_of, hash_of, safe_load

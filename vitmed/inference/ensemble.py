@@ -14,16 +14,14 @@ from pydantic import ValidationError
 
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
 from vitmed.core.files import json_of, write_json
-from vitmed.core.run_folder import RunFolder
-from vitmed.core.stored_paths import find_path, store_path
+from vitmed.core.run_folder import RunFolder, find_path, store_path
 from vitmed.core.text import NOTICE, counted, first_line
 from vitmed.core.upgrade import policy_of_0_2
 from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import read_batches
 from vitmed.decisions.policy import policy_of
 from vitmed.imaging.preprocessing import JointPreprocessing, joint
-from vitmed.inference.membership import membership_of, read_membership
-from vitmed.inference.saved_model import Network, Outputs, SavedModel, score_column
+from vitmed.inference.saved_model import Network, Outputs, SavedModel, membership_of, read_membership, score_column
 from vitmed.metrics.ensembles import averaged, disagreement
 from vitmed.metrics.predictions_csv import DISAGREEMENT, OOD_SCORE
 from vitmed.metrics.predictions_files import unlabelled

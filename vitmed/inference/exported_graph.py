@@ -20,7 +20,6 @@ from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy, 
 from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
-from vitmed.inference.pillow_resize import PillowResize
 from vitmed.inference.predict import mean_over_views
 from vitmed.inference.saved_model import SavedModel
 from vitmed.models.vit import ViT

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.base_models import CLASSES, UNKNOWN, Target
-from vitmed.core.stored_paths import find_path, store_path
+from vitmed.core.run_folder import find_path, store_path
 from vitmed.data.samples import Sample, Splits
 
 

@@ -26,8 +26,7 @@ from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import read_batches
 from vitmed.decisions.policy import policy_of
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.inference.membership import expect
-from vitmed.inference.saved_model import Network, Outputs, SavedModel, check_finite, score_column
+from vitmed.inference.saved_model import Network, Outputs, SavedModel, check_finite, expect, score_column
 
 ONNX = ".onnx"
 KEY, FORMAT, VERSION = "vitmed", "vitmed exported model", 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.messages import say
 from vitmed.core.places import newest_run
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.policy import DecisionPolicy, choose_policy, policy_settings

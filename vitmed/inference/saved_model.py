@@ -16,7 +16,7 @@ import numpy as np
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, unknown_key
 from vitmed.core.places import refuse_archive
-from vitmed.core.stored_paths import is_elsewhere
+from vitmed.core.run_folder import is_elsewhere
 from vitmed.data.samples import Splits
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.preprocessing import Preprocessing, is_blank

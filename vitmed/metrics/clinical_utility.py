@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.areas import class_areas
-from vitmed.metrics.estimates import Estimate, estimate, of_share
+from vitmed.metrics.estimates import FEW_GROUPS, Estimate, estimate, of_share
 from vitmed.metrics.intervals import Units, share, share_gap, share_ratio, sum_correlation
-from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 
 GRID = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)  # prevalences of a screening up to those of a reference centre

@@ -7,10 +7,9 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.metrics.estimates import Estimate, of_share
-from vitmed.metrics.intervals import Units, share
+from vitmed.metrics.intervals import Units, ratio, share
 from vitmed.metrics.kinds.findings import FindingPredictions, images_right, images_without
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.ranking import ratio
 
 PAIRS = 20  # the most frequent that are listed
 

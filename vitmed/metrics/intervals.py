@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.ranking import ratio
 
 LEVEL = 0.95  # of every interval: the share of samples in which it holds the truth
 INFINITE = float("inf")

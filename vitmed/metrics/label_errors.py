@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.csv_files import csv_text
+from vitmed.core.text_files import csv_text
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.predictions import Predictions, known_labels
 

@@ -14,10 +14,9 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.metrics.estimates import Estimate, estimate, of_share
-from vitmed.metrics.intervals import NONE, Units, quantile, share
+from vitmed.metrics.intervals import NONE, Units, quantile, ratio, share
 from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number, jackknifed
 from vitmed.metrics.predictions import known_labels
-from vitmed.metrics.ranking import ratio
 from vitmed.metrics.subgroups import PARTS, Strata, Stratum, Subgroups, check_columns, evaluate_strata, strata
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

@@ -26,7 +26,6 @@ from vitmed.metrics.intervals import (
     share,
 )
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.seed_spread import SeedSpread
 
 FEW = 10  # patients with an image that only one model gets right, below which they do not show a design effect
 

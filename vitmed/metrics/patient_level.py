@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.base_models import Frozen
+from vitmed.metrics.areas import rank_auroc, threshold_counts
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Sample
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
-from vitmed.metrics.ranking import rank_auroc, threshold_counts
 
 MANY_CLASSES = 50  # with more, the numbers of each class are left out: they would fill megabytes
 WORK = 2**24  # draws of a patient x classes; fewer resamples where there are more, and none below `FEWEST`

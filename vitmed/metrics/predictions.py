@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from vitmed.core.base_models import CLASSES, Kind, Target
-from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import DataError
 from vitmed.core.text import listed
+from vitmed.core.text_files import csv_text
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LOGIT, NEAR, PROB, Table, read_table, rounded_note, rounding
 
 LEAST = float(np.finfo(np.float32).tiny)  # stands for a probability of 0

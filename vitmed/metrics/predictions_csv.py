@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core import upgrade
-from vitmed.core.csv_files import describe_header, from_cell, read_text, rows_of, separator_of
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted, listed
+from vitmed.core.text_files import describe_header, from_cell, read_text, rows_of, separator_of
 
 FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
 # Further columns that vitmed writes: of a model with an out-of-distribution score, of an ensemble, and of a policy.

@@ -18,12 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vitmed.core.base_models import Kind, Target
-from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import whole_file
 from vitmed.core.messages import bar, say
-from vitmed.core.process import Shard
 from vitmed.core.text import counted, lines_of
+from vitmed.core.text_files import from_cell
 from vitmed.core.upgrade import READER
 from vitmed.metrics.kinds.findings import FindingPredictions, is_of_findings
 from vitmed.metrics.kinds.number import NumberPredictions, is_of_number

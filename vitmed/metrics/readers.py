@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from vitmed.core.base_models import Frozen
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import listed
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.metrics.areas import Area, area_spread, class_areas
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, estimate, finite

@@ -11,13 +11,12 @@ from __future__ import annotations
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
+from vitmed.metrics.areas import threshold_counts
 from vitmed.metrics.bootstrap import MOST, bootstrap_weights
-from vitmed.metrics.estimates import Estimate, estimate, of_share
+from vitmed.metrics.estimates import FEWEST, Estimate, estimate, of_share
 from vitmed.metrics.intervals import NONE, Units, quantile, share, within
-from vitmed.metrics.notes import FEWEST
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
-from vitmed.metrics.ranking import threshold_counts
 
 LEVELS = (0.8, 0.9, 0.95, 0.99)
 GRID = tuple(i / 100 for i in range(1, 100))  # specificities of the band

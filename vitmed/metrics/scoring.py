@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from vitmed.metrics.areas import weighted_areas
+from vitmed.metrics.intervals import ratio
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
-from vitmed.metrics.ranking import ratio, weighted_areas
 
 
 def metric_values(predictions: Predictions) -> dict[str, float]:

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitmed.core.data_config import ModelConfig
 from vitmed.core.errors import UsageError
+from vitmed.core.sections import ModelConfig
 from vitmed.models.layers import (
     COCA_HEADS,
     AttentionPool,

@@ -11,21 +11,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.train_config import EvaluateConfig
+from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.conformal import report_intervals, report_sets
-from vitmed.decisions.folds import Folds, by_fold
-from vitmed.decisions.operating_results import report_fold_points, report_points
+from vitmed.decisions.evaluation_folder import Folds, by_fold, report_fold_points
+from vitmed.decisions.operating_points import report_points
 from vitmed.decisions.out_of_distribution import report_ood_scores
 from vitmed.decisions.policy import count_answers
 from vitmed.decisions.reliability import CalibrationReport, report_calibration
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.explanation.results import Maps
 from vitmed.metrics.clinical_utility import decision_curve, one_against_rest, prevalence_table
-from vitmed.metrics.confusions import co_occurrence, finding_errors, mistakes
+from vitmed.metrics.confusions import co_occurrence, finding_errors, label_errors, mistakes
 from vitmed.metrics.ensembles import report_disagreement
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.kinds.grades import grade_results
-from vitmed.metrics.label_errors import label_errors
 from vitmed.metrics.number_agreement import (
     LevelCoverage,
     bland_altman,
@@ -33,13 +32,11 @@ from vitmed.metrics.number_agreement import (
     error_by_range,
     error_by_subgroup,
 )
-from vitmed.metrics.patient_level import patient_level
-from vitmed.metrics.per_patient import per_patient
+from vitmed.metrics.patient_level import patient_level, per_patient
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import ReaderComparison, agreement, compare_with_readers
 from vitmed.metrics.roc import fixed_rates
 from vitmed.metrics.subgroups import Subgroups, subgroups
-from vitmed.report.external_data import compare_with_own_test
 from vitmed.report.plots.pictures import Read
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from vitmed.checks.detect import COPIES, Copies, Image
-from vitmed.checks.problems import PROBLEMS, Problem
+from vitmed.checks.detect import COPIES, PROBLEMS, Copies, Image, Problem
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_json, write_text
 from vitmed.imaging.decode import read_image
+from vitmed.report.blocks import data_uri
 from vitmed.report.plots.drawing import BLUE, COLOURS, plot, png, short
-from vitmed.report.templates import data_uri, fill
+from vitmed.report.templates import fill
 
 NUMBERS, PAGE = "data_report.json", "data_report.html"
 EXAMPLES = 8  # pictures of a class

@@ -9,13 +9,12 @@ from typing import Any
 
 from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core import upgrade
-from vitmed.core.config import evaluate_config
+from vitmed.core.config import EvaluateConfig, evaluate_config
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import json_of, read_json_lines
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.data.folders import image_files
 from vitmed.decisions.evaluation_folder import read_split, torn_evaluations
 from vitmed.decisions.policy import DecisionPolicy
@@ -28,9 +27,7 @@ from vitmed.metrics.predictions_csv import OOD_SCORE, WRITTEN
 from vitmed.metrics.readers import check_readers
 from vitmed.report.analyses import Extra
 from vitmed.report.participant_flow import run_flow
-from vitmed.report.rebuild import fitting_baselines, note_prevalence, with_columns
 from vitmed.report.results import Results
-from vitmed.report.run_description import describe_images, facts
 from vitmed.report.write import About, Report
 
 MOST_OTHERS = 2000  # other images to score at most

@@ -16,8 +16,9 @@ from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import value_text
 from vitmed.metrics.predictions import Predictions
+from vitmed.report.blocks import number
 from vitmed.report.results import Baseline, Results
-from vitmed.report.templates import main_methods, number, title_of
+from vitmed.report.templates import main_methods, title_of
 
 
 @dataclass(frozen=True)

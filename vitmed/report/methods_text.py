@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 from vitmed import __version__
 from vitmed.core.base_models import Frozen
+from vitmed.core.config import GRADE_ERRORS
 from vitmed.core.text import counted, format_probability, visible
-from vitmed.core.train_config import GRADE_ERRORS
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.methods import DEFINITIONS, METHODS, REFERENCES, TESTS
-from vitmed.metrics.metric_table import TITLES, phrase
+from vitmed.metrics.metric_table import DEFINITIONS, METHODS, REFERENCES, TESTS, TITLES, phrase
 from vitmed.report.markdown import escape
 from vitmed.report.results import Results
 

@@ -23,8 +23,8 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.saved_model import SavedModel
 from vitmed.models.weights.catalogue import CATALOGUE, terms_of
+from vitmed.report.chapters import limitations
 from vitmed.report.headline import Evaluation
-from vitmed.report.page import limitations
 from vitmed.report.results import Results
 from vitmed.report.templates import fill, headline_of
 

@@ -14,12 +14,13 @@ from markupsafe import Markup
 from vitmed.core.text import counted, csp_hash
 from vitmed.metrics.sample_size import Goal, patients_for_rate
 from vitmed.metrics.subgroups import compared
+from vitmed.report.blocks import data_uri
 from vitmed.report.chapters import MANY, PLOTS, SECTIONS, TRAINING_CURVES, Plot
 from vitmed.report.checklists import checklists
 from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
 from vitmed.report.slider import Slider
-from vitmed.report.templates import FOLDER, data_uri, fill
+from vitmed.report.templates import FOLDER, fill
 
 WIDE = 1000  # px; a wider figure takes the whole width of the page instead of one column of two
 FEW_PATIENTS = 50  # below, an interval by patient is wide, and a subgroup has hardly anyone

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vitmed.checks.data_check import COUNTS
-from vitmed.core.data_config import DataConfig
 from vitmed.core.files import json_of
 from vitmed.core.run_folder import RunFolder
+from vitmed.core.sections import DataConfig
 from vitmed.data.samples import Splits
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.subgroups import FEWEST, MOST, strata

@@ -10,16 +10,14 @@ import numpy as np
 
 from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen
-from vitmed.core.config import Config, evaluate_config
+from vitmed.core.config import Config, EvaluateConfig, evaluate_config
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import read_json_lines
 from vitmed.core.messages import warn
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.core.upgrade import without_gone
-from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation, read_split, validation_of
-from vitmed.decisions.folds import Folds
+from vitmed.decisions.evaluation_folder import Evaluated, Folds, read_evaluation, read_split, validation_of
 from vitmed.decisions.policy import choose_policy, notes_of, own_columns, policy_settings
 from vitmed.decisions.targets import refuse_idle
 from vitmed.metrics.predictions import Predictions

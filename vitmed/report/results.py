@@ -13,8 +13,8 @@ from vitmed.core.base_models import CLASSES, Frozen, Target
 from vitmed.core.text import identity
 from vitmed.data.patient_names import group_word
 from vitmed.decisions.conformal import IntervalResults, PredictionSets
-from vitmed.decisions.folds import Folds
-from vitmed.decisions.operating_results import OperatingPoints
+from vitmed.decisions.evaluation_folder import Folds
+from vitmed.decisions.operating_points import OperatingPoints
 from vitmed.decisions.out_of_distribution import OutOfDistribution
 from vitmed.decisions.policy import AnswerCounts
 from vitmed.decisions.reliability import CalibrationReport
@@ -22,20 +22,16 @@ from vitmed.decisions.selective_prediction import SelectivePrediction
 from vitmed.decisions.targets import ALL_METRICS
 from vitmed.explanation.results import Attention, Robustness
 from vitmed.metrics.clinical_utility import DecisionCurve, OneAgainstRest, PrevalenceTable
-from vitmed.metrics.confusions import CoOccurrence, FindingErrors, Mistakes
+from vitmed.metrics.confusions import CoOccurrence, FindingErrors, LabelErrors, Mistakes
 from vitmed.metrics.ensembles import MemberDisagreement
-from vitmed.metrics.estimates import Estimate, Numbers
+from vitmed.metrics.estimates import FEW_GROUPS, Estimate, Numbers
 from vitmed.metrics.kinds.grades import GradeResults
-from vitmed.metrics.label_errors import LabelErrors
-from vitmed.metrics.notes import FEW_GROUPS
 from vitmed.metrics.number_agreement import BlandAltman, LevelCoverage
 from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
-from vitmed.metrics.patient_level import PatientLevel
-from vitmed.metrics.per_patient import PerPatient
+from vitmed.metrics.patient_level import PatientLevel, PerPatient
 from vitmed.metrics.readers import Agreement, ReaderComparison
 from vitmed.metrics.roc import FixedRates
 from vitmed.metrics.subgroups import Subgroups
-from vitmed.report.external_data import External
 
 Standing = Literal["better", "worse", "not shown", "few patients", "no interval"]  # of the model beside a baseline
 

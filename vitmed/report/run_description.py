@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitmed.checks.evaluation_images import EvaluationImages
+from vitmed.core.sections import TrainConfig
 from vitmed.core.text import duration_text
-from vitmed.core.train_config import TrainConfig
 from vitmed.data.patients import describe_patients
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.exact_views import VIEWS

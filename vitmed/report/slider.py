@@ -8,7 +8,7 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.text import format_probability
-from vitmed.decisions.operating_results import OperatingPoints
+from vitmed.decisions.operating_points import OperatingPoints
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.report.plots.drawing import plain
 

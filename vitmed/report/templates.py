@@ -20,11 +20,9 @@ from vitmed.core.text import LISTED, by_reason, counted, counted_doing, format_p
 from vitmed.decisions.calibration import why_chosen
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import percentage, ranges
-from vitmed.metrics.estimates import Estimate, Numbers, decimals
+from vitmed.metrics.estimates import FEW_GROUPS, FEWEST, Estimate, Numbers, decimals
 from vitmed.metrics.intervals import LIKENESS
-from vitmed.metrics.methods import METHODS
-from vitmed.metrics.metric_table import PER_CLASS, TITLES, phrase
-from vitmed.metrics.notes import FEW_GROUPS, FEWEST
+from vitmed.metrics.metric_table import METHODS, PER_CLASS, TITLES, phrase
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.report.markdown import escape
 from vitmed.report.methods_text import methods_text, name_of

@@ -14,25 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.base_models import CLASSES
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
 from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
 from vitmed.core.text import counted, now
-from vitmed.core.train_config import EvaluateConfig
-from vitmed.decisions.folds import fold_notes
+from vitmed.decisions.evaluation_folder import fold_notes
 from vitmed.decisions.policy import FindingPolicy
 from vitmed.decisions.targets import TARGETS
-from vitmed.metrics.estimates import Numbers
+from vitmed.metrics.confusions import issues_csv
+from vitmed.metrics.estimates import FEWEST, Numbers, learnt_nothing, missing_interval_note
 from vitmed.metrics.kinds.findings import fewer_holders
-from vitmed.metrics.label_errors import issues_csv
-from vitmed.metrics.notes import FEWEST, learnt_nothing, missing_interval_note
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_files import read_predictions
 from vitmed.report.analyses import ANALYSES, Extra, Material
-from vitmed.report.chapters import MAIN, MANY, PLOTS
-from vitmed.report.markdown import to_markdown
+from vitmed.report.blocks import to_markdown
+from vitmed.report.chapters import MAIN, MANY, PLOTS, render
 from vitmed.report.methods_text import methods_markdown
-from vitmed.report.page import render
 from vitmed.report.participant_flow import evaluated_images
 from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import Drawn, drawn

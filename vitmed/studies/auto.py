@@ -11,14 +11,12 @@ from typing import Any
 
 import vitmed
 from vitmed.core.config import FLAGS, Config, read_overrides
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, VitmedError
-from vitmed.core.exclusions import excluded
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, VitmedError, excluded
 from vitmed.core.files import write_json
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import say, warn
 from vitmed.core.places import check_run_place
-from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
-from vitmed.core.stored_paths import find_path, store_path
+from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder, find_path, store_path
 from vitmed.core.text import counted, duration_text
 from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics

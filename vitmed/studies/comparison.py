@@ -14,17 +14,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from vitmed.core.base_models import Kind
-from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.messages import bar
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.text import counted, listed
-from vitmed.core.yaml_files import YamlError, read_yaml
+from vitmed.core.text_files import YamlError, from_cell, read_yaml
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation, torn_evaluations
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.notes import FEW_GROUPS
+from vitmed.metrics.estimates import FEW_GROUPS, Estimate
 from vitmed.metrics.paired_comparison import (
     ClassDifference,
     ComparedModel,
@@ -32,9 +30,9 @@ from vitmed.metrics.paired_comparison import (
     ComparisonResults,
     ComparisonTest,
     holm,
+    seed_spread,
 )
 from vitmed.metrics.predictions import Predictions, known_labels, target_of
-from vitmed.metrics.seed_spread import seed_spread
 from vitmed.report.write import read_baselines
 
 LEVEL = 0.95

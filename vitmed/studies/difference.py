@@ -12,17 +12,14 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from vitmed.core.base_models import Frozen
+from vitmed.core.base_models import Frozen, fields_of
 from vitmed.core.config import PATHS, Config, PretrainConfig, RunConfig
-from vitmed.core.csv_files import from_cell
 from vitmed.core.errors import CheckpointError, DataError, UsageError, VitmedError
 from vitmed.core.files import json_of
 from vitmed.core.load_config import is_keyword
-from vitmed.core.run_folder import NUMBERS, RunFolder
-from vitmed.core.settings import fields_of
-from vitmed.core.stored_paths import find_path
+from vitmed.core.run_folder import NUMBERS, RunFolder, find_path
 from vitmed.core.text import counted, counted_doing, listed
-from vitmed.core.yaml_files import YamlError, read_yaml
+from vitmed.core.text_files import YamlError, from_cell, read_yaml
 from vitmed.data.samples import Splits
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.decisions.targets import TARGETS

@@ -31,8 +31,8 @@ from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import Extra
+from vitmed.report.evaluate import facts
 from vitmed.report.headline import Evaluation
-from vitmed.report.run_description import facts
 from vitmed.report.write import About, Report
 from vitmed.studies.folds import CrossValidation
 from vitmed.training.run import resumed_settings

@@ -13,16 +13,25 @@ from typing import Any, NamedTuple, cast
 from pydantic import BaseModel
 
 import vitmed
-from vitmed.core.config import Config
+from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import write_json
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, run_lock
-from vitmed.core.train_config import EvaluateConfig
 from vitmed.data.splits import site_names
-from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
-from vitmed.decisions.folds import Fold, Folds, fold_notes, folds_of_classes, numbered, spread_of, undefined_notes
+from vitmed.decisions.evaluation_folder import (
+    Evaluated,
+    Fold,
+    Folds,
+    find_evaluation,
+    fold_notes,
+    folds_of_classes,
+    numbered,
+    read_evaluation,
+    spread_of,
+    undefined_notes,
+)
 from vitmed.decisions.operating_points import asked_point, target_of
 from vitmed.decisions.policy import FindingPolicy
 from vitmed.decisions.targets import TARGETS
@@ -30,10 +39,9 @@ from vitmed.imaging.preprocessing import thumbnail
 from vitmed.inference.checkpoint import Checkpoint, load_checkpoint
 from vitmed.inference.ensemble import load_ensemble
 from vitmed.metrics.ensembles import out_of_fold, pool
-from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.classes import evaluate_predictions, metric_values
 from vitmed.metrics.kinds.findings import in_means
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.scoring import metric_values
 from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import folds_flow

@@ -26,9 +26,8 @@ from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import counted, duration_text, file_name
 from vitmed.data.folders import has_classes
-from vitmed.data.loading import images_of
+from vitmed.data.loading import ReadSplits, images_of, read_all, read_splits
 from vitmed.data.patients import show_expression
-from vitmed.data.read_images import ReadSplits, read_all, read_splits
 from vitmed.data.samples import Splits
 from vitmed.data.splits import pretraining_splits
 from vitmed.decisions.evaluation_folder import torn_evaluations
@@ -47,12 +46,11 @@ from vitmed.report.plots.pictures import contact_sheet
 from vitmed.training.baselines import Baselines
 from vitmed.training.early_stopping import finished
 from vitmed.training.environment import all_its_images, check_images, check_ranks, check_unchanged
-from vitmed.training.finetune import Finetune, augmented_examples
-from vitmed.training.fit_policy import fit_decision_policy
+from vitmed.training.finetune import Finetune, augmented_examples, fit_decision_policy
+from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, median_side, time_needed, with_window
-from vitmed.training.plan.memory import one_batch
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, describe, plan_settings
-from vitmed.training.plan.time_budget import Clock
+from vitmed.training.plan.time import Clock
 from vitmed.training.pretraining import Pretrain
 from vitmed.training.processes import Ranks
 from vitmed.training.run import EachEpoch, Run, Session, resumed_settings, train_and_draw

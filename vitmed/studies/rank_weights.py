@@ -18,11 +18,10 @@ from vitmed.core.errors import CheckpointError, OutOfMemoryError, UsageError
 from vitmed.core.files import write_text
 from vitmed.core.load_config import build_config, store_paths, with_values
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.run_folder import RunFolder
-from vitmed.core.stored_paths import cache_folder
+from vitmed.core.run_folder import RunFolder, cache_folder
 from vitmed.core.text import counted, listed
+from vitmed.data.loading import read_splits
 from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
-from vitmed.data.read_images import read_splits
 from vitmed.data.samples import Splits, labelled_by
 from vitmed.data.splits import make_splits
 from vitmed.decisions.targets import ALL_METRICS, TARGETS

@@ -33,7 +33,7 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.results import Results
 from vitmed.studies.search_plan import BASE, NEW, REFIT, Asked, as_sets, as_text, suggest
 from vitmed.studies.study import Job, OnEpoch, Study, local
-from vitmed.training.plan.time_budget import Clock
+from vitmed.training.plan.time import Clock
 from vitmed.training.train_state import Record
 
 NAME = "tune"  # of the study in Optuna, by which Hyperband deals the trials

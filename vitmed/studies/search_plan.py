@@ -9,14 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from vitmed.core.base_models import Frozen
+from vitmed.core.base_models import Frozen, fields_of
 from vitmed.core.config import FLAGS, Config
-from vitmed.core.errors import CheckpointError, UsageError
-from vitmed.core.exclusions import excluded
+from vitmed.core.errors import CheckpointError, UsageError, excluded
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import load_config, with_values
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.settings import fields_of
 from vitmed.core.text import duration_text, round_up
 from vitmed.core.upgrade import READER
 from vitmed.metrics.tuning_study import SEED

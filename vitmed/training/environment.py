@@ -19,13 +19,12 @@ import torch
 
 from vitmed import __version__
 from vitmed.core.config import Config, PretrainConfig
-from vitmed.core.csv_files import csv_text
-from vitmed.core.data_config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.messages import warn
+from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted, listed, now
-from vitmed.data.loading import UnusableFiles
-from vitmed.data.read_images import ReadSplits, read_splits
+from vitmed.core.text_files import csv_text
+from vitmed.data.loading import ReadSplits, UnusableFiles, read_splits
 from vitmed.data.samples import Splits
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import Precision, describe

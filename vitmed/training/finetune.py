@@ -29,13 +29,10 @@ from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.sizes import describe_model, summarise
 from vitmed.models.vit import ViT
 from vitmed.models.weights.pretrained import LoadReport, Weights, load_pretrained
-from vitmed.training.early_stopping import finished, stops_early
-from vitmed.training.epoch_records import validate
-from vitmed.training.failure_detection import stuck
+from vitmed.training.early_stopping import finished, stops_early, stuck, validate
 from vitmed.training.learning import LEARNING, objective_of
 from vitmed.training.losses import Objective
-from vitmed.training.plan.forecast import Forecaster
-from vitmed.training.plan.time_budget import Contention
+from vitmed.training.plan.time import Contention, Forecaster
 from vitmed.training.processes import full
 from vitmed.training.run import Run, Session, Task
 from vitmed.training.train_state import Record

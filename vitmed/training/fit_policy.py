@@ -15,12 +15,10 @@ from vitmed.data.loading import Images
 from vitmed.data.samples import labelled_by
 from vitmed.data.thread_batches import check_readable
 from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
-from vitmed.decisions.policy import DecisionPolicy, choose_policy
-from vitmed.decisions.reduced_precision import FASTER, ReducedPrecision, compare_precision
+from vitmed.decisions.policy import FASTER, DecisionPolicy, ReducedPrecision, choose_policy, compare_precision
 from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint
-from vitmed.inference.predict import logits_of, mean_over_views, predict_all, speedup
+from vitmed.inference.predict import TorchNetwork, logits_of, mean_over_views, predict_all, speedup
 from vitmed.inference.saved_model import check_finite, score_column
-from vitmed.inference.torch_network import TorchNetwork
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import pick_precision
 from vitmed.models.vit import ViT

@@ -15,7 +15,6 @@ from vitmed.decisions.targets import RANKING, TARGETS, refuse_idle
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 from vitmed.training import linear_heads, losses
-from vitmed.training.linear_heads import LinearHead, Neighbours
 from vitmed.training.losses import Loss, Objective
 
 

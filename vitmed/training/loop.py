@@ -14,9 +14,7 @@ from torch import Tensor, nn
 
 from vitmed.core.errors import DataError, Reported
 from vitmed.imaging.augmentation import without_opencv_threads
-from vitmed.training.early_stopping import end_epoch, finished
-from vitmed.training.epoch_records import speed
-from vitmed.training.failure_detection import LossWatch
+from vitmed.training.early_stopping import end_epoch, finished, speed
 from vitmed.training.gradients import Gradients
 from vitmed.training.losses import Objective
 from vitmed.training.optimiser import scheduled_lr, set_learning_rate

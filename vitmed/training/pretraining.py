@@ -29,7 +29,7 @@ from vitmed.models.mae import MAE, decoder_size
 from vitmed.models.sizes import describe_model
 from vitmed.models.vit import ViT
 from vitmed.models.weights.layouts import HEAD
-from vitmed.training.epoch_records import common_record
+from vitmed.training.early_stopping import common_record
 from vitmed.training.losses import Objective
 from vitmed.training.run import Run, Session, Task
 from vitmed.training.train_state import Record

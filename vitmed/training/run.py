@@ -18,16 +18,23 @@ import torch
 from torch import nn
 
 from vitmed.core.config import Config, PretrainConfig
-from vitmed.core.errors import CheckpointError, DataError, EndedByCaller, Interrupted, Reported, UsageError, VitmedError
-from vitmed.core.exclusions import excluded
+from vitmed.core.errors import (
+    CheckpointError,
+    DataError,
+    EndedByCaller,
+    Interrupted,
+    Reported,
+    UsageError,
+    VitmedError,
+    excluded,
+)
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import AnyConfig, find_paths, store_paths, with_values
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.process import stop_signals
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line
-from vitmed.data.loading import Images, pick_place
-from vitmed.data.read_images import ReadSplits
+from vitmed.data.loading import Images, ReadSplits, pick_place
 from vitmed.inference.checkpoint import Checkpoint, PretrainingState
 from vitmed.models.compile import compile_network, is_of_compiler, missing_compiler
 from vitmed.models.hardware import Precision, pick_precision, using_threads
@@ -36,10 +43,9 @@ from vitmed.models.weights.files import AGAIN
 from vitmed.training.environment import environment, splits_csv
 from vitmed.training.loop import fit
 from vitmed.training.losses import Objective
-from vitmed.training.out_of_memory import explained
+from vitmed.training.out_of_memory import explained, fit_memory
 from vitmed.training.plan.autotune import autotune, is_open
-from vitmed.training.plan.memory import fit_memory
-from vitmed.training.plan.time_budget import Clock, TimeBudget
+from vitmed.training.plan.time import Clock, TimeBudget
 from vitmed.training.processes import ALONE, Ranks
 from vitmed.training.stream import Control, Stream, epoch_of
 from vitmed.training.train_state import Record, new_state

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from vitmed.deploy.http.batching import WAIT, Batcher
+from vitmed.deploy.http.app import WAIT, Batcher
 
 
 def test_a_batch_waits_for_images_on_the_way_but_not_for_long() -> None:

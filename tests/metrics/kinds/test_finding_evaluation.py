@@ -9,11 +9,10 @@ from sklearn import metrics as sk
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError
-from vitmed.metrics.estimates import Estimate, Numbers
+from vitmed.metrics.estimates import FEWEST, Estimate, Numbers
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings, evaluate_findings, finding_values
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS
-from vitmed.metrics.notes import FEWEST
 
 PREVALENCE = (0.15, 0.3, 0.5)
 DISTANCE = 1.2  # of the scores with and without a finding, in standard deviations

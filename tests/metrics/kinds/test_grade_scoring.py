@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import brier_score_loss, cohen_kappa_score, roc_auc_score
 
-from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.classes import evaluate_predictions, metric_values
 from vitmed.metrics.kinds.grades import (
     grade_costs,
     grade_values,
@@ -17,7 +17,6 @@ from vitmed.metrics.kinds.grades import (
 )
 from vitmed.metrics.metric_table import GRADE_METRICS, METRICS
 from vitmed.metrics.predictions import Predictions, softmax
-from vitmed.metrics.scoring import metric_values
 
 KL = ("KL0", "KL1", "KL2", "KL3", "KL4")
 

@@ -16,10 +16,10 @@ from conftest import BARE, Recorder, Trained, draw_splits, recording
 from small_networks import small_vit
 from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer
+from vitmed.core.sections import ModelConfig
 
 import vitmed
 from vitmed import build_model, train
-from vitmed.core.data_config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.load_config import build_config
 from vitmed.imaging.preprocessing import Preprocessing

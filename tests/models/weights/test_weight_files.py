@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from vitmed.core.sections import ModelConfig
 
-from vitmed.core.data_config import ModelConfig
 from vitmed.core.errors import CheckpointError
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.vit import ViT

@@ -9,11 +9,11 @@ import pytest
 import torch
 from conftest import draw_splits
 from tiny_config import tiny_config
+from vitmed.core.sections import DataConfig
 
-from vitmed.core.data_config import DataConfig
 from vitmed.data.splits import make_splits
 from vitmed.training.plan import forecast as module
-from vitmed.training.plan.forecast import (
+from vitmed.training.plan.time import (
     EACH_EPOCH,
     EACH_IMAGE,
     IN_TRAINING,

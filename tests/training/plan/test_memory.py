@@ -16,8 +16,8 @@ from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
+from vitmed.training.out_of_memory import available_memory, fit_memory, one_batch
 from vitmed.training.plan import memory
-from vitmed.training.plan.memory import available_memory, fit_memory, one_batch
 from vitmed.training.train_state import TrainState, new_state
 
 RUN = Callable[..., Answer]

@@ -6,7 +6,8 @@ import pytest
 
 from vitmed.core.load_config import load_config
 from vitmed.training.optimiser import scheduled_lr
-from vitmed.training.plan.time_budget import MOST, Contention, TimeBudget
+from vitmed.training.plan.time import Contention, TimeBudget
+from vitmed.training.plan.time_budget import MOST
 
 BATCHES = 10
 CONFIG = load_config(

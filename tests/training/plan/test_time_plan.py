@@ -17,10 +17,19 @@ from vitmed.core.errors import UsageError
 from vitmed.core.load_config import build_config, load_config
 from vitmed.models.vit import ViT
 from vitmed.training.plan import forecast as speed
-from vitmed.training.plan.forecast import Forecast, Forecaster
 from vitmed.training.plan.make_plan import make_plan
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, Rule
-from vitmed.training.plan.time import CANDIDATES, MOST_KNEES, Candidate, Networks, candidates_for, check_time, time_line
+from vitmed.training.plan.time import (
+    CANDIDATES,
+    MOST_KNEES,
+    Candidate,
+    Forecast,
+    Forecaster,
+    Networks,
+    candidates_for,
+    check_time,
+    time_line,
+)
 
 SMALL = Candidate(32, 2, 2, 8, 32, 0, 3000, 100, 2e-3)
 LARGE = SMALL._replace(width=64, image_size=64, steps=6000, passes=50)

@@ -21,7 +21,6 @@ from vitmed.core.errors import CheckpointError, VitmedError
 from vitmed.core.process import cores
 from vitmed.core.text import NOTICE
 from vitmed.deploy.http import guard, reports
-from vitmed.deploy.http.batching import LEAST, Batcher
 from vitmed.deploy.http.content import (
     PICTURE,
     AttentionMap,
@@ -35,9 +34,8 @@ from vitmed.deploy.http.content import (
     page_for_images,
     page_of_addresses,
 )
-from vitmed.deploy.http.counters import Counters
 from vitmed.deploy.http.limits import AGAIN, FIELD, Limits, Load, Refusal, Upload, gone, read_uploads
-from vitmed.deploy.http.scores import ScoreLog
+from vitmed.deploy.http.scores import Counters, ScoreLog
 from vitmed.imaging.decode import READERS, NotAnImageError
 from vitmed.imaging.raw_image import TooLargeError
 from vitmed.inference.load import Answer, Model, png_address
@@ -64,7 +62,7 @@ class Service:
         self.counters = Counters(self.hash.weights_sha256, __version__, lambda: self.load.images)
         self.maps: Any = None
         if model.network.model is not None:
-            from vitmed.deploy.http.maps import Maps
+            from vitmed.deploy.http.content import Maps
 
             self.maps = Maps(model)
         size, began = batch or max(LEAST, model.network.batch), self.counters.batch.observe

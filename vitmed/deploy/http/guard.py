@@ -13,8 +13,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vitmed.deploy.http.counters import Counters
 from vitmed.deploy.http.limits import Refusal
+from vitmed.deploy.http.scores import Counters
 
 PREDICT, CARD, LIVE, READY = "/v1/predict", "/v1/model", "/health/live", "/health/ready"
 METRICS, DOCS, SCHEMA, PAGE = "/metrics", "/docs", "/openapi.json", "/"

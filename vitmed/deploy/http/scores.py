@@ -14,8 +14,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from vitmed.core.csv_files import csv_text
 from vitmed.core.errors import UsageError
+from vitmed.core.text_files import csv_text
 from vitmed.inference.load import Model
 from vitmed.metrics.predictions import Predictions
 

@@ -13,16 +13,20 @@ import numpy as np
 from vitmed.metrics.areas import Area, class_areas
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.estimates import (
+    FEWEST,
     ClassNumbers,
     Estimate,
     Numbers,
     check_finite,
     estimate,
+    notes,
     numbers_of,
     of_auroc,
     of_f1,
     of_share,
     sample_size,
+    undefined,
+    without_interval,
 )
 from vitmed.metrics.intervals import (
     LIKENESS,
@@ -44,7 +48,6 @@ from vitmed.metrics.intervals import (
     within,
 )
 from vitmed.metrics.metric_table import METRICS
-from vitmed.metrics.notes import FEWEST, notes, undefined, without_interval
 from vitmed.metrics.paired_comparison import (
     ClassDifference,
     ComparisonTest,

@@ -15,12 +15,22 @@ import numpy as np
 
 from vitmed.core.base_models import NO_FINDING, UNKNOWN, Kind
 from vitmed.core.text import counted, counted_doing, listed
-from vitmed.metrics.areas import Area
-from vitmed.metrics.estimates import Estimate, Numbers, check_finite, estimate, numbers_of, of_share, sample_size
-from vitmed.metrics.intervals import NONE, Units, mean_interval, quantile, share
-from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions
+from vitmed.metrics.areas import Area, weighted_areas
+from vitmed.metrics.estimates import (
+    FEWEST,
+    Estimate,
+    Numbers,
+    below_chance,
+    check_finite,
+    estimate,
+    few_notes,
+    numbers_of,
+    of_share,
+    sample_size,
+)
+from vitmed.metrics.intervals import NONE, Units, mean_interval, quantile, ratio, share
+from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS
-from vitmed.metrics.notes import FEWEST, below_chance, few_notes
 from vitmed.metrics.paired_comparison import (
     ClassDifference,
     PairedComparison,
@@ -34,8 +44,6 @@ from vitmed.metrics.paired_comparison import (
 )
 from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, softmax
 from vitmed.metrics.predictions_csv import BETWEEN, LABEL, LOGIT, NEAR, PROB, Table
-from vitmed.metrics.ranking import ratio, weighted_areas
-from vitmed.metrics.scoring import image_losses
 
 
 class FindingPredictions(Predictions):

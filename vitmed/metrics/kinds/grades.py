@@ -16,13 +16,12 @@ from vitmed.core.errors import UsageError
 from vitmed.core.text import listed
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate, of_mean
-from vitmed.metrics.intervals import NONE, Units, influence_spread, log_interval, quantile, within
-from vitmed.metrics.kinds.classes import compare_predictions, evaluate_predictions
+from vitmed.metrics.intervals import NONE, Units, influence_spread, log_interval, quantile, ratio, within
+from vitmed.metrics.kinds.classes import compare_predictions, evaluate_predictions, metric_values
 from vitmed.metrics.metric_table import GRADE_METRICS
 from vitmed.metrics.paired_comparison import PairedComparison, gap_of, jackknifed_gaps
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.ranking import ratio
-from vitmed.metrics.scoring import Scorer, metric_values
+from vitmed.metrics.scoring import Scorer
 
 
 def grade_costs(k: int, error: str) -> tuple[tuple[float, ...], ...]:

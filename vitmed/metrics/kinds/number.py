@@ -22,14 +22,22 @@ import numpy as np
 from vitmed.core.base_models import SIDES, Kind, Target
 from vitmed.core.errors import DataError
 from vitmed.core.upgrade import READER
-from vitmed.metrics.estimates import Estimate, Numbers, SampleSize, check_finite, estimate, numbers_of, of_share
-from vitmed.metrics.intervals import NONE, Units, correlation, jackknife_interval, share, spread
+from vitmed.metrics.estimates import (
+    FEW_IMAGES,
+    Estimate,
+    Numbers,
+    SampleSize,
+    check_finite,
+    estimate,
+    few_notes,
+    numbers_of,
+    of_share,
+)
+from vitmed.metrics.intervals import NONE, Units, correlation, jackknife_interval, ratio, share, spread
 from vitmed.metrics.metric_table import NUMBER_METRICS
-from vitmed.metrics.notes import FEW_IMAGES, few_notes
 from vitmed.metrics.paired_comparison import PairedComparison, check_alike, gap_of, jackknifed_gaps
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table
-from vitmed.metrics.ranking import ratio
 
 ENDS = ("low", "high")  # columns of the interval
 TINY = float(np.finfo(np.float64).tiny)

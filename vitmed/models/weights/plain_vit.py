@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 
 from vitmed.core.errors import CheckpointError
-from vitmed.models.weights.files import AGAIN, State
-from vitmed.models.weights.layouts import is_rotary
+from vitmed.models.weights.files import AGAIN, State, is_rotary
 
 OTHERS = (
     # pattern of a tensor's name that no network of vitmed has, and what it means

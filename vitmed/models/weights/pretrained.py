@@ -19,10 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitmed.core.data_config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.messages import say
 from vitmed.core.run_folder import RunFolder
+from vitmed.core.sections import ModelConfig
 from vitmed.core.text import first_line
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.sizes import SIZES
@@ -40,9 +40,20 @@ from vitmed.models.weights.catalogue import (
     normalisation,
     terms_of,
 )
-from vitmed.models.weights.files import AGAIN, State, check_digests, magic, read_npz, read_safetensors, safe_load
+from vitmed.models.weights.files import (
+    AGAIN,
+    State,
+    check_digests,
+    magic,
+    read_npz,
+    read_safetensors,
+    refuse_incomplete,
+    refuse_not_finite,
+    refuse_others,
+    refuse_shapes,
+    safe_load,
+)
 from vitmed.models.weights.layouts import HEAD, LAYOUTS, PLAIN, convert, describe, join_positions
-from vitmed.models.weights.plain_vit import refuse_incomplete, refuse_not_finite, refuse_others, refuse_shapes
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitmed.core.text import counted
+from vitmed.metrics.areas import threshold_counts
 from vitmed.metrics.estimates import ClassNumbers, Numbers, value_text
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
-from vitmed.metrics.ranking import threshold_counts
 from vitmed.report.plots.drawing import BLACK, BLUE, COLOURS, GREY, LEGEND, draw_band, numbers, percent, plot, short
 from vitmed.report.results import Results
 

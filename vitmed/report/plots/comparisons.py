@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from vitmed.core.text import counted
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.paired_comparison import ComparisonResults
-from vitmed.metrics.per_patient import outside, shares
+from vitmed.metrics.patient_level import outside, shares
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum
 from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, RED, add_grid, draw_estimate, short

@@ -15,9 +15,8 @@ from matplotlib.ticker import MaxNLocator
 from vitmed.core.text import counted
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.explanation.results import Robustness
-from vitmed.metrics.control_charts import Side
+from vitmed.metrics.control_charts import Chart, Side
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.monitoring import Chart
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TuningStudy
 from vitmed.report.plots.drawing import (

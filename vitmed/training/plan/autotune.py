@@ -26,7 +26,7 @@ from vitmed.models.hardware import busy, pick_precision, seconds_of, seeded, usi
 from vitmed.models.vit import prefers_explicit, use_attention
 from vitmed.training.losses import Objective
 from vitmed.training.out_of_memory import is_out_of_memory
-from vitmed.training.plan.forecast import keep_measured, measured_file
+from vitmed.training.plan.time import keep_measured, measured_file
 
 # Fields of the configuration that count for it.
 SETTINGS = {"batch_size", "precision", "attention", "threads", "compile", "lora", "freeze_blocks", "micro_batch"}

@@ -24,7 +24,7 @@ from vitmed.core.config import Config
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import make_folder, write_text
 from vitmed.core.process import cores
-from vitmed.core.stored_paths import cache_folder
+from vitmed.core.run_folder import cache_folder
 from vitmed.data.loading import pick_place, pick_workers
 from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import Augmenter

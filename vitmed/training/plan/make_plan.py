@@ -17,9 +17,9 @@ from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.stored_paths import as_written
+from vitmed.core.run_folder import as_written
+from vitmed.core.sections import TrainConfig
 from vitmed.core.text import duration_text, round_up
-from vitmed.core.train_config import TrainConfig
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
@@ -36,11 +36,12 @@ from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import terms_of
 from vitmed.models.weights.pretrained import Weights, config_for_weights, open_weights
 from vitmed.training.learning import check_target
-from vitmed.training.plan.forecast import Forecast, Forecaster
-from vitmed.training.plan.memory import one_batch
+from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, PlannedSetting, Rule, fields_set, plan_settings
 from vitmed.training.plan.time import (
     MOST_KNEES,
+    Forecast,
+    Forecaster,
     Networks,
     candidates_for,
     check_time,

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from vitmed.core.config import Config
 from vitmed.core.errors import UsageError
 from vitmed.core.text import about, counted, duration_text, round_up
-from vitmed.training.plan.forecast import Forecast
 from vitmed.training.plan.rules import SMALL, PlanInputs, Rule, fields_set
 
 CLEARLY = 1.2  # times as long
