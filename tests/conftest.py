@@ -248,9 +248,10 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """`no_figures`, for a fixture of a wider scope."""
-    from vitmed.commands import one_run, pretrain
+    from vitmed.commands import pretrain
     from vitmed.report import write
     from vitmed.report.plots.drawing import Drawn
+    from vitmed.studies import one_run
 
     monkeypatch.setattr(write, "plots", dict)
     nothing = Drawn(b"a figure", b"a figure", b"a figure", "image/png", "")

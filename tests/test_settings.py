@@ -27,7 +27,6 @@ from filelock import FileLock
 from PIL import Image
 from reports import write_report
 from typer.main import get_command
-from vitmed.studies.one_run import TrainResult
 
 from vitmed import check, evaluate, monitor, probe, train, tune
 from vitmed.cli.commands import APPS
@@ -48,6 +47,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 from vitmed.report.evaluate import note_prevalence
+from vitmed.studies.one_run import TrainResult
 from vitmed.training.learning import objective_of
 from vitmed.training.optimiser import parameter_groups
 from vitmed.training.plan.make_plan import LAST_KEPT, check_against_splits, config_of_target, make_plan
@@ -427,7 +427,7 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
 }  # fmt: skip
 
 # Options beside the configuration: command -> the files of tests that show them; and their names.
-RUN = "training/plan/test_plan_rules commands/test_train studies/test_executors"
+RUN = "training/plan/test_plan_rules commands/test_train studies/test_study"
 NEW = "data config sets output name offline"
 OPTIONS: dict[str, tuple[str, str]] = {
     "train": (

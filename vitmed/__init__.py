@@ -38,12 +38,16 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
     from vitmed.inference.load import load as load
 
 __version__ = "0.3.0"
-_COMMANDS = (
-    "auto bundle check compare cross_validate demo diff ensemble evaluate explain export merge monitor plan predict "
-    "predict_shard pretrain probe push runs sample_size serve stress summary train tune"
+_VERBS = (
+    "auto bundle check compare demo ensemble evaluate explain export monitor plan predict predict_shard pretrain probe "
+    "runs sample_size serve stress summary train tune"
 )
 _PUBLIC = {  # name -> the module that defines it; loaded when the name is used, so that `vitmed --help` loads no torch
-    **{name: f"vitmed.commands.{name}" for name in _COMMANDS.split()},
+    **{name: f"vitmed.commands.{name}" for name in _VERBS.split()},
+    "cross_validate": "vitmed.commands.train",
+    "diff": "vitmed.commands.runs",
+    "merge": "vitmed.commands.predict_shard",
+    "push": "vitmed.commands.export",
     "build_model": "vitmed.commands.summary",
     "load": "vitmed.inference.load",
     "VitmedError": "vitmed.core.errors",

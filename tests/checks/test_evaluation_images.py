@@ -18,7 +18,6 @@ import torch
 from conftest import TINY, TINY_SETS, draw_classes, draw_patients, draw_splits, once, recording
 from label_sets import label_set
 from PIL import Image
-from vitmed.studies.one_run import TrainResult
 
 from vitmed import evaluate, train
 from vitmed.checks.evaluation_images import ImageRequest, foreign_images, leakage
@@ -29,6 +28,7 @@ from vitmed.data import patients, scan
 from vitmed.data.listing import ALL, Listing
 from vitmed.data.samples import Sample, Splits
 from vitmed.models.weights.files import digests_of
+from vitmed.studies.one_run import TrainResult
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

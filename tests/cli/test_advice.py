@@ -20,7 +20,7 @@ RAISED_BY = {
     "predict": "cli/commands commands/predict_shard",
     "train pretrain predict evaluate explain stress": "cli/entry",
     "train cross-validate": "studies/folds",
-    "cross-validate": "studies/executors",
+    "cross-validate": "studies/study",
     "tune": "studies/search studies/search_plan",
     "stress": "explanation/robustness",
     "probe": "studies/rank_weights",

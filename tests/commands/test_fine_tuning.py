@@ -29,7 +29,6 @@ from conftest import (
 from timm.layers import SwiGLUPacked
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
-from vitmed.studies.one_run import TrainResult
 
 from vitmed import VitmedError, explain, train
 from vitmed.core.messages import listening
@@ -39,6 +38,7 @@ from vitmed.metrics.paired_comparison import ComparisonTest
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import verdict
 from vitmed.report.results import Baseline
+from vitmed.studies.one_run import TrainResult
 
 RUN = Callable[..., Answer]
 FREE = {key: TINY[key] for key in ("batch_size", "policy", "workers", "device", "precision")}

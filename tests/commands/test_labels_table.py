@@ -12,13 +12,13 @@ import torch
 import yaml
 from checkpoints import save
 from conftest import TINY, TINY_SETS, draw_classes, draw_splits, once, recording
-from vitmed.studies.one_run import TrainResult
 
 from vitmed import evaluate, train
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data.samples import labelled_by
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
+from vitmed.studies.one_run import TrainResult
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 QUICK = TINY | {"epochs": 1, "baseline": False, "resamples": 20, "map_images": 0}

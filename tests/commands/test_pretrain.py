@@ -306,7 +306,7 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
     del values["group_regex"]  # one way of knowing patients at a time
     assert {*values, "group_regex", "sites"} == set(PRETRAIN_FLAGS)
     seen: list[PretrainConfig] = []
-    monkeypatch.setattr(pretrain, "_new_run", lambda config, *_: seen.append(config) or 1 / 0)
+    monkeypatch.setattr(pretrain, "new_pretraining", lambda config, *_: seen.append(config) or 1 / 0)
     args: list[object] = []
     for flag, value in values.items():
         option = f"--{flag.replace('_', '-')}"

@@ -27,7 +27,7 @@ RUN = Callable[..., Answer]
 
 def test_a_figure_that_fails_does_not_hide_why_training_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk ends the training, and then the curves cannot be written either."""
-    from vitmed.commands import one_run as command
+    from vitmed.studies import one_run as command
 
     def full(*args: object, **kwargs: object) -> None:
         raise UsageError("last.pt: cannot be written (No space left on device)")
@@ -76,7 +76,7 @@ def test_lists_of_classes_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         shown.extend(real(run))
         return real(run)
 
-    monkeypatch.setattr("vitmed.commands.one_run.augmented_examples", examples)
+    monkeypatch.setattr("vitmed.studies.one_run.augmented_examples", examples)
     ui = recording()
     train(data, output=tmp_path / "runs", sets=TINY_SETS, **BARE | {"epochs": 1})
     assert "classes: " + ", ".join(f"{i} c{i:02}" for i in range(10)) + " and 16 more" in ui.said

@@ -215,9 +215,9 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.fixture
 def no_evaluation(no_figures: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of a tiny run's time is its evaluation, which reads the files themselves."""
-    from vitmed.commands import one_run
+    from vitmed.studies import one_run
 
-    monkeypatch.setattr(one_run, "evaluate", lambda *_, **__: SimpleNamespace(metrics={}, folder=Path()))
+    monkeypatch.setattr(vitmed, "evaluate", lambda *_, **__: SimpleNamespace(metrics={}, folder=Path()))
     monkeypatch.setattr(one_run, "write_card", lambda *_, **__: None)
 
 

@@ -56,7 +56,7 @@ class Stop(Exception):
 
 @pytest.fixture
 def no_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitmed.commands import one_run
+    from vitmed.studies import one_run
 
     draw_nothing(monkeypatch)
 

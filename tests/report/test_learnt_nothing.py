@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from conftest import Trained, recording
 from reports import write_report
-from vitmed.studies.one_run import TrainResult
 
 from vitmed.core.base_models import Target
 from vitmed.core.config import EvaluateConfig
@@ -16,6 +15,7 @@ from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import Evaluation, report_evaluation
+from vitmed.studies.one_run import TrainResult
 
 KL = ("KL0", "KL1", "KL2", "KL3", "KL4")
 SIZE = 400

@@ -18,7 +18,6 @@ from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_nothing,
 from matplotlib.text import Text
 from PIL import Image
 from sklearn.metrics import roc_auc_score
-from vitmed.studies.one_run import TrainResult
 
 from vitmed import compare, cross_validate, evaluate, train
 from vitmed.core.config import Config
@@ -34,6 +33,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.report import participant_flow
 from vitmed.report.results import Results
 from vitmed.studies.folds import by_name
+from vitmed.studies.one_run import TrainResult
 from vitmed.studies.study import Job
 from vitmed.training.run import Run
 

@@ -1,12 +1,10 @@
 """The command line: parse, call one command, print, exit code. No logic.
 
-app                 the list of commands, and `vitmed --help`
-commands            every command: the function that it calls, and what it prints; imported only when one is used
-catalogue_commands  the commands of public data sets and weights
-entry               `main`: errors become messages and exit codes
-options             a command from the signature of a Python function, and --help in panels
-streams             stdout and stderr that may be closed, full or ASCII
-terminal            progress bars, tables and JSON
+app       the list of commands, and `vitmed --help`
+commands  every command: the function that it calls, and what it prints; imported only when one is used
+entry     `main`: errors become messages and exit codes; `Stream`: stdout and stderr that may be closed, full or ASCII
+options   a command from the signature of a Python function, and --help in panels
+terminal  progress bars, tables and JSON
 """
 
 from vitmed.cli.app import app

@@ -40,8 +40,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from vitmed import __version__
 
         typer.echo(f"vitmed {__version__}")

@@ -5,27 +5,31 @@ Its options stand in the signature of that function; here only those that Python
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 import vitmed
-from vitmed.cli.options import AsJson, command
+from vitmed.cli.options import AsJson, command, with_options
 from vitmed.cli.terminal import (
+    TYPER,
     answer,
     in_folder,
     print_check,
     print_comparison,
+    print_datasets,
     print_diff,
     print_json,
     print_predictions,
     print_rows,
     print_runs,
     print_tune,
+    print_weights,
     refuse_unread,
     train_json,
 )
@@ -41,33 +45,35 @@ class Verb(NamedTuple):
 
     Attributes:
         content: the result as JSON; show: prints it otherwise, where messages do not say it all.
+        function: in `vitmed.commands`; default: that of `vitmed` with the name of the command.
     """
 
     help: str
     content: Callable[[Any], dict[str, Any]]
-    show: Callable[[Any], None] = lambda found: None
+    show: Callable[[Any], None] = lambda result: None
+    function: str = ""
 
 
-def plan_json(found: Any) -> dict[str, Any]:
-    settings = [setting._asdict() for setting in found.decisions]
-    return {"file": str(found.file), "minutes": found.minutes, "plan": settings}
+def plan_json(result: Any) -> dict[str, Any]:
+    settings = [setting._asdict() for setting in result.decisions]
+    return {"file": str(result.file), "minutes": result.minutes, "plan": settings}
 
 
-def probe_json(found: Any) -> dict[str, Any]:
-    if hasattr(found, "rows"):  # a ranking
-        return {**in_folder(found, found.content), "train": found.command}
-    return train_json(found)
+def probe_json(result: Any) -> dict[str, Any]:
+    if hasattr(result, "rows"):  # a ranking
+        return {**in_folder(result, result.content), "train": result.command}
+    return train_json(result)
 
 
-def show_ranking(found: Any) -> None:
-    if hasattr(found, "rows"):
-        print_rows("|".join(found.rows[0]), found.rows[1:])
+def show_ranking(result: Any) -> None:
+    if hasattr(result, "rows"):
+        print_rows("|".join(result.rows[0]), result.rows[1:])
 
 
-def show_sample_size(found: Any) -> None:
+def show_sample_size(result: Any) -> None:
     from vitmed.metrics.sample_size import in_words
 
-    typer.echo("\n".join(in_words(found)))
+    typer.echo("\n".join(in_words(result)))
 
 
 VERBS = {
@@ -84,12 +90,12 @@ VERBS = {
     ),
     "pretrain": Verb(
         "Pretrain on images without labels (masked autoencoder); `vitmed train --weights` takes the result.",
-        lambda found: {"run": str(found.folder), "encoder": str(found.encoder), "last": found.records[-1]},
+        lambda result: {"run": str(result.folder), "encoder": str(result.encoder), "last": result.records[-1]},
     ),
     "demo": Verb("Draw blood cells or chests; train a small ViT, evaluate it on other patients (minutes).", train_json),
     "auto": Verb(
         "Find the best model that a time allows: check, compare ways to train, cross-validate, join, test once.",
-        lambda found: in_folder(found, found.content),
+        lambda result: in_folder(result, result.content),
     ),
     "cross-validate": Verb(
         "Train and test on every fold in turn, 5 by default; pool what each model says of images it never saw.",
@@ -97,65 +103,144 @@ VERBS = {
     ),
     "ensemble": Verb(
         "Join folds or runs into one model, which every other command takes.",
-        lambda found: in_folder(found, {"shares": found.shares, "val": found.val.metrics.to_dict()}),
+        lambda result: in_folder(result, {"shares": result.shares, "val": result.val.metrics.to_dict()}),
     ),
     "tune": Verb(
         "Search for better settings on validation; train the winner once more, and test that once.",
-        lambda found: in_folder(found, found.to_dict()),
+        lambda result: in_folder(result, result.to_dict()),
         print_tune,
     ),
     "runs": Verb(
         "List runs with their data, model, metric, time and state; folds below their cross-validation.",
-        lambda found: found.to_dict(),
+        lambda result: result.to_dict(),
         print_runs,
     ),
     "diff": Verb(
         "Report what differs between two runs: settings, images, versions, and the result on the same test images.",
-        lambda found: found.to_dict(),
+        lambda result: result.to_dict(),
         print_diff,
     ),
     "evaluate": Verb(
         "Evaluate a checkpoint on its held-out test split, or on another labelled folder, and write the report.",
-        lambda found: in_folder(found, found.metrics.to_dict()),
+        lambda result: in_folder(result, result.metrics.to_dict()),
+    ),
+    "compare": Verb(
+        "Compare models on the same images: differences with intervals, tests, and a verdict in words.",
+        lambda result: result.to_dict(),
+        print_comparison,
     ),
     "sample-size": Verb(
         "Report how many images and patients an interval of a given width needs, or a lower bound.",
-        lambda found: found.to_dict(),
+        lambda result: result.to_dict(),
         show_sample_size,
     ),
     "stress": Verb(
         "Evaluate a checkpoint on corrupted images: blur, noise, JPEG, brightness, contrast, stain, resolution.",
-        lambda found: in_folder(found, found.content.to_dict()),
+        lambda result: in_folder(result, result.content.to_dict()),
     ),
     "export": Verb(
         "Write a model as a file or folder that other programs run, if it decides as the checkpoint does.",
-        lambda found: {"file": str(found.file), "bytes": found.size, "gate": found.gate.to_dict()},
+        lambda result: {"file": str(result.file), "bytes": result.size, "gate": result.gate.to_dict()},
     ),
     "push": Verb(
         "Upload weights, preprocessing and card of a model to the Hugging Face hub, for timm or transformers.",
-        lambda found: {"url": found.url, "files": found.files, "private": found.private, "gate": found.gate.to_dict()},
+        lambda hub: {"url": hub.url, "files": hub.files, "private": hub.private, "gate": hub.gate.to_dict()},
+    ),
+    "bundle": Verb(
+        "Write a model, its programs and their licences as one archive, for a machine without a network.",
+        lambda tar: {"file": str(tar.file), "bytes": tar.size, "sha256": tar.sha256, "packages": tar.packages},
     ),
     "monitor": Verb(
         "Watch a model at work: exit code 6 where its scores, its answers or its errors are no longer what they were.",
-        lambda found: in_folder(found, found.content.to_dict()),
+        lambda result: in_folder(result, result.content.to_dict()),
     ),
 }
 
 
-def application(name: str, verb: Verb) -> typer.Typer:
-    """The command of a row of `VERBS`."""
-    function = name.replace("-", "_")
+DATA = {
+    "list": Verb(
+        "List public data sets: licence, size, and how to get them.",
+        lambda rows: {"datasets": rows},
+        print_datasets,
+        "data.datasets_table",
+    ),
+    "get": Verb(
+        "Download a set, check it, and lay it out for `vitmed train`.\n\n"
+        "An interrupted download continues where it stopped.",
+        lambda path: {"folder": str(path)},
+        function="data.fetch_dataset",
+    ),
+    "import": Verb(
+        "Write the files of a public set as folders of images.",
+        lambda path: {"folder": str(path)},
+        function="data.import_dataset",
+    ),
+}
+WEIGHTS = {
+    "list": Verb(
+        "List public weights: size, licence, and which are on this machine.",
+        lambda rows: {"weights": rows},
+        print_weights,
+        "data.weights_table",
+    ),
+}
+
+
+def calling(function: str, verb: Verb) -> Callable[..., None]:
+    """Return what the command of a row does."""
 
     def run(as_json: AsJson = False, **options: Any) -> None:
-        answer(getattr(vitmed, function), options, as_json, verb.content, verb.show)
+        module, _, name = function.rpartition(".")
+        of = import_module(f"vitmed.commands.{module}") if module else vitmed
+        answer(getattr(of, name), options, as_json, verb.content, verb.show)
 
     run.__doc__ = verb.help
-    return command(run, function)
+    return run
+
+
+def group(about: str, verbs: Mapping[str, Verb]) -> typer.Typer:
+    """Make a command of commands."""
+    app = typer.Typer(help=about, **TYPER)
+    for name, verb in verbs.items():
+        app.command(name)(with_options(calling(verb.function, verb), verb.function))
+    return app
+
+
+data = group("Public data sets: list, fetch, and write as folders of images.", DATA)
+weights = group("Public weights by name: list, fetch and find.", WEIGHTS)
+
+
+def weights_fetch(as_json: AsJson = False, **options: Any) -> None:
+    """Download and check weight files.
+
+    An interrupted download continues where it stopped.
+    """
+    from vitmed.commands.data import fetch_weights
+
+    def content(paths: list[Path]) -> dict[str, Any]:
+        return {"paths": dict(zip(options["names"], map(str, paths), strict=True))}
+
+    answer(fetch_weights, options, as_json, content, lambda paths: typer.echo("\n".join(map(str, paths))))
+
+
+weights.command("fetch")(with_options(weights_fetch, "data.fetch_weights"))
+
+
+@weights.command("where")
+def weights_where(name: Annotated[str, typer.Argument(help="A name of `vitmed weights list`.")]) -> None:
+    """Print the path of a fetched file; exit code 4 if there is none."""
+    from vitmed.commands.data import fetch_weights
+
+    typer.echo(fetch_weights([name], offline=True)[0])
 
 
 def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:
     """Train on a folder of labelled images, then evaluate the best checkpoint on validation and on the test split."""
-    answer(vitmed.train, options, as_json and os.environ.get("RANK", "0") == "0", train_json, devices=devices)
+    if devices is not None and devices > 1 and "RANK" not in os.environ:  # so many processes run this command line
+        from vitmed.training.processes import launch
+
+        raise SystemExit(launch(devices, options.get("device", "auto"), sys.argv[1:]))
+    answer(vitmed.train, options, as_json and os.environ.get("RANK", "0") == "0", train_json)
 
 
 def check(
@@ -168,11 +253,11 @@ def check(
     Exit code 3 if a problem is an error.
     """
     options["index"] = not no_index
-    found = answer(vitmed.check, options, as_json, lambda found: in_folder(found, found.content), print_check)
-    if found.count("error"):
+    result = answer(vitmed.check, options, as_json, lambda result: in_folder(result, result.content), print_check)
+    if result.count("error"):
         from vitmed.commands.check import CheckFailed
 
-        raise CheckFailed(found)
+        raise CheckFailed(result)
 
 
 def predict(
@@ -198,29 +283,29 @@ def predict(
 
     place = (options.pop("checkpoint", None), options.pop("runs", "runs"))
     saved = find_checkpoint_and_check(csv, plot, options["images"], *place, force)
-    found = vitmed.predict(**options, checkpoint=saved)
-    if top_k is not None and found.kind == "number":
+    result = vitmed.predict(**options, checkpoint=saved)
+    if top_k is not None and result.kind == "number":
         warn("--top-k changes nothing: the model predicts one number")
     if csv is not None:
-        write_text(csv, found.to_csv(errors=True))
+        write_text(csv, result.to_csv(errors=True))
         say(f"all predictions: {csv}")
     if as_json:
-        print_json(predictions_json(found, top_k or TOP))
+        print_json(predictions_json(result, top_k or TOP))
     else:
-        print_predictions(found, top_k or TOP)
-    if plot is not None and len(found):
+        print_predictions(result, top_k or TOP)
+    if plot is not None and len(result):
         from vitmed.report.plots.pictures import prediction_picture
 
-        write_bytes(plot, prediction_picture(found, preprocessing_of(saved, options.get("frame"))))
+        write_bytes(plot, prediction_picture(result, preprocessing_of(saved, options.get("frame"))))
         say(f"picture: {plot}")
-    refuse_unread(len(found), len(found.errors), found.errors)
+    refuse_unread(len(result), len(result.errors), result.errors)
 
 
 def _write_predictions(run: Callable[..., Any], as_json: bool, options: dict[str, Any]) -> None:
-    found = run(**options)
+    result = run(**options)
     if as_json:
-        print_json({"file": str(found.file), "images": found.read, "unreadable": len(found.errors)})
-    refuse_unread(found.read, len(found.errors), found.errors)
+        print_json({"file": str(result.file), "images": result.read, "unreadable": len(result.errors)})
+    refuse_unread(result.read, len(result.errors), result.errors)
 
 
 def merge(as_json: AsJson = False, **options: Any) -> None:
@@ -228,21 +313,15 @@ def merge(as_json: AsJson = False, **options: Any) -> None:
     _write_predictions(vitmed.merge, as_json, options)
 
 
-def compare(as_json: AsJson = False, **options: Any) -> None:
-    """Compare models on the same images: differences with intervals, tests, and a verdict in words."""
-    run = functools.partial(vitmed.compare, *options.pop("results"))
-    answer(run, options, as_json, lambda found: found.to_dict(), print_comparison)
-
-
 def explain(as_json: AsJson = False, **options: Any) -> None:
     """Draw where the network looked, and report what the test of such maps found."""
     from vitmed.explanation.attention import explanation_json
 
-    found = vitmed.explain(**options)
+    result = vitmed.explain(**options)
     if as_json:
         checkpoint = options["checkpoint"].name if "checkpoint" in options else "best.pt"
-        print_json(in_folder(found, explanation_json(found, checkpoint)))
-    refuse_unread(len(found.predictions), len(found.predictions.errors), found.predictions.errors)
+        print_json(in_folder(result, explanation_json(result, checkpoint)))
+    refuse_unread(len(result.predictions), len(result.predictions.errors), result.predictions.errors)
 
 
 def serve(**options: Any) -> None:
@@ -250,22 +329,13 @@ def serve(**options: Any) -> None:
     vitmed.serve(**options)
 
 
-def bundle(as_json: AsJson = False, **options: Any) -> None:
-    """Write a model, its programs and their licences as one archive, for a machine without a network."""
-    options["extras"] = [name.strip() for name in options.get("extras", "").split(",") if name.strip()]
-
-    def content(found: Any) -> dict[str, Any]:
-        return {"file": str(found.file), "bytes": found.size, "sha256": found.sha256, "packages": found.packages}
-
-    answer(vitmed.bundle, options, as_json, content)
-
-
 def summary(**options: Any) -> None:
     """Print torchinfo's table of a model: layers, shapes, parameters, multiply-adds."""
     typer.echo(vitmed.summary(**options))
 
 
-APPS = {name: application(name, verb) for name, verb in VERBS.items()}
-APPS |= {run.__name__: command(run) for run in (train, check, compare, explain, bundle, serve, summary)}
-APPS |= {"merge": command(merge), "predict": command(predict, "predict_shard")}
-APPS |= {"data": data, "weights": weights}
+APPS = {run.__name__: command(run) for run in (train, check, explain, serve, summary)}
+APPS |= {"merge": command(merge), "predict": command(predict, "predict_shard"), "data": data, "weights": weights}
+for name, verb in VERBS.items():
+    function = verb.function or name.replace("-", "_")
+    APPS[name] = command(calling(function, verb), function)

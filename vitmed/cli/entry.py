@@ -1,9 +1,10 @@
-"""Run the command line and end with an exit code."""
+"""Run the command line and end with an exit code; a stdout or stderr that is closed, full or ASCII ends no command."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import itertools
 import json
 import os
@@ -14,7 +15,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
@@ -44,8 +45,8 @@ def main(args: list[str] | None = None) -> None:
             error = UsageError(f"the result cannot be written to stdout ({out.broken.strerror})", "write it elsewhere")
             _stderr(f"error: {error}")
         if error is not None and not out.used and "--json" in itertools.takewhile(lambda arg: arg != "--", given):
-            found = {"message": error.problem, "fix": error.fix, "exit_code": error.exit_code}
-            out.write(json.dumps({"error": found}) + "\n")
+            reported = {"message": error.problem, "fix": error.fix, "exit_code": error.exit_code}
+            out.write(json.dumps({"error": reported}) + "\n")
             out.flush()
     code = 0 if error is None else error.exit_code
     if args is not None:
@@ -100,8 +101,8 @@ def _run(args: list[str]) -> None:
 
 
 def _error_of(run: Callable[[], None], args: list[str]) -> VitmedError | None:
-    """What ended the command, reported on stderr; None if it reached its end."""
-    found: VitmedError
+    """Return what ended the command, reported on stderr; None if it reached its end."""
+    reported: VitmedError
     try:
         with interrupts_again():
             run()
@@ -109,27 +110,27 @@ def _error_of(run: Callable[[], None], args: list[str]) -> VitmedError | None:
     except typer.Exit as error:
         return VitmedError("stopped") if error.exit_code else None
     except VitmedError as error:
-        found = error
+        reported = error
     except (KeyboardInterrupt, typer.Abort):
-        found = Interrupted("interrupted before anything could be saved")
+        reported = Interrupted("interrupted before anything could be saved")
     except MemoryError:
-        found = OutOfMemoryError("out of memory", "end other programs, or use a machine with more memory")
+        reported = OutOfMemoryError("out of memory", "end other programs, or use a machine with more memory")
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "format_message"):  # a wrong flag: click's, or typer's copy of it
             return _wrong_usage(error, args)
         if type(error).__name__ == "OutOfMemoryError":  # of torch, which need not be loaded here
-            found = OutOfMemoryError("the GPU is out of memory", "end other programs on it, or use --device cpu")
+            reported = OutOfMemoryError("the GPU is out of memory", "end other programs on it, or use --device cpu")
         elif isinstance(error, OSError) and is_full(error):  # what vitmed keeps only while it runs
             problem = "a disk is full, perhaps that of temporary files"
-            found = DiskFullError(problem, "make room on it, or set TMPDIR to a folder on another")
+            reported = DiskFullError(problem, "make room on it, or set TMPDIR to a folder on another")
         else:
             _stderr(traceback.format_exc())
-            found = VitmedError("this is a bug in vitmed; please report it with the lines above")
+            reported = VitmedError("this is a bug in vitmed; please report it with the lines above")
     rank = "" if os.environ.get("RANK", "0") == "0" else f"rank {os.environ['RANK']}: "  # of a training on several
-    if rank and isinstance(found, Reported | Interrupted):
+    if rank and isinstance(reported, Reported | Interrupted):
         return None  # rank 0 reports it, and torchrun ends rank 0 as soon as another one fails
-    _stderr(f"{rank}{'stopped' if isinstance(found, Interrupted) else 'error'}: {found}")
-    return found
+    _stderr(f"{rank}{'stopped' if isinstance(reported, Interrupted) else 'error'}: {reported}")
+    return reported
 
 
 def _wrong_usage(error: Any, args: list[str]) -> UsageError:
@@ -141,10 +142,67 @@ def _wrong_usage(error: Any, args: list[str]) -> UsageError:
         return UsageError("no command is named", fix)
     if hasattr(error.__cause__, "errors"):  # pydantic's, which knows the value
         message += f", found {error.__cause__.errors()[0]['input']!r}"
-    found = gone(args, message) or UsageError(message, fix)
-    _stderr(f"error: {found}")
-    return found
+    wrong = gone(args, message) or UsageError(message, fix)
+    _stderr(f"error: {wrong}")
+    return wrong
 
 
 def _stderr(text: str) -> None:
     print(visible(text), file=sys.stderr, flush=True)
+
+
+class Stream(io.TextIOBase):
+    """A stream that takes every character and never raises; what cannot be encoded gets a backslash.
+
+    After the first error nothing more is written, and `broken` holds the error: a message that nobody can read must not
+    end a training, and a closed `| head` must not lose the files that a command still has to write.
+
+    Attributes:
+        used: whether anything has been written.
+    """
+
+    def __init__(self, stream: TextIO):
+        self.stream, self.used, self.broken = stream, False, None  # type: tuple[TextIO, bool, OSError | None]
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.stream.encoding
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.used = True
+        with self._unbroken():
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._unbroken():
+            self.stream.flush()
+
+    @contextlib.contextmanager
+    def _unbroken(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.broken = self.broken or error
+            with contextlib.suppress(OSError):  # so that what is still buffered fails no more, at exit too
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+
+
+def fill_closed() -> None:
+    """Open the null device in place of closed standard streams, so that no other file gets their numbers."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(handle, True)
+    os.close(handle)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)

@@ -63,13 +63,13 @@ def with_options(run: Callable[..., None], verb: str) -> Callable[..., None]:
 
     Args:
         run: its docstring is the help, its parameters are declared as those of a verb.
-        verb: a function of `vitmed.commands`: "train", or "data.fetch_dataset" where its file has another name; "":
-            none.
+        verb: a function of `vitmed`, such as "train", or of a module of `vitmed.commands`, such as
+            "data.fetch_dataset"; "": none.
     """
     parameters = [*inspect.signature(run, eval_str=True).parameters.values()]
-    if verb:
+    if verb and (of_verb := parameters_of(verb)):
         quiet = inspect.Parameter("quiet", KEYWORD, default=None, annotation=Quiet)
-        parameters = [*parameters_of(verb), quiet, *parameters]
+        parameters = [*of_verb, quiet, *parameters]
     declared, fields, configs = [], [], [Fields(Config, FLAGS)]
     for parameter in parameters:
         metadata = getattr(parameter.annotation, "__metadata__", (None,))[0]
@@ -103,9 +103,10 @@ class _Names(dict[str, Any]):
 
 
 def parameters_of(verb: str) -> list[inspect.Parameter]:
-    """The parameters of a verb, read from the text of its file; without annotation where it declares no option."""
+    """List the parameters of a verb, read from the text of its file; without annotation where it declares no option."""
     module, _, name = verb.rpartition(".")
-    file = Path(vitmed.__file__).parent / "commands" / f"{module or name}.py"
+    module = module or vitmed._PUBLIC[name].rpartition(".")[2]
+    file = Path(vitmed.__file__).parent / "commands" / f"{module}.py"
     text = file.read_text(encoding="utf-8").partition(f"\ndef {name}(")[2].partition('\n    """')[0]
     function = ast.parse(f"def {name}({text} ...").body[0]  # the header alone: to parse all files takes 0.2 s
     assert isinstance(function, ast.FunctionDef)

@@ -81,27 +81,21 @@ def answer(
     options: dict[str, Any],
     as_json: bool,
     content: Callable[[Any], dict[str, Any]],
-    show: Callable[[Any], None] = lambda found: None,
-    devices: int | None = None,
+    show: Callable[[Any], None] = lambda result: None,
 ) -> Any:
-    """Run a command, print its result (`content` as JSON, else by `show`), also if a gate is not met, and return it;
-    with `devices`, so many processes run the whole command line."""
-    if devices is not None and devices > 1 and "RANK" not in os.environ:
-        from vitmed.training.processes import launch
-
-        raise SystemExit(launch(devices, options.get("device", "auto"), sys.argv[1:]))
-    found = None
+    """Run a command, print its result (`content` as JSON, else by `show`), also if a gate is not met, and return it."""
+    result = None
     try:
-        found = run(**options)
+        result = run(*options.pop("results", ()), **options)  # those of compare are named by their places
     except VitmedError as error:
-        found = getattr(error, "result", None)
+        result = getattr(error, "result", None)
         raise
     finally:
-        if found is not None and as_json:
-            print_json(content(found))
-        elif found is not None:
-            show(found)
-    return found
+        if result is not None and as_json:
+            print_json(content(result))
+        elif result is not None:
+            show(result)
+    return result
 
 
 def train_json(result: Any) -> dict[str, Any]:
@@ -109,8 +103,8 @@ def train_json(result: Any) -> dict[str, Any]:
     return {"run": str(result.folder), "val": val, "test": test}
 
 
-def in_folder(found: Any, content: dict[str, Any]) -> dict[str, Any]:
-    return {"folder": str(found.folder), **content}
+def in_folder(result: Any, content: dict[str, Any]) -> dict[str, Any]:
+    return {"folder": str(result.folder), **content}
 
 
 def refuse_unread(read: int, unread: int, errors: Sequence[tuple[str, str]]) -> None:
@@ -141,8 +135,8 @@ def print_rows(
     from rich.cells import cell_len
     from rich.console import Console
 
-    known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    console = Console(width=None if known else width, highlight=False)
+    is_sized = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console(width=None if is_sized else width, highlight=False)
     titles, cells = columns.split("|"), [[visible(text) for text in row] for row in rows]
     inside = console.width - FRAME * len(titles)
     natural = [max(cell_len(text) for text in _column(titles, cells, i)) for i in range(len(titles))]
@@ -202,33 +196,33 @@ def plain(text: str) -> Text:
 
 
 def styled(text: str, style: str) -> Text:
-    """The same in a colour."""
+    """As `plain`, in a colour."""
     from rich.text import Text
 
     return Text(visible(text), style)
 
 
-def print_predictions(found: Any, top_k: int) -> None:
-    """A row for each image with its class, probability and runners-up; then those that could not be read."""
+def print_predictions(predictions: Any, top_k: int) -> None:
+    """Print a row for each image with its class, probability and runners-up; then those that could not be read."""
     from vitmed.inference.load import Answer, answer_columns
     from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, SET
 
-    extra = [name for name in (SET, ANSWER) if name in found.columns]
+    extra = [name for name in (SET, ANSWER) if name in predictions.columns]
     rows = []
-    for i in range(min(MOST, len(found))):
-        cells = [found.columns[name][i] for name in extra]
-        if found.members is not None:
-            cells[0] = listed(found.set_of(i), MEMBERS, BETWEEN)
-        rows.append([found.paths[i], *Answer.of(found, i).cells(top_k), *cells])
-    rows += [[path, "not read"] for path, _ in found.errors[: MOST - len(rows)]]
-    hidden = len(found) + len(found.errors) - len(rows)
+    for i in range(min(MOST, len(predictions))):
+        cells = [predictions.columns[name][i] for name in extra]
+        if predictions.members is not None:
+            cells[0] = listed(predictions.set_of(i), MEMBERS, BETWEEN)
+        rows.append([predictions.paths[i], *Answer.of(predictions, i).cells(top_k), *cells])
+    rows += [[path, "not read"] for path, _ in predictions.errors[: MOST - len(rows)]]
+    hidden = len(predictions) + len(predictions.errors) - len(rows)
     more = [f"... and {hidden:,} more; --csv FILE writes all"] if hidden > 0 else []
-    print_rows("|".join(["/image", *answer_columns(found), *extra]), rows, *more)
+    print_rows("|".join(["/image", *answer_columns(predictions), *extra]), rows, *more)
 
 
-def print_check(found: Any) -> None:
-    """The table of splits and classes, then the problems, worst first."""
-    rows, table = [], found.content["table"]
+def print_check(checked: Any) -> None:
+    """Print the table of splits and classes, then the problems, worst first."""
+    rows, table = [], checked.content["table"]
     for row in table[:MOST]:
         patients = "?" if row["patients"] is None else f"{row['patients']:,}"
         rows.append(
@@ -236,7 +230,7 @@ def print_check(found: Any) -> None:
         )
     hidden = len(table) - MOST
     lines = [plain(f"... and {hidden:,} more rows, in data_report.json")] if hidden > 0 else []
-    for problem in found.problems:
+    for problem in checked.problems:
         colour = {"error": "red", "warning": "yellow", "note": "cyan"}[problem.severity]
         code = styled(f" ({problem.code})", "dim")
         lines.append(styled(problem.severity, colour) + plain(f": {problem.text}") + code)
@@ -247,46 +241,46 @@ def print_check(found: Any) -> None:
     print_rows("split|class|>images|>patients|>not readable", rows, *(lines or [plain("nothing found")]))
 
 
-def print_comparison(found: Comparison) -> None:
-    """A row for each pair and number, and of findings for each finding; then the verdict of each pair, the last line
-    that of the first two."""
+def print_comparison(comparison: Comparison) -> None:
+    """Print a row for each pair and number, and of findings for each finding; then the verdict of each pair, that of
+    the first two last."""
     from vitmed.decisions.targets import TARGETS
     from vitmed.metrics.estimates import value_text
     from vitmed.metrics.metric_table import METRICS
 
     rows: list[list[str]] = []
-    kind = TARGETS[found.content.kind]
-    for pair in found.content.pairs:
+    kind = TARGETS[comparison.content.kind]
+    for pair in comparison.content.pairs:
         names = list(dict.fromkeys([*kind.headline[:3], *pair.tests]))
         for name in names:
             gap, test, title = pair.difference[name], pair.tests.get(name), kind.metrics[name].phrase
             rows.append(_difference(pair, title, gap, *((test.p, test.p_holm) if test else (None, None))))
-        if found.content.kind == "findings":
+        if comparison.content.kind == "findings":
             parts = {"auroc": pair.classes or {}, "average_precision": pair.average_precision or {}}
-            for finding in found.content.classes:
+            for finding in comparison.content.classes:
                 for name, of in parts.items():
                     title, gap = f"{finding}: {METRICS[name].phrase}", of[finding]
                     rows.append(_difference(pair, title, gap, gap.p, gap.p_holm))
-    others = [pair.verdict for pair in found.content.pairs if pair.verdict != found.verdict]
+    others = [pair.verdict for pair in comparison.content.pairs if pair.verdict != comparison.verdict]
     columns = "first|second|number|>difference|>95 % interval|>p|>p, Holm"
-    which = [f"{name}: {model.identity}" for name, model in found.content.models.items() if model.identity]
-    for group in found.content.seeds:
+    which = [f"{name}: {model.identity}" for name, model in comparison.content.models.items() if model.identity]
+    for group in comparison.content.seeds:
         lines = []
         for name in names:
-            if own := group.numbers.get(name):
-                interval = "" if own.low is None else f"{own.low:.3f} to {own.high:.3f}"
-                lines.append([kind.metrics[name].phrase, f"{own.mean:.3f}", f"{own.sd:.3f}", interval])
+            if spread := group.numbers.get(name):
+                interval = "" if spread.low is None else f"{spread.low:.3f} to {spread.high:.3f}"
+                lines.append([kind.metrics[name].phrase, f"{spread.mean:.3f}", f"{spread.sd:.3f}", interval])
         print_rows(
             f"number, {len(group.seeds)} seeds|>mean|>SD over seeds|>95 % interval of one run", lines, caption=""
         )
-        others += [group.text] * (group.text != found.verdict)
-    print_rows(columns, rows, *which, *others, found.verdict)
-    if found.acceptance is not None:
+        others += [group.text] * (group.text != comparison.verdict)
+    print_rows(columns, rows, *which, *others, comparison.verdict)
+    if comparison.acceptance is not None:
         rows = [
             [row.criterion.text, row.where, row.why or value_text(row.found), row.state]
-            for row in found.acceptance.judged
+            for row in comparison.acceptance.judged
         ]
-        print_rows("criterion|for|>found|result", rows, found.acceptance.verdict)
+        print_rows("criterion|for|>found|result", rows, comparison.acceptance.verdict)
 
 
 def _difference(pair: ComparedPair, title: str, gap: Estimate, *ps: float | None) -> list[str]:
@@ -297,68 +291,68 @@ def _difference(pair: ComparedPair, title: str, gap: Estimate, *ps: float | None
     return [pair.first, pair.second, title, value, interval, *shown]
 
 
-def print_tune(found: Any) -> None:
-    """The table of the best combinations on stdout."""
+def print_tune(result: Any) -> None:
+    """Print the table of the best combinations."""
     from vitmed.metrics.estimates import value_text
 
-    study, rows = found.study, []
+    study, rows = result.study, []
     settings = list(study.of(study.best).values)
-    for one in study.ranked[:10]:
-        value = "" if one.value is None else f"{one.value:.3f}"
-        if one.estimate is not None:
-            value = value_text(one.estimate)
-        name = f"{one.number} (plan)" if one.number == study.plan else f"{one.number}"
-        shown = [str(one.values.get(place, "")) for place in settings]
-        value += "" if one.sd is None else f" ± {one.sd:.3f}"
-        rows.append([name, *shown, value, f"{one.epochs}", f"{one.seconds:,.0f}", one.reason or one.state])
+    for trial in study.ranked[:10]:
+        value = "" if trial.value is None else f"{trial.value:.3f}"
+        if trial.estimate is not None:
+            value = value_text(trial.estimate)
+        name = f"{trial.number} (plan)" if trial.number == study.plan else f"{trial.number}"
+        shown = [str(trial.values.get(place, "")) for place in settings]
+        value += "" if trial.sd is None else f" ± {trial.sd:.3f}"
+        rows.append([name, *shown, value, f"{trial.epochs}", f"{trial.seconds:,.0f}", trial.reason or trial.state])
     titles = "|".join(f">{place.partition('.')[2]}" for place in settings)
     spread = "; ±: standard deviation over seeds" if study.seeds else ""
     best = f"the best {len(rows)} of {len(study.combinations)}"
-    caption = f"on validation{spread}; {best}. Table and picture: {found.folder}"
+    caption = f"on validation{spread}; {best}. Table and picture: {result.folder}"
     print_rows(f">trial|{titles}|{study.title} (95 %)|>epochs|>seconds|state", rows, caption)
 
 
-def print_runs(found: RunList) -> None:
-    """A row for each run, those inside it indented below it; then why some are not finished."""
+def print_runs(listed_runs: RunList) -> None:
+    """Print a row for each run, those inside it indented below it; then why some are not finished."""
     from vitmed.studies.run_list import COLUMNS
 
-    if not found.runs:
-        sys.stdout.write(f"{plain(str(found.folder))}: no runs\n")
+    if not listed_runs.runs:
+        sys.stdout.write(f"{plain(str(listed_runs.folder))}: no runs\n")
         return
-    rows = [[column.text(run) for column in COLUMNS.values()] for run in found.runs]
-    for run, row in zip(found.runs, rows, strict=True):
+    rows = [[column.text(run) for column in COLUMNS.values()] for run in listed_runs.runs]
+    for run, row in zip(listed_runs.runs, rows, strict=True):
         row[0] = "  " * (run.parent is not None) + row[0]
-    lines = [f"{run.run}: {run.state}, {run.problem}" for run in found.runs if run.problem]
+    lines = [f"{run.run}: {run.state}, {run.problem}" for run in listed_runs.runs if run.problem]
     hidden = [f"... and {len(lines) - 10:,} more, in --json"] * (len(lines) > 10)
     titles = [">" * column.right + "/" * (name == "run") + name for name, column in COLUMNS.items()]
-    print_rows("|".join(titles), rows, *lines[:10], *hidden, caption=found.summary, width=200)
+    print_rows("|".join(titles), rows, *lines[:10], *hidden, caption=listed_runs.summary, width=200)
 
 
-def print_diff(found: RunDiff) -> None:
+def print_diff(diff: RunDiff) -> None:
     """Tables of what differs, images with the first paths of each kind, and last the sentences."""
     from vitmed.metrics.estimates import value_text
 
     def shown(value: object) -> str:
         return "none" if value is None else str(value)
 
-    for what, differences in (("setting", found.settings), ("version or machine", found.environment or [])):
+    for what, differences in (("setting", diff.settings), ("version or machine", diff.environment or [])):
         rows = [[gap.name, shown(gap.first), shown(gap.second), gap.meaning] for gap in differences]
         if rows:
             meaning = "|meaning" * any(row[3] for row in rows)
-            print_rows(f"{what}|{found.first}|{found.second}{meaning}", rows, caption="", width=200)
-    if found.images is not None and found.images.counts:
-        changes = [[what, f"{n:,}", listed(found.images.files[what], 3)] for what, n in found.images.counts.items()]
+            print_rows(f"{what}|{diff.first}|{diff.second}{meaning}", rows, caption="", width=200)
+    if diff.images is not None and diff.images.counts:
+        changes = [[what, f"{n:,}", listed(diff.images.files[what], 3)] for what, n in diff.images.counts.items()]
         print_rows("images|>count|the first of them", changes, caption="", width=200)
-    if found.numbers:
+    if diff.numbers:
         results = []
-        for number in found.numbers:
+        for number in diff.numbers:
             gap = value_text(number.difference) if number.difference else ""
             results.append([number.title, value_text(number.first), value_text(number.second), gap])
-        print_rows(f"test|{found.first}|{found.second}|first minus second", results, caption="", width=200)
-    images = found.images
+        print_rows(f"test|{diff.first}|{diff.second}|first minus second", results, caption="", width=200)
+    images = diff.images
     changed = {} if images is None else {"added": images.classes_added, "removed": images.classes_removed}
     classes = [f"classes {what}: {listed(names)}" for what, names in changed.items() if names]
-    for line in (*classes, *found.notes, found.result, found.verdict):
+    for line in (*classes, *diff.notes, diff.result, diff.verdict):
         sys.stdout.write(f"{visible(line)}\n")
 
 

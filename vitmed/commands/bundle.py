@@ -35,7 +35,7 @@ def bundle(
         to: a new file; its suffix is .tar.
         onnx: an exported file of the same weights, to add.
         no_torch: leave out torch, and best.pt, which needs it.
-        extras: of vitmed, to add: "serve", "dicom".
+        extras: of vitmed, to add: "serve", "dicom"; a text has commas between them.
 
     Raises:
         UsageError: an argument that cannot be used, or a wheel that cannot be had. CheckpointError: as of `load`.
@@ -54,6 +54,8 @@ def bundle(
     models |= {} if exported is None else {"model.onnx": exported}
     roots = [] if saved is exported else [saved.splits.root]
     new_file(file, force=force, data=roots, inputs=[saved.path, *(one.path for one in models.values())])
+    if isinstance(extras, str):
+        extras = [name.strip() for name in extras.split(",") if name.strip()]
     if missing := [name for name in TOOLS if importlib.util.find_spec(name) is None]:
         raise UsageError(f"a bundle needs {listed(missing)}, which this Python lacks", "pip install 'vitmed[bundle]'")
     return write_bundle(file, saved, models, extras)

@@ -36,7 +36,7 @@ class DataCheck:
         return not self.count("error") + self.count("warning")
 
     def count(self, severity: str) -> int:
-        """How many problems are an "error", a "warning" or a "note"."""
+        """Count the problems that are an "error", a "warning" or a "note"."""
         return sum(problem.severity == severity for problem in self.problems)
 
 
@@ -90,12 +90,12 @@ def check(
     refuse_inside(root, output)
     refuse_file(output)
     RunFolder.probe(Path(output).parent)
-    found = check_data(root, config, labels, index, leakage_gap)
+    problems = check_data(root, config, labels, index, leakage_gap)
     folder = free_name(Path(output))
     with whole_folder(folder) as part, bar("writing the report", unit="steps"):
-        write_data_report(part, root, found.content, found.images, found.problems, found.copies)
+        write_data_report(part, root, problems.content, problems.images, problems.problems, problems.copies)
     say(f"report: {folder / PAGE}, {folder / NUMBERS}")
-    result = DataCheck(folder, tuple(found.problems), found.content)
+    result = DataCheck(folder, tuple(problems.problems), problems.content)
     if strict and not result.clean:
         raise CheckFailed(result)
     return result

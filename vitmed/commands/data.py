@@ -1,4 +1,4 @@
-"""`vitmed data list`, `get` and `import`: public data sets as folders. No torch."""
+"""`vitmed data`: public data sets as folders; `vitmed weights`: public weights. No torch."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from vitmed.core.dataset_cards import advice, cards, find_set
 from vitmed.core.downloads import fetch_file
 from vitmed.core.errors import DataError
 from vitmed.core.messages import say, warn
-from vitmed.core.options import Argument, NewDataFolder, Offline
-from vitmed.core.places import refuse_inside
+from vitmed.core.options import Argument, NewDataFolder, Offline, Option
+from vitmed.core.places import refuse_file, refuse_inside
 from vitmed.core.run_folder import cache_folder
 from vitmed.core.text import counted
 from vitmed.data.convert import GROUPS, KINDS, check_new, convert, labels_flag, new_folder, pick_classes, write_groups
 from vitmed.data.folders import image_files, refuse_among_classes
+from vitmed.models.weights.catalogue import CATALOGUE, entry_of, fetch, weight_path
 
 
 def datasets_table() -> list[dict[str, Any]]:
-    """One row per card: what the set is, how its patients are known, and what `vitmed data get` can fetch."""
+    """List a row per card: what the set is, how its patients are known, and what `vitmed data get` can fetch."""
     return [
         {
             "name": name,
@@ -68,8 +69,8 @@ def fetch_dataset(
             convert([what], part)
         images = image_files(part)
         patients = write_groups(part, images, card)
-    known = f"{counted(patients, 'patient')} ({folder / GROUPS})" if patients is not None else "patients unknown"
-    say(f"{folder}: {counted(len(images), 'image')}, {known}")
+    whose = f"{counted(patients, 'patient')} ({folder / GROUPS})" if patients is not None else "patients unknown"
+    say(f"{folder}: {counted(len(images), 'image')}, {whose}")
     say(f"the download is kept in {store}; you can delete it")
     say(f"{advice(card, folder)}{labels_flag(folder)}")
     return folder
@@ -114,3 +115,31 @@ def import_dataset(
     else:
         say(f"to predict them: vitmed predict {folder}; to train on them, add --labels TABLE")
     return folder
+
+
+def weights_table() -> list[dict[str, Any]]:
+    """List a row per catalogue entry: its fields, whether its file is in the cache, and the path."""
+    rows = []
+    for name, entry in CATALOGUE.items():
+        path = weight_path(name)
+        here = {"non_commercial": entry.non_commercial, "here": path.is_file(), "path": str(path)}
+        rows.append({"name": name, **entry._asdict(), **here})
+    return rows
+
+
+def fetch_weights(
+    names: Annotated[Sequence[str], Argument("Names of `vitmed weights list`.", "NAME...")],
+    folder: Annotated[Path | str | None, Option("Folder to use instead of the cache.", "--to")] = None,
+    offline: Offline = False,
+) -> list[Path]:
+    """Download missing files, check all of them, and return their paths. An unknown name raises before any download.
+
+    Raises:
+        VitmedError: see `catalogue.fetch`.
+    """
+    for name in names:
+        entry_of(name)
+    if folder is not None:
+        refuse_file(folder)
+        refuse_among_classes(folder)
+    return [fetch(name, offline, folder) for name in names]

@@ -82,21 +82,21 @@ def explain(
     maps = explain_predictions(saved, predictions, chosen, device, frame)
     maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in (methods or METHODS)})
     verdicts = {name: text for name, text in known_verdicts(saved).items() if name in maps.grids}
-    found = Explanation(predictions, maps.grids, maps.targets, verdicts, folder, maps.shift)
-    _write(found, maps, saved.path.name)
+    explanation = Explanation(predictions, maps.grids, maps.targets, verdicts, folder, maps.shift)
+    _write(explanation, maps, saved.path.name)
     for name in maps.grids:
         say(f"{TITLES[name]}: {verdicts.get(name, UNCHECKED)}")
     say(f"{counted(len(predictions), 'picture')}: {folder}")
-    return found
+    return explanation
 
 
-def _write(found: Explanation, maps: Maps, checkpoint: str) -> None:
+def _write(explanation: Explanation, maps: Maps, checkpoint: str) -> None:
     """Write a picture of each image, and explain.json."""
-    predictions = found.predictions
-    with whole_folder(found.folder) as part, bar("drawing", unit="pictures") as advance:
+    predictions = explanation.predictions
+    with whole_folder(explanation.folder) as part, bar("drawing", unit="pictures") as advance:
         for i in range(len(predictions)):
             figure = draw(predictions, maps.one(i))
             assert figure is not None
             write_bytes(part / picture_name(i), png(figure))
             advance(i + 1, len(predictions))
-        write_json(part / NUMBERS, explanation_json(found, checkpoint))
+        write_json(part / NUMBERS, explanation_json(explanation, checkpoint))

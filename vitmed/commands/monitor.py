@@ -55,11 +55,11 @@ def monitor(
     if not (period >= 100 and 0 < false_alarms < 1 and 0 < shift <= 5):
         given = f"--period {period}, --false-alarms {false_alarms:g}, --shift {shift:g}"
         raise UsageError(given, "--period is 100 or more, --false-alarms between 0 and 1, --shift above 0 and up to 5")
-    folder, known = read_reference(Path(run), split)
+    folder, reference = read_reference(Path(run), split)
     table, notes = in_order(read_table(new))
     place = output_folder(output, folder.parent / "monitoring")
-    check_weights(table, known.weights_hash)
-    content, tracks = watch(folder, known, table, notes, (period, false_alarms, shift))
+    check_weights(table, reference.weights_hash)
+    content, tracks = watch(folder, reference, table, notes, (period, false_alarms, shift))
     with whole_folder(place) as part:
         write_monitoring(part, content, tracks)
     for note in content.notes:

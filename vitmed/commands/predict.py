@@ -56,8 +56,8 @@ def find_checkpoint_and_check(
     runs: str | Path,
     force: bool,
 ) -> SavedModel:
-    """`find_checkpoint`; and check, before the images are read, that a table and a picture may be written: not into
-    folders of images, nor into the data folder that the checkpoint was trained on. Raises UsageError, DataError."""
+    """Do as `find_checkpoint`, and check, before the images are read, that a table and a picture may be written: not
+    into folders of images, nor into the data folder of the checkpoint. Raises UsageError, DataError."""
     files, named = [file for file in (csv, plot) if file is not None], find_named(images)
     for file in files:  # --force is advised below, where nothing else forbids it
         folders = [path for path in named if path.is_dir()]

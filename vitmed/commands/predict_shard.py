@@ -1,4 +1,4 @@
-"""`vitmed predict --output FOLDER`: one shard of many images as a Parquet file."""
+"""`vitmed predict --output FOLDER`: one shard of many images as a Parquet file; `vitmed merge`: all parts as one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from vitmed.core.errors import UsageError, excluded
 from vitmed.core.files import make_folder, remove_abandoned
@@ -27,6 +27,13 @@ from vitmed.metrics.predictions_files import (
 
 if TYPE_CHECKING:
     from vitmed.inference.saved_model import SavedModel
+
+from vitmed.core.errors import DataError
+from vitmed.core.options import Argument, Force
+from vitmed.core.places import new_file
+from vitmed.core.run_folder import PREDICTIONS
+from vitmed.core.upgrade import READER
+from vitmed.metrics.predictions_files import merge_parts
 
 
 def predict_shard(
@@ -61,7 +68,7 @@ def predict_shard(
     if output is None:
         raise excluded("folder of parts")
     check_precision(precision)
-    own, folder = read_shard(shard, os.environ), Path(output)
+    part, folder = read_shard(shard, os.environ), Path(output)
     check_pyarrow(folder)
     refuse_file(folder)
     sources: list[str | Path] = [images] if isinstance(images, str | Path) else list(images)
@@ -69,7 +76,7 @@ def predict_shard(
     for place in (*filter(Path.is_dir, find_named(sources)), saved.splits.root):
         refuse_inside(place, folder)
     every = list(dict.fromkeys(list_images(sources)))
-    rows = own.rows(len(every))
+    rows = part.rows(len(every))
     names = every[rows.start : rows.stop]
     device = _device_of_rank() if device == "auto" and shard == AUTO else device
     network, files = open_files(names, saved, device, precision, frame)
@@ -80,21 +87,25 @@ def predict_shard(
         "precision": network.precision,
         "lists of images": hashlib.sha256(b"".join(os.fsencode(name) + b"\0" for name in every)).hexdigest(),
         "images": len(every),
-        "shards": own.count,
-        "shard": own.number,
+        "shards": part.count,
+        "shard": part.number,
     }
     make_folder(folder)
     remove_abandoned(folder)
-    file, errors = folder / f"part-{own.number:05d}-of-{own.count:05d}.parquet", tuple[tuple[str, str], ...]()
+    file, errors = folder / f"part-{part.number:05d}-of-{part.count:05d}.parquet", tuple[tuple[str, str], ...]()
     if file.exists():
-        errors = _errors_in(file, about)
+        written, table = read_part(file)
+        if differing := [name for name in about if written[name] != about[name]]:
+            raise UsageError(f"{file} is there, of other {differing[0]}", "name a new folder: --output FOLDER")
+        cells = zip(table["path"].to_pylist(), table[ERROR].to_pylist(), strict=True)
+        errors = tuple((from_cell(path), from_cell(problem)) for path, problem in cells if problem)
     elif names:
-        with bar(f"predicting shard {own}") as advance:
+        with bar(f"predicting shard {part}") as advance:
             outputs = network.outputs(files.read, len(files), advance, features)
         predictions = saved.decided(files.predictions(saved, outputs))
         errors = predictions.errors
         write_part(file, about, predictions, outputs.features)
-    say(f"shard {own}: {counted(len(names), 'image')} in {file}")
+    say(f"shard {part}: {counted(len(names), 'image')} in {file}")
     return WrittenPredictions(file, len(names) - len(errors), errors)
 
 
@@ -103,15 +114,30 @@ def _device_of_rank() -> str:
     import torch
 
     local = os.environ.get("LOCAL_RANK", "")
-    return (
-        f"cuda:{int(local) % torch.cuda.device_count()}" if local.isdecimal() and torch.cuda.is_available() else "auto"
-    )
+    chosen = local.isdecimal() and torch.cuda.is_available()
+    return f"cuda:{int(local) % torch.cuda.device_count()}" if chosen else "auto"
 
 
-def _errors_in(file: Path, about: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The images that a finished part could not read. Raises UsageError if it is not of these images and settings."""
-    found, table = read_part(file)
-    if differing := [name for name in about if found[name] != about[name]]:
-        raise UsageError(f"{file} is there, of other {differing[0]}", "name a new folder: --output FOLDER")
-    cells = zip(table["path"].to_pylist(), table[ERROR].to_pylist(), strict=True)
-    return tuple((from_cell(path), from_cell(problem)) for path, problem in cells if problem)
+def merge(
+    folder: Annotated[Path | str, Argument("The --output of vitmed predict.")],
+    *,
+    output: Annotated[
+        Path | str | None, Option("CSV file to write; default predictions.csv in the folder.", "--output -o")
+    ] = None,
+    force: Force = False,
+) -> WrittenPredictions:
+    """Join the parts that `predict_shard` wrote, after checking that they hold every image of the list exactly once.
+
+    Raises:
+        DataError: a part is missing, damaged, there twice, or of another checkpoint or list of images.
+    """
+    folder = Path(folder)
+    check_pyarrow(folder)
+    files = sorted(folder.glob("part-*.parquet"))
+    if not files:
+        raise DataError(f"{folder}: holds no part of predictions", "vitmed predict IMAGES --output FOLDER")
+    file = Path(folder / PREDICTIONS if output is None else output)
+    if file.suffix.lower() == ".parquet":
+        raise UsageError(f"{file}: merge writes a CSV table; vitmed {READER} also Parquet", "name a .csv file")
+    new_file(file, force=force, inputs=files)
+    return merge_parts(folder, files, file)

@@ -26,6 +26,8 @@ from vitmed.report.headline import check_gates, parse_gates
 from vitmed.studies.one_run import TrainResult, default_name
 from vitmed.studies.rank_weights import (
     ALL_LOCAL,
+    OF_RANKING,
+    SEEN,
     RankingResult,
     evaluate_colours,
     open_folder,
@@ -33,8 +35,6 @@ from vitmed.studies.rank_weights import (
     weight_list,
 )
 
-SEEN = ("model.image_size", "model.channels", "model.weights")
-OF_RANKING = (*SEEN, "train.device", "evaluate.resamples", "evaluate.ordinal")  # settings that a ranking uses
 UNUSED = {*CHOOSING, "map_images"} - {"prevalence"}  # without a decision policy and attention maps
 OF_COLOURS = (*SEEN, *(f"evaluate.{name}" for name in EvaluateConfig.model_fields if name not in UNUSED))
 
@@ -65,8 +65,8 @@ def probe(
         as `train`; `checkpoint` is None without weights. For several weights their ranking.
     """
     names = weight_list(flags.get("weights"))
-    own = {name: value for name, value in flags.items() if names is None or name != "weights"}
-    overrides = {"data.root": data, **read_overrides(own, FLAGS, "probe")}
+    settings_given = {name: value for name, value in flags.items() if names is None or name != "weights"}
+    overrides = {"data.root": data, **read_overrides(settings_given, FLAGS, "probe")}
     settings = load_config(config, overrides, sets)
     all_folds = settings.data.divided and settings.data.fold is None
     check_run_place(settings, output, name)
@@ -82,8 +82,8 @@ def probe(
             raise UsageError("several weights are ranked on one fold", "name it: --fold 1")
         if fail_under:
             raise excluded("gate of a ranking")
-        own = {**overrides, "data.root": None}
-        given = [f"{key}={json.dumps(value)}" for key, value in own.items() if value is not None]
+        settings_given = {**overrides, "data.root": None}
+        given = [f"{key}={json.dumps(value)}" for key, value in settings_given.items() if value is not None]
         words = [str(data)] * (data is not None) + ["--config", str(config)] * (config is not None)
         words += [word for one in (*([sets] if isinstance(sets, str) else sets), *given) for word in ("--set", one)]
         return _rank(settings, names, (output, name), offline or flags["weights"] == ALL_LOCAL, words)

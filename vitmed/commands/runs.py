@@ -1,16 +1,19 @@
-"""`vitmed runs`: the runs of a folder as a table, from their small files alone."""
+"""`vitmed runs`: the runs of a folder, from their small files alone; `vitmed diff`: what differs between two runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.options import Argument, Option
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.studies.run_list import COLUMNS, STATES, ListedRun, in_order, read_run, run_folders, with_parts
+
+if TYPE_CHECKING:
+    from vitmed.studies.difference import RunDiff
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,32 @@ def runs(
     if sort not in COLUMNS:
         raise unknown_key("column", sort, COLUMNS)
     if not top.is_dir():
-        found = "is a file, expected a folder of runs" if top.exists() else "no such folder"
-        raise UsageError(f"{top}: {found}", "name the folder of the runs: vitmed runs DIR")
+        problem = "is a file, expected a folder of runs" if top.exists() else "no such folder"
+        raise UsageError(f"{top}: {problem}", "name the folder of the runs: vitmed runs DIR")
     names: dict[Path | None, str | None] = {None: None}
     for path, parent in run_folders(top):
         name = path.resolve().name if path == top else path.relative_to(top).as_posix()
         names[path] = name
         rows.append(read_run(RunFolder(path), name, names[parent]))
     return RunList(top, in_order(with_parts(rows), sort))
+
+
+def diff(
+    first: Annotated[Path | str, Argument("A run folder, a folder of folds, or a checkpoint.", "RUN")],
+    second: Annotated[Path | str, Argument("Another one.", "RUN")],
+) -> RunDiff:
+    """Report what differs between two runs; no image is read, and no test is predicted again.
+
+    Raises:
+        UsageError: one of them is no run, or only one is pretraining. DataError, CheckpointError: an unreadable file.
+    """
+    from vitmed.studies.comparison import short_names  # here, since the table of runs needs no torch
+    from vitmed.studies.difference import difference, read_facts
+
+    paths = (Path(first), Path(second))
+    a, b = (read_facts(path) for path in paths)
+    names = short_names([path.resolve().parts[1:] for path in paths])
+    if (a.kind == "pretraining") != (b.kind == "pretraining"):
+        which = names if a.kind == "pretraining" else names[::-1]
+        raise UsageError(f"{which[0]} is a run of pretraining and {which[1]} is not", "name two runs of one kind")
+    return difference(a, b, names)

@@ -20,7 +20,7 @@ def sample_size(
     images_per_patient: Annotated[float, Option("Images of a patient, all of one class; default 1.")] = 1.0,
     icc: Annotated[float, Option("How alike images of a patient are in being right, 0 to 1; default 0.")] = 0.0,
 ) -> NeededSample:
-    """How many images and patients an evaluation needs. Give half_width or lower_bound.
+    """Report how many images and patients an evaluation needs. Give half_width or lower_bound.
 
     Args:
         expected: above 0 and below 1; of an AUROC above 0.5.
@@ -56,10 +56,10 @@ def sample_size(
         raise UsageError(f"--icc {icc:g}: expected 0 to 1", "a report of similar images states it in its summary")
     goal = Goal(half_width=half_width, lower_bound=lower_bound, power=power)
     design = Design(images_per_patient=images_per_patient, icc=icc, prevalence=prevalence)
-    found = needed_sample(number, expected, goal, design)
-    if found is None:
+    needed = needed_sample(number, expected, goal, design)
+    if needed is None:
         raise UsageError(f"the goal needs more than {MOST:,} patients", "choose a wider interval or a lower bound")
-    return found
+    return needed
 
 
 def _check(name: str, value: float, low: float, high: float, top: str = "") -> None:

@@ -19,7 +19,7 @@ from vitmed.models.weights.pretrained import config_for_weights, load_pretrained
 def build_model(
     model: str | None = None, num_classes: int | None = None, *, offline: bool = False, **fields: Any
 ) -> ViT:
-    """A ViT of a named size or of a weight file; keywords set any field of `ModelConfig` (image_size=32).
+    """Build a ViT of a named size or of a weight file; keywords set any field of `ModelConfig` (image_size=32).
 
     Args:
         model: default: the network of `weights`, else vit_tiny.
@@ -47,7 +47,7 @@ def summary(
     num_classes: Annotated[int | None, Option("Default 1000, or the checkpoint's.")] = None,
     **fields: Annotated[Any, Fields(Config, SUMMARY_FLAGS)],
 ) -> str:
-    """torchinfo's table of a model: a size, a checkpoint file, or the name or file of a recipe.
+    """Return torchinfo's table of a model: a size, a checkpoint file, or the name or file of a recipe.
 
     Raises:
         VitmedError: there is no such model.

@@ -1,33 +1,29 @@
-"""`vitmed train`: from a folder of labelled images to a run folder with its evaluations, or one for each fold."""
+"""`vitmed train`: from a folder of labelled images to an evaluated run; `cross-validate`: to a run for each fold."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
-from vitmed.commands.ensemble import ensemble
-from vitmed.commands.evaluate import evaluate
 from vitmed.core.config import FLAGS, read_overrides
-from vitmed.core.errors import UsageError, excluded
+from vitmed.core.errors import CheckpointError, UsageError, excluded
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import Mute, listener, listening, say
 from vitmed.core.options import ConfigFile, Data, Gates, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
 from vitmed.core.places import check_run_place, data_folder
-from vitmed.core.run_folder import RunFolder, run_lock
+from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import duration_text, file_name
-from vitmed.inference.ensemble import load_ensemble
 from vitmed.report.headline import check_gates, parse_gates
-from vitmed.studies.folds import CrossValidation
+from vitmed.studies.folds import CrossValidation, train_folds
 from vitmed.studies.one_run import RESUMABLE, OneRun, TrainResult, default_name
-from vitmed.studies.study import conduct
 from vitmed.training.plan.time import Clock
 from vitmed.training.processes import Ranks
 from vitmed.training.run import EachEpoch, folder_to_resume
 from vitmed.training.trackers import check_trackers
 
 POOLING = 15.0  # s, for the report on all folds
+FOLDS = 5  # of `cross_validate`, where none are named
 
 
 def train(
@@ -110,7 +106,8 @@ def _begin(run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], parall
         rounds = -(-len(study.divided.places) // parallel)
         first["time"] = (limit - POOLING - run.clock.seconds()) / rounds
         say(f"--time {duration_text(limit)}: {duration_text(first['time'])} for each fold")
-    return _train_folds(CrossValidation(study.folder, first, run.offline, parallel))
+    test = train_folds(CrossValidation(study.folder, first, run.offline, parallel))
+    return TrainResult(study.folder.path, None, None, test)
 
 
 def _resume(run: OneRun, resume: Path, arguments: dict[str, Any], flags: dict[str, Any], parallel: int) -> TrainResult:
@@ -120,7 +117,8 @@ def _resume(run: OneRun, resume: Path, arguments: dict[str, Any], flags: dict[st
         _refuse_ranks(run.ranks, "folds", "one fold at a time: --folds N --fold I")
         if (run.name, config, data) != (None, None, None) or sets or overrides:
             raise excluded("resume of folds")
-        return _train_folds(CrossValidation(RunFolder(resume), None, run.offline, parallel))
+        test = train_folds(CrossValidation(RunFolder(resume), None, run.offline, parallel))
+        return TrainResult(resume, None, None, test)
     changes = [*overrides, *sets] + ["config"] * (config is not None)
     folder = run.ranks.first(lambda: folder_to_resume(resume, run.name, changes, FLAGS, RESUMABLE))
     return run.resume(folder, data, overrides)
@@ -131,17 +129,27 @@ def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:
         raise UsageError(f"{what}: not with {ranks.world} processes", fix)
 
 
-def _train_folds(study: CrossValidation) -> TrainResult:
-    folder = study.folder
-    with run_lock(folder):
-        study.check_open()
-        try:
-            test = conduct(study)
-        finally:
-            if study.first and not any(path.is_dir() for path in folder.path.iterdir()):  # refused: nothing began
-                shutil.rmtree(folder.path)
-        if all(run.best.is_file() for run in study.done()):
-            joined = ensemble([folder.path])
-            if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
-                evaluate(joined.folder)
-    return TrainResult(folder.path, None, None, test)
+def cross_validate(
+    data: Data = None,
+    *,
+    config: ConfigFile = None,
+    sets: Sets = (),
+    output: RunsFolder = "runs",
+    name: RunName = None,
+    resume: Resume = None,
+    parallel: Parallel = 1,
+    fail_under: Gates = (),
+    offline: Offline = False,
+    **flags: Settings,
+) -> TrainResult:
+    """Divide the images into folds, by patient where known; train a model for each, and evaluate it on its fold.
+
+    The same as `train` with `folds`, five by default; `resume` takes the folder of the folds. Raises VitmedError.
+    """
+    if resume is not None and not RunFolder(resume).folds.is_file():
+        raise CheckpointError(f"{resume}: holds no folds", f"vitmed train --resume {resume}")
+    named = flags.get("folds") is not None or flags.get("sites") is not None
+    if resume is None and not named and not load_config(config, {}, sets).data.divided:
+        flags["folds"] = FOLDS
+    given: dict[str, Any] = {"config": config, "sets": sets, "output": output, "name": name, "resume": resume, **flags}
+    return train(data, parallel=parallel, fail_under=fail_under, offline=offline, **given)

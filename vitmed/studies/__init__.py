@@ -1,7 +1,7 @@
-"""Many runs as one study: folds, search, and the tables of runs.
+"""One run, many runs as one study (folds, search), and the tables of runs.
 
-study            what a study of many runs says of itself, and the one way to conduct it
-executors        who trains the runs: this process, or one for each
+one_run          a run of training or pretraining: begun or resumed, trained, evaluated
+study            what a study of many runs says of itself, the one way to conduct it, and who trains its runs
 folds            a run for each fold, and one report of all their tests
 search           a search over settings: its trials, its winner, and what it found
 search_plan      what a search is asked for: settings, ranges, and the plan of its trials
@@ -9,7 +9,6 @@ auto             the ways to train that auto compares
 comparison       tables of several models on their common images, and which model is better
 ensemble         members of folds or runs, and the policy of their mean
 difference       what is known of two runs, and what differs
-colours          what colours and size alone reveal about the labels
-rank_weights     which weights suit these images, by their frozen features
+rank_weights     what colours and size alone reveal, and which weights suit these images, by their frozen features
 run_list         the runs of a folder, a row each
 """

@@ -60,7 +60,7 @@ class Model:
 
 
 def read_all(paths: Sequence[Path]) -> list[Model]:
-    """The models, then the baselines in their folders, each under a unique name."""
+    """Read the models, then the baselines in their folders, each under a unique name."""
     tables = [table_of(path) for path in paths]
     models: list[Model] = []
     for name, file in zip(_names(tables), tables, strict=True):
@@ -70,7 +70,7 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
     baselines = dict[str, Model]()
     for model in models:
         for key, predictions in {} if model.file is None else read_baselines(model.file.parent).items():
-            if any(same_predictions(known, predictions) for known in other):
+            if any(same_predictions(other_table, predictions) for other_table in other):
                 continue
             other.append(predictions)
             name = f"{key} of {model.name}" if key in baselines else key
@@ -81,13 +81,8 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
     return [*models, *baselines.values()]
 
 
-def positive_of(predictions: Predictions) -> str | None:
-    """The positive class; None where none is known, as of other kinds of label."""
-    return predictions.positive
-
-
 def same_predictions(a: Predictions, b: Predictions) -> bool:
-    """Whether two tables hold the same probabilities or numbers for the same images, in any order."""
+    """Say whether two tables hold the same probabilities or numbers for the same images, in any order."""
     if (a.kind, set(a.paths), set(a.classes), len(a)) != (b.kind, set(b.paths), set(b.classes), len(b)):
         return False
     answers = list[np.ndarray]()  # (S, K) of each, in the form of the first and the order of paths
@@ -99,7 +94,7 @@ def same_predictions(a: Predictions, b: Predictions) -> bool:
 
 
 def table_of(path: Path) -> Path:
-    """The predictions.csv of a report folder or run folder, or the file itself. DataError where there is none."""
+    """Find the predictions.csv of a report folder or run folder, or the file itself. DataError where there is none."""
     if not path.is_dir():
         return path
     run = RunFolder(path)
@@ -123,14 +118,14 @@ def _names(files: Sequence[Path]) -> list[str]:
     """A short name for each table: its run or folder, with as much of the path as makes it unique."""
     parts = []
     for file in files:
-        own = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])]
-        inside_run = file.name == PREDICTIONS and own[-1:] == ["test"] and len(own) > 1
-        parts.append(own[:-1] if inside_run else own)
+        names = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])]
+        inside_run = file.name == PREDICTIONS and names[-1:] == ["test"] and len(names) > 1
+        parts.append(names[:-1] if inside_run else names)
     return short_names(parts)
 
 
 def short_names(parts: Sequence[Sequence[str]]) -> list[str]:
-    """A name for each path: its last part, with as many before it as make the names different."""
+    """Give each path a name: its last part, with as many before it as make the names different."""
     for count in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(part[-count:]) for part in parts]
         if len(set(names)) == len(names):
@@ -139,7 +134,7 @@ def short_names(parts: Sequence[Sequence[str]]) -> list[str]:
 
 
 def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
-    """The models on their common images, in the order and with the patients of the first; and notes.
+    """Return the models on their common images, in the order and with the patients of the first; and notes.
 
     The classes are in the order of the first model of grades, else of the first.
 
@@ -155,7 +150,7 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
         raise DataError("the predictions have no image in common", "predict the same images with both")
     paths = [path for path in first.predictions.paths if path in shared]
     _check_content(models, paths)
-    positive = next((found for m in models if (found := positive_of(m.predictions))), None)
+    positive = next((m.predictions.positive for m in models if m.predictions.positive), None)
     form = next((m for m in models if m.kind == "grades"), first).predictions
     aligned = []
     for model in models:
@@ -177,13 +172,13 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     if left_out:
         counts = ", ".join(f"{count:,} of {name}" for name, count in left_out.items())
         notes.append(f"{len(paths):,} images are shared; left out because not all have them: {counts}.")
-    known = [m for m in aligned if m.predictions.groups is not None]
-    if not known:
+    grouped = [m for m in aligned if m.predictions.groups is not None]
+    if not grouped:
         return aligned, notes
-    groups = known[0].predictions.groups
-    same = {m.predictions.units.tobytes() for m in known}
+    groups = grouped[0].predictions.groups
+    same = {m.predictions.units.tobytes() for m in grouped}
     if len(same) > 1:
-        notes.append(f"The tables disagree on the patients; those of {known[0].name} are used.")
+        notes.append(f"The tables disagree on the patients; those of {grouped[0].name} are used.")
     return [replace(m, predictions=replace(m.predictions, groups=groups)) for m in aligned], notes
 
 
@@ -192,17 +187,15 @@ def _check_comparable(model: Model, first: Model) -> None:
     a, b = model.predictions, first.predictions
     words = {"classes": "classes", "findings": "findings", "number": "a number"}
     if a.kind != b.kind:
-        of_finding = "; of one finding: RUN/test/findings/FINDING" if "findings" in (a.kind, b.kind) else ""
+        of_finding = "; of one finding: RUN/test/findings/FINDING" * ("findings" in (a.kind, b.kind))
         raise DataError(
             f"{model.name} has predictions of {words[a.kind]}, {first.name} of {words[b.kind]}",
             f"compare models of one kind of label{of_finding}",
         )
     if set(a.classes) != set(b.classes):
-        what = a.kind
-        fix = f"compare models of the same {what}"
-        fix += ", or one finding of both: RUN/test/findings/FINDING" * (a.kind == "findings")
-        has = f"{model.name} has the {what} {listed(a.classes)}; {first.name} has {listed(b.classes)}"
-        raise DataError(has, fix)
+        or_finding = ", or one finding of both: RUN/test/findings/FINDING" * (a.kind == "findings")
+        has = f"{model.name} has the {a.kind} {listed(a.classes)}; {first.name} has {listed(b.classes)}"
+        raise DataError(has, f"compare models of the same {a.kind}{or_finding}")
     if (unit := target_of(a).unit) != target_of(b).unit:
         has = f"{model.name} predicts in the unit '{unit}', {first.name} in '{target_of(b).unit}'"
         raise DataError(has, "train both with the same --unit")
@@ -212,19 +205,18 @@ def _check_comparable(model: Model, first: Model) -> None:
             f"{listed(b.classes)}",
             "train both with the same --ordinal",
         )
-    positive, expected = positive_of(a), positive_of(b)
-    if positive not in (None, expected or positive):
+    if a.positive not in (None, b.positive or a.positive):
         raise DataError(
-            f"the positive class of {model.name} is {positive}, that of {first.name} {expected}",
+            f"the positive class of {model.name} is {a.positive}, that of {first.name} {b.positive}",
             "train both with the same --positive",
         )
 
 
 def _check_content(models: Sequence[Model], paths: Sequence[str]) -> None:
     """Raise DataError where two runs know that an image of one path was another file in each."""
-    known = [(model.name, found) for model in models if (found := _digests(model))]
-    for (first, one), (name, other) in itertools.combinations(known, 2):
-        changed = [path for path in paths if path in one and path in other and one[path] != other[path]]
+    hashed = [(model.name, digests) for model in models if (digests := _digests(model))]
+    for (first, before), (name, after) in itertools.combinations(hashed, 2):
+        changed = [path for path in paths if path in before and path in after and before[path] != after[path]]
         if changed:
             raise DataError(
                 f"{name} and {first} differ in the content of {len(changed):,} of {len(paths):,} images of the same "
@@ -247,7 +239,7 @@ def _digests(model: Model) -> dict[str, str]:
 
 
 def split_rows(run: RunFolder) -> dict[str, dict[str, str]]:
-    """Path -> the row of each image in splits.csv. Raises OSError, ValueError, KeyError, TypeError or csv.Error."""
+    """Read path -> the row of an image in splits.csv. Raises OSError, ValueError, KeyError, TypeError or csv.Error."""
     text = run.splits.read_text(encoding="utf-8")
     return {from_cell(row["path"]): row for row in csv.DictReader(io.StringIO(text, newline=""))}
 
@@ -277,8 +269,8 @@ def compare_models(
     only_seeds = bool(seeds) and trained == set(seeds[0].seeds)  # which seed is best says nothing
 
     def height(model: Model) -> tuple[bool, float]:  # the best first, a baseline last
-        known = ((name, numbers[model.name][name].value) for name in deciding)
-        name, value = next(((name, value) for name, value in known if value is not None), (deciding[0], 0.0))
+        values = ((name, numbers[model.name][name].value) for name in deciding)
+        name, value = next(((name, value) for name, value in values if value is not None), (deciding[0], 0.0))
         return model.baseline_of is not None, -value if ALL_METRICS[name].higher_is_better else value
 
     best, following = (model.name for model in sorted(models, key=height)[:2])
@@ -290,12 +282,11 @@ def compare_models(
         notes.append(f"There {verb} only {counted(units, 'patient')}: too few to show which model is better.")
     described = dict[str, ComparedModel]()
     for model in models:
-        known: dict[str, Any] = {}
-        if model.known is not None:  # the report beside the table of a baseline is about another model
-            given = {name: getattr(model.known, name) for name in ("run", "created", "weights_hash")}
-            known = {name: value for name, value in given.items() if value}
+        report = model.known  # None of a baseline: the one beside its table is about another model
+        stated = {name: getattr(report, name, None) for name in ("run", "created", "weights_hash")}
+        identity: dict[str, Any] = {name: value for name, value in stated.items() if value}
         overall = numbers[model.name]
-        described[model.name] = ComparedModel(baseline_of=model.baseline_of, overall=overall, **known)
+        described[model.name] = ComparedModel(baseline_of=model.baseline_of, overall=overall, **identity)
     return ComparisonResults(
         kind=of,
         images=len(first),
@@ -304,7 +295,7 @@ def compare_models(
         resamples=resamples,
         resampling=f"by {unit}",
         classes=list(first.classes),
-        positive_class=positive_of(first),
+        positive_class=first.positive,
         models=described,
         pairs=pairs,
         notes=notes,
@@ -361,13 +352,13 @@ def _adjusted(tests: Sequence[Test]) -> list[Test]:
     return [test.model_copy(update={"p_holm": p}) for test, p in zip(tests, holm([t.p for t in tests]), strict=True)]
 
 
-def _verdict(pair: ComparedPair, kind: TargetKind, one: Any, other: Any, pairs: int) -> str:
+def _verdict(pair: ComparedPair, kind: TargetKind, a: Any, b: Any, pairs: int) -> str:
     """Which of two is better, in a sentence; `pairs` are compared, and p is adjusted for them."""
-    decided = one.kind == "number" or np.array_equal(one.predicted, other.predicted)
-    if decided and same_predictions(one, other):
+    decided = a.kind == "number" or np.array_equal(a.predicted, b.predicted)
+    if decided and same_predictions(a, b):
         return f"{pair.first} and {pair.second} are the same: they predict the same for every image"
     (usual, second), name, metrics = list(pair.tests)[:2], _deciding(pair), kind.metrics
-    units, patients, unit = int(one.units.max()) + 1, one.groups is not None, target_of(one).unit
+    units, patients, unit = int(a.units.max()) + 1, a.groups is not None, target_of(a).unit
     same = name == second and pair.difference[usual].value is not None
     gap, p, names = pair.difference[name], pair.tests[name].p_holm, (pair.first, pair.second)
     if gap.value is None:
@@ -390,7 +381,7 @@ def _verdict(pair: ComparedPair, kind: TargetKind, one: Any, other: Any, pairs: 
 
 
 def better(pair: ComparedPair, units: int, patients: bool) -> str | None:
-    """The better of two; None if they cannot be told apart: too few patients, or a difference that may be chance.
+    """Return the better of two; None where that cannot be said: too few patients, or a difference that may be chance.
 
     Args:
         units: how many patients, or images; patients: whether they are patients.

@@ -194,22 +194,21 @@ def _result(first: RunFacts, second: RunFacts, names: Sequence[str]) -> tuple[li
     return numbers, f"{compared.verdict}.", [*notes, *compared.notes]
 
 
-def _verdict(found: RunDiff) -> str:
-    """What differs, in a sentence."""
-    keys, images = [setting.name for setting in found.settings], found.images
+def _verdict(diff: RunDiff) -> str:
+    keys, images = [setting.name for setting in diff.settings], diff.images
     data = images is not None and bool(images.counts or images.classes_added or images.classes_removed)
     parts = [f"{counted(len(keys), 'setting')} ({listed(keys, 5)})"] * bool(keys)
-    parts += ["the images"] * data + ["the versions or the machine"] * bool(found.environment)
-    unknown = ["images"] * (images is None) + ["versions"] * (found.environment is None)
+    parts += ["the images"] * data + ["the versions or the machine"] * bool(diff.environment)
+    unknown = ["images"] * (images is None) + ["versions"] * (diff.environment is None)
     but = f" The {' and '.join(unknown)} could not be compared." if unknown else ""
     if keys == [SEED] and len(parts) == 1:
-        seed = found.settings[0]
-        return f"Only the seed differs: {seed.first} in {found.first}, {seed.second} in {found.second}.{but}"
+        seed = diff.settings[0]
+        return f"Only the seed differs: {seed.first} in {diff.first}, {seed.second} in {diff.second}.{but}"
     *before, last = parts or [part for part in ("settings", "images", "versions") if part not in unknown]
     what = f"{', '.join(before)} and {last}" if before else last
     if not parts:
-        return f"Nothing differs: {found.first} and {found.second} have the same {what}.{but}"
-    return f"{found.first} and {found.second} differ in {what}.{but}"
+        return f"Nothing differs: {diff.first} and {diff.second} have the same {what}.{but}"
+    return f"{diff.first} and {diff.second} differ in {what}.{but}"
 
 
 def difference(first: RunFacts, second: RunFacts, names: Sequence[str]) -> RunDiff:
@@ -235,7 +234,7 @@ def difference(first: RunFacts, second: RunFacts, names: Sequence[str]) -> RunDi
         pairs = ((key, first.environment.get(key), second.environment.get(key)) for key in keys)
         environment = [Difference(name=key, first=a, second=b) for key, a, b in pairs if a != b]
     numbers, result, more = _result(first, second, names)
-    found = RunDiff(
+    diff = RunDiff(
         first=names[0],
         second=names[1],
         settings=settings,
@@ -246,7 +245,7 @@ def difference(first: RunFacts, second: RunFacts, names: Sequence[str]) -> RunDi
         notes=notes + more,
         verdict="",
     )
-    return found.model_copy(update={"verdict": _verdict(found)})
+    return diff.model_copy(update={"verdict": _verdict(diff)})
 
 
 class Image(NamedTuple):
@@ -293,7 +292,7 @@ class RunFacts:
 
 
 def read_facts(path: Path) -> RunFacts:
-    """The facts of a run folder, of a folder of folds, or of a checkpoint.
+    """Read the facts of a run folder, of a folder of folds, or of a checkpoint.
 
     Raises:
         UsageError: something else.
@@ -313,8 +312,8 @@ def read_facts(path: Path) -> RunFacts:
     if run.ensemble.is_file():
         raise UsageError(f"{path}: is an ensemble, expected a run", "compare tests: vitmed compare ENSEMBLE RUN")
     if run.ranking.is_file() or not run.config.is_file():
-        found = "holds a ranking of weights" if run.ranking.is_file() else "holds no run"
-        raise UsageError(f"{path}: {found}, expected a run folder", "name two of the runs that vitmed runs lists")
+        problem = "holds a ranking of weights" if run.ranking.is_file() else "holds no run"
+        raise UsageError(f"{path}: {problem}, expected a run folder", "name two of the runs that vitmed runs lists")
     facts = _of_run(run)
     if path.is_dir() or facts.kind == "pretraining":
         return facts
@@ -382,9 +381,9 @@ def _environment(run: RunFolder) -> dict[str, str] | None:
     if not run.environment.is_file():
         return None
     try:
-        found = json_of(run.environment.read_text(encoding="utf-8"))
-        versions = {str(name): str(version) for name, version in found["versions"].items()}
-        return versions | {name: str(found[name]) for name in SURROUNDINGS if found.get(name) is not None}
+        content = json_of(run.environment.read_text(encoding="utf-8"))
+        versions = {str(name): str(version) for name, version in content["versions"].items()}
+        return versions | {name: str(content[name]) for name in SURROUNDINGS if content.get(name) is not None}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise DataError(f"{run.environment}: not the file of a run", "restore it, or name another run") from None
 

@@ -83,13 +83,13 @@ class Candidate:
 
 
 def read_candidate(folder: RunFolder) -> Candidate:
-    """What a folder offers. Raises CheckpointError where its runs are not finished."""
+    """Read what a folder offers. Raises CheckpointError where its runs are not finished."""
     if not folder.folds.is_file():
         saved = load_checkpoint(folder.path)
         if saved.policy is None:
             raise CheckpointError(f"{saved.path}: holds no decision policy", "name the best.pt of a finished run")
-        known = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
-        return Candidate(folder, (saved,), saved.policy.apply(known), 1, False)
+        predictions = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
+        return Candidate(folder, (saved,), saved.policy.apply(predictions), 1, False)
     study = CrossValidation(folder)
     done, folds = len(study.done()), len(study.divided.places)
     if done < folds:
@@ -101,22 +101,22 @@ def read_candidate(folder: RunFolder) -> Candidate:
 
 
 def _choice(
-    found: Sequence[Candidate], parts: Sequence[Any], shares: np.ndarray, way: str
+    candidates: Sequence[Candidate], parts: Sequence[Any], shares: np.ndarray, way: str
 ) -> tuple[str, dict[str, Any]]:
     """How the members were chosen, in words; and the numbers of each candidate, of the mean, and without optimism."""
-    kind = TARGETS[found[0].members[0].splits.target.kind]
+    kind = TARGETS[candidates[0].members[0].splits.target.kind]
     names = (kind.headline[0], kind.val_loss)
-    resamples = max(LEAST_RESAMPLES, found[0].members[0].config.evaluate.resamples)
+    resamples = max(LEAST_RESAMPLES, candidates[0].members[0].config.evaluate.resamples)
 
     def numbers(predictions: Predictions) -> dict[str, Estimate]:
         overall = kind.evaluate(predictions, resamples).overall
         return {name: overall[name] for name in names}
 
-    rows = {candidate.name: numbers(part) for candidate, part in zip(found, parts, strict=True)}
+    rows = {candidate.name: numbers(part) for candidate, part in zip(candidates, parts, strict=True)}
     notes: list[str] = []
-    if len(found) > 1:
+    if len(candidates) > 1:
         rows["together"] = numbers(averaged(parts, shares.tolist()))
-    if way == "greedy" and len(found) > 1:
+    if way == "greedy" and len(candidates) > 1:
         nested = nested_predictions(parts)
         if nested is None:
             notes.append("Members were chosen on these images, too few to estimate how optimistic that makes them.")
@@ -134,11 +134,11 @@ def _choice(
         say(f"{name}: {', '.join(values)}")
     for note in notes:
         say(note)
-    weighted = [f"{c.name} {share:.2f}" for c, share in zip(found, shares.tolist(), strict=True) if share > 0]
-    folds = f"the mean of {counted(len(found[0].members), 'fold')}"
-    words = f"the mean of {', '.join(weighted)}" if len(found) > 1 else folds
+    weighted = [f"{c.name} {share:.2f}" for c, share in zip(candidates, shares.tolist(), strict=True) if share > 0]
+    folds = f"the mean of {counted(len(candidates[0].members), 'fold')}"
+    words = f"the mean of {', '.join(weighted)}" if len(candidates) > 1 else folds
     table = {name: {key: estimate.to_dict() for key, estimate in row.items()} for name, row in rows.items()}
-    return f"{words}, {WAYS[way]}" if len(found) > 1 else words, {"way": way, "numbers": table, "notes": notes}
+    return f"{words}, {WAYS[way]}" if len(candidates) > 1 else words, {"way": way, "numbers": table, "notes": notes}
 
 
 def _about_policy(first: Candidate, members: int) -> str:
@@ -152,38 +152,38 @@ def _about_policy(first: Candidate, members: int) -> str:
     )
 
 
-def _images(found: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[Splits, dict[str, list[str]]]:
+def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[Splits, dict[str, list[str]]]:
     """The images that made the members, and the test."""
     first = members[0]
-    known = {
+    images = {
         sample.path: (sample, digest)
         for member in members
         for name, samples in member.splits.samples.items()
         for sample, digest in zip(samples, member.hashes[name], strict=True)
     }
-    if found[0].folds:
+    if candidates[0].folds:
         test, val = _held_out(first), []
         made = {"train": "all folds", "val": "none: each image was predicted by folds that never saw it"}
         made["test"] = "in no fold" if test else "none was held out; the folds tested each image"
-        known |= test
+        images |= test
     else:
         val = [sample.path for sample in first.splits.samples["val"]]
-        test = {sample.path: known[sample.path] for sample in first.splits.samples["test"]}
+        test = {sample.path: images[sample.path] for sample in first.splits.samples["test"]}
         made = first.splits.made
     parts = {"val": val, "test": list(test)}
-    parts["train"] = [path for path in known if path not in {*val, *test}]
+    parts["train"] = [path for path in images if path not in {*val, *test}]
     samples = {
-        name: tuple(sorted((known[path][0] for path in parts[name]), key=lambda sample: (sample.label, sample.path)))
+        name: tuple(sorted((images[path][0] for path in parts[name]), key=lambda sample: (sample.label, sample.path)))
         for name in ("train", "val", "test")
     }
-    hashes = {name: [known[sample.path][1] for sample in part] for name, part in samples.items()}
+    hashes = {name: [images[sample.path][1] for sample in part] for name, part in samples.items()}
     return replace(first.splits, samples=samples, made=made), hashes
 
 
 def _trained_on_test(members: Sequence[Checkpoint], splits: Splits, hashes: dict[str, list[str]]) -> list[str]:
     """A sentence for each member that was trained on an image of the test, or on a patient of it, unless its run was
     allowed to have patients in two splits."""
-    found, owners = [], {sample.group for sample in splits.samples["test"]} - {None}
+    leaks, owners = [], {sample.group for sample in splits.samples["test"]} - {None}
     for member in members:
         digests = {digest for name in ("train", "val") for digest in member.hashes[name]}
         groups = {sample.group for name in ("train", "val") for sample in member.splits.samples[name]}
@@ -191,8 +191,8 @@ def _trained_on_test(members: Sequence[Checkpoint], splits: Splits, hashes: dict
         patients = set() if member.config.data.allow_leakage else owners & groups
         if images or patients:
             what = counted(images, "image") if images else f"images of {counted(len(patients), splits.unit)}"
-            found.append(f"{member.path}: was trained on {what} of the test of {members[0].path}")
-    return found
+            leaks.append(f"{member.path}: was trained on {what} of the test of {members[0].path}")
+    return leaks
 
 
 def _held_out(first: Checkpoint) -> dict[str, tuple[Sample, str]]:
@@ -235,8 +235,8 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
     policy = choose_policy(for_policy, config, None, joined.weights_hash)
     with listening(Silent()):
         network = open_network(joined, policy, "cpu", "fp32")
-    known = network.outputs(lambda i: joined.preprocessing.drawn(), 1, lambda done, total: None)
-    policy = policy.model_copy(update={"known_logits": tuple(known.logits[0].tolist())})
+    outputs = network.outputs(lambda i: joined.preprocessing.drawn(), 1, lambda done, total: None)
+    policy = policy.model_copy(update={"known_logits": tuple(outputs.logits[0].tolist())})
     joined = replace(joined, policy=policy)
     say(f"decision policy, chosen on {counted(policy.n, 'image')}: {policy.summary}")
     notes = [_about_policy(used[0][0], len(members)), *chosen["notes"], *leaks, *notes_of(policy)]
@@ -261,14 +261,14 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
 
 
 def loss_of(predictions: Any) -> float:
-    """The loss that selection lowers, that of `TargetKind.val_loss`; infinite where it is undefined."""
+    """Return the loss that selection lowers, that of `TargetKind.val_loss`; infinite where it is undefined."""
     kind = TARGETS[predictions.kind]
     value = kind.values(predictions)[kind.val_loss]
     return value if math.isfinite(value) else math.inf
 
 
 def greedy_selection(parts: Sequence[Any], rounds: int = ROUNDS) -> np.ndarray:
-    """(M,) float64 shares of M models that sum to 1.
+    """Choose (M,) float64 shares of M models that sum to 1.
 
     Round by round the model is added, perhaps again, that lowers the loss of the mean most; the best of all rounds is
     taken (Caruana et al., ICML 2004, figure 1, with replacement). `parts` are predictions as `aligned` returns them.
@@ -284,7 +284,7 @@ def greedy_selection(parts: Sequence[Any], rounds: int = ROUNDS) -> np.ndarray:
 
 
 def nested_predictions(parts: Sequence[Any]) -> Any | None:
-    """The mean of selected models for every image, selected each time without the patient of the image.
+    """Return the mean of selected models for every image, selected each time without the patient of the image.
 
     Its numbers are free of the optimism of selection. Images are in `PARTS` parts, by patient where known; None where
     there are too few patients. Arguments are those of `greedy_selection`.
@@ -293,9 +293,9 @@ def nested_predictions(parts: Sequence[Any]) -> Any | None:
     if units.count < 2 * PARTS:
         return None
     part_of = np.random.default_rng(0).permutation(units.count)[units.index] % PARTS  # (S,)
-    found = []
+    means = []
     for number in range(PARTS):
         rest, held = np.flatnonzero(part_of != number), np.flatnonzero(part_of == number)
         shares = greedy_selection([part.take(rest) for part in parts])
-        found.append(averaged([part.take(held) for part in parts], shares))
-    return pool(found)
+        means.append(averaged([part.take(held) for part in parts], shares))
+    return pool(means)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel
 
+import vitmed
 from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import write_json
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_folder
-from vitmed.core.run_folder import PREDICTIONS, RunFolder
+from vitmed.core.run_folder import PREDICTIONS, RunFolder, run_lock
 from vitmed.data.splits import site_names
 from vitmed.decisions.evaluation_folder import (
     Evaluated,
@@ -35,6 +37,7 @@ from vitmed.decisions.policy import FindingPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import thumbnail
 from vitmed.inference.checkpoint import Checkpoint, load_checkpoint
+from vitmed.inference.ensemble import load_ensemble
 from vitmed.metrics.ensembles import out_of_fold, pool
 from vitmed.metrics.kinds.classes import evaluate_predictions, metric_values
 from vitmed.metrics.kinds.findings import in_means
@@ -44,7 +47,7 @@ from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Results
 from vitmed.report.write import About, Report, read_baselines
-from vitmed.studies.study import Job, Study, read_study
+from vitmed.studies.study import Job, Study, conduct, read_study
 
 AGAIN = "start again with vitmed cross-validate"
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
@@ -129,7 +132,6 @@ class CrossValidation(Study[Evaluation]):
         return next((place.config for place in attempts if place.config.is_file()), None)
 
     def job(self, repeat: int, fold: int, **arguments: Any) -> Job:
-        """The run of a fold."""
         name = f"fold-{fold}" if repeat == 1 else f"repeat-{repeat}-fold-{fold}"
         title = f"fold {fold} of {self.divided.folds}" + (f" of repeat {repeat}" if self.divided.repeats > 1 else "")
         title += f": {self.divided.sites[fold - 1]}" if self.divided.sites else ""
@@ -148,12 +150,12 @@ class CrossValidation(Study[Evaluation]):
             yield self.job(repeat, fold, config=self.planned, sets=(f"data.window={wide}", f"data.repeat={repeat}"))
 
     def done(self) -> list[RunFolder]:
-        """The runs that are finished, in their order."""
+        """List the runs that are finished, in their order."""
         runs = [self.job(*place).done(self.folder) for place in self.divided.places]
         return [run for run in runs if run is not None]
 
     def tested(self) -> list[Tested]:
-        """The finished runs with the evaluations of their tests. Raises CheckpointError for a best.pt without one."""
+        """Read the evaluations of the tests of finished runs. Raises CheckpointError for a best.pt without one."""
         tested = []
         for run in self.done():
             saved = load_checkpoint(run.best)
@@ -172,6 +174,23 @@ class CrossValidation(Study[Evaluation]):
         return Evaluation(evaluated.predictions, Results.read(evaluated.metrics), pooled)
 
 
+def train_folds(study: CrossValidation) -> Evaluation:
+    """Train the folds that are not done, evaluate all their tests, and join them into one model. Raises VitmedError."""
+    folder = study.folder
+    with run_lock(folder):
+        study.check_open()
+        try:
+            test = conduct(study)
+        finally:
+            if study.first and not any(path.is_dir() for path in folder.path.iterdir()):  # refused: nothing began
+                shutil.rmtree(folder.path)
+        if all(run.best.is_file() for run in study.done()):
+            joined = vitmed.ensemble([folder.path])
+            if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
+                vitmed.evaluate(joined.folder)
+    return test
+
+
 class Tested(NamedTuple):
     """A fold, with the evaluation of its best.pt on its test and the table of that."""
 
@@ -182,7 +201,6 @@ class Tested(NamedTuple):
 
 
 def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Evaluation:
-    """One report of the tests of all folds."""
     runs, saved, tables, evaluated = zip(*tested, strict=True)
     predictions, results = [e.predictions for e in evaluated], [Results.read(e.metrics) for e in evaluated]
     root, config = saved[0].data_root("put the folder there again"), saved[0].config.evaluate
@@ -232,7 +250,7 @@ def _each(results: Sequence[Results], evaluated: Sequence[Evaluated], pooled: An
 
 
 def by_fold_names(kind: str) -> list[str]:
-    """The numbers that are reported for each fold, with mean and spread."""
+    """List the numbers that are reported for each fold, with mean and spread."""
     return [*TARGETS[kind].headline[:3], TARGETS[kind].val_loss]
 
 
@@ -266,7 +284,7 @@ def _other_means(pooled: Any, tests: Sequence[Any]) -> list[str]:
 
 
 def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
-    """The notes of all folds in one list: a common note once, the others with the numbers of their folds."""
+    """Join the notes of all folds in one list: a common note once, the others with the numbers of their folds."""
     joined = []
     for note in dict.fromkeys(itertools.chain(*notes)):
         numbers = [str(number) for number, of_fold in enumerate(notes, 1) if note in of_fold]

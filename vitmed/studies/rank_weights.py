@@ -1,4 +1,4 @@
-"""`vitmed probe --weights A,B,...`: which weights suit these images, by their frozen features on validation."""
+"""`vitmed probe`: what colours and size alone reveal, and which weights suit the images by their frozen features."""
 
 from __future__ import annotations
 
@@ -11,27 +11,45 @@ from typing import Any
 
 import numpy as np
 
+from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.core.config import Config
+from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import CheckpointError, OutOfMemoryError, UsageError
-from vitmed.core.load_config import build_config, with_values
+from vitmed.core.files import write_text
+from vitmed.core.load_config import build_config, store_paths, with_values
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import RunFolder, cache_folder
 from vitmed.core.text import counted, listed
 from vitmed.data.loading import read_splits
+from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
 from vitmed.data.samples import Splits, labelled_by
+from vitmed.data.splits import make_splits
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
-from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.imaging.preprocessing import Preprocessing, thumbnail
 from vitmed.metrics.estimates import value_text
 from vitmed.models.hardware import pick_device
 from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import means_file, public_weights, weight_path
 from vitmed.models.weights.files import magic
 from vitmed.models.weights.pretrained import load_pretrained, open_weights
+from vitmed.report.analyses import Extra
+from vitmed.report.headline import Evaluation, report_evaluation
+from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
+from vitmed.report.write import About, Report, baseline_text
 from vitmed.studies.comparison import Model, align, better, compare_models, short_names
 from vitmed.training.baselines import fit_colours, fit_logistic, frozen_features
+from vitmed.training.environment import check_images, splits_csv
 from vitmed.training.out_of_memory import is_out_of_memory
-from vitmed.training.plan.make_plan import config_with_weights
+from vitmed.training.plan.make_plan import (
+    check_against_splits,
+    config_of_target,
+    config_with_weights,
+    standardised,
+    with_window,
+)
 
+SEEN = ("model.image_size", "model.channels", "model.weights")
+OF_RANKING = (*SEEN, "train.device", "evaluate.resamples", "evaluate.ordinal")  # settings that a ranking uses
 ALL_LOCAL = "all-local"
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".npz")
 COLOURS = "colours and size"
@@ -50,7 +68,7 @@ class RankingResult:
 
 
 def weight_list(given: str | Path | Sequence[str | Path] | None) -> list[str] | None:
-    """The weights that `--weights` names, where they are to be ranked; None for none, or for one.
+    """List the weights that `--weights` names, where they are to be ranked; None for none, or for one.
 
     A text with commas is a list, unless it is a file.
 
@@ -96,8 +114,8 @@ def rank_weights(
     for name, weights in given.items():
         say(f"weights {list(given).index(name) + 1} of {len(names)}: {name}")
         try:
-            found, seconds[name] = _judged(weights, name, settings, splits, offline)
-            models.append(Model(name, found))
+            predictions, seconds[name] = _judged(weights, name, settings, splits, offline)
+            models.append(Model(name, predictions))
         except (CheckpointError, UsageError, OutOfMemoryError) as error:
             left_out[name] = error.line
             warn(f"{name} is left out: {error.line}")
@@ -105,8 +123,8 @@ def rank_weights(
         raise CheckpointError("none of these weights can be used:\n" + "\n".join(left_out.values()), "name others")
     read = read_splits(splits, Preprocessing.of(settings), settings.data, records=False)
     logits = fit_colours(read.splits, read.images)("val")
-    found = labelled_by(splits.target, splits.classes, read.splits.samples["val"], logits, settings.data.positive)
-    models, notes = align([*models, Model(COLOURS, found, COLOURS)])
+    predictions = labelled_by(splits.target, splits.classes, read.splits.samples["val"], logits, settings.data.positive)
+    models, notes = align([*models, Model(COLOURS, predictions, COLOURS)])
     compared = compare_models(models, settings.evaluate.resamples, notes, splits.target.kind)
 
     metric = TARGETS[compared.kind].headline[0]
@@ -168,3 +186,63 @@ def _judged(given: str, name: str, settings: Config, splits: Splits, offline: bo
         raise OutOfMemoryError(f"{name}: out of memory", "smaller images (--image-size N), or --device cpu") from None
     logits, samples = head.logits(features("val")), read.splits.samples["val"]
     return labelled_by(splits.target, splits.classes, samples, logits, config.data.positive), float(np.mean(took))
+
+
+def open_folder(config: Config, output: str | Path, parts: str) -> tuple[Config, Splits]:
+    """Divide the images of a folder into `parts`; return the configuration with their window, and the splits.
+
+    Raises:
+        DataError, UsageError: as `train`.
+    """
+    report_card(config.data.card)
+    show_expression(config.data.group_regex)
+    with bar("finding images", unit="files") as advance:
+        splits = make_splits(config.data, advance, config.evaluate.ordinal)
+    config = config_of_target(config, splits)
+    check_against_splits(config, splits)
+    check_folder(config.data, config.evaluate.ordinal)
+    report_patients(splits, f"one patient may be in two {parts}, which makes results look too good")
+    RunFolder.probe(output)
+    return with_window(config, splits), standardised(splits)
+
+
+def evaluate_colours(
+    config: Config, splits: Splits, output: str | Path, name: str
+) -> tuple[RunFolder, dict[str, Evaluation]]:
+    """Fit a linear model of colours and size on train, and evaluate it on val and test, each with a report.
+
+    Args:
+        config, splits: from `open_folder`; output: the folder of the run folder; name: of that.
+
+    Raises:
+        DataError: an image that cannot be read, or a problem of the data that training refuses.
+    """
+    preprocessing = Preprocessing.of(config)
+    splits, images, hashes, records, skipped = check_images(splits, preprocessing, config.data)
+    notes, counts = check_before_training(splits, records, skipped, config)
+    folder = RunFolder.create(output, name)
+    write_text(folder.config, store_paths(config, folder.path).to_yaml())
+    write_text(folder.splits, splits_csv(splits, hashes))
+    logits_of = fit_colours(splits, images)
+    flow = flow_of(splits, hashes, counts, why_left_out(config.data))
+    results = {}
+    for split in ("val", "test"):
+        samples, what = splits.samples[split], f"{split} of {splits.root.resolve().name}"
+        logits, positive = logits_of(split), config.data.positive
+        predictions = labelled_by(splits.target, splits.classes, samples, logits, positive, splits.columns)
+        said = "No network: this shows what stain, light, format and size reveal about the labels."
+        about = About(
+            title=f"{what}: colours and size alone",
+            facts={
+                "Model": baseline_text("colour_and_size", splits.target.kind),
+                "Images": f"{what}: {len(predictions):,} evaluated",
+                "Patients": describe_patients(splits),
+            },
+            notes=[*patient_notes(splits, split), said, *notes],
+            run=folder.name,
+            flow=flow.model_copy(update={"evaluated": evaluated_images(predictions, split)}),
+        )
+        extra = Extra(read=lambda path: thumbnail(splits.root / path, preprocessing))
+        metrics = Report.of(predictions, about, config.evaluate, extra).write(folder.path / split)
+        results[split] = report_evaluation(Evaluation(predictions, metrics, folder.path / split), {})
+    return folder, results

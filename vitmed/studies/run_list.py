@@ -110,7 +110,7 @@ class Column(NamedTuple):
 
 
 def natural(name: str) -> tuple[str | int, ...]:
-    """A key that sorts fold-2 before fold-10."""
+    """Return a key that sorts fold-2 before fold-10."""
     return tuple(int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name))
 
 
@@ -135,34 +135,34 @@ COLUMNS: dict[str, Column] = {
 
 
 def in_order(runs: Iterable[ListedRun], column: str) -> list[ListedRun]:
-    """The runs by a column of `COLUMNS`, each followed by its parts in the same order: better metrics, more epochs,
+    """Sort runs by a column of `COLUMNS`, each followed by its parts in the same order: better metrics, more epochs,
     longer times and newer runs first, unknown last, then by name."""
     order, parts = COLUMNS[column].order, dict[str | None, list[ListedRun]]()
     for run in sorted(runs, key=lambda run: natural(run.run)):
         parts.setdefault(run.parent, []).append(run)
 
     def below(parent: str | None) -> list[ListedRun]:
-        known = [run for run in parts.get(parent, []) if order(run) is not None]
+        sorted_runs = [run for run in parts.get(parent, []) if order(run) is not None]
         rest = [run for run in parts.get(parent, []) if order(run) is None]
-        return [one for run in [*sorted(known, key=order), *rest] for one in (run, *below(run.run))]
+        return [row for run in [*sorted(sorted_runs, key=order), *rest] for row in (run, *below(run.run))]
 
     return below(None)
 
 
 def with_parts(runs: Sequence[ListedRun]) -> list[ListedRun]:
-    """The rows; those of cross-validations with data, model, start and time of their folds, and how many are done."""
+    """Complete the rows of cross-validations with data, model, start and time of their folds, and how many are done."""
     rows = []
     for run in runs:
         if run.kind == "cross-validation":
             folds = [part for part in runs if part.parent == run.run and part.kind != "ensemble"]
-            known: dict[str, Any] = {"done": sum(fold.state == "finished" for fold in folds)}
+            of_folds: dict[str, Any] = {"done": sum(fold.state == "finished" for fold in folds)}
             if first := next((fold for fold in folds if fold.data), None):
-                known |= {"data": first.data, "model": first.model}
+                of_folds |= {"data": first.data, "model": first.model}
             if seconds := [fold.seconds for fold in folds if fold.seconds is not None]:
-                known["seconds"] = sum(seconds)
+                of_folds["seconds"] = sum(seconds)
             if started := [fold.started for fold in folds if fold.started is not None]:
-                known["started"] = min(started)
-            run = run.model_copy(update=known)
+                of_folds["started"] = min(started)
+            run = run.model_copy(update=of_folds)
         rows.append(run)
     return rows
 
@@ -185,7 +185,7 @@ class Head(Frozen):
 
 
 def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
-    """One row. No file of a run, however damaged, makes it raise.
+    """Read one row. No file of a run, however damaged, makes it raise.
 
     Args:
         name: its path in the folder that is listed; parent: that of the run that it is a part of.
@@ -268,25 +268,28 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
     with _reading(run, run.metrics):
         records = upgrade.records(read_json_lines(run.metrics))
         monitor = config.train.monitor if isinstance(config, Config) else "loss"
-        row |= {"done": len(records), "metric": _last_metric(records, monitor)}
-        row["seconds"] = sum(float(record["seconds"]) for record in records) if records else None
+        if records:
+            title = "loss" if monitor == "loss" else ALL_METRICS[monitor].title
+            value = Estimate(value=records[_kept(records)].get(f"val_{monitor}"), low=None, high=None)
+            metric = RunMetric(name=monitor, title=title, estimate=value, of="validation")
+            row |= {"done": len(records), "metric": metric}
+            row["seconds"] = sum(float(record["seconds"]) for record in records)
         ended = _ended(records, config)
     resumable: State = "interrupted" if run.last.is_file() else "incomplete"
     row["state"] = resumable
     if isinstance(config, PretrainConfig):
         row["state"] = "finished" if ended and run.encoder.is_file() else resumable
     elif ended:
-        found = _evaluated(run, "test" if config.train.test else "val")
-        row |= {"state": "not evaluated"} if found is None else {"state": "finished", "metric": found}
+        evaluated = _evaluated(run, "test" if config.train.test else "val")
+        row |= {"state": "not evaluated"} if evaluated is None else {"state": "finished", "metric": evaluated}
 
 
 def _data_name(root: str | None, run: RunFolder) -> str:
-    """The name of the data folder, without its place."""
     return "" if root is None else Path(os.path.normpath(run.path.absolute() / root)).name
 
 
 def _ended(records: Records, config: Config | PretrainConfig) -> bool:
-    """Whether training reached its end, as `finished` of vitmed.training.early_stopping decides it, from the records.
+    """Whether training reached its end, as `finished` of training.early_stopping decides it, from the records.
 
     Of a limited time the records show that the learning rate has come down.
     """
@@ -303,15 +306,6 @@ def _ended(records: Records, config: Config | PretrainConfig) -> bool:
 def _kept(records: Records) -> int:
     """The index of the epoch of best.pt, or else of the last."""
     return max((i for i, record in enumerate(records) if record.get("kept")), default=len(records) - 1)
-
-
-def _last_metric(records: Records, monitor: str) -> RunMetric | None:
-    """On validation, of the epoch of best.pt."""
-    if not records:
-        return None
-    title = "loss" if monitor == "loss" else ALL_METRICS[monitor].title
-    value = Estimate(value=records[_kept(records)].get(f"val_{monitor}"), low=None, high=None)
-    return RunMetric(name=monitor, title=title, estimate=value, of="validation")
 
 
 def _evaluated(run: RunFolder, *splits: str) -> RunMetric | None:
@@ -336,7 +330,7 @@ def _evaluated(run: RunFolder, *splits: str) -> RunMetric | None:
 
 
 def read_head(file: Path) -> Head:
-    """The first number of a metrics.json. Raises OSError or ValueError if it is none."""
+    """Read the head of a metrics.json. Raises OSError or ValueError if it is none."""
     try:
         return Head.model_validate_json(file.read_bytes())
     except UsageError as error:
@@ -377,4 +371,4 @@ def run_folders(top: Path) -> Iterator[tuple[Path, Path | None]]:
         elif not names and folder != top:
             empty.append((folder, parent))
         waiting += [(path, parent, depth - 1) for path in inner] if depth else []
-    yield from (found for found in empty if found[0].parent in beside)
+    yield from (pair for pair in empty if pair[0].parent in beside)

@@ -116,7 +116,7 @@ class Search(Study[TuningStudy]):
         return Job(self._path(number).stem, f"trial {number + 1}", arguments, "val")
 
     def number(self, job: Job) -> int:
-        """Of the trial, from 0."""
+        """Return the number of the trial, from 0."""
         return int(job.name.rpartition("-")[2]) - 1
 
     def _records(self, number: int) -> list[Record]:
@@ -220,7 +220,7 @@ class Search(Study[TuningStudy]):
             self._note(number, starts=self.files[number].starts[:-1])
 
     def estimate(self, run: RunFolder, split: str) -> Estimate:
-        """The metric of an evaluated run with its interval; a metric of epochs alone has none."""
+        """Read the metric of an evaluated run with its interval; a metric of epochs alone has none."""
         overall = Results.read(read_metrics(run.path / split / NUMBERS)).overall
         if self.asked.metric in overall:
             return overall[self.asked.metric]
@@ -229,7 +229,7 @@ class Search(Study[TuningStudy]):
         return Estimate(value=value, low=None, high=None)
 
     def result(self, number: int) -> TrialResult:
-        """What a trial reached."""
+        """Return what a trial reached."""
         file, job, records = self.files[number], self._job(number), self._records(number)
         runs, run = job.attempts(self.folder), None if file.state else job.done(self.folder)
         estimate = None if run is None else self.estimate(run, "val")
@@ -248,15 +248,15 @@ class Search(Study[TuningStudy]):
         )
 
     def importance(self) -> dict[str, float]:
-        """Setting -> share of the variance of finished trials that it explains (fANOVA); {} for too few trials."""
+        """Estimate setting -> share of the variance of finished trials that it explains (fANOVA); {} for too few."""
         if sum(not file.state for file in self.files) < ENOUGH or len(self.asked.space) < 2:
             return {}
         how = self.optuna.importance.FanovaImportanceEvaluator(seed=0)
         try:
-            found = self.optuna.importance.get_param_importances(self.study, evaluator=how)
+            shares = self.optuna.importance.get_param_importances(self.study, evaluator=how)
         except (RuntimeError, ValueError):  # all trials are equal
             return {}
-        return {place: float(share) for place, share in found.items() if math.isfinite(share)}
+        return {place: float(share) for place, share in shares.items() if math.isfinite(share)}
 
     def announce(self) -> None:
         """Say what is searched, and for how long."""
@@ -295,7 +295,7 @@ class Search(Study[TuningStudy]):
         return study
 
     def chosen(self) -> TuningStudy:
-        """The trials, their combinations and the winner. Raises DataError where no trial ended well."""
+        """Choose the winner of the trials and their combinations. Raises DataError where no trial ended well."""
         asked, higher, optimism = self.asked, self.metric.higher_is_better, None
         trials = [self.result(number) for number in range(len(self.files))]
         if not any(t.value is not None and (t.state == "done" or not asked.seeds) for t in trials):
@@ -304,9 +304,9 @@ class Search(Study[TuningStudy]):
         combinations = trials
         if asked.seeds:
             done = {t.number: self.folder.path / str(t.run) for t in trials if t.state == "done"}
-            found = {number: read_evaluation(run / "val" / PREDICTIONS).predictions for number, run in done.items()}
-            kind = TARGETS[next(iter(found.values())).kind]
-            combinations, optimism = combined(trials, found, kind, asked.metric, higher)
+            by_trial = {n: read_evaluation(run / "val" / PREDICTIONS).predictions for n, run in done.items()}
+            kind = TARGETS[next(iter(by_trial.values())).kind]
+            combinations, optimism = combined(trials, by_trial, kind, asked.metric, higher)
         pool = [one for one in combinations if one.value is not None]
         pool = [one for one in pool if one.state == "done"] or [one for one in pool if one.reason] or pool
         best = max(pool, key=lambda one: ((one.value or 0.0) * (1 if higher else -1), -one.number))

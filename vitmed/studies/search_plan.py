@@ -167,7 +167,7 @@ def resumed_study(folder: RunFolder, trials: int | None, seconds: float | None) 
 
 
 def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--space") -> Space:
-    """{"train.lr": "1e-5..1e-3"} of "lr=1e-5..1e-3" or "train.lr=1e-5..1e-3".
+    """Read {"train.lr": "1e-5..1e-3"} from "lr=1e-5..1e-3" or "train.lr=1e-5..1e-3".
 
     Args:
         sets: settings that hold for all trials, as in `load_config`.
@@ -176,7 +176,7 @@ def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--sp
     Raises:
         UsageError: another form, an unknown setting, or a value that it cannot have.
     """
-    found: Space = {}
+    space: Space = {}
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
         place = FLAGS.get(key.removeprefix("--").replace("-", "_"), key)
@@ -190,25 +190,24 @@ def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--sp
             raise UsageError(f"{flag} {text}: expected a setting and {what}", example)
         if (place.startswith(("data.", "evaluate.")) or place in FIXED) and flag != "--seeds":
             raise UsageError(f"{flag} {text}: all trials share images, splits and evaluation", "leave it out")
-        if place in found or len(set(parts)) < len(parts) or (dots and numbers[0] >= numbers[1]):
+        if place in space or len(set(parts)) < len(parts) or (dots and numbers[0] >= numbers[1]):
             raise UsageError(f"{flag} {text}: expected different values in order, each setting once", "correct it")
         for value in parts:
             load_config(None, None, [*sets, f"{place}={value}"])
         if dots and not _kinds(place) & {int, float}:
             raise UsageError(f"{flag} {text}: a range is for numbers", f"{flag} {place}=A,B")
-        found[place] = f"{low.strip()}..{high.strip()}" if dots else ",".join(parts)
-    return found
+        space[place] = f"{low.strip()}..{high.strip()}" if dots else ",".join(parts)
+    return space
 
 
 def _kinds(place: str) -> set[Any]:
-    """The types that a field may have."""
     section, _, name = place.partition(".")
     annotation = fields_of(Config, section)[name].annotation
     return {annotation, *get_args(annotation)}
 
 
 def default_space(prepared: Plan) -> Space:
-    """A range around the planned value of each setting of `AROUND` that you did not set."""
+    """Return a range around the planned value of each setting of `AROUND` that you did not set."""
     config, given = prepared.config, prepared.given
     without = set() if LEARNING[prepared.splits.target.kind].mixes else {"augment.mixup"}
     if prepared.weights is None:
@@ -221,13 +220,13 @@ def default_space(prepared: Plan) -> Space:
 
 
 def value_of(config: Config, place: str) -> Any:
-    """The value of "section.field"."""
+    """Return the value of "section.field"."""
     section, _, name = place.partition(".")
     return getattr(getattr(config, section), name)
 
 
 def contains(domain: str, value: Any) -> bool:
-    """Whether a range or a list of values has a value."""
+    """Say whether a range or a list of values has a value."""
     low, dots, high = domain.partition("..")
     if dots:
         return isinstance(value, int | float) and float(low) <= value <= float(high)
@@ -235,25 +234,25 @@ def contains(domain: str, value: Any) -> bool:
 
 
 def as_text(value: Any) -> str:
-    """A value as in --set."""
+    """Write a value as in --set."""
     return str(value).lower() if isinstance(value, bool) or value is None else f"{value}"
 
 
 def suggest(trial: Any, space: Mapping[str, str]) -> dict[str, Any]:
-    """The values of an Optuna trial: those that it has, and new ones for the rest."""
-    found: dict[str, Any] = {}
+    """Suggest the values of an Optuna trial: those that it has, and new ones for the rest."""
+    values: dict[str, Any] = {}
     for place, domain in space.items():
         low, dots, high = domain.partition("..")
         log = bool(dots) and float(low) > 0 and float(high) >= APART * float(low)
         if not dots:
-            found[place] = trial.suggest_categorical(place, domain.split(","))
+            values[place] = trial.suggest_categorical(place, domain.split(","))
         elif float in _kinds(place):
-            found[place] = trial.suggest_float(place, float(low), float(high), log=log)
+            values[place] = trial.suggest_float(place, float(low), float(high), log=log)
         else:
-            found[place] = trial.suggest_int(place, int(low), int(high), log=log)
-    return found
+            values[place] = trial.suggest_int(place, int(low), int(high), log=log)
+    return values
 
 
 def as_sets(values: Mapping[str, Any]) -> list[str]:
-    """The values of a trial as "section.field=value", numbers with three digits."""
+    """Write the values of a trial as "section.field=value", numbers with three digits."""
     return [f"{place}={f'{value:.3g}' if isinstance(value, float) else value}" for place, value in values.items()]

@@ -1,24 +1,97 @@
-"""Many runs with one purpose: what a study says of itself, and the one way to conduct it."""
+"""Many runs with one purpose: what a study says of itself, the one way to conduct it, and who trains its runs.
+
+An executor trains jobs, here or in processes. A job leaves no trace but its run folder, which is the record: to resume
+a study is to submit what is not `done`. Nothing else knows about processes, so that another engine can stand behind the
+same `submit`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from contextvars import copy_context
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from vitmed.core.config import Config
-from vitmed.core.errors import CheckpointError, DataError, Interrupted
-from vitmed.core.run_folder import RunFolder
+import vitmed
+from vitmed.core.config import FLAGS, Config
+from vitmed.core.errors import (
+    CheckpointError,
+    DataError,
+    DiskFullError,
+    EndedByCaller,
+    GateError,
+    Interrupted,
+    OutOfMemoryError,
+    UsageError,
+    VitmedError,
+)
+from vitmed.core.files import read_json_lines
+from vitmed.core.messages import Logged, listener, listening, say, warn
+from vitmed.core.process import DRIVER, cores
+from vitmed.core.run_folder import PREDICTIONS, RunFolder, is_running
 from vitmed.data.splits import make_splits
+from vitmed.training.train_state import Record
 
 Result = TypeVar("Result")
 File = TypeVar("File", bound=BaseModel)
 LOOK = 0.5  # s between two looks at whether the next run can begin
+PAUSE = 0.2  # s between two looks at a process
+GRACE = 30.0  # s that a process has to save its last.pt
+TRIES = 3  # starts of a job whose process is killed or has no memory
+ERRORS = (UsageError, DataError, CheckpointError, OutOfMemoryError, GateError, Interrupted)  # by their exit codes
+OnEpoch = Callable[[Record], bool]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to train.
+
+    Attributes:
+        name: of its run folder inside that of the study; title: in messages.
+        arguments: keywords of `vitmed.train` for a new start, in plain values.
+        split: the evaluation that ends it; "val" where the test is not read.
+    """
+
+    name: str
+    title: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    split: str = "test"
+
+    def attempts(self, folder: RunFolder) -> list[RunFolder]:
+        """List its run folders, the oldest first: `fold-1`, and `fold-1-2` where it was started again."""
+        paths = [path for path in folder.path.iterdir() if re.fullmatch(rf"{re.escape(self.name)}(-\d+)?", path.name)]
+        return [RunFolder(path) for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns) if path.is_dir()]
+
+    def done(self, folder: RunFolder) -> RunFolder | None:
+        """Find its finished and evaluated run; None where there is none yet."""
+        there = self.attempts(folder)
+        return next((place for place in there if (place.path / self.split / PREDICTIONS).is_file()), None)
+
+    def start(self, folder: RunFolder) -> dict[str, Any]:
+        """Return the keywords of `vitmed.train` that begin it, or continue it from its last.pt."""
+        for place in reversed(self.attempts(folder)):
+            if place.last.is_file():
+                deadline = time.monotonic() + GRACE
+                while is_running(place) and time.monotonic() < deadline:  # its driver was killed; it is about to end
+                    time.sleep(PAUSE)
+                return {"resume": place.path, "offline": self.arguments.get("offline", False)}
+        return {**self.arguments, "output": folder.path, "name": self.name}
 
 
 class Study(ABC, Generic[Result]):
@@ -45,7 +118,7 @@ class Study(ABC, Generic[Result]):
 
     def watch(self, job: Job) -> AbstractContextManager[OnEpoch | None]:
         """Give what follows each epoch of a run, around its submission; see `Executor.submit`."""
-        return nullcontext()
+        return contextlib.nullcontext()
 
     def ended(self, job: Job, run: Future[RunFolder | None]) -> None:
         """Note how a run ended; by default its error ends the study."""
@@ -93,3 +166,183 @@ def check_same_data(settings: Config, digest: str, folder: RunFolder) -> None:
     if make_splits(settings.data, ordinal=settings.evaluate.ordinal).digest != digest:
         problem = f"{settings.data.root}: other images, labels or splits than those that {folder.path} began with"
         raise DataError(problem, "restore them, or start a new study")
+
+
+class Executor:
+    """Trains jobs in this process, each when it is submitted."""
+
+    def __init__(self, folder: RunFolder, logged: bool) -> None:
+        self.folder, self.logged = folder, logged
+
+    def submit(self, job: Job, on_epoch: OnEpoch | None = None) -> Future[RunFolder | None]:
+        """Train a job, from its last.pt where there is one; at once if it is done.
+
+        Args:
+            on_epoch: gets each new line of metrics.jsonl, one at a time; where it returns true, the run ends with
+                EndedByCaller and a last.pt.
+
+        Returns:
+            the finished run, or the VitmedError that ended the job.
+        """
+        future: Future[RunFolder | None] = Future()
+        try:
+            if job.done(self.folder) is None:
+                if not self.logged:
+                    say(job.title)
+                with listening(Logged(self.folder.path / f"{job.name}.log") if self.logged else listener()):
+                    try:
+                        vitmed.train(**job.start(self.folder), each_epoch=on_epoch)
+                    except VitmedError as error:
+                        if self.logged:
+                            warn(str(error))
+                        raise
+            future.set_result(job.done(self.folder))
+        except Interrupted as error:
+            future.set_exception(Interrupted(f"in {job.title}: {error.problem}", error.fix))
+        except VitmedError as error:
+            future.set_exception(error)
+        return future
+
+
+@contextlib.contextmanager
+def local(folder: RunFolder, parallel: int, *, devices: int | None = None, logged: bool = False) -> Iterator[Executor]:
+    """Train jobs on this machine.
+
+    With one at a time this process trains each when it is submitted. Otherwise each of `parallel` slots trains in a
+    process of its own, with its share of the CPU cores and with one GPU in turn; what it says is in FOLDER/JOB.log. A
+    process that is killed or has no memory is tried again. At the end, also by Ctrl-C or SIGTERM, every process that is
+    left saves its last.pt.
+
+    Args:
+        devices: of each job, as in `vitmed train --devices`; its processes are never this one.
+        logged: keep what jobs say in FOLDER/JOB.log in any case.
+
+    Raises:
+        UsageError: fewer than one process.
+    """
+    if parallel < 1:
+        raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
+    if parallel == 1 and (devices or 1) == 1:
+        yield Executor(folder, logged)
+        return
+    processes = _Processes(folder, parallel, devices or 1, logged)
+    try:
+        yield processes
+    finally:
+        processes.end()
+
+
+class _Processes(Executor):
+    """Trains each job by `python -m vitmed train`, as many at a time as there are slots."""
+
+    def __init__(self, folder: RunFolder, parallel: int, devices: int, logged: bool) -> None:
+        import torch
+
+        super().__init__(folder, logged)
+        self.devices = devices
+        self.threads = max(1, cores() // (parallel * devices))
+        gpus = ",".join(map(str, range(torch.cuda.device_count())))
+        self.gpus = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", gpus).split(",") if name]
+        self.slots: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for slot in range(parallel):
+            self.slots.put(slot)
+        self.pool, self.ending, self.one = ThreadPoolExecutor(parallel), threading.Event(), threading.Lock()
+        say(f"{parallel} at a time, each on {self.threads * devices} of {cores()} cores; see {folder.path}/*.log")
+
+    def submit(self, job: Job, on_epoch: OnEpoch | None = None) -> Future[RunFolder | None]:
+        return self.pool.submit(copy_context().run, self._train, job, on_epoch)  # its messages go where ours go
+
+    def end(self) -> None:
+        """Begin no more jobs, and let those under way save their last.pt."""
+        self.ending.set()
+        self.pool.shutdown(cancel_futures=True)
+
+    def _train(self, job: Job, on_epoch: OnEpoch | None) -> RunFolder | None:
+        """What the thread of a slot does for a job."""
+        slot, log = self.slots.get(), self.folder.path / f"{job.name}.log"
+        try:
+            if job.done(self.folder) is None and not self.logged:
+                say(job.title)
+            for left in reversed(range(TRIES)):
+                if (run := job.done(self.folder)) is not None:
+                    return run
+                code, ended = self._run(job, on_epoch, slot, log)
+                if self.ending.is_set():
+                    raise Interrupted(f"in {job.title}: stopped")
+                if ended:
+                    raise EndedByCaller(f"{job.title}: ended; its last.pt is saved")
+                if left and (code < 0 or code == OutOfMemoryError.exit_code):
+                    why = "it has no memory" if code > 0 else f"{signal.Signals(-code).name} ended its process"
+                    warn(f"{job.title}: {why}; once more, from what is saved")
+                elif code != 0:
+                    raise _error(code, log)
+            return job.done(self.folder)
+        finally:
+            self.slots.put(slot)
+
+    def _run(self, job: Job, on_epoch: OnEpoch | None, slot: int, log: Path) -> tuple[int, bool]:
+        """Run a process for a job: its exit code, and whether `on_epoch` ended it."""
+        before = job.attempts(self.folder)
+        begun = next((place for place in reversed(before) if place.last.is_file()), None)
+        records = [] if begun is None else read_json_lines(begun.metrics)
+        seen = max((record["epoch"] for record in records), default=0)
+        environment = {"OMP_NUM_THREADS": f"{self.threads}", DRIVER: f"{os.getpid()}"}
+        if 1 < len(self.gpus) >= self.devices:
+            mine = [self.gpus[(slot * self.devices + k) % len(self.gpus)] for k in range(self.devices)]
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
+        words = [f"--devices={self.devices}"] * (self.devices > 1) + _words(job.start(self.folder))
+        command = [sys.executable, "-m", "vitmed", "train", "--json", *words]
+        ended, deadline = False, None
+        with log.open("ab") as out:  # Ctrl-C in a terminal is for the driver, which then asks each process once
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
+            child = subprocess.Popen(command, env=os.environ | environment, start_new_session=True, **streams)
+            try:
+                while True:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        child.wait(PAUSE)
+                    if on_epoch is not None and not ended and not self.ending.is_set():
+                        begun = begun or next((p for p in job.attempts(self.folder)[len(before) :]), None)
+                        for record in [] if begun is None else read_json_lines(begun.metrics):
+                            if record["epoch"] > seen and not ended:
+                                seen = record["epoch"]
+                                with self.one:
+                                    ended = on_epoch(record)
+                    if child.returncode is not None:
+                        return child.returncode, ended
+                    if deadline is None and (ended or self.ending.is_set()):
+                        deadline = time.monotonic() + GRACE
+                        child.terminate()
+                    elif deadline is not None and time.monotonic() > deadline:
+                        child.kill()
+            finally:
+                if child.poll() is None:
+                    child.kill()
+                    child.wait()
+
+
+def _words(arguments: Mapping[str, Any]) -> list[str]:
+    given = {key: value for key, value in arguments.items() if value is not None}
+    words = [f"--{key}={given[key]}" for key in ("resume", "output", "name", "config") if key in given]
+    words += ["--offline"] if given.get("offline") else []
+    words += [word for text in given.get("sets", ()) for word in ("--set", text)]
+    for key, value in given.items():
+        if key in FLAGS:
+            plain = str(value) if isinstance(value, Path) else value
+            words += ["--set", f"{FLAGS[key]}={json.dumps(plain, ensure_ascii=False)}"]
+    return [*words, "--", str(given["data"])] if "data" in given else words
+
+
+def _error(code: int, log: Path) -> VitmedError:
+    """The error that ended a process, from the last line of its log, with its class."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    if code < 0:
+        problem = f"its process ended {TRIES} times, by {signal.Signals(-code).name}, perhaps for lack of memory"
+        return VitmedError(problem, f"see {log}")
+    try:
+        error = json.loads(lines[-1])["error"]
+    except (IndexError, ValueError, KeyError, TypeError):
+        return VitmedError(f"its process ended with exit code {code}", f"see {log}")
+    kind = next((kind for kind in ERRORS if kind.exit_code == code), VitmedError)
+    if kind is UsageError and DiskFullError.ROOM in error["fix"]:
+        kind = DiskFullError
+    return kind(error["message"], error["fix"])

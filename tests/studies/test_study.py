@@ -101,7 +101,7 @@ def test_a_process_that_is_killed_is_tried_again_and_errors_are_those_of_the_job
 STUDY = """
 import json, sys
 from pathlib import Path
-from vitmed.studies.executors import Job, local
+from vitmed.studies.study import Job, local
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.messages import Ui
 from vitmed.cli.entry import _signals

@@ -1,4 +1,4 @@
-"""One run of `vitmed train`: begun or resumed, trained to its end, and evaluated."""
+"""One run of `vitmed train` or `vitmed pretrain`: begun or resumed, trained to its end, and evaluated."""
 
 from __future__ import annotations
 
@@ -12,24 +12,29 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import vitmed
 from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.checks.duplicates import fingerprints
-from vitmed.commands.evaluate import evaluate
 from vitmed.core import upgrade
 from vitmed.core.config import Config, PretrainConfig
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
+from vitmed.core.dataset_cards import report_card
+from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.files import write_bytes, write_json
 from vitmed.core.load_config import build_config
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.places import data_folder
+from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import counted, duration_text, file_name
-from vitmed.data.loading import ReadSplits
+from vitmed.data.folders import has_classes
+from vitmed.data.loading import ReadSplits, images_of, read_all, read_splits
+from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits
+from vitmed.data.splits import pretraining_splits
 from vitmed.decisions.evaluation_folder import torn_evaluations
 from vitmed.decisions.operating_points import asked_point
+from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.inference.checkpoint import load_checkpoint, set_data_root
+from vitmed.inference.checkpoint import load_checkpoint, load_pretraining, set_data_root
 from vitmed.inference.open_model import open_model
 from vitmed.models.hardware import pick_device
 from vitmed.models.sizes import model_label
@@ -42,13 +47,16 @@ from vitmed.training.baselines import Baselines
 from vitmed.training.early_stopping import finished
 from vitmed.training.environment import all_its_images, check_images, check_ranks, check_unchanged
 from vitmed.training.finetune import Finetune, augmented_examples, fit_decision_policy
-from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, time_needed
-from vitmed.training.plan.rules import describe
+from vitmed.training.out_of_memory import one_batch
+from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, median_side, time_needed, with_window
+from vitmed.training.plan.rules import SCRATCH, PlanInputs, describe, plan_settings
 from vitmed.training.plan.time import Clock
+from vitmed.training.pretraining import Pretrain
 from vitmed.training.processes import Ranks
 from vitmed.training.run import EachEpoch, Run, Session, resumed_settings, train_and_draw
-from vitmed.training.trackers import Tracking, check_trackers, tracked
+from vitmed.training.trackers import check_trackers, tracked
 
+UNLABELLED_VAL = 0.05  # share of images for the validation of pretraining, where there are no classes
 # Settings allowed beside --resume: those that change no result of any run, and the length of the training.
 NO_RESULT = {"train.device", "train.workers", "train.micro_batch", "train.grad_checkpointing"}
 NO_RESULT |= {"data.cache", "data.cache_gb"}
@@ -168,11 +176,24 @@ class OneRun:
 
     def _finish(self, run: Run[Config], task: Finetune) -> TrainResult:
         """Train and evaluate, with the trackers of the run."""
-        config = run.config
-        with tracked(config.train.track if self.ranks.leads else (), run.folder, self.offline) as tracking:
+        config, folder, leads = run.config, run.folder, self.ranks.leads
+        trained = not config.train.freeze and finished(run.state, config)
+        fix = f"start again: vitmed train --config {folder.config}"  # --freeze has nothing to go on from
+
+        def draw() -> None:
+            if leads and run.state.history:
+                write_bytes(folder.training_curves, drawn_curves(run.state.history).png)
+
+        with tracked(config.train.track if leads else (), folder, self.offline) as tracking:
             tracking.start(config)
             tracking.epochs(run.state.history)
-            result = self._train_and_evaluate(run, task, tracking)
+            with advising(run, Interrupted(f"stopped; {folder.path} is incomplete", fix)):
+                if not (config.train.freeze or self.ranks.first(folder.last.is_file)):
+                    run.save_last()  # so that an interruption before the first step can be resumed too
+                baselines = Baselines(run, task) if leads else None
+                if not config.train.freeze:
+                    train_and_draw(run, draw, self.each_epoch or (lambda record: None), tracking.epochs)
+                result = self.ranks.first(lambda: _evaluated(run, baselines, trained))
             if config.train.time is not None:
                 used, limit = (duration_text(seconds) for seconds in (self.clock.seconds(), config.train.time))
                 say(f"time: {used} of {limit} used")
@@ -184,33 +205,23 @@ class OneRun:
                     tracking.result(split, metrics, evaluation.folder, run.state.epoch, pages)
         return result
 
-    def _train_and_evaluate(self, run: Run[Config], task: Finetune, tracking: Tracking) -> TrainResult:
-        folder, leads, freeze = run.folder, self.ranks.leads, run.config.train.freeze
-        trained = not freeze and finished(run.state, run.config)
 
-        def draw() -> None:
-            if leads and run.state.history:
-                write_bytes(folder.training_curves, drawn_curves(run.state.history).png)
-
-        try:
-            if not (freeze or self.ranks.first(folder.last.is_file)):
-                run.save_last()  # so that an interruption before the first step can be resumed too
-            baselines = Baselines(run, task) if leads else None
-            if not freeze:
-                train_and_draw(run, draw, self.each_epoch or (lambda record: None), tracking.epochs)
-            return self.ranks.first(lambda: _evaluated(run, baselines, trained))
-        except (UsageError, DataError) as error:  # a full disk, an image that has become unreadable
-            raise run.resumable(error) from None
-        except KeyboardInterrupt:
-            if not folder.last.is_file():  # --freeze has nothing to go on from
-                fix = f"start again: vitmed train --config {folder.config}"
-                raise Interrupted(f"stopped; {folder.path} is incomplete", fix) from None
-            raise Interrupted(f"stopped at once; {folder.last} is saved", run.go_on) from None
+@contextlib.contextmanager
+def advising(run: Run[Any], incomplete: Interrupted | None = None) -> Iterator[None]:
+    """Add to what ends a run how it goes on; without a last.pt, Ctrl-C raises `incomplete`."""
+    try:
+        yield
+    except (UsageError, DataError) as error:  # a full disk, an image that has become unreadable
+        raise run.resumable(error) from None
+    except KeyboardInterrupt as stopped:
+        if not run.folder.last.is_file():
+            raise incomplete or stopped from None
+        raise Interrupted(f"stopped at once; {run.folder.last} is saved", run.go_on) from None
 
 
 @contextlib.contextmanager
 def alone(ranks: Ranks, folder: RunFolder) -> Iterator[None]:
-    """As `run_lock`, for rank 0, which also removes the evaluations whose writing was cut off."""
+    """Hold `run_lock` on rank 0, which also removes the evaluations whose writing was cut off."""
     with run_lock(folder) if ranks.leads else contextlib.nullcontext():
         for torn in torn_evaluations(folder) if ranks.leads else ():
             shutil.rmtree(torn)
@@ -226,11 +237,11 @@ def _evaluated(run: Run[Config], baselines: Baselines | None, trained: bool) -> 
     fit_decision_policy(best, run.images, run.device)
 
     def evaluated(split: str) -> Evaluation:
-        if trained and (found := known_evaluation(open_model(best), split)):  # before the run was interrupted
-            say(f"{found.folder}: is complete already")
-            return found
+        if trained and (complete := known_evaluation(open_model(best), split)):  # before the run was interrupted
+            say(f"{complete.folder}: is complete already")
+            return complete
         others, page = partial(baselines.predictions, split), run.config.evaluate.report
-        return evaluate(best, split=split, device=device, baselines=others, report=page)
+        return vitmed.evaluate(best, split=split, device=device, baselines=others, report=page)
 
     val = evaluated("val")
     if not run.config.train.test:
@@ -266,6 +277,76 @@ def _is_evaluated(run: RunFolder) -> bool:
     return known_evaluation(open_model(run.best), split) is not None and (split == "val" or run.model_card.is_file())
 
 
+def new_pretraining(
+    config: PretrainConfig, output: str | Path, name: str | None
+) -> tuple[Run[PretrainConfig], Pretrain]:
+    """Begin a run of pretraining. Raises UsageError for settings that it does not take, or as `check_run_place`."""
+    check_run_place(config, output, name)
+    if config.augment.policy not in POLICIES:
+        raise unknown_key("policy", config.augment.policy, POLICIES)
+    model, data = config.model, config.data
+    if model.weights is not None:
+        raise UsageError("pretraining starts from random weights", "leave model.weights out")
+    stem, pool = ("patch" if model.stem == "auto" else model.stem), ("mean" if model.pool == "auto" else model.pool)
+    positions = model.positions if "positions" in model.model_fields_set else "sincos_2d"
+    # The class token learns nothing, so a later head uses the mean of the patches, as in the paper.
+    model = model.model_copy(update={"stem": stem, "pool": pool, "positions": positions})
+    if data.unlabelled or not (data.labels is not None or has_classes(data_folder(data.root))):
+        fraction = data.val_fraction if "val_fraction" in data.model_fields_set else UNLABELLED_VAL
+        data = data.model_copy(update={"unlabelled": True, "val_fraction": fraction})
+    config = config.model_copy(update={"model": model, "data": data})
+    report_card(config.data.card)
+    show_expression(config.data.group_regex)
+    with bar("finding images", unit="files") as advance:
+        splits, held_out = pretraining_splits(config.data, advance)
+    config = with_window(one_batch(_default_sizes(config, splits)), splits)
+    session = Session.of(config, pick_device(config.train.device))
+    task = Pretrain.new(config, splits, session)
+    if held_out:
+        say(f"test:  {counted(held_out, 'image')}, left out: pretraining never uses them")
+    else:
+        warn("no test images were left out: keep the images of a later test out of this folder")
+    RunFolder.probe(output)
+    read = read_splits(splits, Preprocessing.of(config), config.data, False)
+    folder = RunFolder.create(output, name or f"{default_name(splits.root, config)}_mae")
+    run = Run.new(task, config, read, folder, session)
+    say(f"run folder: {folder.path}")
+    return run, task
+
+
+def _default_sizes(config: PretrainConfig, splits: Splits) -> PretrainConfig:
+    """Image and patch size that were not set by hand, as `train` would plan them for random weights."""
+    count, val = (len(splits.samples[name]) for name in ("train", "val"))
+    device = pick_device(config.train.device).type
+    situation = PlanInputs(SCRATCH, count, val, median_side(splits), device, width=0)
+    update = {}
+    for decision in plan_settings(Config(model=config.model), situation):
+        if decision.field in ("model.image_size", "model.patch_size"):
+            say(f"{decision.field} {decision.value}: {decision.when}; {decision.why}")
+            update[decision.field.removeprefix("model.")] = decision.value
+    return config.model_copy(update={"model": config.model.model_copy(update=update)})
+
+
+def resumed_pretraining(
+    folder: RunFolder, data: str | Path | None, overrides: dict[str, Any]
+) -> tuple[Run[PretrainConfig], Pretrain]:
+    """Continue a run of pretraining, with its data perhaps in another place. Raises UsageError where it is finished."""
+    saved = load_pretraining(folder.last)
+    root = data_folder(data if data is not None else saved.splits.root)
+    settings = resumed_settings(saved.config, folder, root, overrides)
+    config, splits = build_config(settings, PretrainConfig), replace(saved.splits, root=root)
+    session = Session.of(config, pick_device(config.train.device))
+    task = Pretrain.new(config, splits, session)
+    images = images_of(splits, Preprocessing.of(config))
+    with all_its_images():
+        read = ReadSplits(splits, images, read_all(images, config.data), [])
+    check_unchanged(splits, read.hashes, saved.hashes)
+    run = Run.resumed(task, config, read, folder, session, saved)
+    if finished(run.state, run.config):
+        raise UsageError(f"{folder.path}: this run is finished", f"vitmed train DIR --weights {folder.encoder}")
+    return run, task
+
+
 def default_name(root: Path, config: Config | PretrainConfig) -> str:
-    """Date, data and model: 2026-11-20_malaria_vit-tiny."""
+    """Join date, data and model: 2026-11-20_malaria_vit-tiny."""
     return f"{datetime.date.today().isoformat()}_{file_name(root.resolve().name) or 'data'}_{model_label(config.model)}"
