@@ -16,7 +16,7 @@ from vitmed.core.run_folder import cache_folder
 from vitmed.core.text import counted
 from vitmed.data.convert import GROUPS, KINDS, check_new, convert, labels_flag, new_folder, pick_classes, write_groups
 from vitmed.data.folders import image_files, refuse_among_classes
-from vitmed.models.weights.catalogue import CATALOGUE, entry_of, fetch, weight_path
+from vitmed.models.weights.catalogue import entry_of, fetch, public_weights, weight_path
 
 
 def datasets_table() -> list[dict[str, Any]]:
@@ -120,7 +120,7 @@ def import_dataset(
 def weights_table() -> list[dict[str, Any]]:
     """List a row per catalogue entry: its fields, whether its file is in the cache, and the path."""
     rows = []
-    for name, entry in CATALOGUE.items():
+    for name, entry in public_weights().items():
         path = weight_path(name)
         here = {"non_commercial": entry.non_commercial, "here": path.is_file(), "path": str(path)}
         rows.append({"name": name, **entry._asdict(), **here})

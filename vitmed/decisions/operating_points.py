@@ -379,7 +379,7 @@ def reached_by(
     if positive is not None:
         reached: Rates | DecisionShares = rates(called == positive, labels == positive, Units.of(predictions))
     else:
-        overall, _ = PreparedPredictions(replace(predictions, decided=called)).estimates()
+        overall = PreparedPredictions(replace(predictions, decided=called)).overall
         reached = DecisionShares(accuracy=overall["accuracy"], balanced_accuracy=overall["balanced_accuracy"])
     if not costs:
         return reached

@@ -17,9 +17,9 @@ from vitmed.decisions.policy import CHOOSING, unlike_training
 from vitmed.metrics.control_charts import Stream
 from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.kinds.classes import PreparedPredictions
-from vitmed.metrics.kinds.findings import PreparedFindings
+from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings
 from vitmed.metrics.kinds.grades import PreparedGrades
-from vitmed.metrics.kinds.number import PreparedNumbers, error_of_mean
+from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers, error_of_mean
 from vitmed.metrics.kinds.prepared import Prepared, compare, compare_each, drawn_values, epoch_values, evaluate
 from vitmed.metrics.metric_table import Metric
 from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison

@@ -276,7 +276,7 @@ class Maps:
         network = self.model.network.model
         assert network is not None
         targets = predictions.explained[rows]
-        found = attention_maps(network, self.model.preprocessing, squares, targets, kind=predictions.kind)
+        found = attention_maps(network, self.model.preprocessing, squares, targets, np.array(rows), predictions.kind)
         return [
             AttentionMap(
                 picture=png_address(overlay(square, grid, found.shift), PICTURE),
