@@ -14,7 +14,7 @@ from conftest import Answer, recording
 from local_server import serving
 
 import vitmed as package
-from vitmed.commands.export import push
+from vitmed.commands.push import push
 from vitmed.core.errors import UsageError
 
 hub = pytest.importorskip("huggingface_hub")

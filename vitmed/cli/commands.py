@@ -181,7 +181,7 @@ WEIGHTS = {
         "List public weights: size, licence, and which are on this machine.",
         lambda rows: {"weights": rows},
         print_weights,
-        "data.weights_table",
+        "weights.weights_table",
     ),
 }
 
@@ -215,7 +215,7 @@ def weights_fetch(as_json: AsJson = False, **options: Any) -> None:
 
     An interrupted download continues where it stopped.
     """
-    from vitmed.commands.data import fetch_weights
+    from vitmed.commands.weights import fetch_weights
 
     def content(paths: list[Path]) -> dict[str, Any]:
         return {"paths": dict(zip(options["names"], map(str, paths), strict=True))}
@@ -223,13 +223,13 @@ def weights_fetch(as_json: AsJson = False, **options: Any) -> None:
     answer(fetch_weights, options, as_json, content, lambda paths: typer.echo("\n".join(map(str, paths))))
 
 
-weights.command("fetch")(with_options(weights_fetch, "data.fetch_weights"))
+weights.command("fetch")(with_options(weights_fetch, "weights.fetch_weights"))
 
 
 @weights.command("where")
 def weights_where(name: Annotated[str, typer.Argument(help="A name of `vitmed weights list`.")]) -> None:
     """Print the path of a fetched file; exit code 4 if there is none."""
-    from vitmed.commands.data import fetch_weights
+    from vitmed.commands.weights import fetch_weights
 
     typer.echo(fetch_weights([name], offline=True)[0])
 

@@ -10,13 +10,12 @@ from vitmed.core.dataset_cards import advice, cards, find_set
 from vitmed.core.downloads import fetch_file
 from vitmed.core.errors import DataError
 from vitmed.core.messages import say, warn
-from vitmed.core.options import Argument, NewDataFolder, Offline, Option
-from vitmed.core.places import refuse_file, refuse_inside
+from vitmed.core.options import Argument, NewDataFolder, Offline
+from vitmed.core.places import refuse_inside
 from vitmed.core.run_folder import cache_folder
 from vitmed.core.text import counted
 from vitmed.data.convert import GROUPS, KINDS, check_new, convert, labels_flag, new_folder, pick_classes, write_groups
 from vitmed.data.folders import image_files, refuse_among_classes
-from vitmed.models.weights.catalogue import entry_of, fetch, public_weights, weight_path
 
 
 def datasets_table() -> list[dict[str, Any]]:
@@ -115,31 +114,3 @@ def import_dataset(
     else:
         say(f"to predict them: vitmed predict {folder}; to train on them, add --labels TABLE")
     return folder
-
-
-def weights_table() -> list[dict[str, Any]]:
-    """List a row per catalogue entry: its fields, whether its file is in the cache, and the path."""
-    rows = []
-    for name, entry in public_weights().items():
-        path = weight_path(name)
-        here = {"non_commercial": entry.non_commercial, "here": path.is_file(), "path": str(path)}
-        rows.append({"name": name, **entry._asdict(), **here})
-    return rows
-
-
-def fetch_weights(
-    names: Annotated[Sequence[str], Argument("Names of `vitmed weights list`.", "NAME...")],
-    folder: Annotated[Path | str | None, Option("Folder to use instead of the cache.", "--to")] = None,
-    offline: Offline = False,
-) -> list[Path]:
-    """Download missing files, check all of them, and return their paths. An unknown name raises before any download.
-
-    Raises:
-        VitmedError: see `catalogue.fetch`.
-    """
-    for name in names:
-        entry_of(name)
-    if folder is not None:
-        refuse_file(folder)
-        refuse_among_classes(folder)
-    return [fetch(name, offline, folder) for name in names]

@@ -28,13 +28,6 @@ from vitmed.metrics.predictions_files import (
 if TYPE_CHECKING:
     from vitmed.inference.saved_model import SavedModel
 
-from vitmed.core.errors import DataError
-from vitmed.core.options import Argument, Force
-from vitmed.core.places import new_file
-from vitmed.core.run_folder import PREDICTIONS
-from vitmed.core.upgrade import READER
-from vitmed.metrics.predictions_files import merge_parts
-
 
 def predict_shard(
     images: Images,
@@ -116,28 +109,3 @@ def _device_of_rank() -> str:
     local = os.environ.get("LOCAL_RANK", "")
     chosen = local.isdecimal() and torch.cuda.is_available()
     return f"cuda:{int(local) % torch.cuda.device_count()}" if chosen else "auto"
-
-
-def merge(
-    folder: Annotated[Path | str, Argument("The --output of vitmed predict.")],
-    *,
-    output: Annotated[
-        Path | str | None, Option("CSV file to write; default predictions.csv in the folder.", "--output -o")
-    ] = None,
-    force: Force = False,
-) -> WrittenPredictions:
-    """Join the parts that `predict_shard` wrote, after checking that they hold every image of the list exactly once.
-
-    Raises:
-        DataError: a part is missing, damaged, there twice, or of another checkpoint or list of images.
-    """
-    folder = Path(folder)
-    check_pyarrow(folder)
-    files = sorted(folder.glob("part-*.parquet"))
-    if not files:
-        raise DataError(f"{folder}: holds no part of predictions", "vitmed predict IMAGES --output FOLDER")
-    file = Path(folder / PREDICTIONS if output is None else output)
-    if file.suffix.lower() == ".parquet":
-        raise UsageError(f"{file}: merge writes a CSV table; vitmed {READER} also Parquet", "name a .csv file")
-    new_file(file, force=force, inputs=files)
-    return merge_parts(folder, files, file)

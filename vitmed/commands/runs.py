@@ -13,7 +13,7 @@ from vitmed.core.text import counted
 from vitmed.studies.run_list import COLUMNS, STATES, ListedRun, in_order, read_run, run_folders, with_parts
 
 if TYPE_CHECKING:
-    from vitmed.studies.difference import RunDiff
+    pass
 
 
 @dataclass(frozen=True)
@@ -59,24 +59,3 @@ def runs(
         names[path] = name
         rows.append(read_run(RunFolder(path), name, names[parent]))
     return RunList(top, in_order(with_parts(rows), sort))
-
-
-def diff(
-    first: Annotated[Path | str, Argument("A run folder, a folder of folds, or a checkpoint.", "RUN")],
-    second: Annotated[Path | str, Argument("Another one.", "RUN")],
-) -> RunDiff:
-    """Report what differs between two runs; no image is read, and no test is predicted again.
-
-    Raises:
-        UsageError: one of them is no run, or only one is pretraining. DataError, CheckpointError: an unreadable file.
-    """
-    from vitmed.studies.comparison import short_names  # here, since the table of runs needs no torch
-    from vitmed.studies.difference import difference, read_facts
-
-    paths = (Path(first), Path(second))
-    a, b = (read_facts(path) for path in paths)
-    names = short_names([path.resolve().parts[1:] for path in paths])
-    if (a.kind == "pretraining") != (b.kind == "pretraining"):
-        which = names if a.kind == "pretraining" else names[::-1]
-        raise UsageError(f"{which[0]} is a run of pretraining and {which[1]} is not", "name two runs of one kind")
-    return difference(a, b, names)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.config import FLAGS, read_overrides
-from vitmed.core.errors import CheckpointError, UsageError, excluded
+from vitmed.core.errors import UsageError, excluded
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import Mute, listener, listening, say
 from vitmed.core.options import ConfigFile, Data, Gates, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
@@ -23,7 +23,6 @@ from vitmed.training.run import EachEpoch, folder_to_resume
 from vitmed.training.trackers import check_trackers
 
 POOLING = 15.0  # s, for the report on all folds
-FOLDS = 5  # of `cross_validate`, where none are named
 
 
 def train(
@@ -127,29 +126,3 @@ def _resume(run: OneRun, resume: Path, arguments: dict[str, Any], flags: dict[st
 def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:
     if ranks.wide:
         raise UsageError(f"{what}: not with {ranks.world} processes", fix)
-
-
-def cross_validate(
-    data: Data = None,
-    *,
-    config: ConfigFile = None,
-    sets: Sets = (),
-    output: RunsFolder = "runs",
-    name: RunName = None,
-    resume: Resume = None,
-    parallel: Parallel = 1,
-    fail_under: Gates = (),
-    offline: Offline = False,
-    **flags: Settings,
-) -> TrainResult:
-    """Divide the images into folds, by patient where known; train a model for each, and evaluate it on its fold.
-
-    The same as `train` with `folds`, five by default; `resume` takes the folder of the folds. Raises VitmedError.
-    """
-    if resume is not None and not RunFolder(resume).folds.is_file():
-        raise CheckpointError(f"{resume}: holds no folds", f"vitmed train --resume {resume}")
-    named = flags.get("folds") is not None or flags.get("sites") is not None
-    if resume is None and not named and not load_config(config, {}, sets).data.divided:
-        flags["folds"] = FOLDS
-    given: dict[str, Any] = {"config": config, "sets": sets, "output": output, "name": name, "resume": resume, **flags}
-    return train(data, parallel=parallel, fail_under=fail_under, offline=offline, **given)

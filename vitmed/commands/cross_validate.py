@@ -1,0 +1,40 @@
+"""`vitmed cross-validate`: a run for each fold, and one evaluation of all their tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vitmed.commands.train import train
+from vitmed.core.errors import CheckpointError
+from vitmed.core.load_config import load_config
+from vitmed.core.options import ConfigFile, Data, Gates, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
+from vitmed.core.run_folder import RunFolder
+from vitmed.studies.one_run import TrainResult
+
+FOLDS = 5  # of `cross_validate`, where none are named
+
+
+def cross_validate(
+    data: Data = None,
+    *,
+    config: ConfigFile = None,
+    sets: Sets = (),
+    output: RunsFolder = "runs",
+    name: RunName = None,
+    resume: Resume = None,
+    parallel: Parallel = 1,
+    fail_under: Gates = (),
+    offline: Offline = False,
+    **flags: Settings,
+) -> TrainResult:
+    """Divide the images into folds, by patient where known; train a model for each, and evaluate it on its fold.
+
+    The same as `train` with `folds`, five by default; `resume` takes the folder of the folds. Raises VitmedError.
+    """
+    if resume is not None and not RunFolder(resume).folds.is_file():
+        raise CheckpointError(f"{resume}: holds no folds", f"vitmed train --resume {resume}")
+    named = flags.get("folds") is not None or flags.get("sites") is not None
+    if resume is None and not named and not load_config(config, {}, sets).data.divided:
+        flags["folds"] = FOLDS
+    given: dict[str, Any] = {"config": config, "sets": sets, "output": output, "name": name, "resume": resume, **flags}
+    return train(data, parallel=parallel, fail_under=fail_under, offline=offline, **given)

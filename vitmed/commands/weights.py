@@ -1,0 +1,40 @@
+"""`vitmed weights`: public weights by name. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from vitmed.core.options import Argument, Offline, Option
+from vitmed.core.places import refuse_file
+from vitmed.data.folders import refuse_among_classes
+from vitmed.models.weights.catalogue import entry_of, fetch, public_weights, weight_path
+
+
+def weights_table() -> list[dict[str, Any]]:
+    """List a row per catalogue entry: its fields, whether its file is in the cache, and the path."""
+    rows = []
+    for name, entry in public_weights().items():
+        path = weight_path(name)
+        here = {"non_commercial": entry.non_commercial, "here": path.is_file(), "path": str(path)}
+        rows.append({"name": name, **entry._asdict(), **here})
+    return rows
+
+
+def fetch_weights(
+    names: Annotated[Sequence[str], Argument("Names of `vitmed weights list`.", "NAME...")],
+    folder: Annotated[Path | str | None, Option("Folder to use instead of the cache.", "--to")] = None,
+    offline: Offline = False,
+) -> list[Path]:
+    """Download missing files, check all of them, and return their paths. An unknown name raises before any download.
+
+    Raises:
+        VitmedError: see `catalogue.fetch`.
+    """
+    for name in names:
+        entry_of(name)
+    if folder is not None:
+        refuse_file(folder)
+        refuse_among_classes(folder)
+    return [fetch(name, offline, folder) for name in names]
