@@ -128,17 +128,17 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (49_457, 38_000),
-    "files": (281, 210),
-    "functions in 1,000 lines": (53.8, 46),
-    "imports, % of the lines": (8.6, 6),
+    "lines": (48_371, 38_000),
+    "files": (225, 210),
+    "functions in 1,000 lines": (56.1, 46),
+    "imports, % of the lines": (8.1, 6),
     "functions with more than 6 parameters": (17, 10),
-    "functions over 60 lines": (5, 5),
-    "files under 60 lines": (10, 0),
+    "functions over 60 lines": (3, 5),
+    "files under 60 lines": (6, 0),
     "fmt: skip": (0, 0),
     "isinstance of predictions": (0, 0),
-    "files in commands": (30, 30),
-    "lines in commands": (2_740, 2_500),
+    "files in commands": (29, 30),
+    "lines in commands": (2_209, 2_500),
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

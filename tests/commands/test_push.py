@@ -144,7 +144,7 @@ def test_a_wrong_token_a_wrong_name_and_an_unreachable_hub(
 def test_a_licence_that_forbids_sharing_stops_it(plain_run: Path, server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    from vitmed.commands import export as module
+    from vitmed.commands import push as module
     from vitmed.inference.checkpoint import load_checkpoint
 
     def stated(licence: str) -> Callable[..., Any]:

@@ -31,7 +31,7 @@ def load_config(
     """Build the configuration: defaults < YAML file < `sets` < `overrides`.
 
     Args:
-        file: a YAML file, or the name of a recipe in the package (`malaria`).
+        file: a YAML file, or the name of a recipe in the package (malaria).
         overrides: {"section.field": value}; None values (flags that were not given) are skipped.
         sets: "section.field=value" texts; the value is parsed as YAML.
 
