@@ -89,7 +89,7 @@ def test_intervals_are_as_wide_as_those_of_resampled_patients() -> None:
 def test_the_interval_of_the_mean_auroc_holds_the_truth() -> None:
     """In 200 tests: in 95 %, less two standard errors, or more, and not by being much wider than the values vary."""
     truth = NormalDist().cdf(DISTANCE / 2**0.5)
-    value, low, high = np.array([bounds(PreparedFindings(draw(seed)).mean("auroc")) for seed in range(200)]).T
+    value, low, high = np.array([bounds(PreparedFindings(draw(seed)).overall["auroc"]) for seed in range(200)]).T
     assert np.mean((low <= truth) & (truth <= high)) >= 0.919
     assert 0.92 <= np.median(high - low) / (2 * 1.96 * value.std()) <= 1.15
 
