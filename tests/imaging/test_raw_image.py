@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vitmed.imaging.raw_image import ROWS, FileWindow, Linear, Sigmoid, Table, file_window_index, to_grey
+from vitmed.imaging.window import ROWS, FileWindow, Linear, Sigmoid, Table, file_window_index, to_grey
 
 ENTRIES = np.linspace(255, 0, 4096).astype(np.float32)
 

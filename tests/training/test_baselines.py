@@ -17,7 +17,7 @@ from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.training.baselines import colour_and_size, frozen_features
-from vitmed.training.learning import (
+from vitmed.training.linear_heads import (
     C_VALUES,
     LEAST,
     NEIGHBOURS,

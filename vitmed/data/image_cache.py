@@ -34,7 +34,8 @@ from vitmed.data.thread_batches import batched
 from vitmed.imaging.decode import decoding_version
 from vitmed.imaging.file_record import NUMBERS, SIDE, FileRecord
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.imaging.raw_image import ImageHeader, Window
+from vitmed.imaging.raw_image import ImageHeader
+from vitmed.imaging.window import Window
 
 VERSION = 3  # of the tables
 MOST = 4 << 30  # bytes of the database: more than two million files

@@ -13,7 +13,8 @@ from vitmed.core.files import check_regular
 from vitmed.core.messages import bar
 from vitmed.imaging.decode import decode, read_header
 from vitmed.imaging.rasters import PNG
-from vitmed.imaging.raw_image import FileWindow, ImageHeader, Linear, RawImage, Window, file_window_index
+from vitmed.imaging.raw_image import ImageHeader, RawImage
+from vitmed.imaging.window import FileWindow, Linear, Window, file_window_index
 
 IMAGES = 256  # images behind the percentiles, evenly spread over the training images
 VALUES = 2**16  # values of each of them, drawn with a fixed seed

@@ -17,17 +17,8 @@ from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.files import check_regular
 from vitmed.core.process import NO_WARNINGS
 from vitmed.imaging import dicom, rasters
-from vitmed.imaging.raw_image import (
-    ImageHeader,
-    Linear,
-    MinSize,
-    RawImage,
-    Window,
-    file_window_index,
-    to_grey,
-    to_mode,
-    too_large,
-)
+from vitmed.imaging.raw_image import ImageHeader, MinSize, RawImage, to_mode, too_large
+from vitmed.imaging.window import Linear, Window, file_window_index, to_grey
 
 # Packages that decode a file or compute with its pixels. Packages that are not installed count as absent.
 DECODERS = (

@@ -17,19 +17,8 @@ from PIL import Image
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.process import NO_WARNINGS, SharedContext
-from vitmed.imaging.raw_image import (
-    BYTES,
-    FileWindow,
-    ImageHeader,
-    Linear,
-    MinSize,
-    RawImage,
-    Sigmoid,
-    Table,
-    pick_frame,
-    read_stream,
-    refuse_large,
-)
+from vitmed.imaging.raw_image import BYTES, ImageHeader, MinSize, RawImage, pick_frame, read_stream, refuse_large
+from vitmed.imaging.window import FileWindow, Linear, Sigmoid, Table
 
 GREY = ("MONOCHROME1", "MONOCHROME2")
 DEFLATED = "1.2.840.10008.1.2.1.99"

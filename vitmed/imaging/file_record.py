@@ -19,7 +19,8 @@ from vitmed.core.process import NO_WARNINGS
 from vitmed.imaging.decode import decode, read_header, to_8_bit
 from vitmed.imaging.dicom import QUIET
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.imaging.raw_image import ImageHeader, RawImage, Window
+from vitmed.imaging.raw_image import ImageHeader, RawImage
+from vitmed.imaging.window import Window
 
 SIDE = 32  # of a thumbnail, px
 NUMBERS = ("red", "green", "blue", "border_red", "border_green", "border_blue", "low", "high")

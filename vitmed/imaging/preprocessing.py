@@ -17,7 +17,8 @@ from PIL import Image, ImageOps
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.imaging.decode import decode, read_image, to_8_bit
-from vitmed.imaging.raw_image import RawImage, Window
+from vitmed.imaging.raw_image import RawImage
+from vitmed.imaging.window import Window
 
 if TYPE_CHECKING:  # an exported model runs without torch
     import torch

@@ -17,6 +17,7 @@ from PIL import Image, ImageCms, ImageOps
 
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted
+from vitmed.imaging.window import FileWindow
 
 PIXELS = 100_000_000  # most pixels of an image
 BYTES = 400_000_000  # most bytes of a decoded image; processing it may take twice as much again
@@ -29,80 +30,6 @@ FRAME_MARKERS = frozenset({*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 
 MinSize = Callable[[tuple[int, int]], tuple[int, int]]  # (width, height) of a file -> the smallest size that is enough
 
 # None: 8-bit images only. "dicom", "dicom:1": the first, the second window of each file. (low, high): for all files.
-Window = str | tuple[float, float] | None
-
-ROWS = 2**20  # values that are mapped at a time, to save memory
-
-
-class Linear(NamedTuple):
-    """A straight line: `low` and below are black, `high` and above white. If both are equal, a threshold."""
-
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, centre: float, width: float, exact: bool = False) -> Linear:
-        """From centre and width by DICOM PS3.3, C.11.2.1.2.1 (LINEAR) or C.11.2.1.3.2 (LINEAR_EXACT)."""
-        if exact:
-            return cls(centre - width / 2, centre + width / 2)
-        return cls(centre - 0.5 - (width - 1) / 2, centre - 0.5 + (width - 1) / 2)
-
-    def grey(self, x: np.ndarray) -> np.ndarray:
-        """Float values -> 0..255 in place, or a new array."""
-        if self.high <= self.low:
-            return np.where(x > self.low, 255.0, 0.0)
-        x -= self.low
-        x *= 255 / (self.high - self.low)
-        return x
-
-
-class Sigmoid(NamedTuple):
-    """DICOM PS3.3, C.11.2.1.3.1: 1 / (1 + exp(-4 (x - centre) / width))."""
-
-    centre: float
-    width: float
-
-    def grey(self, x: np.ndarray) -> np.ndarray:
-        """As `Linear.grey`."""
-        x -= self.centre
-        x *= -4 / self.width
-        with np.errstate(over="ignore"):
-            return 255 / (1 + np.exp(x))
-
-
-class Table(NamedTuple):
-    """A VOI LUT (DICOM PS3.3, C.11.2). Values below `first` take the first entry, values above the end the last."""
-
-    first: int
-    entries: np.ndarray  # (N,) float32 grey levels, 0..255
-
-    def grey(self, x: np.ndarray) -> np.ndarray:
-        """As `Linear.grey`."""
-        x -= self.first
-        np.rint(x, out=x)
-        np.clip(x, 0, len(self.entries) - 1, out=x)
-        return self.entries[x.astype(np.int64)]
-
-
-FileWindow = Linear | Sigmoid | Table
-
-
-def to_grey(values: np.ndarray, window: FileWindow) -> np.ndarray:
-    """Real values of any shape -> uint8 grey levels, rounded to the nearest."""
-    wide = values.dtype.itemsize > 4 or (values.dtype.kind in "iu" and values.dtype.itemsize == 4)
-    flat, out = values.reshape(-1), np.empty(values.size, np.uint8)
-    for start in range(0, len(flat), ROWS):
-        x = window.grey(flat[start : start + ROWS].astype(np.float64 if wide else np.float32))
-        np.rint(x, out=x)
-        np.clip(x, 0, 255, out=x)
-        out[start : start + ROWS] = x
-    return out.reshape(values.shape)
-
-
-def file_window_index(window: object) -> int | None:
-    """Which of the windows that a file stores: 0 for "dicom", 1 for "dicom:1"; None for any other `Window`."""
-    name, _, index = str(window).partition(":")
-    return int(index or 0) if name == "dicom" else None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.models.lora import merged
 from vitmed.models.vit import ViT
 from vitmed.training.finetune import Finetune
-from vitmed.training.learning import LEARNING, LinearHead
+from vitmed.training.learning import LEARNING
+from vitmed.training.linear_heads import LinearHead
 from vitmed.training.run import Run
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)

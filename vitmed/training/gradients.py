@@ -16,7 +16,7 @@ from vitmed.models.hardware import seeded
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients
 from vitmed.training.losses import Objective
 from vitmed.training.out_of_memory import is_out_of_memory
-from vitmed.training.processes import sync_gradients
+from vitmed.training.processes import sync_gradients, whole
 from vitmed.training.stream import Batch, Control, Stream
 from vitmed.training.train_state import TrainState
 
@@ -102,3 +102,8 @@ class Gradients:
         how = "gradient checkpointing" if before == 1 else f"{state.micro_batch} at once"
         at_once = counted(before, "image")
         self.control.relieved(f"out of memory with {at_once} at once; the same batch is computed with {how}")
+
+
+def clip_gradients(model: nn.Module, most: float | None) -> Tensor:
+    """Scale the gradients to a norm of at most `most`; returns the norm before, ()."""
+    return whole(torch.nn.utils.clip_grad_norm_(model.parameters(), most or float("inf")))

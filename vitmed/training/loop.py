@@ -11,17 +11,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import DataError, Reported, VitmedError
 from vitmed.imaging.augmentation import without_opencv_threads
 from vitmed.training.early_stopping import end_epoch, finished, speed
-from vitmed.training.gradients import Gradients
+from vitmed.training.gradients import Gradients, clip_gradients
 from vitmed.training.losses import Objective
 from vitmed.training.optimiser import scheduled_lr, set_learning_rate
-from vitmed.training.processes import whole
 from vitmed.training.stream import Control, Step, Stream
 from vitmed.training.train_state import Record, TrainState
 
@@ -78,11 +76,6 @@ def train_epoch(state: TrainState, stream: Stream, objective: Objective, control
             raise
     watch.flush()
     return not stopped
-
-
-def clip_gradients(model: nn.Module, most: float | None) -> Tensor:
-    """Scale the gradients to a norm of at most `most`; returns the norm before, ()."""
-    return whole(torch.nn.utils.clip_grad_norm_(model.parameters(), most or float("inf")))
 
 
 def optimiser_step(state: TrainState, lr: float, clip_norm: float | None) -> Tensor:

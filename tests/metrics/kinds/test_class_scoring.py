@@ -20,7 +20,8 @@ from vitmed.metrics.kinds.classes import (
     metric_values,
 )
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
-from vitmed.metrics.predictions import Predictions, group_index, positive_class
+from vitmed.metrics.positive_class import positive_class
+from vitmed.metrics.predictions import Predictions, group_index
 
 
 def draw(classes: int, size: int = 300, seed: int = 0, ties: bool = True, groups: int | None = None) -> Predictions:
