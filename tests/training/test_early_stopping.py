@@ -7,8 +7,7 @@ import math
 import pytest
 
 from vitmed.core.load_config import load_config
-from vitmed.training.early_stopping import WINDOW, chance_loss, stuck
-from vitmed.training.loop import not_finite
+from vitmed.training.failure_detection import WINDOW, chance_loss, not_finite, stuck
 
 EPOCHS = 30
 

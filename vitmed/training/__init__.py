@@ -6,7 +6,8 @@ losses             the loss of a batch
 learning           how each kind of label is learned
 mixing             mixup and cutmix
 linear_heads       linear models of features, and nearest neighbours
-early_stopping     the record of an epoch, which is the best, when training ends, and whether the network learns at all
+early_stopping     the record of an epoch, which is the best, and when training ends
+failure_detection  a network that does not learn, a loss that is not finite
 optimiser          AdamW, learning-rate schedule
 moving_average     of the weights, exponential (EMA)
 run                a run, new or resumed: its folder, what it writes there, and how it trains

@@ -1,11 +1,9 @@
-"""What an epoch says: its record, whether it is the best so far, when training ends (after all epochs, early, or when
-its time is used), and failure detection: whether the network learns at all, with the likely cause."""
+"""What an epoch says: its record, whether it is the best so far, and when training ends: after all epochs, early, or when
+its time is used."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -22,13 +20,6 @@ from vitmed.models.hardware import Precision
 from vitmed.training.optimiser import scheduled_lr
 from vitmed.training.processes import ALONE, Ranks
 from vitmed.training.train_state import RUNNING, Record, TrainState
-
-WINDOW = 3  # last epochs, which must agree
-ONE_CLASS = 0.95  # share of validation images predicted as one class
-CHANCE = 0.55  # AUROC of findings below which the network ranks hardly better than chance
-STILL = 0.02  # smaller relative changes of the training loss count as none
-FAIR = 0.5  # share of the run before which a slow start is no failure: knees began to learn at 0.37 of it
-WORSE = 1.5  # factor above the loss of predicting all classes as equally likely
 
 
 def validate(
@@ -126,70 +117,3 @@ def stops_early(state: TrainState, config: Config | PretrainConfig) -> bool:
     """Early stopping: whether the monitor has not improved for `patience` epochs."""
     train = config.train
     return train.choose == "best" and train.patience is not None and state.epoch >= state.best_epoch + train.patience
-
-
-def chance_loss(counts: Sequence[int]) -> float:
-    """Cross-entropy (nats) of guessing by class frequency: the loss of a network that learned nothing."""
-    total = sum(counts)
-    return -sum(n / total * math.log(n / total) for n in counts if n)
-
-
-def stuck(
-    history: Sequence[dict[str, Any]], classes: Sequence[str], counts: Sequence[int], config: Config, share: float
-) -> str | None:
-    """A warning if the model predicts one class, or one number, for nearly all images, or ranks findings no better than
-    chance, while the loss stands still, or if the loss is far above that of guessing; else None.
-
-    Args:
-        history: the epoch records, with `epoch`, `step`, `train_loss` and, of validation, `top_share` and
-            `top_class`, `val_auroc` of findings, or `val_r2` of a number.
-        counts: training images per class.
-        share: of the run that is over, 0 to 1; before `FAIR` of it only a loss far above that of guessing counts.
-    """
-    last = history[-WINDOW:]
-    if len(last) < WINDOW:
-        return None
-    losses = [record["train_loss"] for record in last]
-    still = share >= FAIR and max(losses) - min(losses) <= STILL * max(losses)
-    cause = _cause(round(last[-1]["step"] * config.train.epochs / last[-1]["epoch"]), config)
-    if still and all((r2 := record.get("val_r2")) is not None and r2 <= 0 for record in last):
-        return f"the network does not learn: one number for all validation images is no worse. {cause}"
-    if "top_class" not in last[-1]:  # findings and numbers have no one class that is always predicted
-        if still and all(record.get("val_auroc", 1) < CHANCE for record in last):
-            return (
-                f"the network does not learn: on validation the AUROC of the findings is {last[-1]['val_auroc']:.3f} "
-                f"(guessing gives 0.5), and the training loss stays at {losses[-1]:.3f}. {cause}"
-            )
-        return None
-    guessing = math.log(len(classes))  # for any frequencies, smoothing, mixing and class weights
-    if min(losses) > WORSE * guessing:
-        return (
-            f"the network does not learn: the training loss is {losses[-1]:.3f}, but predicting all classes as "
-            f"equally likely gives {guessing:.3f}. {cause}"
-        )
-    prior = {name: count / sum(counts) for name, count in zip(classes, counts, strict=True)}
-    collapsed = all(r["top_share"] >= max(ONE_CLASS, min(0.999, prior[r["top_class"]] + 0.01)) for r in last)
-    if not collapsed or not still:
-        return None
-    top = last[-1]["top_class"]
-    return (
-        f"the network does not learn: it predicts {top!r} for {last[-1]['top_share']:.0%} of the validation images "
-        f"({prior[top]:.0%} of the training images are {top!r}), and the training loss stays at {losses[-1]:.3f} "
-        f"(guessing by class frequency gives {chance_loss(counts):.3f}). {cause}"
-    )
-
-
-def _cause(steps: int, config: Config) -> str:
-    """The likely cause and its fix; `steps` are those of the whole run as planned."""
-    lr, warmup, decay = config.train.lr, config.train.warmup_epochs, config.train.weight_decay
-    few = f"{steps} optimiser steps are too few for a network that starts from random weights. "
-    few += "Try more --epochs, a smaller --batch-size, or --weights"
-    causes = (
-        (lr > 2e-3, f"the learning rate {lr:g} is too high for a ViT. Try --lr {min(lr / 10, 5e-4):g}"),
-        (warmup == 0 and lr > 1e-4, f"no warm-up at a learning rate of {lr:g}. Try --warmup-epochs 3, or --lr 1e-4"),
-        (decay > 0.5, f"weight decay {decay:g} pulls the weights to zero. Try --weight-decay 0.05"),
-        (lr < 1e-5, f"the learning rate {lr:g} is too low. Try --lr 5e-4"),
-        (steps < 500, few),
-        (True, "wrong labels, or images that show nothing. Look at contact_sheet.png, or try --lr 1e-4"),
-    )
-    return f"Likely cause: {next(text for likely, text in causes if likely)}."

@@ -35,7 +35,8 @@ from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.sizes import describe_model, summarise
 from vitmed.models.vit import ViT
 from vitmed.models.weights.pretrained import LoadReport, Weights, load_pretrained
-from vitmed.training.early_stopping import finished, stops_early, stuck, validate
+from vitmed.training.early_stopping import finished, stops_early, validate
+from vitmed.training.failure_detection import stuck
 from vitmed.training.learning import LEARNING, objective_of
 from vitmed.training.losses import Objective
 from vitmed.training.plan.time import Contention, Forecaster

@@ -6,17 +6,15 @@ what the uninterrupted run would have computed.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
-from vitmed.core.config import Config, PretrainConfig
-from vitmed.core.errors import DataError, Reported, VitmedError
+from vitmed.core.errors import DataError, Reported
 from vitmed.imaging.augmentation import without_opencv_threads
 from vitmed.training.early_stopping import end_epoch, finished, speed
+from vitmed.training.failure_detection import LossWatch
 from vitmed.training.gradients import Gradients, clip_gradients
 from vitmed.training.losses import Objective
 from vitmed.training.optimiser import scheduled_lr, set_learning_rate
@@ -90,54 +88,3 @@ def optimiser_step(state: TrainState, lr: float, clip_norm: float | None) -> Ten
     if state.ema is not None:
         state.ema.update_parameters(state.model)
     return norm
-
-
-def not_finite(what: str, files: Sequence[str], epoch: int, config: Config | PretrainConfig) -> tuple[str, str]:
-    """Problem and fix for a loss or gradient that is NaN or infinite; names the batch's files."""
-    listed = "\n  ".join(files)
-    problem = f"the {what} became NaN or infinite in epoch {epoch}, in the batch of these files:\n  {listed}"
-    fix = f"look at these images; if they are fine, try --lr {config.train.lr / 10:g}"
-    if config.train.precision != "fp32":
-        fix += " or --set train.precision=fp32"
-    return problem, fix
-
-
-class LossWatch:
-    """Sum the loss of an epoch in `TrainState.running`, and check that it is finite.
-
-    It checks one batch late, so training does not wait for the GPU.
-    """
-
-    def __init__(self, state: TrainState, stream: Stream, control: Control):
-        self.state, self.stream, self.control, self.running = state, stream, control, state.running
-        self.pending: tuple[Tensor, Tensor, Tensor] | None = None  # of the last batch, as `add` takes it
-
-    @property
-    def mean(self) -> float:
-        """Mean loss over the images of the epoch that are in the sum."""
-        waiting = self.stream.batches.size if self.pending else 0
-        return self.running["loss"] / max(1, self.running["images"] - waiting)
-
-    def add(self, loss: Tensor, norm: Tensor, indices: Tensor) -> None:
-        """Note the loss and gradient norm of a batch of sample indices; on all ranks those of the whole batch.
-
-        Raises as `flush`, for the batch before.
-        """
-        self.flush()
-        self.pending = (loss, norm, indices)
-        if not self.running["images"]:
-            self.flush()  # so that the first batch has a loss to show
-        self.running["images"] += self.stream.batches.size
-
-    def flush(self) -> None:
-        """Raises VitmedError if the last batch's loss or gradient is not finite, naming its files."""
-        if self.pending is None:
-            return
-        (loss, norm, indices), self.pending = self.pending, None
-        value, scaled = float(loss), self.state.scaler.is_enabled()  # a scaler skips the steps of infinite gradients
-        if not math.isfinite(value) or not (scaled or math.isfinite(float(norm))):
-            what, samples = "gradient" if math.isfinite(value) else "loss", self.stream.dataset.images.samples
-            gathered = self.control.ranks.gather([samples[i].path for i in indices.tolist()])
-            files = dict.fromkeys(chain.from_iterable(gathered))  # of a balanced sampler one may come twice
-            raise VitmedError(*not_finite(what, list(files), self.state.epoch + 1, self.control.config))
-        self.running["loss"] += value * self.stream.batches.size
