@@ -1,5 +1,5 @@
-"""What an epoch says: its record, whether it is the best so far, and when training ends: after all epochs, early, or when
-its time is used."""
+"""What an epoch says: its record, whether it is the best so far, and when training ends: after all epochs, early, or
+when its time is used."""
 
 from __future__ import annotations
 
