@@ -1,9 +1,7 @@
 """Run the network over images. Validation, evaluation and prediction all do it here.
 
-The last digits of a logit depend on the shape of the batch, because another shape is computed by other kernels. Within
-one shape they depend neither on the place of an image in the batch nor on the other images (measured on a CPU, in fp32
-and bf16). Every batch of a model therefore has the same shape on one machine and in one precision, and the last one is
-filled up: an image gets the same logits, to the bit, alone and among any others.
+An image is computed in the batch that it comes in. A batch of another size is computed by other kernels, so the last
+digits of a logit differ; docs/reliability.md says by how much.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ FP32 = Precision("fp32", torch.float32, "the same numbers on every machine")
 
 
 def batch_size(work: int, device: torch.device, precision: Precision = FP32) -> int:
-    """Images in every batch, a power of two: on a CPU as few as keep its threads busy, since one costs as much as all.
+    """Images in a batch at most, a power of two: on a CPU as few as keep its threads busy, so that the first come soon.
 
     Images/s of two cores with AMX in batches of 1, 2, 4, 8, 16 and 32: ViT-Tiny at 224 px 69, 85, 95, 100, 98 and 97,
     in bf16 80, 115, 175, 227, 256 and 265. A ViT of width 64 at 64 px in batches of 4, 16 and 64: 1,670, 2,720 and
@@ -77,7 +75,7 @@ def predict_logits(
     Args:
         read: index -> (S, S, C) uint8; may raise DataError.
         forward: runs instead of the whole model, such as its `features`; a row must not depend on the others.
-        size: images in every batch, 1 to `MOST`; None: `batch_size`.
+        size: images in a batch at most, 1 to `MOST`; None: `batch_size`.
 
     Returns:
         the indices of readable images, their logits (S, K) float32, and index -> problem for the others.
@@ -87,11 +85,9 @@ def predict_logits(
 
     def run(squares: np.ndarray) -> list[np.ndarray]:
         logits = []
-        for part in torch.from_numpy(squares).split(size):
-            batch = torch.zeros(size, *part.shape[1:], dtype=torch.uint8)  # (B, S, S, C)
-            batch[: len(part)] = part
+        for batch in torch.from_numpy(squares).split(size):  # (B, S, S, C)
             x = preprocessing.normalise(batch.to(device))  # (B, C, S, S)
-            logits.append((forward or model)(x)[: len(part)].float().cpu().numpy())  # (B, K)
+            logits.append((forward or model)(x).float().cpu().numpy())  # (B, K)
         return [np.concatenate(logits)]
 
     # Around all batches, so that the weights are converted once.
