@@ -41,10 +41,10 @@ def answer(checkpoint: str, images: list[str], size: int, to: str) -> None:
     predict.batch_size = lambda *args: size
     found = vitmed.predict(images, checkpoint=checkpoint, precision="fp32")
     number = isinstance(found, NumberPredictions)
-    values = found.values[:, None] if number else found.probabilities
+    values = found.amounts[:, :1] if number else found.probabilities
     decisions = np.zeros(len(values)) if number else found.predicted
-    columns = {name: np.array(cells) for name, cells in found.columns.items() if name in ("set", "answer")}
-    np.savez(to, values=values, decisions=decisions, **columns)
+    columns = {name: np.array(found.columns.get(name, [""] * len(values))) for name in ("set", "answer")}
+    np.savez(to, values=values, decisions=decisions, set=columns["set"], answer=columns["answer"])
 
 
 def main() -> None:
@@ -58,7 +58,8 @@ def main() -> None:
     chosen = [images[i] for i in np.linspace(0, len(images) - 1, min(len(images), options.count)).astype(int)]
     if options.answer:
         return answer(str(options.checkpoints[0]), chosen, int(options.answer[0]), options.answer[1])
-    print(f"{len(chosen):,} images\n\n| checkpoint | way | largest move | decisions, sets, answers that differ |\n|---|---|---|---|")
+    print(f"{len(chosen):,} images\n")
+    print("| checkpoint | way | largest move | decisions, sets, answers that differ |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for checkpoint in options.checkpoints:
             first: dict[str, np.ndarray] = {}
@@ -66,8 +67,10 @@ def main() -> None:
                 file, source = f"{folder}/found.npz", str(checkpoint)
                 if name == "ONNX":
                     source = f"{folder}/{checkpoint.parent.name}.onnx"
-                    subprocess.run([sys.executable, "-m", "vitmed", "export", str(checkpoint), "--to", source], check=True)
-                command = [sys.executable, __file__, source, "--images", str(options.images), "--count", str(options.count)]
+                    export = [sys.executable, "-m", "vitmed", "export", str(checkpoint), "--to", source]
+                    subprocess.run(export, check=True)
+                command = [sys.executable, __file__, source, "--images", str(options.images)]
+                command += ["--count", str(options.count)]
                 environment = os.environ | {"OMP_NUM_THREADS": str(threads), **given}
                 subprocess.run([*command, "--answer", str(size), file], check=True, env=environment)
                 with np.load(file) as stored:
