@@ -128,9 +128,9 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (48_371, 38_000),
+    "lines": (48_461, 38_000),  # 94 more: 16-bit floats with fp32 near the borders of the policy
     "files": (225, 210),
-    "functions in 1,000 lines": (56.1, 46),
+    "functions in 1,000 lines": (56.3, 46),  # the same
     "imports, % of the lines": (8.1, 6),
     "functions with more than 6 parameters": (17, 10),
     "functions over 60 lines": (3, 5),

@@ -17,7 +17,7 @@ import torch
 from vitmed.core.messages import say, warn
 from vitmed.data.loading import Images
 from vitmed.data.thread_batches import Progress, check_readable
-from vitmed.decisions.policy import DecisionPolicy
+from vitmed.decisions.policy import DecisionPolicy, ReducedPrecision
 from vitmed.imaging.exact_views import views_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint
@@ -31,6 +31,7 @@ from vitmed.inference.saved_model import (
     run_batches,
     score_column,
 )
+from vitmed.metrics.predictions_files import unlabelled
 from vitmed.models.hardware import FULL_FP32, Precision, describe, pick_device, pick_precision, seconds_of
 from vitmed.models.vit import ViT
 
@@ -171,6 +172,8 @@ class TorchNetwork(Network):
         self.saved, self.where, self.arithmetic, self._model = saved, where, arithmetic, model
         self._batch: int | None = None
         self.known = None if policy is None else policy.ood_score
+        compared = comparison(saved, policy, arithmetic, where)
+        self._deviations = None if compared is None or not arithmetic.mixed else compared.deviations
         self.device, self.precision = describe(where), arithmetic.name
         self.reason = arithmetic.reason if arithmetic.mixed else ""
 
@@ -200,12 +203,20 @@ class TorchNetwork(Network):
     def _outputs(self, read: Read, count: int, progress: Progress, also_features: bool) -> Outputs:
         """As `Network.outputs`, of the mean over the views of the checkpoint."""
 
-        def forward(x: torch.Tensor) -> torch.Tensor:
+        def compute(x: torch.Tensor) -> torch.Tensor:
             features = mean_over_views(self.model, x, self.saved.config.augment.views)
             columns = [logits_of(self.model, features)]
             if self.known is not None:
                 columns.append(torch.from_numpy(self.known.score(features.cpu().numpy())).to(features.device)[:, None])
             return torch.cat([*columns, *([features] if also_features else [])], dim=1)  # (B, K + 1 + D)
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            found = compute(x)
+            rows = self._near(found[:, : self.saved.splits.outputs + (self.known is not None)].cpu().numpy())
+            if len(rows):
+                with torch.autocast(x.device.type, enabled=False):
+                    found[rows] = compute(x[rows])
+            return found
 
         images = self.saved.preprocessing, read, count
         indices, found, problems = predict_logits(
@@ -220,6 +231,27 @@ class TorchNetwork(Network):
         columns = score_column(scores[:, 0]) if known else {}
         return Outputs(indices, logits, columns, problems, features)
 
+    def _near(self, found: np.ndarray) -> np.ndarray:
+        """The rows of outputs (B, K + 1) in reduced precision that must be computed in fp32: near a border of the
+        policy, or not finite."""
+        policy, splits = self.saved.policy, self.saved.splits
+        if self._deviations is None or policy is None:
+            return np.arange(0)
+        finite = np.flatnonzero(np.isfinite(found).all(axis=1))
+        logits, scores = np.split(found[finite], [splits.outputs], axis=1)
+        columns = score_column(scores[:, 0]) if scores.shape[1] else {}
+        names = ("",) * len(finite)
+        images = unlabelled(splits.target, self.saved.classes, names, logits, (), columns)
+        return np.setdiff1d(np.arange(len(found)), finite[~policy.near(images, self._deviations)])
+
+
+def comparison(
+    saved: Checkpoint, policy: DecisionPolicy | None, precision: Precision, device: torch.device
+) -> ReducedPrecision | None:
+    """The comparison after training with this precision on this kind of device; None where the policy is another."""
+    known = saved.reduced_precision if policy is saved.policy else None
+    return known if known and (known.precision, known.device) == (precision.name, device.type) else None
+
 
 def choose_precision(asked: str, saved: Checkpoint, policy: DecisionPolicy | None, device: torch.device) -> Precision:
     """The precision that is asked for; its `reason`, and a line unless it is fp32, say what it is known to change.
@@ -233,8 +265,8 @@ def choose_precision(asked: str, saved: Checkpoint, policy: DecisionPolicy | Non
         return FP32
     fast = pick_precision("auto", device)
     wanted = fast if asked == "auto" else pick_precision(asked, device)
-    known = saved.reduced_precision if policy is saved.policy else None
-    if known is None or (known.precision, known.device) != (wanted.name, device.type):
+    known = comparison(saved, policy, wanted, device)
+    if known is None:
         accepted, why = False, UNKNOWN
     else:
         accepted, why = known.accepted, known.in_words
