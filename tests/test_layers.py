@@ -128,7 +128,7 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (48_461, 38_000),  # 94 more: 16-bit floats with fp32 near the borders of the policy
+    "lines": (48_463, 38_000),  # 92 more: 16-bit floats with fp32 near the borders of the policy
     "files": (225, 210),
     "functions in 1,000 lines": (56.3, 46),  # the same
     "imports, % of the lines": (8.1, 6),

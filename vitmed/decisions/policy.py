@@ -471,10 +471,7 @@ def changed(exact: Predictions, other: Predictions) -> np.ndarray:
     if exact.members is not None and other.members is not None:
         differ |= np.any(exact.members != other.members, axis=1)
     answers = [np.array(each.columns.get(ANSWER, ("",) * len(exact))) for each in (exact, other)]
-    scores = scores_of(exact)
-    # One validation image is the edge itself, with an OOD score of 1; any rounding would flip it.
-    edge = np.zeros(len(exact), bool) if scores is None else scores == 1
-    return np.asarray(differ | ((answers[0] != answers[1]) & ~edge))
+    return np.asarray(differ | (answers[0] != answers[1]))
 
 
 def compare_precision(

@@ -23,7 +23,8 @@ from vitmed.core.messages import Silent, bar, listening, say, warn
 from vitmed.core.text import counted, counted_doing, first_line
 from vitmed.data.samples import Sample, labelled_by
 from vitmed.data.thread_batches import check_readable
-from vitmed.decisions.policy import changed
+from vitmed.decisions.out_of_distribution import scores_of
+from vitmed.decisions.policy import unlike_training
 from vitmed.imaging.decode import read_image
 from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.onnx_model import FIX, IMAGES, KEY, NEEDED, describe_export, open_session
@@ -131,7 +132,11 @@ def _differences(exact: Predictions, again: Predictions, theirs: Mapping[str, np
     flipped |= np.any((theirs["prediction"] != again.predicted).reshape(len(flipped), -1), axis=1)
     if "in_set" in theirs:
         flipped |= np.any(theirs["in_set"] != again.members, axis=1)
-    flipped |= changed(exact, again)
+    flipped |= np.any((exact.predicted != again.predicted).reshape(len(flipped), -1), axis=1)
+    if exact.kind == "classes":
+        flipped |= exact.likeliest != again.likeliest
+    # One validation image is the edge itself, with a score of 1; any rounding would flip it.
+    flipped |= (unlike_training(exact) != unlike_training(again)) & (scores_of(exact) != 1)
     moved = np.abs(exact.probabilities - theirs["probabilities"]).max(initial=0)
     return int(flipped.sum()), float(moved)
 
