@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import warnings
 from collections.abc import Callable
 
@@ -28,6 +29,14 @@ def rewritten(
     writer.writeheader()
     writer.writerows(rows)
     return stream.getvalue()
+
+
+def assert_agree(found: str, expected: str) -> None:
+    """Two tables have the same rows in the same order: numbers within 1e-5, and every other cell the same."""
+    ours, theirs = (list(csv.reader(io.StringIO(text, newline=""))) for text in (found, expected))
+    for row, other in zip(ours, theirs, strict=True):
+        for cell, wanted in zip(row, other, strict=True):
+            assert cell == wanted or math.isclose(float(cell), float(wanted), rel_tol=1e-5, abs_tol=1e-5), (row, other)
 
 
 def quiet(p: Predictions) -> Numbers:

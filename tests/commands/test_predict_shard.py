@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Trained, listing
+from predicted import assert_agree
 
 from vitmed import merge, predict, predict_shard
 from vitmed.core.errors import DataError, UsageError
@@ -43,7 +44,7 @@ def parts(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.parquet"))
 
 
-def test_the_merged_table_is_that_of_one_process_to_the_byte(
+def test_the_merged_table_is_that_of_one_process(
     trained: Trained, images: Path, tmp_path: Path, vitmed: ANSWER
 ) -> None:
     whole = vitmed("predict", images, "--checkpoint", trained.best, "--csv", tmp_path / "p.csv")
@@ -58,7 +59,7 @@ def test_the_merged_table_is_that_of_one_process_to_the_byte(
     answer = vitmed("merge", tmp_path / "parts", "--json")
     assert answer.code == whole.code == 3 and "blue_1a.png" in answer.err
     assert json.loads(answer.out)["images"] == 18 and json.loads(answer.out)["unreadable"] == 1
-    assert (tmp_path / "parts" / "predictions.csv").read_bytes() == (tmp_path / "p.csv").read_bytes()
+    assert_agree(*(file.read_text() for file in (tmp_path / "parts" / "predictions.csv", tmp_path / "p.csv")))
     assert len(parts(tmp_path / "parts")) == 3 and len(listing(tmp_path / "parts")) == 4
     parquet = vitmed("merge", tmp_path / "parts", "-o", tmp_path / "all.parquet")
     assert parquet.code == 2 and "merge writes a CSV table; vitmed 0.2.0 also Parquet" in parquet.err
@@ -85,7 +86,8 @@ def test_an_array_of_100_tasks_of_which_one_was_killed(
         predict_shard(images, output=folder, shard="auto", checkpoint=trained.best, device="cpu")
     done = merge(folder)
     whole = predict(images, checkpoint=trained.best, device="cpu")
-    assert done.file.read_bytes() == whole.to_csv(errors=True).encode() and len(parts(folder)) == 19
+    assert_agree(done.file.read_text(), whole.to_csv(errors=True))
+    assert len(parts(folder)) == 19
     assert not list(folder.glob(".*"))
 
 
@@ -96,12 +98,14 @@ def test_features_stay_in_the_parts(trained: Trained, images: Path, tmp_path: Pa
     assert table["ood_score"].type == "double" and table["logit_blue"].type == "float" and len(table) == 19
     read = table.filter(pc.equal(table["error"], ""))
     assert read["path"].to_pylist() == list(expected.paths)
-    assert np.array_equal(read["logit_blue"].to_numpy(), expected.logits[:, 1])
+    np.testing.assert_allclose(read["logit_blue"].to_numpy(), expected.logits[:, 1], atol=1e-5, rtol=0)
     features = np.array(read["features"].to_pylist(), np.float32)  # (18, D)
     assert features.shape == (18, 16) and np.isfinite(features).all() and len(np.unique(features, axis=0)) == 18
     done = merge(folder, output=tmp_path / "all.csv")
     assert (done.read, len(done.errors)) == (18, 1)
-    assert (Predictions.from_csv(tmp_path / "all.csv").logits == expected.logits).all()
+    assert_agree((tmp_path / "all.csv").read_text(), expected.to_csv(errors=True))
+    merged = Predictions.from_csv(tmp_path / "all.csv").logits[:, 1]
+    assert np.array_equal(merged, read["logit_blue"].to_numpy())  # merging changes no number
 
 
 def test_a_part_that_is_missing_damaged_or_there_twice(trained: Trained, images: Path, tmp_path: Path) -> None:

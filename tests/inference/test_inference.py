@@ -9,13 +9,14 @@ import time
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 from small_networks import small_vit
 from torch import nn
 
 from vitmed.core.errors import DataError
 from vitmed.data.thread_batches import read_batches
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.inference.predict import FP32, batch_size, logits_of, mean_over_views, predict_logits
+from vitmed.inference.predict import batch_size, logits_of, mean_over_views, predict_logits
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 
@@ -97,7 +98,7 @@ def test_logits_are_the_networks() -> None:
     assert predict_logits(network(), PREPROCESSING, picture, 3, CPU, forward=Watch())[1].shape == (3, 3)
 
 
-def by_views(model: ViT, views: str, pictures: np.ndarray, precision: Precision = FP32) -> np.ndarray:
+def by_views(model: ViT, views: str, pictures: np.ndarray) -> np.ndarray:
     """Logits of the mean over views."""
     side = pictures.shape[1]
 
@@ -105,7 +106,7 @@ def by_views(model: ViT, views: str, pictures: np.ndarray, precision: Precision 
         return logits_of(model, mean_over_views(model, x, views))
 
     how = Preprocessing(side, 3, "pad", "half")
-    return predict_logits(model, how, lambda i: pictures[i], len(pictures), CPU, precision, forward=forward)[1]
+    return predict_logits(model, how, lambda i: pictures[i], len(pictures), CPU, forward=forward)[1]
 
 
 @pytest.mark.parametrize("stem", ["patch", "residual"])
@@ -131,30 +132,24 @@ def test_views_average_the_logits_of_flipped_and_turned_pixels(stem: str) -> Non
             np.testing.assert_allclose(by_views(model, name, copy.copy()), found, atol=1e-5)
 
 
-@pytest.mark.parametrize("precision", [FP32, BF16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("stem", ["patch", "residual"])
-def test_with_views_too_no_digit_depends_on_the_other_images(stem: str, precision: Precision) -> None:
-    torch.manual_seed(0)
-    model, rng = small_vit(5, 32, 16, width=192, depth=2, heads=2, stem=stem), np.random.default_rng(0)
-    pictures = rng.integers(0, 256, (67, 32, 32, 3), dtype=np.uint8)
-    whole = by_views(model, "all", pictures, precision)
-    for count in (1, 3, 66):
-        rows = rng.permutation(len(pictures))[:count]
-        assert by_views(model, "all", pictures[rows], precision).tobytes() == whole[rows].tobytes()
-
-
-@pytest.mark.parametrize("precision", [FP32, BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("views", ["one", "all"])
 @pytest.mark.parametrize("stem", ["patch", "conv", "residual"])
 @pytest.mark.parametrize("side, patch, width", [(16, 8, 16), (32, 4, 48), (32, 16, 192)])
-def test_no_digit_depends_on_the_other_images(
-    stem: str, side: int, patch: int, width: int, precision: Precision
+def test_other_images_move_no_probability_by_a_hundred_thousandth(
+    stem: str, side: int, patch: int, width: int, views: str
 ) -> None:
-    """Any images in any order, some unreadable: the bits of each are those among all images."""
+    """Any images in any order, some unreadable: each has the probabilities that it has among all images."""
     torch.manual_seed(0)
     model = small_vit(5, side, patch, width=width, depth=2, heads=2, stem=stem)
+    nn.init.normal_(model.head.weight, std=width**-0.5)  # logits that differ
     how, rng = Preprocessing(side, 3, "pad", "half"), np.random.default_rng(0)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return logits_of(model, mean_over_views(model, x, views))
+
     pictures = rng.integers(0, 256, (75, side, side, 3), dtype=np.uint8)
-    whole = predict_logits(model, how, lambda i: pictures[i], len(pictures), CPU, precision)[1]
+    whole = by_views(model, views, pictures)
+    assert np.ptp(softmax(whole, axis=1), axis=0).min() > 1e-3
     for count in (1, 2, 3, 31, 64, 66, 75):
         rows = rng.permutation(len(pictures))[:count]
         broken = set(rows[rng.random(count) < 0.2]) if count > 3 else set()
@@ -164,8 +159,9 @@ def test_no_digit_depends_on_the_other_images(
                 raise DataError("broken")
             return pictures[rows[i]]
 
-        indices, found, problems = predict_logits(model, how, read, count, CPU, precision)
-        assert len(problems) == len(broken) and found.tobytes() == whole[rows[indices]].tobytes()
+        indices, found, problems = predict_logits(model, how, read, count, CPU, forward=forward)
+        assert len(problems) == len(broken) and len(found) == count - len(broken)
+        np.testing.assert_allclose(softmax(found, axis=1), softmax(whole[rows[indices]], axis=1), atol=1e-5, rtol=0)
 
 
 def test_one_image_does_not_wait_for_a_large_batch() -> None:

@@ -122,6 +122,14 @@ def policy(content: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def reduced_precision(content: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """A comparison of 16-bit floats with fp32; None for one that does not say how far they move the policy's borders,
+    by which nothing is known now."""
+    if content is None or "deviations" in content or not (content["images"] and content.get("finite", True)):
+        return content
+    return None
+
+
 def policy_of_0_2(content: Mapping[str, Any]) -> dict[str, Any]:
     """A decision policy as 0.2.0 wrote it: the hashes of its ensembles are made of that."""
     found = copy.deepcopy(dict(content))

@@ -43,9 +43,9 @@ from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, BLANK, NO, OOD_SCORE
 UNLIKE, SEVERAL, UNSURE = "unlike the training images", "classes are possible", "too unsure for the chosen risk"
 # fields of `evaluate` that change what is chosen
 CHOOSING = {*TITLES, "calibration", "prevalence", "coverage", "max_risk"} - {"default"}
-MOST_MOVED = 1e-3  # of a probability, where reduced precision is accepted
-MOST_OF_ERROR = 0.01  # the same of a predicted number, as a share of the mean absolute error
-FASTER = 1.1  # than fp32, reduced precision at least; else the comparison is not made
+FASTER = 1.1  # than fp32, reduced precision at least; else it is not taken
+MARGIN = 2  # times the largest deviation on validation: as near to a border, an image is computed once more in fp32
+TINY = np.finfo(np.float64).tiny
 
 
 class DecisionPolicy(Stored):
@@ -81,6 +81,24 @@ class DecisionPolicy(Stored):
         """Calibrate and decide. Applying the policy twice changes nothing."""
         raise NotImplementedError
 
+    def borders(self, predictions: Any) -> np.ndarray:
+        """(S, B) float64: how far each image lies from each border of the policy, with a sign that changes there: in
+        log odds, a tie of costs in their unit, and last the OOD score less 1, if known."""
+        scores = scores_of(predictions)
+        last = [] if scores is None else [scores[:, None] - 1]
+        return np.hstack([np.empty((len(predictions), 0)), *self._borders(predictions), *last])
+
+    def _borders(self, predictions: Any) -> list[np.ndarray]:
+        """The columns (S, ...) of `borders` but the last."""
+        return []
+
+    def near(self, predictions: Any, deviations: Sequence[float]) -> np.ndarray:
+        """(S,) bool: images whose decision may be another in fp32; `deviations`: B, those of `ReducedPrecision`."""
+        distances = self.borders(predictions)
+        if distances.shape[1] != len(deviations):
+            return np.ones(len(predictions), bool)
+        return np.asarray((np.abs(distances) <= MARGIN * np.array(deviations)).any(axis=1))
+
     def to_json(self) -> dict[str, Any]:
         """Plain types for metrics.json, without the arrays."""
         return self.model_dump(mode="json", exclude={"ood_score": {"means", "precision"}})
@@ -103,6 +121,18 @@ def with_columns(
     first = {name: columns[name] for name in (OOD_SCORE,) if name in columns}
     rest = {name: columns[name] for name in columns if name not in (OOD_SCORE, SET, ANSWER)}
     return replace(predictions, columns={**first, **ours, ANSWER: tuple(answers), **rest})
+
+
+def log_odds(limit: float | Sequence[float]) -> np.ndarray:
+    """Of a probability that is a border."""
+    at = np.clip(limit, 1e-12, 1 - 1e-12)
+    return np.asarray(np.log(at / (1 - at)))
+
+
+def lead(values: np.ndarray) -> np.ndarray:
+    """(S, K): how far each of K values is above the largest of the others."""
+    first, second = (np.sort(values, axis=1)[:, -k, None] for k in (1, 2))
+    return values - np.where(np.arange(values.shape[1]) == values.argmax(axis=1)[:, None], second, first)
 
 
 class ClassPolicy(DecisionPolicy):
@@ -139,6 +169,23 @@ class ClassPolicy(DecisionPolicy):
             for row in np.flatnonzero(certainty(decided) < least):
                 reasons[row].append(UNSURE)
         return with_columns(decided, ours, reasons)
+
+    def _borders(self, predictions: Predictions) -> list[np.ndarray]:
+        decided = apply_point(self.calibrate(predictions), self.operating)
+        chances, least = decided.probabilities, None if self.abstention is None else self.abstention.least
+        others = chances @ (1 - np.eye(chances.shape[1]))  # summed, since 1 - p cancels
+        odds = np.log(np.maximum(chances, TINY)) - np.log(np.maximum(others, TINY))  # (S, K)
+        sure = odds  # what `certainty` takes: of any class, since with costs that of the predicted one jumps
+        if decided.threshold is not None and decided.positive is not None:
+            called = odds[:, [decided.classes.index(decided.positive)]] - log_odds(decided.threshold)
+            found, sure = [called], np.abs(called)
+        elif decided.costs is not None:
+            found = [lead(-chances @ np.array(decided.costs))]
+        else:
+            found = [lead(decided.calibrated_logits)]
+        if self.prediction_sets is not None:
+            found.append(odds - log_odds(self.prediction_sets.least))
+        return found if least is None else [*found, sure - log_odds(least)]
 
     @property
     def summary(self) -> str:
@@ -214,6 +261,10 @@ class FindingPolicy(DecisionPolicy):
         rows = range(len(decided))
         unsure = [[f"{v.classes[1]} is {UNSURE}" for v in views if UNSURE in v.columns[ANSWER][row]] for row in rows]
         return with_columns(decided, {SET: tuple(BETWEEN.join(decided.set_of(row)) for row in rows)}, unsure)
+
+    def _borders(self, predictions: FindingPredictions) -> list[np.ndarray]:
+        raw = replace(predictions, labels=None)
+        return [part for name in predictions.classes for part in self.findings[name]._borders(raw.of(name))]
 
     @property
     def summary(self) -> str:
@@ -371,44 +422,38 @@ def notes_of(policy: DecisionPolicy | None) -> list[str]:
 
 class ReducedPrecision(Stored):
     """What 16-bit floats change in the decisions and numbers of a network: the comparison with fp32, made once, after
-    training. A decision is the class that the policy predicts, the likeliest one, and whether the image is unlike the
-    training images; of a number only the last.
+    training. Images near a border of the policy are computed once more in fp32, and that counts. A decision is what
+    `changed` compares.
     """
 
     precision: str  # "bf16" or "fp16"
     device: str  # the kind that computed it, "cpu" or "cuda"
-    speedup: float  # how many times as fast as fp32
+    speedup: float  # how many times as fast as fp32, with what is computed twice
     images: int = 0  # of validation that were compared; 0 where `speedup` is below `FASTER`
-    flipped: int = 0  # images with another decision
+    flipped: int = 0  # images with another decision that are not computed twice
+    twice: float = 0.0  # share of the images that are computed twice
     largest: float = 0.0  # change of a calibrated probability, or of a number or an end of its interval, in the unit
     largest_raw: float = 0.0  # change of a raw probability, or of a predicted number
-    mae: float | None = None  # of a number, on these images in fp32; None for other kinds
     unit: str = ""  # of the number
+    number: bool = False  # whether it is a number that moves, not a probability
     finite: bool = True  # whether the outputs are finite in this precision; otherwise nothing was compared
-    accepted: bool = False  # no decision flips, and `largest` is at most `MOST_MOVED`, or `MOST_OF_ERROR` of `mae`
+    deviations: Numbers | None = None  # (B,) the largest of each border of the policy; None: not compared
+    accepted: bool = False  # no decision flips, and it is still faster by `FASTER`
 
     @property
     def in_words(self) -> str:
-        """What was found, such as "on 240 validation images no decision flips and ..."."""
+        """What was found, such as "on 240 validation images no decision flips, ..."."""
         faster = f"{self.precision} is {self.speedup:.1f} times as fast as fp32"
         if not self.images:
             return f"{faster}, so the decisions were not compared"
         start = f"on {counted(self.images, 'validation image')}"
         if not self.finite:
             return f"{start} the outputs are not finite in {self.precision}; {faster}"
-        if self.mae is None:
-            what, limit = "probability", f"{MOST_MOVED:g}"
-            far = f"{math.ceil(1e4 * self.largest) / 1e4:g}" if self.accepted else f"{self.largest:.2g}"
-            flips = counted_doing(self.flipped, "decision", "flips", "flip") if self.flipped else "no decision flips"
-            flips += " and " if self.flipped or self.accepted else " but "
-        else:
-            what, limit = "number", f"{100 * MOST_OF_ERROR:g} %"
-            far = f"{self.largest:.2g}{f' {self.unit}' * bool(self.unit)}"
-            far += f", {100 * self.largest / (self.mae or math.nan):.2g} % of the mean absolute error"
-            flips = counted_doing(self.flipped, "out-of-distribution flag", "changes", "change") + " and "
-            flips *= bool(self.flipped)
-        moved = f"no {what} moves by more than {far}" if self.accepted else f"a {what} moves by {far} (limit {limit})"
-        return f"{start} {flips}{moved}; {faster}"
+        flips = counted_doing(self.flipped, "decision", "flips", "flip") if self.flipped else "no decision flips"
+        far = f"{self.largest:.2g} {self.unit}".rstrip() if self.number else f"{math.ceil(1e4 * self.largest) / 1e4:g}"
+        again = f"{100 * self.twice:.2g} % are near a border and computed again in fp32"
+        moved = f"no {'number' if self.number else 'probability'} moves by more than {far}"
+        return f"{start} {flips}, {again}, and {moved}; {faster}"
 
     @property
     def choice(self) -> str:
@@ -417,25 +462,30 @@ class ReducedPrecision(Stored):
         return f"{choice}: {self.in_words}"
 
 
-def compare_precision(measured: ReducedPrecision, exact: Predictions, reduced: Predictions) -> ReducedPrecision:
+def changed(exact: Predictions, other: Predictions) -> np.ndarray:
+    """(S,) bool: where two predictions of the same images, the policy applied to both, decide otherwise: the predicted
+    class or findings, the prediction set, whether the image is answered and why not."""
+    differ: np.ndarray = np.zeros(len(exact), bool)
+    if exact.kind != "number":
+        differ |= np.any((exact.predicted != other.predicted).reshape(len(exact), -1), axis=1)
+    if exact.members is not None and other.members is not None:
+        differ |= np.any(exact.members != other.members, axis=1)
+    answers = [np.array(each.columns.get(ANSWER, ("",) * len(exact))) for each in (exact, other)]
+    return np.asarray(differ | (answers[0] != answers[1]))
+
+
+def compare_precision(
+    measured: ReducedPrecision, policy: DecisionPolicy, exact: Predictions, reduced: Predictions
+) -> ReducedPrecision:
     """`measured` with the differences of two predictions of the same images, to both of which the policy is applied:
     `exact` in fp32, `reduced` in the precision of `measured`."""
-    update: dict[str, Any] = {"images": len(exact)}
-    flips: np.ndarray = np.zeros(len(exact), bool)
-    if exact.kind == "number":
-        error = np.abs(exact.amounts[:, 0] - known_labels(exact)).mean()
-        update |= {"mae": float(error), "unit": exact.target.unit}
-    else:
-        flips |= np.atleast_2d((exact.predicted != reduced.predicted).T).any(axis=0)  # of any finding
-    if exact.kind == "classes":
-        flips |= exact.likeliest != reduced.likeliest
-    scores = scores_of(exact), scores_of(reduced)
-    if scores[0] is not None and scores[1] is not None:
-        # One validation image is the edge itself, with a score of 1; any rounding would flip it.
-        flips |= ((scores[0] > 1) != (scores[1] > 1)) & (scores[0] != 1)
-    moved = np.abs(exact.amounts - reduced.amounts).max(initial=0)
-    raw = np.abs(exact.undecided().amounts - reduced.undecided().amounts).max(initial=0)
-    update |= {"flipped": int(flips.sum()), "largest": float(moved), "largest_raw": float(raw)}
-    limit = MOST_MOVED if update.get("mae") is None else MOST_OF_ERROR * update["mae"]
-    update["accepted"] = bool(len(exact) and not flips.any() and moved <= limit)
-    return measured.model_copy(update=update)
+    moved = np.abs(policy.borders(exact) - policy.borders(reduced)).max(axis=0, initial=0)
+    near = policy.near(reduced, moved)
+    flipped, twice = int((changed(exact, reduced) & ~near).sum()), float(near.mean()) if len(exact) else 0.0
+    faster = round(1 / (1 / measured.speedup + twice), 2)
+    found: dict[str, Any] = {"images": len(exact), "flipped": flipped, "twice": twice, "speedup": faster}
+    amounts = [(each.amounts, each.undecided().amounts) for each in (exact, reduced)]
+    largest, raw = (float(np.abs(one - other).max(initial=0)) for one, other in zip(*amounts, strict=True))
+    found |= {"largest": largest, "largest_raw": raw, "deviations": tuple(moved.tolist())}
+    found |= {"number": exact.kind == "number", "unit": exact.target.unit}
+    return measured.model_copy(update=found | {"accepted": bool(len(exact)) and not flipped and faster >= FASTER})

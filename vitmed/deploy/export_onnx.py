@@ -23,7 +23,8 @@ from vitmed.core.messages import Silent, bar, listening, say, warn
 from vitmed.core.text import counted, counted_doing, first_line
 from vitmed.data.samples import Sample, labelled_by
 from vitmed.data.thread_batches import check_readable
-from vitmed.decisions.policy import MOST_MOVED, ReducedPrecision, compare_precision
+from vitmed.decisions.out_of_distribution import scores_of
+from vitmed.decisions.policy import unlike_training
 from vitmed.imaging.decode import read_image
 from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.onnx_model import FIX, IMAGES, KEY, NEEDED, describe_export, open_session
@@ -35,6 +36,7 @@ from vitmed.metrics.predictions_csv import ANSWER, YES
 OPSET = 20
 
 MOST = 500  # validation images that are compared at most
+MOST_MOVED = 1e-3  # of a probability
 
 
 class ExportGate(Frozen):
@@ -130,9 +132,13 @@ def _differences(exact: Predictions, again: Predictions, theirs: Mapping[str, np
     flipped |= np.any((theirs["prediction"] != again.predicted).reshape(len(flipped), -1), axis=1)
     if "in_set" in theirs:
         flipped |= np.any(theirs["in_set"] != again.members, axis=1)
-    reduced = compare_precision(ReducedPrecision(precision="fp32", device="cpu", speedup=1.0), exact, again)
+    flipped |= np.any((exact.predicted != again.predicted).reshape(len(flipped), -1), axis=1)
+    if exact.kind == "classes":
+        flipped |= exact.likeliest != again.likeliest
+    # One validation image is the edge itself, with a score of 1; any rounding would flip it.
+    flipped |= (unlike_training(exact) != unlike_training(again)) & (scores_of(exact) != 1)
     moved = np.abs(exact.probabilities - theirs["probabilities"]).max(initial=0)
-    return reduced.flipped + int(flipped.sum()), float(moved)
+    return int(flipped.sum()), float(moved)
 
 
 class OnnxFile:

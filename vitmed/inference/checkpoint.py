@@ -292,9 +292,8 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
     fingerprints = {name: list(part) for name, part in content["data"]["fingerprints"].items()}
     if not all(re.fullmatch("([0-9a-f]{64})?", text) for part in fingerprints.values() for text in part):
         raise ValueError("fingerprints of images")
-    reduced = content.get("reduced_precision")
-    if reduced is not None:
-        reduced = ReducedPrecision.model_validate(reduced)
+    compared = upgrade.reduced_precision(content.get("reduced_precision"))
+    reduced = None if compared is None else ReducedPrecision.model_validate(compared)
     about = path, config, classes, how, splits, hashes, record, versions, seen, _read_policy(content), weights_hash
     return Checkpoint(*about, fingerprints, weights, training, reduced)
 

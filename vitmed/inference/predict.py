@@ -1,9 +1,7 @@
 """Run the network over images. Validation, evaluation and prediction all do it here.
 
-The last digits of a logit depend on the shape of the batch, because another shape is computed by other kernels. Within
-one shape they depend neither on the place of an image in the batch nor on the other images (measured on a CPU, in fp32
-and bf16). Every batch of a model therefore has the same shape on one machine and in one precision, and the last one is
-filled up: an image gets the same logits, to the bit, alone and among any others.
+An image is computed in the batch that it comes in. A batch of another size is computed by other kernels, so the last
+digits of a logit differ; docs/reliability.md says by how much.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import torch
 from vitmed.core.messages import say, warn
 from vitmed.data.loading import Images
 from vitmed.data.thread_batches import Progress, check_readable
-from vitmed.decisions.policy import DecisionPolicy
+from vitmed.decisions.policy import DecisionPolicy, ReducedPrecision
 from vitmed.imaging.exact_views import views_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint
@@ -33,6 +31,7 @@ from vitmed.inference.saved_model import (
     run_batches,
     score_column,
 )
+from vitmed.metrics.predictions_files import unlabelled
 from vitmed.models.hardware import FULL_FP32, Precision, describe, pick_device, pick_precision, seconds_of
 from vitmed.models.vit import ViT
 
@@ -44,7 +43,7 @@ FP32 = Precision("fp32", torch.float32, "the same numbers on every machine")
 
 
 def batch_size(work: int, device: torch.device, precision: Precision = FP32) -> int:
-    """Images in every batch, a power of two: on a CPU as few as keep its threads busy, since one costs as much as all.
+    """Images in a batch at most, a power of two: on a CPU as few as keep its threads busy, so that the first come soon.
 
     Images/s of two cores with AMX in batches of 1, 2, 4, 8, 16 and 32: ViT-Tiny at 224 px 69, 85, 95, 100, 98 and 97,
     in bf16 80, 115, 175, 227, 256 and 265. A ViT of width 64 at 64 px in batches of 4, 16 and 64: 1,670, 2,720 and
@@ -77,7 +76,7 @@ def predict_logits(
     Args:
         read: index -> (S, S, C) uint8; may raise DataError.
         forward: runs instead of the whole model, such as its `features`; a row must not depend on the others.
-        size: images in every batch, 1 to `MOST`; None: `batch_size`.
+        size: images in a batch at most, 1 to `MOST`; None: `batch_size`.
 
     Returns:
         the indices of readable images, their logits (S, K) float32, and index -> problem for the others.
@@ -87,11 +86,9 @@ def predict_logits(
 
     def run(squares: np.ndarray) -> list[np.ndarray]:
         logits = []
-        for part in torch.from_numpy(squares).split(size):
-            batch = torch.zeros(size, *part.shape[1:], dtype=torch.uint8)  # (B, S, S, C)
-            batch[: len(part)] = part
+        for batch in torch.from_numpy(squares).split(size):  # (B, S, S, C)
             x = preprocessing.normalise(batch.to(device))  # (B, C, S, S)
-            logits.append((forward or model)(x)[: len(part)].float().cpu().numpy())  # (B, K)
+            logits.append((forward or model)(x).float().cpu().numpy())  # (B, K)
         return [np.concatenate(logits)]
 
     # Around all batches, so that the weights are converted once.
@@ -175,6 +172,8 @@ class TorchNetwork(Network):
         self.saved, self.where, self.arithmetic, self._model = saved, where, arithmetic, model
         self._batch: int | None = None
         self.known = None if policy is None else policy.ood_score
+        compared = comparison(saved, policy, arithmetic, where)
+        self._deviations = None if compared is None or not arithmetic.mixed else compared.deviations
         self.device, self.precision = describe(where), arithmetic.name
         self.reason = arithmetic.reason if arithmetic.mixed else ""
 
@@ -204,12 +203,20 @@ class TorchNetwork(Network):
     def _outputs(self, read: Read, count: int, progress: Progress, also_features: bool) -> Outputs:
         """As `Network.outputs`, of the mean over the views of the checkpoint."""
 
-        def forward(x: torch.Tensor) -> torch.Tensor:
+        def compute(x: torch.Tensor) -> torch.Tensor:
             features = mean_over_views(self.model, x, self.saved.config.augment.views)
             columns = [logits_of(self.model, features)]
             if self.known is not None:
                 columns.append(torch.from_numpy(self.known.score(features.cpu().numpy())).to(features.device)[:, None])
             return torch.cat([*columns, *([features] if also_features else [])], dim=1)  # (B, K + 1 + D)
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            found = compute(x)
+            rows = self._near(found[:, : self.saved.splits.outputs + (self.known is not None)].cpu().numpy())
+            if len(rows):
+                with torch.autocast(x.device.type, enabled=False):
+                    found[rows] = compute(x[rows])
+            return found
 
         images = self.saved.preprocessing, read, count
         indices, found, problems = predict_logits(
@@ -224,6 +231,27 @@ class TorchNetwork(Network):
         columns = score_column(scores[:, 0]) if known else {}
         return Outputs(indices, logits, columns, problems, features)
 
+    def _near(self, found: np.ndarray) -> np.ndarray:
+        """The rows of outputs (B, K + 1) in reduced precision that must be computed in fp32: near a border of the
+        policy, or not finite."""
+        policy, splits = self.saved.policy, self.saved.splits
+        if self._deviations is None or policy is None:
+            return np.arange(0)
+        finite = np.flatnonzero(np.isfinite(found).all(axis=1))
+        logits, scores = np.split(found[finite], [splits.outputs], axis=1)
+        columns = score_column(scores[:, 0]) if scores.shape[1] else {}
+        names = ("",) * len(finite)
+        images = unlabelled(splits.target, self.saved.classes, names, logits, (), columns)
+        return np.setdiff1d(np.arange(len(found)), finite[~policy.near(images, self._deviations)])
+
+
+def comparison(
+    saved: Checkpoint, policy: DecisionPolicy | None, precision: Precision, device: torch.device
+) -> ReducedPrecision | None:
+    """The comparison after training with this precision on this kind of device; None where the policy is another."""
+    known = saved.reduced_precision if policy is saved.policy else None
+    return known if known and (known.precision, known.device) == (precision.name, device.type) else None
+
 
 def choose_precision(asked: str, saved: Checkpoint, policy: DecisionPolicy | None, device: torch.device) -> Precision:
     """The precision that is asked for; its `reason`, and a line unless it is fp32, say what it is known to change.
@@ -237,8 +265,8 @@ def choose_precision(asked: str, saved: Checkpoint, policy: DecisionPolicy | Non
         return FP32
     fast = pick_precision("auto", device)
     wanted = fast if asked == "auto" else pick_precision(asked, device)
-    known = saved.reduced_precision if policy is saved.policy else None
-    if known is None or (known.precision, known.device) != (wanted.name, device.type):
+    known = comparison(saved, policy, wanted, device)
+    if known is None:
         accepted, why = False, UNKNOWN
     else:
         accepted, why = known.accepted, known.in_words

@@ -341,4 +341,5 @@ def _compare_precision(
         return found.model_copy(update={"images": len(rows), "finite": False})
     check_readable(again.problems)
     exact = exact.take(rows)
-    return compare_precision(found, exact, policy.apply(replace(exact, logits=again.logits, columns=again.columns)))
+    reduced = policy.apply(replace(exact, logits=again.logits, columns=again.columns))
+    return compare_precision(found, policy, exact, reduced)
