@@ -37,7 +37,7 @@ def test_any_images_in_any_order_are_evaluate_within_a_hundred_thousandth(traine
     rng = np.random.default_rng(0)
     for count in (1, 5, len(evaluated)):
         rows = rng.permutation(len(evaluated))[:count]
-        said = predict([trained.data / evaluated.paths[i] for i in rows], checkpoint=trained.best)
+        said = predict([trained.data / evaluated.paths[i] for i in rows], checkpoint=trained.best, precision="fp32")
         np.testing.assert_allclose(said.probabilities, evaluated.probabilities[rows], atol=1e-5, rtol=0)
         assert said.columns.keys() == evaluated.columns.keys() and (said.predicted == evaluated.predicted[rows]).all()
 
