@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Answer, Trained, recording
+from every_kind import compare_findings, compare_predictions
 from reports import write_report
 from scipy import stats
 
@@ -20,8 +21,8 @@ from vitmed.core.base_models import Target
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.kinds.classes import PreparedPredictions, compare_predictions
-from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings, compare_findings
+from vitmed.metrics.kinds.classes import PreparedPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings
 from vitmed.metrics.kinds.number import NumberPredictions, distribution_scores
 from vitmed.metrics.kinds.prepared import compare_each
 from vitmed.metrics.paired_comparison import holm

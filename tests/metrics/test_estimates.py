@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from every_kind import evaluate_findings
 
 from vitmed.metrics.estimates import (
     FEW_GROUPS,
@@ -15,7 +16,7 @@ from vitmed.metrics.estimates import (
     missing_interval_note,
 )
 from vitmed.metrics.kinds.classes import evaluate_predictions
-from vitmed.metrics.kinds.findings import FindingPredictions, evaluate_findings
+from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.predictions import Predictions
 
 

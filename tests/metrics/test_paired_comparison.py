@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from every_kind import compare_predictions
 from scipy import stats
 
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.kinds.classes import compare_predictions
 from vitmed.metrics.paired_comparison import share_difference, tango, tango_score
 from vitmed.metrics.predictions import Predictions
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import draw_nothing
+from every_kind import evaluate_findings
 from reports import write_report
 from scipy.stats import binomtest
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.config import EvaluateConfig
-from vitmed.metrics.kinds.findings import FindingPredictions, evaluate_findings
+from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.report import write
 from vitmed.report.chapters import MAIN, MANY, Plot
 from vitmed.report.plots.kinds import by_finding

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_kind import compare_predictions
 from predicted import quiet
 from scipy import stats
 from sklearn import metrics as sk
@@ -12,13 +13,7 @@ from sklearn import metrics as sk
 from vitmed.core.errors import DataError
 from vitmed.metrics.areas import threshold_counts
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
-from vitmed.metrics.kinds.classes import (
-    PreparedPredictions,
-    bootstrap,
-    compare_predictions,
-    evaluate_predictions,
-    metric_values,
-)
+from vitmed.metrics.kinds.classes import PreparedPredictions, bootstrap, evaluate_predictions, metric_values
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
 from vitmed.metrics.positive_class import positive_class
 from vitmed.metrics.predictions import Predictions, group_index

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_kind import compare_findings, compare_predictions, evaluate_findings
 from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError
-from vitmed.metrics.kinds.classes import compare_predictions
-from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings, compare_findings, evaluate_findings
+from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings
 from vitmed.metrics.kinds.prepared import compare_each
 from vitmed.metrics.metric_table import FINDING_METRICS
 

@@ -5,13 +5,14 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from every_kind import evaluate_findings, finding_values
 from sklearn import metrics as sk
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError
 from vitmed.metrics.estimates import FEWEST, Estimate, Numbers
 from vitmed.metrics.kinds.classes import evaluate_predictions
-from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings, evaluate_findings, finding_values
+from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS
 
 PREVALENCE = (0.15, 0.3, 0.5)

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from every_kind import drawn_findings, finding_values
 from sklearn import metrics as sk
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError
-from vitmed.metrics.kinds.findings import FindingPredictions, drawn_findings, finding_values
+from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.metric_table import FINDING_METRICS
 
 

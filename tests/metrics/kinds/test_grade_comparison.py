@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_kind import compare_grades, compare_predictions
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error
 from test_grade_scoring import draw
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.kinds.classes import compare_predictions
-from vitmed.metrics.kinds.grades import compare_grades
 from vitmed.metrics.metric_table import GRADE_METRICS
 from vitmed.metrics.predictions import Predictions
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_kind import evaluate_grades, grade_values
 from scipy import stats
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, roc_auc_score
 from test_grade_scoring import KL, draw
@@ -13,10 +14,8 @@ from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.grades import (
-    evaluate_grades,
     grade_costs,
     grade_results,
-    grade_values,
     kappa_estimate,
     kappa_of_sums,
     kappa_summands,

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_kind import grade_values
 from sklearn.metrics import brier_score_loss, cohen_kappa_score, roc_auc_score
 
 from vitmed.metrics.kinds.classes import evaluate_predictions, metric_values
 from vitmed.metrics.kinds.grades import (
     grade_costs,
-    grade_values,
     kappa_of_sums,
     kappa_summands,
     predictions_at_cut,

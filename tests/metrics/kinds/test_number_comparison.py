@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_kind import compare_numbers
 from scipy import stats
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
 from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.metrics.kinds.number import NumberPredictions, compare_numbers
+from vitmed.metrics.kinds.number import NumberPredictions
 
 AGE = Target(kind="number", unit="years", centre=50, spread=10)
 REFERENCES = {"mae": mean_absolute_error, "rmse": root_mean_squared_error, "r2": r2_score}

@@ -4,18 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_kind import drawn_numbers, number_values
 from scipy import integrate, stats
 from sklearn.metrics import mean_absolute_error, median_absolute_error, r2_score, root_mean_squared_error
 
 from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.metrics.kinds.number import (
-    NumberPredictions,
-    distribution_scores,
-    drawn_numbers,
-    error_of_mean,
-    number_values,
-)
+from vitmed.metrics.kinds.number import NumberPredictions, distribution_scores, error_of_mean
 from vitmed.metrics.metric_table import NUMBER_METRICS
 
 

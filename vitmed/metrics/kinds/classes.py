@@ -52,7 +52,7 @@ from vitmed.metrics.intervals import (
     wilson,
     within,
 )
-from vitmed.metrics.kinds.prepared import Gap, Prepared, compare, epoch_values, evaluate
+from vitmed.metrics.kinds.prepared import Gap, Prepared, epoch_values, evaluate
 from vitmed.metrics.metric_table import METRICS, PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import (
     ClassDifference,
@@ -393,7 +393,6 @@ class PreparedPredictions(Prepared):
 
 
 evaluate_predictions = partial(evaluate, PreparedPredictions)
-compare_predictions = partial(compare, PreparedPredictions)
 metric_values = partial(epoch_values, PreparedPredictions)
 
 

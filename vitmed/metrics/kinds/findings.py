@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -29,7 +29,7 @@ from vitmed.metrics.estimates import (
 )
 from vitmed.metrics.intervals import NONE, Share, mean_interval, quantile, ratio, share
 from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
-from vitmed.metrics.kinds.prepared import Gap, Prepared, compare, drawn_values, epoch_values, evaluate
+from vitmed.metrics.kinds.prepared import Gap, Prepared
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import (
     ClassDifference,
@@ -519,9 +519,3 @@ class PreparedFindings(Prepared):
                 known = min(first.holders) >= FEWEST
                 gaps[name][finding] = gap if known else gap.model_copy(update=dict.fromkeys(("low", "high", "p")))
         return gaps
-
-
-evaluate_findings = partial(evaluate, PreparedFindings)
-compare_findings = partial(compare, PreparedFindings)
-finding_values = partial(epoch_values, PreparedFindings)
-drawn_findings = partial(drawn_values, PreparedFindings)

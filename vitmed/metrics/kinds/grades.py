@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +20,6 @@ from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate, of_mean
 from vitmed.metrics.intervals import NONE, influence_spread, log_interval, quantile, ratio, within
 from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions
-from vitmed.metrics.kinds.prepared import compare, epoch_values, evaluate
 from vitmed.metrics.metric_table import GRADE_METRICS, METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 
@@ -189,11 +188,6 @@ class PreparedGrades(PreparedPredictions):
             if entry.low is None and self.units.count > 1:
                 reasons["undefined" if entry.value is None else "no_interval"][name] = why
         return reasons
-
-
-evaluate_grades = partial(evaluate, PreparedGrades)
-compare_grades = partial(compare, PreparedGrades)
-grade_values = partial(epoch_values, PreparedGrades)
 
 
 def grade_errors(off: np.ndarray, order: Sequence[str], boot: Bootstrap) -> Grades:

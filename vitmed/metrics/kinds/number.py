@@ -34,7 +34,7 @@ from vitmed.metrics.estimates import (
     of_share,
 )
 from vitmed.metrics.intervals import NONE, Share, Units, correlation, jackknife_interval, ratio, share, spread
-from vitmed.metrics.kinds.prepared import Prepared, compare, drawn_values, epoch_values, evaluate
+from vitmed.metrics.kinds.prepared import Prepared, evaluate
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table
@@ -383,6 +383,3 @@ class PreparedNumbers(Prepared):
 
 
 evaluate_number = partial(evaluate, PreparedNumbers)
-compare_numbers = partial(compare, PreparedNumbers)
-number_values = partial(epoch_values, PreparedNumbers)
-drawn_numbers = partial(drawn_values, PreparedNumbers)
