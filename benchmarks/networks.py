@@ -252,15 +252,16 @@ def plain_vit(model: dict[str, Any]) -> Any:
 def contenders(options: argparse.Namespace, training: bool) -> dict[str, Contender]:
     """Name -> contender: bf16 where the hardware computes in it, and fp32 as its users run it."""
     kind, bf16 = ("bf16", True) if options.bf16 else ("fp32", False)
+    command = "train" if training else "predict"
     timm = partial(usual, network=timm_vit, training=training)
-    rows = {"vitmed": Contender(train_vitmed if training else partial(infer_vitmed, precision="fp32"), tuned=True)}
+    rows = {"vitmed": Contender(train_vitmed if training else partial(infer_vitmed, precision="fp32"), tuned=command)}
     if bf16 and not training:
-        rows["vitmed bf16"] = Contender(partial(infer_vitmed, precision="bf16"), tuned=True)
+        rows["vitmed bf16"] = Contender(partial(infer_vitmed, precision="bf16"), tuned=command)
     for how in ({}, {"explicit": True}, {"compiled": True}, {"explicit": True, "compiled": True}):
         rows[", ".join([f"timm {kind}", *how])] = Contender(partial(timm, bf16=bf16, **how))
-    rows[f"tuned timm {kind}"] = Contender(partial(timm, bf16=bf16), tuned=True)
+    rows[f"tuned timm {kind}"] = Contender(partial(timm, bf16=bf16), tuned=command)
     best = partial(timm, bf16=bf16, explicit=True, compiled=True)
-    rows[f"tuned timm {kind}, explicit, compiled"] = Contender(best, tuned=True)
+    rows[f"tuned timm {kind}, explicit, compiled"] = Contender(best, tuned=command)
     if bf16:
         rows["timm fp32"] = Contender(timm)
     if options.model["stem"] == "patch":

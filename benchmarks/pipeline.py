@@ -267,8 +267,8 @@ def main() -> None:
 
 def _ours(policy: str) -> dict[str, Contender]:
     return {
-        "decoding every time": Contender(partial(load_vitmed, policy=policy, cached=False), tuned=True),
-        "from the disk cache": Contender(partial(load_vitmed, policy=policy, cached=True), tuned=True),
+        "decoding every time": Contender(partial(load_vitmed, policy=policy, cached=False), tuned="train"),
+        "from the disk cache": Contender(partial(load_vitmed, policy=policy, cached=True), tuned="train"),
     }
 
 

@@ -34,11 +34,11 @@ class Contender:
     """What takes turns: `build` makes its step, in its own process.
 
     Attributes:
-        tuned: with the settings of the process that the command `vitmed` makes (vitmed/core/process.py).
+        tuned: the command with whose settings of the process it runs (vitmed/core/process.py).
     """
 
     build: Callable[[argparse.Namespace], Step]
-    tuned: bool = False
+    tuned: str = ""
 
 
 class LeftOut(Exception):
@@ -52,7 +52,7 @@ def work(pipe: Connection, contender: Contender, options: argparse.Namespace) ->
     if contender.tuned:
         from vitmed.core.process import tune_process
 
-        tune_process()
+        tune_process(contender.tuned)
     import torch
 
     torch.manual_seed(0)

@@ -13,21 +13,29 @@ from vitmed.core import process
 from vitmed.core.process import cores
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the GNU C library and /sys")
-TUNED = "from vitmed.core.process import tune_process; tune_process(); import torch; print(torch.get_num_threads())"
+TUNED = """
+import sys
+from vitmed.core.process import tune_process
+tune_process(sys.argv[1])
+import torch
+print(torch.get_num_threads())
+"""
 
 
-def tuned(**variables: str) -> tuple[int, str]:
+def tuned(command: str = "train", **variables: str) -> tuple[int, str]:
     """How many threads PyTorch has after `tune_process`, and what OpenMP says of its settings."""
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS")
     environment = {name: value for name, value in os.environ.items() if name not in names}
     environment |= {"OMP_DISPLAY_ENV": "VERBOSE"} | variables
-    done = subprocess.run([sys.executable, "-c", TUNED], env=environment, capture_output=True, text=True, check=True)
+    words = [sys.executable, "-c", TUNED, command]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
     return int(done.stdout), done.stderr
 
 
 @LINUX
 def test_a_waiting_thread_leaves_its_core_to_others_unless_you_say_otherwise() -> None:
     assert "GOMP_SPINCOUNT = '1000'" in tuned()[1]
+    assert "GOMP_SPINCOUNT = '10000'" in tuned("serve")[1]
     assert "GOMP_SPINCOUNT = '70'" in tuned(GOMP_SPINCOUNT="70")[1]
     assert "OMP_WAIT_POLICY = 'ACTIVE'" in tuned(OMP_WAIT_POLICY="active")[1]
 
@@ -65,7 +73,7 @@ def test_pytorch_takes_no_more_threads_than_the_container_has(tmp_path: Path) ->
     code = f"from pathlib import Path; Path('{group}/cgroup.procs').write_text('0'); "
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code + TUNED],
+            [sys.executable, "-c", code + TUNED, "train"],
             capture_output=True,
             text=True,
             check=True,

@@ -31,9 +31,9 @@ from vitmed.core.upgrade import OldNameWarning, gone
 def main(args: list[str] | None = None) -> None:
     """Run the command line; turn every user error into a message and an exit code."""
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # else albumentations opens a connection at import
-    tune_process()
-    end_with_driver()
     given = sys.argv[1:] if args is None else args
+    tune_process(given[0] if given else "")
+    end_with_driver()
     STARTED.set(time.monotonic() - (time.process_time() if args is None else 0))  # what Python itself took
     fill_closed()
     out, err = Stream(sys.stdout), Stream(sys.stderr)

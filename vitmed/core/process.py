@@ -16,22 +16,27 @@ from pathlib import Path
 from typing import Any
 
 SAME_STOP = 5.0  # s in which a second SIGTERM or SIGHUP belongs to the first
+ANSWERING = ("predict", "serve", "explain", "evaluate")  # commands that compute forward alone
 AGAIN = 0.01  # s until an ignored KeyboardInterrupt is raised again
 DRIVER = "VITMED_DRIVER"  # the variable with the number of the process that started this one for a job
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # malloc.h of the GNU C library
 
 
-def tune_process() -> None:
+def tune_process(command: str = "") -> None:
     """Let waiting threads sleep soon, take no more threads than a container has cores, and keep freed memory.
 
     A thread that spins for a partner without a core takes that core from the partner: on a busy machine training is up
-    to twenty times slower. Threads therefore spin for some microseconds only, which costs hardly anything there.
+    to twenty times slower. Threads therefore spin for some microseconds only, which costs hardly anything there. What
+    answers single images wakes its threads between them, and spins ten times as long: half the time of an image.
     Returning every large block to the system costs up to a fifth of a training step on a CPU. Variables that you have
     set are kept. Figures: docs/performance.md.
+
+    Args:
+        command: the name of the command that this process runs.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000" if command in ANSWERING else "1000")
     if cores() < _allowed():
         os.environ.setdefault("OMP_NUM_THREADS", f"{cores()}")  # PyTorch counts the cores of the machine
     if not sys.platform.startswith("linux"):
