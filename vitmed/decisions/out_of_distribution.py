@@ -9,6 +9,7 @@ docs/decisions.md. A low score says that an image is like those of training, not
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -51,18 +52,32 @@ class OodScore(Stored):
 
     def score(self, features: np.ndarray) -> np.ndarray:
         """(S, D) -> (S,) float32: distance / the 99th percentile of validation; above 1 is unlike."""
+        means, full, centre = self._whole
+        x = features.astype(np.float64)
+        with blas().limit(limits=1):  # its threads would spin on, and take the cores from the network's
+            moved = x @ full  # (S, D)
+            across = -2 * moved @ means.T
+        own = np.einsum("sd,sd->s", moved, x)[:, None]
+        squared = np.maximum((own + across + centre).min(axis=1), 0)
+        return np.sqrt(squared / self.scale).astype(np.float32)
+
+    @cached_property
+    def _whole(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The means (M, D), the inverse covariance (D, D), and the square of the means by it (M,), in float64."""
         assert self.means is not None and self.precision is not None
-        width = self.means.shape[1]
+        means, width = self.means.astype(np.float64), self.means.shape[1]
         full = np.zeros((width, width))
         full[np.tril_indices(width)] = self.precision
         full = full + np.tril(full, -1).T
-        x = features.astype(np.float64)
-        moved = x @ full  # (S, D)
-        own = np.einsum("sd,sd->s", moved, x)[:, None]
-        across = -2 * moved @ self.means.T.astype(np.float64)
-        centre = np.einsum("md,de,me->m", self.means, full, self.means)
-        squared = np.maximum((own + across + centre).min(axis=1), 0)
-        return np.sqrt(squared / self.scale).astype(np.float32)
+        return means, full, np.einsum("md,de,me->m", means, full, means)
+
+
+@cache
+def blas() -> Any:
+    """The threads of numpy's matrix products."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
 
 
 def fit_ood_score(train: np.ndarray, labels: np.ndarray, validation: np.ndarray) -> OodScore | None:

@@ -81,7 +81,8 @@ def predict_logits(
     Returns:
         the indices of readable images, their logits (S, K) float32, and index -> problem for the others.
     """
-    model.eval()
+    if model.training:  # setting it in every layer takes 1 ms
+        model.eval()
     size = size or batch_size(work_of(model), device, precision)
 
     def run(squares: np.ndarray) -> list[np.ndarray]:
