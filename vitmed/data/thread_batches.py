@@ -70,7 +70,8 @@ def read_batches(
         except DataError as error:
             return index, error.line
 
-    results = in_threads(one, range(count), together=1, ahead=batch_size)
+    # One image is read here: to wake a thread takes longer.
+    results = in_threads(one, range(count), together=1, ahead=batch_size) if count > 1 else map(one, range(count))
     for part in batched(results, batch_size):
         good = [(index, image) for index, image in part if not isinstance(image, str)]
         bad = {index: image for index, image in part if isinstance(image, str)}

@@ -37,6 +37,7 @@ from vitmed.models.sizes import resolved, size_of
 
 ALL = slice(None)
 KERNELS = {"auto": None, "fused": True, "explicit": False}  # of attention, in training -> `Attention.fused`
+AMX = bool(torch.cpu.get_capabilities().get("amx_tile"))  # units of the CPU that multiply matrices
 Angles = tuple[Tensor, Tensor]  # of rotary positions: cosine and sine, (L, D/A) each
 
 
@@ -44,7 +45,7 @@ class Attention(nn.Module):
     """Multi-head self-attention; with rotary positions, keys have no bias.
 
     Attributes:
-        fused: whether training uses PyTorch's fused kernel; None: where it is usually faster. Inference always does.
+        fused: whether training uses PyTorch's fused kernel; None, and in inference: where it is usually faster.
     """
 
     def __init__(self, config: ModelConfig):
@@ -66,9 +67,9 @@ class Attention(nn.Module):
             q, k = turn(q, angles), turn(k, angles)
         q = q[:, :, queries]  # (B, A, R, D/A)
         rate = self.attn_drop if self.training else 0.0
-        fused = not q.requires_grad or self.fused
+        fused = self.fused if q.requires_grad else None
         if fused is None:
-            fused = not prefers_explicit(q.device, q.dtype, N)
+            fused = not prefers_explicit(q.device, q.dtype, N, q.requires_grad)
         if collected is not None or rate or not fused:
             x, attention = attend(q, k, v, rate)  # (B, A, R, D/A), (B, A, R, N)
             if collected is not None:
@@ -91,13 +92,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> tuple[Tenso
     return F.dropout(attention, dropout).to(v.dtype) @ v, attention
 
 
-def prefers_explicit(device: torch.device, dtype: torch.dtype, tokens: int) -> bool:
-    """Whether plain matrices are usually faster than PyTorch's fused attention kernel in a step of training.
+def prefers_explicit(device: torch.device, dtype: torch.dtype, tokens: int, backward: bool) -> bool:
+    """Whether plain matrices are usually faster than PyTorch's fused attention kernel, with its `backward` pass or not.
 
-    They are in one case, the bf16 backward pass on a CPU: 2.8 x faster at N = 197, equally fast at N = 785
-    (measured on a CPU with AMX, torch 2.15).
+    They are in bf16 on a CPU. With the backward pass 2.8 x at N = 197, equally fast at N = 785 (AMX, torch 2.15); without
+    it 1.6 to 2.3 x for N from 65 to 1,025 (AVX-512, torch 2.14; with AMX not measured).
     """
-    return device.type == "cpu" and dtype == torch.bfloat16 and tokens <= 512
+    return device.type == "cpu" and dtype == torch.bfloat16 and (tokens <= 512 if backward else not AMX)
 
 
 def use_attention(model: nn.Module, kernel: str) -> None:

@@ -246,6 +246,6 @@ def usual_engine(config: Config | PretrainConfig, device: torch.device) -> Engin
     precision = pick_precision(train.precision, device)
     threads = train.threads or torch.get_num_threads() if device.type == "cpu" else None
     tokens = 1 + config.model.registers + (config.model.image_size // config.model.patch_size) ** 2
-    explicit = prefers_explicit(device, precision.dtype, tokens)
+    explicit = prefers_explicit(device, precision.dtype, tokens, backward=True)
     attention = train.attention if train.attention != "auto" else "explicit" if explicit else "fused"
     return Engine(precision=precision.name, attention=attention, threads=threads, compile=False)
