@@ -264,7 +264,7 @@ from vitmed.cli import main
 try:
     main(sys.argv[1:])
 finally:
-    heavy = ("albumentations", "torchvision", "sklearn", "scipy", "matplotlib", "cv2", "jinja2")
+    heavy = ("torch._dynamo", "albumentations", "torchvision", "sklearn", "scipy", "matplotlib", "cv2", "jinja2")
     print("loaded:", *[module for module in heavy if module in sys.modules], file=sys.stderr)
     from vitmed.commands import evaluate, train  # they need no pyarrow either
 """

@@ -51,14 +51,14 @@ class Checkpoint(SavedModel):
     reduced_precision: ReducedPrecision | None = None
 
     def model(self) -> ViT:
-        """The network with its weights, on the CPU, in evaluation mode. Raises CheckpointError if they do not fit."""
+        """The network with `weights` themselves, on the CPU, in evaluation mode. Raises CheckpointError if they misfit."""
         try:
             with seeded(0), torch.device("meta"):  # without memory, however large the config says it is
                 model = ViT(self.config.model, self.splits.outputs)
             for name, expected in model.state_dict().items():
                 if name in self.weights and self.weights[name].dtype != expected.dtype:
                     raise RuntimeError(f"{name}: {self.weights[name].dtype}, expected {expected.dtype}")
-            model.load_state_dict({name: value.clone() for name, value in self.weights.items()}, assign=True)
+            model.load_state_dict(self.weights, assign=True)
         except (RuntimeError, VitmedError) as error:
             raise CheckpointError(
                 f"{self.path}: the weights do not fit their own model config ({first_line(error)})", AGAIN

@@ -198,7 +198,8 @@ class ViT(nn.Module):
         features = 2 * width if config.pool == "cls_mean" else width
         self.head = nn.Linear(features if self.attn_pool is None else config.pool_width or width, num_classes)
         self.frozen: int | None = None  # number of frozen blocks; None: everything learns
-        self._initialise(config.positions, grid)
+        if not self.head.weight.is_meta:  # weights without memory get their values later
+            self._initialise(config.positions, grid)
 
     def freeze(self, blocks: int) -> None:
         """Freeze the embedding and the first `blocks` blocks: no gradient, no dropout, no drop path.
