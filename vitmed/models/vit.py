@@ -95,8 +95,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> tuple[Tenso
 def prefers_explicit(device: torch.device, dtype: torch.dtype, tokens: int, backward: bool) -> bool:
     """Whether plain matrices are usually faster than PyTorch's fused attention kernel, with its `backward` pass or not.
 
-    They are in bf16 on a CPU. With the backward pass 2.8 x at N = 197, equally fast at N = 785 (AMX, torch 2.15); without
-    it 1.6 to 2.3 x for N from 65 to 1,025 (AVX-512, torch 2.14; with AMX not measured).
+    They are in bf16 on a CPU. With the backward pass 2.8 x at N = 197, equally fast at N = 785 (AMX, torch 2.15);
+    without it 1.6 to 2.3 x for N from 65 to 1,025 (AVX-512, torch 2.14; with AMX not measured).
     """
     return device.type == "cpu" and dtype == torch.bfloat16 and (tokens <= 512 if backward else not AMX)
 
