@@ -51,7 +51,7 @@ class Checkpoint(SavedModel):
     reduced_precision: ReducedPrecision | None = None
 
     def model(self) -> ViT:
-        """The network with `weights` themselves, on the CPU, in evaluation mode. Raises CheckpointError for a misfit."""
+        """The network with `weights` themselves, on the CPU, in evaluation mode. CheckpointError: a misfit."""
         try:
             with seeded(0), torch.device("meta"):  # without memory, however large the config says it is
                 model = ViT(self.config.model, self.splits.outputs)
