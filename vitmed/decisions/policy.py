@@ -44,7 +44,7 @@ UNLIKE, SEVERAL, UNSURE = "unlike the training images", "classes are possible", 
 # fields of `evaluate` that change what is chosen
 CHOOSING = {*TITLES, "calibration", "prevalence", "coverage", "max_risk"} - {"default"}
 FASTER = 1.1  # than fp32, reduced precision at least; else it is not taken
-MARGIN = 2  # times the largest deviation on validation: as near to a border, an image is computed once more in fp32
+MARGIN = 4.5  # standard deviations of rounding: as near to a border, an image is computed once more in fp32
 TINY = np.finfo(np.float64).tiny
 
 
@@ -437,7 +437,7 @@ class ReducedPrecision(Stored):
     unit: str = ""  # of the number
     number: bool = False  # whether it is a number that moves, not a probability
     finite: bool = True  # whether the outputs are finite in this precision; otherwise nothing was compared
-    deviations: Numbers | None = None  # (B,) the largest of each border of the policy; None: not compared
+    deviations: Numbers | None = None  # (B,) of each border, their standard deviation, or largest / `MARGIN`
     accepted: bool = False  # no decision flips, and it is still faster by `FASTER`
 
     @property
@@ -479,7 +479,9 @@ def compare_precision(
 ) -> ReducedPrecision:
     """`measured` with the differences of two predictions of the same images, to both of which the policy is applied:
     `exact` in fp32, `reduced` in the precision of `measured`."""
-    moved = np.abs(policy.borders(exact) - policy.borders(reduced)).max(axis=0, initial=0)
+    moves = policy.borders(exact) - policy.borders(reduced)  # (S, B)
+    spread = np.sqrt(np.square(moves).mean(axis=0)) if len(exact) else np.zeros(moves.shape[1])
+    moved = np.maximum(spread, np.abs(moves).max(axis=0, initial=0) / MARGIN)
     near = policy.near(reduced, moved)
     flipped, twice = int((changed(exact, reduced) & ~near).sum()), float(near.mean()) if len(exact) else 0.0
     faster = round(1 / (1 / measured.speedup + twice), 2)
