@@ -96,14 +96,22 @@ def test_what_is_set_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.engine.precision, found.engine.threads, found.engine.compile) == ("fp32", 4, False)
 
 
-def test_short_runs_and_busy_machines_take_the_usual_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_runs_take_the_usual_engine_and_a_busy_machine_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     found = tuned(monkeypatch, only("threads", 2), steps=100)
     assert found.engine == found.usual and "too short" in str(found)
     found = tuned(monkeypatch, only("threads", 2), steps=10_000)  # the short run is not remembered
     assert found.engine.threads == 2
     monkeypatch.setattr(tuning, "busy", lambda: "load 9.0 on 2 cores")
     found = tuned(monkeypatch, only("threads", 2), config(model__depth=2))
-    assert found.engine == found.usual and "load 9.0 on 2 cores" in str(found)
+    assert found.engine.threads == 2 and "load 9.0 on 2 cores" in str(found)
+    monkeypatch.setattr(tuning, "busy", lambda: None)
+    assert tuned(monkeypatch, only("threads", 4), config(model__depth=2)).engine.threads == 4
+
+
+def test_a_time_limit_shortens_the_run_for_which_engines_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is measured, and above all nothing compiled, for the epochs that the time does not reach."""
+    found = tuned(monkeypatch, only("compile", True), config(train__time=60.0), steps=10**6)
+    assert not found.engine.compile
 
 
 def test_without_memory_for_a_copy_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,9 +29,19 @@ from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.plan.time import keep_measured, measured_file
 
 # Fields of the configuration that count for it.
-SETTINGS = {"batch_size", "precision", "attention", "threads", "compile", "lora", "freeze_blocks", "micro_batch"}
+SETTINGS = {
+    "batch_size",
+    "precision",
+    "attention",
+    "threads",
+    "compile",
+    "lora",
+    "freeze_blocks",
+    "micro_batch",
+    "time",
+}
 
-SHARE, MOST_SECONDS = 0.03, 15.0  # of the run, and in all; only a compiler that has begun may take longer
+SHARE, MOST_SECONDS = 0.03, 10.0  # of the run, and in all; only a compiler that has begun may take longer
 ROUNDS = 5  # in which the candidates take turns
 GAIN = 1.05  # how many times as fast as the usual engine another one has to be
 SAME_LOSS = 0.01  # largest difference from the loss in fp32, relative
@@ -91,7 +101,7 @@ def autotune(
 ) -> Tuned:
     """The fastest engine of those that the configuration leaves open, from the cache or measured.
 
-    The usual one where other processes keep the CPU busy, because what is measured then holds only for then.
+    What is measured while other processes keep the CPU busy holds only for then, and is not kept.
 
     Args:
         model: on `device`; it is left as it was.
@@ -104,8 +114,7 @@ def autotune(
         earlier = Tuned.model_validate_json(file.read_text(encoding="utf-8"))
         return earlier.model_copy(update={"note": "measured in an earlier run"})
     usual = usual_engine(config, device)
-    if device.type == "cpu" and (load := busy()) is not None:
-        return Tuned(engine=usual, usual=usual, note=f"not measured: other processes keep this machine busy ({load})")
+    load = busy() if device.type == "cpu" else None
     with bar("measuring speed", unit="steps") as advance, seeded(config.train.seed, device):
         try:
             tuned = Race(copy.deepcopy(model), objective, config, steps, targets, advance).run()
@@ -113,6 +122,8 @@ def autotune(
             if not is_out_of_memory(error):
                 raise
             return Tuned(engine=usual, usual=usual, note="not measured: too little memory for a copy of the network")
+    if load is not None:
+        return tuned.model_copy(update={"note": f"{tuned.note}, while others keep this machine busy ({load})"})
     if tuned.rates is not None:
         keep_measured(file, tuned.model_dump_json())
     return tuned
@@ -158,6 +169,8 @@ class Race:
         train, note = self.config.train, ""
         usual = usual_engine(self.config, self.device)
         seconds = self._fit_batch(usual)  # per image
+        if train.time is not None:
+            self.steps = min(self.steps, max(1, int(train.time / seconds / train.batch_size)))
         self.budget = min(MOST_SECONDS, SHARE * self.steps * seconds * train.batch_size)
         if LEAST_STEPS * seconds * len(self.images) > self.budget:
             why = "its steps take too long" if self.budget == MOST_SECONDS else "the run is too short"

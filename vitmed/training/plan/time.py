@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ from vitmed.data.samples import Splits
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.hardware import busy, machine, pick_precision, seconds_of, seeded
+from vitmed.models.hardware import busy, machine, pick_precision, seconds_of, seeded, using_threads
 from vitmed.models.vit import ViT
 from vitmed.training.environment import versions
 from vitmed.training.loop import optimiser_step
@@ -42,8 +43,8 @@ from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.plan.rules import SMALL, PlanInputs, Rule, fields_set
 from vitmed.training.train_state import new_state
 
-STEPS = 4  # timed, after one untimed step
-AT_ONCE = 64  # images of a timed step at most
+FIRST, STEP = 2, 0.5  # images of the first timed steps; s that a step with more of them takes, about
+STEPS, TIMED = 4, 1.0  # timed steps at most, with so many s
 FILES, MOST_SECONDS = 8, 1.0  # read and augmented for a sample, at most
 # Measured on 2 cores of a server (bf16, 2026), for 800 to 27,600 images; s.
 STARTING = 9.0  # Python and its libraries, the plan, the autotuner, the contact sheet, a baseline
@@ -172,23 +173,33 @@ def keep_measured(file: Path, text: str) -> None:
 
 
 def _time_steps(config: Config, device: torch.device, classes: int) -> float:
+    """Seconds per image of the fastest of all threads and one: on a busy machine threads wait for each other."""
     train, side = config.train, config.model.image_size
-    count = min(train.batch_size, train.micro_batch if isinstance(train.micro_batch, int) else AT_ONCE)
+    most = min(train.batch_size, train.micro_batch) if isinstance(train.micro_batch, int) else train.batch_size
     precision, preprocessing = pick_precision(train.precision, device), Preprocessing.of(config)
     with seeded(train.seed, device):
         network = ViT(config.model, classes).to(device).train()
         state = new_state(network, config, 1, device, precision)
-        x = torch.randint(0, 256, (count, side, side, config.model.channels), dtype=torch.uint8, device=device)
-        y = torch.arange(count, device=device) % classes
+        x = torch.randint(0, 256, (most, side, side, config.model.channels), dtype=torch.uint8, device=device)
+        y = torch.arange(most, device=device) % classes
 
-        def step() -> None:
+        def step(count: int) -> None:
             with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-                loss = F.cross_entropy(network(preprocessing.normalise(x)), y)
+                loss = F.cross_entropy(network(preprocessing.normalise(x[:count])), y[:count])
             state.scaler.scale(loss).backward()
             optimiser_step(state, 1e-6, train.clip_norm)
 
-        seconds = [seconds_of(step, device) for _ in range(1 + STEPS)]
-    return statistics.median(seconds[1:]) / count
+        def fastest(threads: int | None) -> float:
+            with using_threads(threads):
+                few = min(FIRST, most)
+                each = min(seconds_of(partial(step, few), device) for _ in range(2)) / few  # the first warms up
+                count, start, seconds = min(most, max(few, int(STEP / each))), time.perf_counter(), list[float]()
+                while len(seconds) < STEPS and time.perf_counter() - start < TIMED:
+                    seconds.append(seconds_of(partial(step, count), device) / count)
+            return statistics.median(seconds)
+
+        several = device.type == "cpu" and train.threads is None and torch.get_num_threads() > 1
+        return min(fastest(threads) for threads in ([train.threads, 1] if several else [train.threads]))
 
 
 def reading_seconds(splits: Splits, config: Config) -> float:
