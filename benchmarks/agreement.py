@@ -1,11 +1,12 @@
-"""How far other batches, threads and processors move what vitmed answers in fp32.
+"""How far other batches, threads, processors and bf16 move what vitmed answers in fp32.
 
     python benchmarks/agreement.py --images FOLDER CHECKPOINT [CHECKPOINT ...] [--count 10000]
 
 Every way is a process of its own: one thread, batches of 8 is the reference; then batches of 1, 3 and 64, two threads,
-the kernels of AVX2 alone, and the ONNX file of the checkpoint. The table has the largest move of a probability (of a
-number: of its value, in units of the spread of the reference), how many decisions differ, and how many of those lie
-further than `CLOSE` from every border (in log odds), which must be none.
+the kernels of AVX2 alone, the ONNX file of the checkpoint, and `--precision auto`, which must change no decision. The
+table has the largest move of a probability (of a number: of its value, in units of the spread of the reference), how
+many decisions differ, and how many of those lie further than `CLOSE` from every border (in log odds), which must be
+none.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from speed import ISA
 
 CLOSE = 1e-4
+AUTO = "--precision auto"
 WAYS: dict[str, tuple[int, int, dict[str, str]]] = {  # threads, images in a batch, environment
     "1 thread, batches of 8": (1, 8, {}),
     "batches of 1": (1, 1, {}),
@@ -29,10 +31,11 @@ WAYS: dict[str, tuple[int, int, dict[str, str]]] = {  # threads, images in a bat
     "2 threads": (2, 8, {}),
     "AVX2": (1, 8, ISA["avx2"]),
     "ONNX": (1, 8, {}),
+    AUTO: (2, 16, {}),
 }
 
 
-def answer(checkpoint: str, images: list[str], size: int, to: str) -> None:
+def answer(checkpoint: str, images: list[str], size: int, precision: str, to: str) -> None:
     """Write `probabilities` (N, K), or the value (N, 1) of a number, and `decisions` (N, ...) of images to a file."""
     import vitmed
     from vitmed.inference import predict
@@ -40,7 +43,7 @@ def answer(checkpoint: str, images: list[str], size: int, to: str) -> None:
     from vitmed.metrics.kinds.number import NumberPredictions
 
     predict.batch_size = lambda *args: size
-    found = vitmed.predict(images, checkpoint=checkpoint, precision="fp32")
+    found = vitmed.predict(images, checkpoint=checkpoint, precision=precision)
     number = isinstance(found, NumberPredictions)
     values = found.amounts[:, :1] if number else found.probabilities
     decisions = np.zeros(len(values)) if number else found.predicted
@@ -55,19 +58,22 @@ def main() -> None:
     parser.add_argument("checkpoints", nargs="*", type=Path)
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--answer", nargs=2, metavar=("SIZE", "FILE"), help=argparse.SUPPRESS)
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS, help="default: all")
+    parser.add_argument("--answer", nargs=3, metavar=("SIZE", "PRECISION", "FILE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     images = sorted(str(file) for file in options.images.rglob("*") if file.suffix in (".png", ".jpg"))
     chosen = [images[i] for i in np.linspace(0, len(images) - 1, min(len(images), options.count)).astype(int)]
     if options.answer:
-        return answer(str(options.checkpoints[0]), chosen, int(options.answer[0]), options.answer[1])
+        size, precision, to = options.answer
+        return answer(str(options.checkpoints[0]), chosen, int(size), precision, to)
     print(f"{len(chosen):,} images\n")
     print("| checkpoint | way | largest move | decisions, sets, answers that differ | far from a border |")
     print("|---" * 5 + "|")
     with tempfile.TemporaryDirectory() as folder:
         for checkpoint in options.checkpoints:
             first: dict[str, np.ndarray] = {}
-            for name, (threads, size, given) in WAYS.items():
+            for name in dict.fromkeys([next(iter(WAYS)), *options.ways]):
+                threads, size, given = WAYS[name]
                 file, source = f"{folder}/found.npz", str(checkpoint)
                 if name == "ONNX":
                     source = f"{folder}/{checkpoint.parent.name}.onnx"
@@ -76,7 +82,8 @@ def main() -> None:
                 command = [sys.executable, __file__, source, "--images", str(options.images)]
                 command += ["--count", str(options.count)]
                 environment = os.environ | {"OMP_NUM_THREADS": str(threads), **given}
-                subprocess.run([*command, "--answer", str(size), file], check=True, env=environment)
+                precision = "auto" if name == AUTO else "fp32"
+                subprocess.run([*command, "--answer", str(size), precision, file], check=True, env=environment)
                 with np.load(file) as stored:
                     found = dict(stored)
                 first = first or found
