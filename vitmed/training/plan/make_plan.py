@@ -49,6 +49,7 @@ from vitmed.training.plan.time import (
     time_line,
 )
 
+SIDES, ENOUGH = (160, 128, 96, 64), 0.5  # px of smaller inputs for weights; share of the usual passes
 SAMPLE = 200  # training images whose size is read
 LAST_KEPT = (
     "--patience {} changes nothing: this run keeps its last epoch (train.choose last), so it does not stop early; "
@@ -91,7 +92,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
         VitmedError: a subclass for each kind of problem.
     """
     check_names(config, SIZES, POLICIES, ALL_METRICS)
-    weights = None
+    weights, sized = None, "image_size" in fields_set(config, "model")
     if config.model.weights is not None:
         weights = open_weights(config.model.weights, offline)
         config = config_with_weights(config, weights)
@@ -117,6 +118,8 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     if plans and trains:
         with bar("timing networks", unit="steps"):
             settings, complete = planned(config, inputs, time_rules(config, inputs, forecaster))
+            if weights is not None and not sized and (smaller := input_for_time(complete, forecaster)) is not None:
+                settings, complete = [smaller, *settings], with_values(complete, {smaller.field: smaller.value})
     patience, usual = config.train.patience, TrainConfig().patience
     by_hand = "patience" in fields_set(config, "train") and (plans or patience != usual)
     if by_hand and trains and complete.train.choose == "last":
@@ -203,6 +206,25 @@ def time_rules(config: Config, inputs: PlanInputs, forecaster: Forecaster) -> li
         return [_networks(config, inputs, forecaster, usual).choose(seconds)]
     why = f"{'you chose' if inputs.scratch else 'the weights decide'} the network, so the time decides only the epochs"
     return [Rule(f"--time {duration_text(seconds)}", {}, {"train.epochs": MOST_KNEES * usual.train.epochs}, why)]
+
+
+def input_for_time(config: Config, forecaster: Forecaster) -> PlannedSetting | None:
+    """The largest input on which weights have the time for `ENOUGH` of the planned passes, otherwise the smallest.
+
+    None without a time limit, and where the time is enough for the input that the weights had.
+    """
+    seconds, own, patch = config.train.time, config.model.image_size, config.model.patch_size
+    if seconds is None:
+        return None
+    sides = dict.fromkeys(round(side / patch) * patch for side in SIDES)
+    chosen = own
+    for side in [own, *(side for side in sides if side < own)]:
+        chosen, tried = side, with_values(config, {"model.image_size": side})
+        if forecaster.of(tried).passes_in(seconds) >= ENOUGH * config.train.epochs / MOST_KNEES:
+            break
+    when = f"--time {duration_text(seconds)}"
+    why = f"at {own} px the time is enough for fewer passes; an input of a quarter of the tokens has four times as many"
+    return None if chosen == own else PlannedSetting("model.image_size", chosen, when, why)
 
 
 def _networks(config: Config, inputs: PlanInputs, forecaster: Forecaster, usual: Config) -> Networks:
