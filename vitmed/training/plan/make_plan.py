@@ -118,7 +118,8 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     if plans and trains:
         with bar("timing networks", unit="steps"):
             settings, complete = planned(config, inputs, time_rules(config, inputs, forecaster))
-            if weights is not None and not sized and (smaller := input_for_time(complete, forecaster)) is not None:
+            free = weights is not None and not sized and "epochs" not in fields_set(config, "train")
+            if free and (smaller := input_for_time(complete, forecaster)) is not None:
                 settings, complete = [smaller, *settings], with_values(complete, {smaller.field: smaller.value})
     patience, usual = config.train.patience, TrainConfig().patience
     by_hand = "patience" in fields_set(config, "train") and (plans or patience != usual)
@@ -204,7 +205,8 @@ def time_rules(config: Config, inputs: PlanInputs, forecaster: Forecaster) -> li
     usual = planned(config, inputs)[1]
     if inputs.scratch and chooses_network(config):
         return [_networks(config, inputs, forecaster, usual).choose(seconds)]
-    why = f"{'you chose' if inputs.scratch else 'the weights decide'} the network, so the time decides only the epochs"
+    who, what = ("you chose", "") if inputs.scratch else ("the weights decide", "its input and ")
+    why = f"{who} the network, so the time decides only {what}the epochs"
     return [Rule(f"--time {duration_text(seconds)}", {}, {"train.epochs": MOST_KNEES * usual.train.epochs}, why)]
 
 
