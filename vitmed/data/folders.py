@@ -103,20 +103,19 @@ def refuse_among_classes(path: str | Path) -> None:
 
     There are two or more folders, each with images and nothing else; or there are such folders in one of its splits.
     """
+
+    def are_classes(folder: Path) -> bool:
+        inside = [list_folder(str(name)) for name in subfolders(folder)]
+        return len(inside) > 1 and all(part.images and not part.folders and not part.others for part in inside)
+
     place = Path(os.path.realpath(path))
     for root in (place, *list(place.parents)[:3]):
         with contextlib.suppress(OSError, DataError):  # nothing there, or no right to look
-            if root.is_dir() and any(map(_are_classes, (root, *split_folders(root).values()))):
+            if root.is_dir() and any(map(are_classes, (root, *split_folders(root).values()))):
                 raise UsageError(
                     f"{path}: lies in {root}, which looks like a data folder, where vitmed writes nothing",
                     "choose a place outside it",
                 )
-
-
-def _are_classes(folder: Path) -> bool:
-    inside = subfolders(folder)
-    parts = (list_folder(str(name)) for name in inside)
-    return len(inside) > 1 and all(part.images and not part.folders and not part.others for part in parts)
 
 
 def _collect(where: str, prefix: str, found: list[str], followed: frozenset[str]) -> None:

@@ -96,26 +96,22 @@ def _line(item: Item, metrics: Results, shown: Collection[str]) -> Line:
         topic = content().topics[name]
         if metrics.folds is not None and topic.folds:
             topic = topic.model_copy(update={"text": topic.folds})
-        if topic.section in shown and _is_there(name, topic, metrics):
+        has: Any = topic.section in shown
+        if topic.fact or topic.part:
+            has = has and (topic.fact in metrics.report.facts if topic.fact else metrics[topic.part])
+        else:
+            has = has and (name not in THERE or THERE[name](metrics))
+        if has:
             there.append(topic)
         elif not topic.optional:
             absent.append(f"{topic.text}: not in this report")
-    left = missing_traits(metrics) if item.author == content().author["demography"] else item.author
+    left = item.author
+    if left == content().author["demography"]:  # what no column says about the patients of each split
+        words = {word for column in _characteristics(metrics) for word in re.split("[^a-z]+", column.lower())}
+        traits = ", ".join(name for name, others in TRAITS.items() if not words & {name, *others})
+        left = f"{traits} of the patients of each split" if traits else ""
     missing = "; ".join([*absent, *([left] if left else [])])
     return Line(item, "not supplied" if not there else "in part" if missing else "answered", tuple(there), missing)
-
-
-def _is_there(name: str, topic: Topic, metrics: Results) -> bool:
-    if topic.fact or topic.part:
-        return topic.fact in metrics.report.facts if topic.fact else bool(metrics[topic.part])
-    return name not in THERE or bool(THERE[name](metrics))
-
-
-def missing_traits(metrics: Results) -> str:
-    """What no column says about the patients of each split."""
-    words = {word for column in _characteristics(metrics) for word in re.split("[^a-z]+", column.lower())}
-    left = [name for name, others in TRAITS.items() if not words & {name, *others}]
-    return f"{', '.join(left)} of the patients of each split" if left else ""
 
 
 def _characteristics(metrics: Results) -> list[str]:
