@@ -166,8 +166,10 @@ def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEnt
                 continue
             elif not entry.is_symlink():
                 found.folders[name] = followed
-            elif (target := os.path.realpath(entry.path)) not in followed and not _within(where, target):
-                found.folders[name] = followed | {target}
+            elif (target := os.path.realpath(entry.path)) not in followed:
+                real = os.path.realpath(where)  # in the target, the link would lead round in a circle
+                if real != target and not real.startswith(target.rstrip(os.sep) + os.sep):
+                    found.folders[name] = followed | {target}
     found.images.sort()
     # Names can be listed, but no file be opened.
     if (found.images or found.others) and not os.access(where, os.X_OK):
@@ -184,9 +186,3 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link to itself
         return False
-
-
-def _within(where: str, target: str) -> bool:
-    """Whether a folder is in the target of a link, so that following it would never end."""
-    real = os.path.realpath(where)
-    return real == target or real.startswith(target.rstrip(os.sep) + os.sep)

@@ -73,12 +73,11 @@ def read_public_files(folder: Path, source: Path | None = None) -> PublicSet | N
     if found is None:
         return None
     path = source or folder
-    for split, part in found.parts.items():
-        if len(part.images) != len(part.labels) or not len(part.labels):
-            counts = f"{len(part.images):,} images but {len(part.labels):,} labels"
-            raise DataError(f"{path}: {counts} in {split}", AGAIN)
-        unknown = sorted(set(np.unique(part.labels).tolist()) - set(found.classes))
-        if unknown and part.classified:
+    for split, (images, labels) in found.parts.items():
+        if len(images) != len(labels) or not len(labels):
+            raise DataError(f"{path}: {len(images):,} images but {len(labels):,} labels in {split}", AGAIN)
+        unknown = sorted(set(np.unique(labels).tolist()) - set(found.classes))
+        if unknown and found.parts[split].classified:
             problem = f"{path}: label {unknown[0]} in {split} is not one of {len(found.classes)} classes"
             raise DataError(problem, AGAIN)
     check_class_names(path, found.classes.values())

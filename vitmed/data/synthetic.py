@@ -298,7 +298,9 @@ def draw_chests(
         for done in range(images):
             patient, number = done % patients, done // patients
             build, rng = np.random.default_rng((seed, patient, 0)), np.random.default_rng((seed, patient, number + 1))
-            there = _findings(rng)
+            heart = bool(rng.random() < SHARES[1])
+            effusion = bool(rng.random() < (0.5 if heart else (SHARES[0] - 0.5 * SHARES[1]) / (1 - SHARES[1])))
+            there = [effusion, heart, *(bool(one) for one in rng.random(2) < SHARES[2:])]
             path = f"images/P{patient + 1:03d}_{number + 1:02d}.png"
             pixels, width = _chest(build, rng, there, size)
             Image.fromarray(pixels).save(folder / path)
@@ -310,12 +312,6 @@ def draw_chests(
                 progress(done + 1, images)
         for name, table in ((TABLE, rows), (HEARTS, hearts)):
             (folder / name).write_text(csv_text(table), encoding="utf-8")
-
-
-def _findings(rng: np.random.Generator) -> list[bool]:
-    heart = bool(rng.random() < SHARES[1])
-    effusion = bool(rng.random() < (0.5 if heart else (SHARES[0] - 0.5 * SHARES[1]) / (1 - SHARES[1])))
-    return [effusion, heart, *(bool(one) for one in rng.random(2) < SHARES[2:])]
 
 
 def _chest(

@@ -129,19 +129,16 @@ def _intervals(metrics: Results) -> bool:
     return any(number.low is not None for number in metrics.overall.values())
 
 
-def _chosen(metrics: Results) -> bool:
-    """Whether a threshold was chosen on validation, or costs or prevalences decide."""
-    points = metrics.operating_points
-    return points is not None and (points.threshold is not None or points.chosen in ("balanced", "cost"))
-
-
 THERE: dict[str, Callable[[Results], Any]] = {  # topic without a fact or part -> whether a report has it; else always
     "size": _intervals,
     "intervals": _intervals,
     "characteristics": _characteristics,
     "internal": lambda m: _evaluated(m, "test") or m.external,
     "external": lambda m: _evaluated(m, None),
-    "operating": _chosen,
+    "operating": lambda m: (
+        m.operating_points
+        and (m.operating_points.threshold is not None or m.operating_points.chosen in ("balanced", "cost"))
+    ),
     "prevalence": lambda m: m.one_against_rest or (m.prevalence and m.prevalence.rows),
     "decision_curve": lambda m: m.one_against_rest or (m.decision_curve and m.decision_curve.thresholds),
     "patient_level": lambda m: m.patient_level and m.patient_level.mean,

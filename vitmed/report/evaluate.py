@@ -326,8 +326,11 @@ def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, l
         now = evaluated_images(evaluated.predictions, None)
         other = ["labels"] * any(now.classes[name].images != own.n for name, own in before.per_class.items())
         other += ["patients"] * (now.patients != before.n_groups)
-        differs = f"The table has other {' and '.join(other)} than the report was made from"
-        return before, [f"{differs}; 'Images, patients and splits' shows the earlier ones."] if other else []
+        note = (
+            f"The table has other {' and '.join(other)} than the report was made from; 'Images, patients and splits' "
+            "shows the earlier ones."
+        )
+        return before, [note] if other else []
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DataError(
             f"{file.with_name(NUMBERS)}: not the metrics.json of a report", "move it away to go without it"

@@ -193,7 +193,18 @@ def control_charts(charts: Sequence[Chart], sums: Mapping[str, Mapping[Side, np.
     shown = [one for one in charts if one.name in watched]
     figure, panels, lowest = small_panels(len(shown), CHARTS_BESIDE, (3.6, 2.2), (0.4, 0.7), sharex=True)
     for axes, chart in zip(panels, shown, strict=True):
-        _panel(axes, chart, sums[chart.name])
+        for side, values in sums[chart.name].items():
+            colour, line = OF_SIDES[side]
+            place = np.arange(1, len(values) + 1)
+            axes.plot(place, values, line, color=colour, linewidth=1.3, label=f"{side} of the mean")
+        assert chart.limit is not None
+        axes.axhline(chart.limit, color=GREY, linestyle=":", linewidth=1.4, label="limit")
+        if chart.alarm is not None:
+            high = sums[chart.name][chart.alarm.side][chart.alarm.row - 1]
+            axes.plot([chart.alarm.row], [high], "X", color=RED, markersize=8, label="alarm")
+        axes.set_ylim(0, max(chart.limit, chart.peak or 0) * 1.1)
+        axes.set_title(chart.name, fontsize=10)
+        add_grid(axes)
     began = [int((values > 0).argmax()) for one in shown for values in sums[one.name].values()]
     panels[0].set_xlim(left=min(began))  # the axes share it
     for axes in lowest:
@@ -203,20 +214,6 @@ def control_charts(charts: Sequence[Chart], sums: Mapping[str, Mapping[Side, np.
         axes.set_ylabel("CUSUM / SD", fontsize=9)
     legend_below(figure, 4)
     return figure
-
-
-def _panel(axes: Axes, chart: Chart, sums: Mapping[Side, np.ndarray]) -> None:
-    for side, values in sums.items():
-        colour, line = OF_SIDES[side]
-        axes.plot(np.arange(1, len(values) + 1), values, line, color=colour, linewidth=1.3, label=f"{side} of the mean")
-    assert chart.limit is not None
-    axes.axhline(chart.limit, color=GREY, linestyle=":", linewidth=1.4, label="limit")
-    if chart.alarm is not None:
-        high = sums[chart.alarm.side][chart.alarm.row - 1]
-        axes.plot([chart.alarm.row], [high], "X", color=RED, markersize=8, label="alarm")
-    axes.set_ylim(0, max(chart.limit, chart.peak or 0) * 1.1)
-    axes.set_title(chart.name, fontsize=10)
-    add_grid(axes)
 
 
 NAMED = 24  # combinations of a grid whose settings stand below them

@@ -56,8 +56,12 @@ def drawn(figure: Figure, pictures: bool = False) -> Drawn:
         FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None, "Creator": None})
     png, svg = _encoded(image, dpi=(DPI, DPI)), stream.getvalue()
     ways = [(png, "image/png")]
-    if pictures:
-        ways.append((_jpeg(image), "image/jpeg"))
+    if pictures:  # at the best quality that takes no more than `LARGE` bytes, otherwise at the lowest
+        for quality in QUALITIES:
+            jpeg = _encoded(image, "JPEG", quality=quality, subsampling=0 if quality > 80 else 2)
+            if len(jpeg) <= LARGE:
+                break
+        ways.append((jpeg, "image/jpeg"))
     else:
         ways.append((_encoded(image.quantize(256, dither=Image.Dither.NONE), optimize=True), "image/png"))
         ways.append((svg, "image/svg+xml"))
@@ -113,15 +117,6 @@ def _encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     stream = io.BytesIO()
     image.save(stream, format=kind, **options)
     return stream.getvalue()
-
-
-def _jpeg(image: Image.Image) -> bytes:
-    """At the best quality that takes no more than `LARGE` bytes, otherwise at the lowest."""
-    for quality in QUALITIES:
-        data = _encoded(image, "JPEG", quality=quality, subsampling=0 if quality > 80 else 2)
-        if len(data) <= LARGE:
-            break
-    return data
 
 
 @contextlib.contextmanager
