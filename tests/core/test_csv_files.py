@@ -80,7 +80,7 @@ def test_a_table_of_labels_finds_the_files_again(tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
     file.write_text(csv_text(rows), encoding="utf-8", newline="")
     found = labels_from_table(file, tmp_path, paths)
-    assert found.images == [0, 1, 2, 3] and found.read.labels == ["=0", "=1", "=0", "=1"]
+    assert found.images == [0, 1, 2, 3] and found.labels == ["=0", "=1", "=0", "=1"]
     assert found.columns == ("-site",) and set(found.rows) == {("@x",)}
     assert read_table(file).rows[1][0] == "caf\udce9.png"
 

@@ -12,6 +12,7 @@ from label_sets import by_path, label_set, split
 
 from vitmed.core.base_models import NO_FINDING
 from vitmed.core.errors import DataError
+from vitmed.data.listing import Listing
 from vitmed.data.samples import Splits
 from vitmed.data.stratify import (
     _enough_patients,
@@ -19,9 +20,9 @@ from vitmed.data.stratify import (
     folds_by_kind,
     grouped_folds,
     kinds_of,
-    patient_codes,
     patient_share,
     share_by_kind,
+    units_of,
     unlearnable,
     with_first_copy,
 )
@@ -199,7 +200,8 @@ def test_how_many_patients_of_a_class_a_share_needs(patients: int, inside: int, 
 
 
 def test_patients_and_copies_by_number() -> None:
-    assert patient_codes(("b", "a", "b", "c"), np.array([3, 0, 1, 2])).tolist() == [2, 1, 0, 1]
+    listing = Listing(Path(), Path(), ["x"], list("0123"), np.zeros(4, np.int64), {}, groups=["b", "a", "b", "c"])
+    assert units_of(listing, np.array([3, 0, 1, 2])).tolist() == [2, 1, 0, 1]
     first = np.array([0, 1, 0, 3, 1, 0])  # 2 and 5 are copies of 0, and 4 of 1
     values = with_first_copy(first, np.array([2, 3, 4, 5]), np.array([7, 8, 9, 6]))
     assert values.tolist() == [7, 8, 9, 7]  # of the first copy among these images

@@ -25,7 +25,7 @@ from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted, counted_doing
 from vitmed.data.folders import SPLITS, image_names, import_fix
 from vitmed.data.image_cache import ImageCache
-from vitmed.data.label_kinds import Asked, Read
+from vitmed.data.label_kinds import Asked, Labels
 from vitmed.data.listing import labels_from_table
 from vitmed.data.patient_names import Guess
 from vitmed.data.patients import find_patients, groups_of, suggest_groups
@@ -208,8 +208,8 @@ def _by_table(
     root: Path, contents: FolderContents, file: Path, own_groups: bool, asked: Asked
 ) -> tuple[FolderContents, tuple[list[str], str] | None]:
     table = labels_from_table(file, root, contents.files, own_groups, asked)
-    if table.read.source:
-        say(table.read.source)
+    if table.source:
+        say(table.source)
     for warning in table.notes:
         warn(warning)
     kept = named_in_table(contents, table)
@@ -275,7 +275,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     records = scan(root, contents.files, ImageCache.open(data.frame, chosen.window, keep=index))
     guess = suggest_groups(contents.files, labels is None)
     patients, source = named if named is not None else _patients(data, root, contents.files, guess)
-    labels_of = contents.read or Read(CLASSES, [], ())
+    labels_of = contents.read or Labels(CLASSES, [], ())
     values = labels_of.values if labels_of.values is not None else np.empty((len(contents.files), 0))
     parts = zip(contents.files, records, contents.places, patients, values.tolist(), strict=True)
     images = [

@@ -106,17 +106,12 @@ def near_pairs(records: Sequence[FileRecord]) -> list[tuple[int, int]]:
         fits = (ratio < ASPECT) & (ratio > 1 / ASPECT)
         for start in range(0, int(fits.sum()), 4096):
             i, j = some[fits][start : start + 4096], others[fits][start : start + 4096]
-            alike = _correlation(flat[i].astype(np.float32), flat[j].astype(np.float32)) >= ALIKE
+            a, b = (part - part.mean(axis=1, keepdims=True) for part in (flat[i].astype("f4"), flat[j].astype("f4")))
+            power = np.sqrt((a * a).mean(axis=1)), np.sqrt((b * b).mean(axis=1))
+            correlation = (a * b).mean(axis=1) / np.maximum(power[0] * power[1], 1e-9)
+            alike = (correlation >= ALIKE) & (np.minimum(*power) >= FLAT)
             pairs.update(zip(i[alike].tolist(), j[alike].tolist(), strict=True))
     return sorted(pairs)
-
-
-def _correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Of each row of a with the same row of b, (N, D) -> (N,); 0 where either is flat."""
-    a, b = a - a.mean(axis=1, keepdims=True), b - b.mean(axis=1, keepdims=True)
-    power = np.sqrt((a * a).mean(axis=1)), np.sqrt((b * b).mean(axis=1))
-    product = (a * b).mean(axis=1)
-    return np.where(np.minimum(*power) < FLAT, 0.0, product / np.maximum(power[0] * power[1], 1e-9))
 
 
 def candidates(hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:

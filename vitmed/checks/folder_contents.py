@@ -16,8 +16,7 @@ import numpy as np
 from vitmed.checks.detect import SMALL_CLASS, Problem, make
 from vitmed.core.text import counted, listed
 from vitmed.data.folders import SPLITS, list_folder, split_of
-from vitmed.data.label_kinds import Read
-from vitmed.data.listing import Labels
+from vitmed.data.label_kinds import Labels
 
 
 class Place(NamedTuple):
@@ -54,7 +53,7 @@ class FolderContents:
     outside: tuple[str, ...] = ()
     copies: dict[str, int] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
-    read: Read | None = None
+    read: Labels | None = None
 
 
 def read_contents(root: Path) -> FolderContents:
@@ -116,11 +115,11 @@ def named_in_table(contents: FolderContents, table: Labels) -> FolderContents:
     folder."""
     files = tuple(contents.files[i] for i in table.images)
     splits: Sequence[str | None] = table.splits or [contents.places[i].split for i in table.images]
-    places = tuple(map(Place, splits, table.read.labels))
+    places = tuple(map(Place, splits, table.labels))
     folders = {
         split: tuple(sorted({p.label or "" for p in places if p.split == split})) for split in dict.fromkeys(splits)
     }
-    named = replace(contents, base="", files=files, places=places, folders=folders, read=table.read)
+    named = replace(contents, base="", files=files, places=places, folders=folders, read=table)
     return replace(named, splits={}, outside=(), copies={})
 
 

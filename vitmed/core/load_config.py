@@ -53,8 +53,13 @@ def load_config(
     try:
         return build_config(tree, kind, given)
     except UsageError as error:
-        if file is not None and _is_in_file(error, find_config(file), kind):
-            raise UsageError(f"{find_config(file)}: {error.problem}", error.fix) from None
+        if file is not None:
+            path = find_config(file)
+            try:
+                build_config(read_config(path), kind)
+            except UsageError as own:  # the same without --set and flags: it is in the file
+                if own.problem == error.problem:
+                    raise UsageError(f"{path}: {error.problem}", error.fix) from None
         raise
 
 
@@ -74,15 +79,6 @@ def _as_flags(problem: str, tree: dict[str, Any], given: Collection[str], kind: 
                 problem = re.sub(f"^config {key} = {value}: ", rf"{flag} \1: ", problem)
             problem = re.sub(rf"\b{key}\b", flag, problem)
     return problem
-
-
-def _is_in_file(error: UsageError, path: Path, kind: type[AnyConfig]) -> bool:
-    """Whether a file has the same error without --set and flags."""
-    try:
-        build_config(read_config(path), kind)
-    except UsageError as own:
-        return own.problem == error.problem
-    return False
 
 
 def find_paths(tree: dict[str, Any], folder: Path) -> dict[str, Any]:

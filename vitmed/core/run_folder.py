@@ -268,7 +268,10 @@ def find_path(stored: str, folder: Path) -> Path:
     Without a note on this machine for a path elsewhere, a path below `folder` that does not exist.
     """
     if mark := _MARK.fullmatch(stored):
-        return Path(_note(mark[1]) or folder / stored)
+        noted = _NOTES.get(mark[1])
+        with contextlib.suppress(OSError):
+            noted = (cache_folder() / "places" / mark[1]).read_text(encoding="utf-8")
+        return Path(noted or folder / stored)
     here, there = (Path(os.path.normpath(base / stored)) for base in (folder, folder.resolve()))
     return there if there.exists() and not here.exists() else here
 
@@ -323,9 +326,3 @@ def _mark_of(path: str) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / mark, path)
     return mark
-
-
-def _note(mark: str) -> str | None:
-    with contextlib.suppress(OSError):
-        return (cache_folder() / "places" / mark).read_text(encoding="utf-8")
-    return _NOTES.get(mark)

@@ -34,24 +34,19 @@ _NO_UNICODE = re.compile("(\\\\*)([\ud800-\udfff]|ud[89a-f][0-9a-f]{2})")  # or 
 def to_cell(text: str) -> str:
     """The cell of a text; `from_cell` gives the text back."""
     if not text.isascii() or "\\ud" in text:  # \udce9 for characters that are not Unicode
-        text = _NO_UNICODE.sub(_escaped, text)
+        # Twice the backslashes before, so that their number tells the two apart.
+        text = _NO_UNICODE.sub(lambda m: m[1] * 2 + (m[2] if len(m[2]) > 1 else f"\\u{ord(m[2]):x}"), text)
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def from_cell(cell: str) -> str:
     """The text of a cell that `to_cell` wrote."""
     text = cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
-    return _NO_UNICODE.sub(_unescaped, text) if "\\ud" in text else text
-
-
-def _escaped(match: re.Match[str]) -> str:
-    """Twice the backslashes before, so that their number tells the two apart."""
-    return match[1] * 2 + (match[2] if len(match[2]) > 1 else f"\\u{ord(match[2]):x}")
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    half, odd = divmod(len(match[1]), 2)
-    return "\\" * half + (chr(int(match[2][1:], 16)) if odd else match[2])
+    if "\\ud" not in text:
+        return text
+    return _NO_UNICODE.sub(
+        lambda m: "\\" * (len(m[1]) // 2) + (chr(int(m[2][1:], 16)) if len(m[1]) % 2 else m[2]), text
+    )
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:

@@ -222,7 +222,25 @@ def convert(sources: Sequence[Path], part: Path) -> bool:
     source = sources[0]
     if len(sources) == 1 and source.is_file() and source.name.lower().endswith(SUFFIXES):
         with _unpacked({source.name: source}, part) as top:
-            return _take_over(top, part, source)
+            place = top / source.name
+            if next(place.rglob("*.cls"), None) is not None:
+                return write_class_folders(top, part, source)
+            while (original := read_public_files(place, source)) is None and not has_classes(place):
+                inner = [entry for entry in place.iterdir() if not entry.name.startswith(".")]
+                if len(inner) == 1 and inner[0].is_dir():
+                    place = inner[0]
+                elif tars_of(source) and image_files(place):
+                    return write_class_folders(top, part, source)
+                elif source.suffix.lower() == ".npz":
+                    names = ", ".join(sorted(entry.name for entry in inner)[:8]) or "nothing"
+                    raise DataError(f"{source}: not a file of MedMNIST, it holds {names}", OTHER)
+                else:
+                    raise DataError(f"{source}: holds no kind of file that vitmed knows", f"name {KINDS}")
+            if original is not None:
+                write_folder(original, part)
+            for entry in sorted(place.iterdir()) if original is None else ():
+                entry.rename(part / entry.name)
+            return True
     if len(sources) == 1 and source.is_dir() and (original := read_public_files(source)) is not None:
         write_folder(original, part)
         return True
@@ -236,30 +254,6 @@ def convert(sources: Sequence[Path], part: Path) -> bool:
         tars |= found
     with _unpacked(tars, part) as top:
         return write_class_folders(top, part, source)
-
-
-def _take_over(top: Path, part: Path, source: Path) -> bool:
-    """Fill `part` from the only archive unpacked in `top`. Returns, and raises, as `convert`."""
-    place = top / source.name
-    if next(place.rglob("*.cls"), None) is not None:
-        return write_class_folders(top, part, source)
-    while (original := read_public_files(place, source)) is None and not has_classes(place):
-        inner = [entry for entry in place.iterdir() if not entry.name.startswith(".")]
-        if len(inner) == 1 and inner[0].is_dir():
-            place = inner[0]
-        elif tars_of(source) and image_files(place):
-            return write_class_folders(top, part, source)
-        elif source.suffix.lower() == ".npz":
-            names = ", ".join(sorted(entry.name for entry in inner)[:8]) or "nothing"
-            raise DataError(f"{source}: not a file of MedMNIST, it holds {names}", OTHER)
-        else:
-            raise DataError(f"{source}: holds no kind of file that vitmed knows", f"name {KINDS}")
-    if original is not None:
-        write_folder(original, part)
-    else:
-        for entry in sorted(place.iterdir()):
-            entry.rename(part / entry.name)
-    return True
 
 
 @contextlib.contextmanager

@@ -103,20 +103,19 @@ def refuse_among_classes(path: str | Path) -> None:
 
     There are two or more folders, each with images and nothing else; or there are such folders in one of its splits.
     """
+
+    def are_classes(folder: Path) -> bool:
+        inside = [list_folder(str(name)) for name in subfolders(folder)]
+        return len(inside) > 1 and all(part.images and not part.folders and not part.others for part in inside)
+
     place = Path(os.path.realpath(path))
     for root in (place, *list(place.parents)[:3]):
         with contextlib.suppress(OSError, DataError):  # nothing there, or no right to look
-            if root.is_dir() and any(map(_are_classes, (root, *split_folders(root).values()))):
+            if root.is_dir() and any(map(are_classes, (root, *split_folders(root).values()))):
                 raise UsageError(
                     f"{path}: lies in {root}, which looks like a data folder, where vitmed writes nothing",
                     "choose a place outside it",
                 )
-
-
-def _are_classes(folder: Path) -> bool:
-    inside = subfolders(folder)
-    parts = (list_folder(str(name)) for name in inside)
-    return len(inside) > 1 and all(part.images and not part.folders and not part.others for part in parts)
 
 
 def _collect(where: str, prefix: str, found: list[str], followed: frozenset[str]) -> None:
@@ -167,8 +166,10 @@ def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEnt
                 continue
             elif not entry.is_symlink():
                 found.folders[name] = followed
-            elif (target := os.path.realpath(entry.path)) not in followed and not _within(where, target):
-                found.folders[name] = followed | {target}
+            elif (target := os.path.realpath(entry.path)) not in followed:
+                real = os.path.realpath(where)  # in the target, the link would lead round in a circle
+                if real != target and not real.startswith(target.rstrip(os.sep) + os.sep):
+                    found.folders[name] = followed | {target}
     found.images.sort()
     # Names can be listed, but no file be opened.
     if (found.images or found.others) and not os.access(where, os.X_OK):
@@ -185,9 +186,3 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link to itself
         return False
-
-
-def _within(where: str, target: str) -> bool:
-    """Whether a folder is in the target of a link, so that following it would never end."""
-    real = os.path.realpath(where)
-    return real == target or real.startswith(target.rstrip(os.sep) + os.sep)

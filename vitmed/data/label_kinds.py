@@ -66,8 +66,8 @@ class Asked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Read:
-    """The labels of R rows, or of R images.
+class Labels:
+    """The labels of the R rows of a table; of the images that it names also what else it says, in the images' order.
 
     Attributes:
         labels: names of the class, the grade, or the stratum of each; "" where nothing is known.
@@ -76,6 +76,9 @@ class Read:
         values: of findings (R, F) 1, 0 or `UNKNOWN`, of a number (R, 1); None for classes and grades.
         source: what was recognised, in words; notes: warnings for the user.
         used: the columns that hold the labels.
+        images: index of each image into the given paths; splits: train, val or test for each, or None.
+        groups: patients, or None; known: how they are known, in words.
+        columns: names of the further columns; rows: their cells.
     """
 
     target: Target
@@ -86,6 +89,12 @@ class Read:
     source: str = ""
     notes: tuple[str, ...] = ()
     used: tuple[int, ...] = ()
+    images: Sequence[int] = ()
+    splits: list[str] | None = None
+    groups: list[str] | None = None
+    known: str = ""
+    columns: tuple[str, ...] = ()
+    rows: Sequence[tuple[str, ...]] = ()
 
 
 def number_in(cell: str) -> float | None:
@@ -97,7 +106,7 @@ def number_in(cell: str) -> float | None:
     return None
 
 
-def read_grades(table: Table, label: int, cells: Sequence[str], asked: Asked) -> Read:
+def read_grades(table: Table, label: int, cells: Sequence[str], asked: Asked) -> Labels:
     """Classes in order. Raises DataError for one that is not on the scale, with its line."""
     order, names = asked.order or asked.outputs, {cell: plain_grade(cell) for cell in cells}
     if order:
@@ -112,7 +121,7 @@ def read_grades(table: Table, label: int, cells: Sequence[str], asked: Asked) ->
     labels = [names[cell] for cell in cells]
     classes = asked.outputs or grade_order(sorted(set(labels)), asked.order, str(table.file))
     source = f"{counted(len(classes), 'grade')}, from {table.header[label]!r} of {table.file.name}"
-    return Read(Target(kind="grades"), labels, classes, source=source, used=(label,))
+    return Labels(Target(kind="grades"), labels, classes, source=source, used=(label,))
 
 
 def plain_grade(name: str) -> str:
@@ -149,7 +158,7 @@ def grade_order(classes: Sequence[str], order: Sequence[str], where: str) -> tup
     return tuple(sorted(classes, key=lambda name: float(numbers[classes.index(name)][0])))
 
 
-def read_number(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Read:
+def read_number(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Labels:
     """A quantity. Empty cells are not known. Raises DataError for a cell that is no number, or a number too large to
     compute with; or if all are the same."""
     if label is None:
@@ -179,7 +188,7 @@ def read_number(table: Table, label: int | None, others: Sequence[int], asked: A
     name = asked.outputs[0] if asked.outputs else name
     source = f"a number, {name!r}{f' in {asked.unit}' * bool(asked.unit)}, from {table.file.name}"
     target = Target(kind="number", unit=asked.unit)
-    return Read(target, labels.tolist(), ranges, (name,), numbers[:, None], source, used=(label,))
+    return Labels(target, labels.tolist(), ranges, (name,), numbers[:, None], source, used=(label,))
 
 
 def number_strata(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -215,7 +224,7 @@ NONE_WORDS = {"no finding", "no findings", "none", "normal"}  # instead of findi
 BIT = "1 (present), 0 (absent), -1 (uncertain), or nothing (not known)"
 
 
-def read_findings(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Read:
+def read_findings(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Labels:
     """Findings of columns, or of labels joined by |; arguments and errors as of `read_targets`."""
     if asked.findings:
         if unknown := [name for name in asked.findings if name not in table.header]:
@@ -239,7 +248,7 @@ def read_findings(table: Table, label: int | None, others: Sequence[int], asked:
     return replace(read, notes=(*notes, *read.notes))
 
 
-def _of_columns(table: Table, columns: Sequence[int], asked: Asked) -> Read:
+def _of_columns(table: Table, columns: Sequence[int], asked: Asked) -> Labels:
     without = None
     if not asked.findings and not asked.outputs and len(columns) > 1:
         without = next((i for i in columns if table.header[i].lower().replace("_", " ") in NONE_WORDS), None)
@@ -271,15 +280,30 @@ def _of_columns(table: Table, columns: Sequence[int], asked: Asked) -> Read:
     return replace(read, notes=(*notes, *read.notes), used=used)
 
 
-def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> Read:
+def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> Labels:
     """Findings whose names are joined by |; from the columns of the same names, where there are such that agree."""
     cells = [row[label].strip() for row in table.rows]
-    sets = {cell: _names_in(cell, table, label) for cell in set(cells)}
+    sets: dict[str, set[str]] = {}
+    for line, cell in zip(table.lines, cells, strict=True):
+        own = {name.strip() for name in cell.split(BAR)} - {""}
+        none = {name for name in own if name.lower() in NONE_WORDS}
+        if none and len(own) > len(none):
+            problem = f"{table.file}: line {line}: {cell!r} names a finding beside {none.pop()!r}"
+            raise DataError(problem, "keep one of the two")
+        sets[cell] = own if not none and cell.lower() not in MISSING else set()
     names = sorted(set().union(*sets.values()))
     of_name = {table.header[i]: i for i in columns}
     if names and set(names) <= set(of_name):
         read = _of_columns(table, [i for i in columns if table.header[i] in (asked.outputs or names)], asked)
-        _check_agreement(table, label, [sets[cell] for cell in cells], read)
+        assert read.values is not None
+        of_label = np.array([[name in sets[cell] for name in read.outputs] for cell in cells])
+        for row, k in np.argwhere((read.values != UNKNOWN) & (of_label != (read.values == 1))).tolist():
+            name, says = read.outputs[k], f"{table.header[label]!r} is {cells[row]!r}"
+            raise DataError(
+                f"{table.file}: line {table.lines[row]}: {says}, but the column {name!r} is "
+                f"{table.rows[row][table.header.index(name)].strip()!r}",
+                f"correct the row, or name the columns that count: --finding {','.join(read.outputs[:3])},...",
+            )
         return replace(read, used=(*read.used, label), source=f"{read.source}, as in {table.header[label]!r}")
     if not names:
         raise DataError(f"{table.file}: no row has a finding in {table.header[label]!r}", "add findings to the labels")
@@ -297,33 +321,7 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> 
     return replace(read, notes=(*notes, *read.notes), used=(label,))
 
 
-def _names_in(cell: str, table: Table, label: int) -> set[str]:
-    """Raises DataError for "No Finding" beside a finding."""
-    names = {name.strip() for name in cell.split(BAR)} - {""}
-    none = {name for name in names if name.lower() in NONE_WORDS}
-    if none and len(names) > len(none):
-        line = next(line for line, row in zip(table.lines, table.rows, strict=True) if row[label].strip() == cell)
-        raise DataError(
-            f"{table.file}: line {line}: {cell!r} names a finding beside {none.pop()!r}", "keep one of the two"
-        )
-    return names if not none and cell.lower() not in MISSING else set()
-
-
-def _check_agreement(table: Table, label: int, named: Sequence[set[str]], read: Read) -> None:
-    """Raises DataError for a row whose label names other findings than its columns."""
-    assert read.values is not None
-    of_label = np.array([[name in names for name in read.outputs] for names in named])
-    for row, k in np.argwhere((read.values != UNKNOWN) & (of_label != (read.values == 1))).tolist():
-        name = read.outputs[k]
-        says = f"{table.header[label]!r} is {table.rows[row][label].strip()!r}"
-        raise DataError(
-            f"{table.file}: line {table.lines[row]}: {says}, but the column {name!r} is "
-            f"{table.rows[row][table.header.index(name)].strip()!r}",
-            f"correct the row, or name the columns that count: --finding {','.join(read.outputs[:3])},...",
-        )
-
-
-def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], asked: Asked, source: str) -> Read:
+def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], asked: Asked, source: str) -> Labels:
     """Findings (R, F) that you ask for, or for a model all of its outputs in their order.
 
     Raises:
@@ -358,7 +356,7 @@ def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], asked: Ask
     known, classes = (values != UNKNOWN).any(axis=1), (*wanted, NO_FINDING)
     strata = zip(finding_strata(values).tolist(), known.tolist(), strict=True)
     labels = [classes[k] if there else "" for k, there in strata]
-    return Read(Target(kind="findings"), labels, classes, wanted, values, source, notes)
+    return Labels(Target(kind="findings"), labels, classes, wanted, values, source, notes)
 
 
 def finding_strata(values: np.ndarray) -> np.ndarray:

@@ -31,7 +31,7 @@ from vitmed.data.folders import (
 from vitmed.data.label_kinds import (
     BAR,
     Asked,
-    Read,
+    Labels,
     bit_columns,
     cells_of_finding,
     finding_strata,
@@ -54,28 +54,6 @@ TAKEN = (*FIXED_COLUMNS, *WRITTEN, *COLUMNS, "error", "sha256", "class", "split"
 MANY_VALUES = 20  # numbers with fractions of more different values are a quantity
 AUTO = Asked()
 ALL = "all"  # the part that is not split yet
-
-
-@dataclass(frozen=True)
-class Labels:
-    """The content of a table of labels, in the order of the images' paths.
-
-    Attributes:
-        images: index of each image into the given paths; read: what the labels are, of these images.
-        groups: patients, or None; known: how they are known, in words.
-        splits: train, val or test for each image, or None.
-        columns: names of the further columns; rows: their cells.
-        notes: messages for the user.
-    """
-
-    images: list[int]
-    read: Read
-    groups: list[str] | None
-    splits: list[str] | None
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    notes: tuple[str, ...]
-    known: str = ""
 
 
 def labels_from_table(
@@ -125,10 +103,11 @@ def labels_from_table(
         cells = table.cells(column, what)
         return [cells[row] for row in rows]
 
-    values = None if read.values is None else read.values[rows]
-    return Labels(
+    return replace(
+        read,
+        labels=[read.labels[row] for row in rows],
+        values=None if read.values is None else read.values[rows],
         images=[image for image, row in row_of.items() if read.labels[row]],
-        read=replace(read, labels=[read.labels[row] for row in rows], values=values),
         groups=None if group is None else sorted_cells(group, "patient"),
         splits=None if split is None else _splits(table, split, sorted_cells(split, "split")),
         columns=columns,
@@ -138,7 +117,7 @@ def labels_from_table(
     )
 
 
-def _rows_by_image(table: Table, column: int, root: Path, paths: Sequence[str], read: Read) -> dict[int, int]:
+def _rows_by_image(table: Table, column: int, root: Path, paths: Sequence[str], read: Labels) -> dict[int, int]:
     """Index of an image -> its row, ascending. Raises DataError for a row without an image, or an image with two."""
     images, missing = table.images(column, root, paths)
     rows: dict[int, int] = {}
@@ -169,7 +148,7 @@ def _splits(table: Table, column: int, cells: Sequence[str]) -> list[str]:
     return [str(names[cell]) for cell in cells]
 
 
-def read_targets(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Read:
+def read_targets(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Labels:
     """The labels of every row of a table; `label` is their column, if it has one of the usual names, `others` are the
     columns that are neither path, patient, split nor label.
 
@@ -192,7 +171,7 @@ def read_targets(table: Table, label: int | None, others: Sequence[int], asked: 
             f"{counted(len(set(cells)), 'class')} without an order, from the numbers in {table.header[label]!r} of "
             f"{table.file.name} (--target grades if they are in order, --target number if they are a quantity)"
         )
-    return Read(CLASSES, cells, tuple(sorted(set(cells))), source=source, used=(label,))
+    return Labels(CLASSES, cells, tuple(sorted(set(cells))), source=source, used=(label,))
 
 
 def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:
@@ -332,19 +311,13 @@ def list_images(config: DataConfig, progress: Progress | None = None, ordinal: S
         fix = f"name {only}" if only.is_dir() and len(subfolders(only)) > 1 else "add a folder for each other class"
         raise DataError(f"{first}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)
     listing = list_by_folder(root, folders or {ALL: root}, classes)
-    if asked.kind == "grades":
-        listing = _in_grades(listing, asked)
+    if asked.kind == "grades":  # the classes of folders as grades, from the lowest
+        order = grade_order(listing.classes, asked.order, str(listing.root))
+        labels = np.array([order.index(name) for name in listing.classes])[listing.labels]
+        source, target = f"{len(order)} grades, from folders", Target(kind="grades")
+        listing = replace(listing, classes=list(order), labels=labels, recognised=source, target=target)
+        listing = listing.take(np.argsort(labels, kind="stable"))
     return with_patients(listing, config, progress)
-
-
-def _in_grades(listing: Listing, asked: Asked) -> Listing:
-    """The classes of folders as grades, from the lowest. Raises as `grade_order`."""
-    order = grade_order(listing.classes, asked.order, str(listing.root))
-    rank = np.array([order.index(name) for name in listing.classes])
-    source = f"{len(order)} grades, from folders"
-    labels, target = rank[listing.labels], Target(kind="grades")
-    graded = replace(listing, classes=list(order), labels=labels, recognised=source, target=target)
-    return graded.take(np.argsort(labels, kind="stable"))
 
 
 def with_patients(listing: Listing, config: DataConfig, progress: Progress | None = None) -> Listing:
@@ -399,16 +372,15 @@ def list_by_table(
         fix = import_fix(root) or "name the folder that the table's paths start from"
         raise DataError(f"{root}: holds no image", fix)
     table = labels_from_table(file, root, every, own_groups, asked)
-    read = table.read
-    names = list(classes or read.classes)
-    extra = sorted(set(read.labels) - set(names))
+    names = list(classes or table.classes)
+    extra = sorted(set(table.labels) - set(names))
     if extra:
         raise DataError(
             f"{file}: class {listed([*map(repr, extra)])} is not one of the classes {listed(names)}",
             "rename them, or remove their rows",
         )
     index = {name: k for k, name in enumerate(names)}
-    labels = np.array([index[name] for name in read.labels], dtype=np.int64)
+    labels = np.array([index[name] for name in table.labels], dtype=np.int64)
     paths = [every[i] for i in table.images]
     splits: Sequence[str | None] = table.splits or [split_of(path.partition("/")[0]) for path in paths]
     origin = f"table {file.name}" if table.splits else "folders"
@@ -430,8 +402,8 @@ def list_by_table(
         groups=None if table.groups is None else [table.groups[i] for i in rows],
         patients=table.known,
         notes=table.notes,
-        target=read.target,
-        targets=None if read.values is None else read.values[order],
-        outputs=read.outputs,
-        recognised=read.source,
+        target=table.target,
+        targets=None if table.values is None else table.values[order],
+        outputs=table.outputs,
+        recognised=table.source,
     )

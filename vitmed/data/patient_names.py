@@ -9,6 +9,7 @@ in the splits, the checkpoint and the report; these words also say what they are
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import random
 import re
@@ -98,18 +99,16 @@ def _may_be_patients(shape: Shape, ids: Sequence[str], paths: Sequence[str], fol
         numbers = [re.sub(r"\D", "", id_) for id_ in count]
         if all(id_.isdigit() for id_ in count) and len({len(number) for number in numbers}) > 1:
             return False
-        if sum(map(_is_date, numbers)) >= 0.8 * len(numbers):
+        dates = 0
+        for number in numbers:
+            if len(number) in (8, 12, 14):
+                with contextlib.suppress(ValueError):  # no such day
+                    dates += 1900 <= datetime.date.fromisoformat(number[:8]).year <= 2100
+        if dates >= 0.8 * len(numbers):
             return False
     pairs = {(id_, class_folder(path)) for id_, path in zip(ids, paths, strict=True)}
     one_to_one = len(pairs) == len(count) == len({name for _, name in pairs})
     return not (folders_are_classes and one_to_one)  # then the id is the class
-
-
-def _is_date(number: str) -> bool:
-    try:
-        return len(number) in (8, 12, 14) and 1900 <= datetime.date.fromisoformat(number[:8]).year <= 2100
-    except ValueError:
-        return False
 
 
 def class_folder(path: str) -> str:

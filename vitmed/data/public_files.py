@@ -15,7 +15,7 @@ import gzip
 import pickle
 import tokenize
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,8 +70,17 @@ def read_public_files(folder: Path, source: Path | None = None) -> PublicSet | N
     `source`: the file that it was unpacked from, whose name says which set of MedMNIST it is.
     """
     found = _medmnist(folder, source or folder) or _cifar(folder) or _mnist(folder)
-    if found is not None:
-        _check(source or folder, found)
+    if found is None:
+        return None
+    path = source or folder
+    for split, (images, labels) in found.parts.items():
+        if len(images) != len(labels) or not len(labels):
+            raise DataError(f"{path}: {len(images):,} images but {len(labels):,} labels in {split}", AGAIN)
+        unknown = sorted(set(np.unique(labels).tolist()) - set(found.classes))
+        if unknown and found.parts[split].classified:
+            problem = f"{path}: label {unknown[0]} in {split} is not one of {len(found.classes)} classes"
+            raise DataError(problem, AGAIN)
+    check_class_names(path, found.classes.values())
     return found
 
 
@@ -102,18 +111,6 @@ def write_folder(original: PublicSet, folder: Path) -> int:
             rows.append([file, split, *(known if original.classes else values)])
         write_text(folder / LABELS, csv_text(rows))
     return len(files)
-
-
-def _check(path: Path, original: PublicSet) -> None:
-    for split, (images, labels) in original.parts.items():
-        if len(images) != len(labels) or not len(labels):
-            raise DataError(f"{path}: {len(images):,} images but {len(labels):,} labels in {split}", AGAIN)
-        unknown = sorted(set(np.unique(labels).tolist()) - set(original.classes))
-        if unknown and original.parts[split].classified:
-            raise DataError(
-                f"{path}: label {unknown[0]} in {split} is not one of {len(original.classes)} classes", AGAIN
-            )
-    check_class_names(path, original.classes.values())
 
 
 def check_class_names(path: Path, classes: Iterable[str]) -> None:
@@ -202,7 +199,7 @@ def _cifar(path: Path) -> PublicSet | None:
         if len(there) < len(names):
             missing = ", ".join(sorted(set(names) - set(there)))
             raise DataError(f"{path}: {missing} is missing, of CIFAR-{count}", AGAIN)
-        read: Callable[[Path, int], Split] = _binary_batch if names[0].endswith(".bin") else _pickled_batch
+        read = _binary_batch if names[0].endswith(".bin") else _pickled_batch
         parts = {}
         for split, batches in files.items():
             read_batches = [read(path / name, count) for name in batches]
@@ -326,10 +323,7 @@ def _mnist(path: Path) -> PublicSet | None:
         return None
     if missing := [name.rpartition("-")[0] for name in names if name not in found]:
         raise DataError(f"{path}: {', '.join(missing)} is missing, expected MNIST's four files", AGAIN)
-    parts = {
-        split: Split(read_idx(found[images], 3), read_idx(found[labels], 1))
-        for split, (images, labels) in MNIST.items()
-    }
+    parts = {split: Split(read_idx(found[x], 3), read_idx(found[y], 1)) for split, (x, y) in MNIST.items()}
     numbers = sorted({k for part in parts.values() for k in np.unique(part.labels).tolist()})
     return PublicSet({k: str(k) for k in numbers}, parts)
 

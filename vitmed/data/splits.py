@@ -83,7 +83,6 @@ def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = N
 
 
 def _unlabelled_splits(config: PretrainDataConfig, progress: Progress | None) -> Splits:
-    """All images, as one class."""
     for flag, given in (("labels", config.labels), ("folds", config.folds), ("resplit", config.resplit or None)):
         if given is not None:
             raise UsageError(f"--{flag} and --unlabelled exclude each other", "omit one of them")

@@ -9,7 +9,6 @@ after Sechidis et al. 2011 (ECML PKDD, LNCS 6913:145). Neither knows patients, a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -129,9 +128,9 @@ def stratified_sample(listing: Listing, indices: np.ndarray, size: int, seed: in
 
 
 def units_of(listing: Listing, indices: np.ndarray) -> np.ndarray:
-    """(N,) int64: what no split divides, as numbers from 0: patients, else copies, else single images."""
+    """(N,) int64: what no split divides, as numbers from 0: patients by name, else copies, else single images."""
     if listing.groups is not None:
-        return patient_codes(listing.groups, indices)
+        return np.unique([listing.groups[i] for i in indices.tolist()], return_inverse=True)[1]
     if listing.first_copy is not None:
         return np.unique(listing.first_copy[indices], return_inverse=True)[1]
     return np.arange(len(indices))
@@ -140,11 +139,6 @@ def units_of(listing: Listing, indices: np.ndarray) -> np.ndarray:
 def _findings_of(listing: Listing, indices: np.ndarray) -> np.ndarray | None:
     """(N, F) findings of these images; None for a number."""
     return None if listing.targets is None or listing.target.kind == "number" else listing.targets[indices]
-
-
-def patient_codes(groups: Sequence[str], indices: np.ndarray) -> np.ndarray:
-    """(N,) int64: the patients of these images as numbers from 0, sorted by name."""
-    return np.unique([groups[i] for i in indices.tolist()], return_inverse=True)[1]
 
 
 def with_first_copy(first: np.ndarray, indices: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -97,9 +97,17 @@ def whole_set(root: Path, arguments: dict[str, Any], pattern: str, count: int) -
     `root/demo.json` keeps the arguments; `count` images match the pattern. Raises UsageError if `root` cannot be
     written, DataError if it holds something else.
     """
-    if _is_drawn(root, arguments, pattern, count):
-        yield None
-        return
+    try:
+        if root.exists() and (not root.is_dir() or any(root.iterdir())):
+            found = json.loads((root / "demo.json").read_text(encoding="utf-8"))
+            there = sum(1 for _ in root.glob(pattern))
+            if found == arguments and there == count:
+                yield None
+                return
+            problem = f"{root}: holds {there} images of the demo set {found}, wanted {arguments}"
+            raise DataError(problem, "name another folder: --output")
+    except (OSError, ValueError):
+        raise DataError(f"{root}: exists and is not a demo set", "name another folder: --output") from None
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{root.name}-", dir=root.parent) as folder:
@@ -114,21 +122,6 @@ def whole_set(root: Path, arguments: dict[str, Any], pattern: str, count: int) -
         raise UsageError(
             f"{root}: cannot be written ({error.strerror or error})", "name another folder: --output"
         ) from None
-
-
-def _is_drawn(root: Path, arguments: dict[str, Any], pattern: str, wanted: int) -> bool:
-    try:
-        if not root.exists() or (root.is_dir() and not any(root.iterdir())):
-            return False
-        found = json.loads((root / "demo.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise DataError(f"{root}: exists and is not a demo set", "name another folder: --output") from None
-    count = sum(1 for _ in root.glob(pattern))
-    if found != arguments or count != wanted:
-        raise DataError(
-            f"{root}: holds {count} images of the demo set {found}, wanted {arguments}", "name another folder: --output"
-        )
-    return True
 
 
 def _plan(seed: int, cells: int, patients: int) -> list[tuple[str, int, int, bool]]:
@@ -253,8 +246,7 @@ def _place(
 
 def _disc(x: np.ndarray, y: np.ndarray, cx: float, cy: float, radius: float, flat: float = 1.0) -> np.ndarray:
     """(S, S) 1 inside, 0 outside, with a soft margin; `flat` < 1 squeezes it along y."""
-    distance = np.hypot(x - cx, (y - cy) / flat)
-    return 1 / (1 + np.exp(np.clip((distance - radius) / 0.018, -50, 50)))
+    return _step(radius - np.hypot(x - cx, (y - cy) / flat), 0.018)
 
 
 def _ring(
@@ -306,7 +298,9 @@ def draw_chests(
         for done in range(images):
             patient, number = done % patients, done // patients
             build, rng = np.random.default_rng((seed, patient, 0)), np.random.default_rng((seed, patient, number + 1))
-            there = _findings(rng)
+            heart = bool(rng.random() < SHARES[1])
+            effusion = bool(rng.random() < (0.5 if heart else (SHARES[0] - 0.5 * SHARES[1]) / (1 - SHARES[1])))
+            there = [effusion, heart, *(bool(one) for one in rng.random(2) < SHARES[2:])]
             path = f"images/P{patient + 1:03d}_{number + 1:02d}.png"
             pixels, width = _chest(build, rng, there, size)
             Image.fromarray(pixels).save(folder / path)
@@ -318,12 +312,6 @@ def draw_chests(
                 progress(done + 1, images)
         for name, table in ((TABLE, rows), (HEARTS, hearts)):
             (folder / name).write_text(csv_text(table), encoding="utf-8")
-
-
-def _findings(rng: np.random.Generator) -> list[bool]:
-    heart = bool(rng.random() < SHARES[1])
-    effusion = bool(rng.random() < (0.5 if heart else (SHARES[0] - 0.5 * SHARES[1]) / (1 - SHARES[1])))
-    return [effusion, heart, *(bool(one) for one in rng.random(2) < SHARES[2:])]
 
 
 def _chest(
@@ -387,5 +375,4 @@ def _ellipse(
 ) -> np.ndarray:
     """(S, S) 1 inside an ellipse, 0 outside, with a soft margin."""
     (cx, cy), (a, b) = middle, radii
-    distance = (np.hypot((x - cx) / a, (y - cy) / b) - 1) * min(a, b)
-    return 1 / (1 + np.exp(np.clip(distance / (edge / 2), -50, 50)))
+    return _step((1 - np.hypot((x - cx) / a, (y - cy) / b)) * min(a, b), edge / 2)

@@ -228,8 +228,13 @@ def sheet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
                 sheets = [name for name in archive.namelist() if name.startswith("xl/worksheets/")]
                 formulas = any(b"<f" in archive.read(name) for name in sheets)
             sheet = load_workbook(stream, data_only=True).worksheets[0]
-            if formulas:
-                _require_values(file, sheet, load_workbook(stream).worksheets[0])
+            # A formula without a stored value, as programs write it, would count as empty.
+            written = load_workbook(stream).worksheets[0].iter_rows() if formulas else ()
+            for cell in (cell for row in written for cell in row if cell.data_type == "f"):
+                value = sheet[cell.coordinate]
+                if value.value is None and value.data_type == "n":  # "str": an empty text
+                    text = f"{file}: the cell {cell.coordinate} holds a formula whose value is not stored"
+                    raise DataError(text, "open it in Excel or LibreOffice and save it, or save it as CSV UTF-8")
             rows = [[cell_text(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})", "name a table") from None
@@ -240,15 +245,6 @@ def sheet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{file}: not an Excel file that can be read ({reason})", "save it as CSV UTF-8") from None
     width = max((i + 1 for row in rows for i, cell in enumerate(row) if cell), default=0)
     yield from enumerate((row[:width] for row in rows), start=1)
-
-
-def _require_values(file: Path, sheet: Any, formulas: Any) -> None:
-    """Refuse a formula without a stored value, as programs write it: its cell would count as empty."""
-    for cell in (cell for row in formulas.iter_rows() for cell in row if cell.data_type == "f"):
-        value = sheet[cell.coordinate]
-        if value.value is None and value.data_type == "n":  # "str": an empty text
-            text = f"{file}: the cell {cell.coordinate} holds a formula whose value is not stored"
-            raise DataError(text, "open it in Excel or LibreOffice and save it, or save it as CSV UTF-8")
 
 
 def cell_text(value: Any) -> str:

@@ -127,21 +127,16 @@ def _plain(path: Path) -> BinaryIO:
     if syntax == DEFLATED:
         with stream:
             data = stream.read()
-        if len(data) > BYTES or _unpacked_size(data) > BYTES:
+        length = int.from_bytes(data[140:144], "little")  # of (0002,0000); the data set begins behind it
+        press, size, rest = zlib.decompressobj(-zlib.MAX_WBITS), len(data), data[144 + length :]
+        unpacked = 0  # counted without keeping it
+        while rest and size <= BYTES and unpacked <= BYTES and not press.eof:
+            unpacked += len(press.decompress(rest, 2**24))
+            rest = press.unconsumed_tail
+        if size > BYTES or unpacked > BYTES:
             raise DataError(f"{path}: unpacks to more than {BYTES:,} bytes, refused", "export it without compression")
         return BytesIO(data)
     return stream
-
-
-def _unpacked_size(data: bytes) -> int:
-    """Bytes of a deflated data set, counted without keeping them. It starts after the file meta information."""
-    length = int.from_bytes(data[140:144], "little")  # of (0002,0000), which stands first
-    press, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
-    rest = data[144 + length :]
-    while rest and size <= BYTES and not press.eof:
-        size += len(press.decompress(rest, 2**24))
-        rest = press.unconsumed_tail
-    return size
 
 
 def _kind(path: Path, head: Any) -> str:

@@ -66,7 +66,10 @@ def mirrored_pair(classes: Iterable[str]) -> tuple[str, str] | None:
     """Two class names that differ only by their side, the left one first; None if there are none."""
     seen: dict[tuple[str, ...], dict[str, str]] = {}  # words without the side -> {"left" or "right": class}
     for name in classes:
-        words = _words(name)
+        words = list[str]()  # in lower case, split at punctuation, digits, capitals and the long words for sides
+        for part in _LONG_SIDES.split(name):
+            split = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+", part)
+            words += map(str.lower, [part] if _LONG_SIDES.fullmatch(part) else split)
         sides = {_SIDE_OF[word] for word in words if word in _SIDE_OF}
         if len(sides) != 1:
             continue  # neither, or both as in left-to-right shunt
@@ -76,14 +79,6 @@ def mirrored_pair(classes: Iterable[str]) -> tuple[str, str] | None:
         if len(pair) == 2:
             return pair["left"], pair["right"]
     return None
-
-
-def _words(name: str) -> list[str]:
-    """The lower-case words of a class name, split at punctuation, digits, capitals and the long words for sides."""
-    words: list[str] = []
-    for part in _LONG_SIDES.split(name):
-        words += [part] if _LONG_SIDES.fullmatch(part) else re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+", part)
-    return [word.lower() for word in words]
 
 
 _LEFT = "l left lt lft lhs le os sinister sinistra sinistro sx links linke linker linkes gauche izquierda izquierdo"

@@ -89,7 +89,15 @@ def examine(
         if preprocessing is not None:
             square = preprocessing.square(path, found)
     except VitmedError as error:
-        return Examined(made or (_failed(path, begun, error) if record else None), None, error)
+        problem, kind = error.problem.removeprefix(f"{path}: ").replace(str(path), path.name), "unreadable"
+        if begun.size == 0:
+            kind = "empty_file"
+        elif begun.header is not None and begun.header.frames > 1:
+            kind = "multi_frame"
+        elif any(sign in problem for sign in CUT):
+            kind = "truncated"
+        failed = replace(begun, kind=kind, problem=problem, fix=error.fix) if record else None
+        return Examined(made or failed, None, error)
     return Examined(made, square)
 
 
@@ -110,20 +118,3 @@ def _finished(path: Path, begun: FileRecord, found: RawImage | Image.Image, agai
         numbers[6:] = numbers[0]
     grey = np.asarray(Image.fromarray(small).convert("L"))
     return replace(begun, header=header, numbers=numbers, thumbnail=grey, reduced=reduced)
-
-
-def _failed(path: Path, begun: FileRecord, error: VitmedError) -> FileRecord:
-    problem = error.problem.removeprefix(f"{path}: ").replace(str(path), path.name)
-    kind = "unreadable"
-    if begun.size == 0:
-        kind = "empty_file"
-    elif begun.header is not None and begun.header.frames > 1:
-        kind = "multi_frame"
-    elif any(sign in problem for sign in CUT):
-        kind = "truncated"
-    return replace(begun, kind=kind, problem=problem, fix=error.fix)
-
-
-# A file without any of these bytes has no metadata to search; most files have none.
-# DOE_JANE_1960, Doe-Jane-19600412, 1960_DOE_JANE
-# Words that look like names: cameras, slides, organs and views.

@@ -112,6 +112,8 @@ class Preprocessing:
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
         """(B, S, S, C) uint8 -> (B, C, S, S) float32 of about mean 0 and standard deviation 1, on the same device."""
+        import torch
+
         B, S, _, C = images.shape
         # On whole rows, channels interleaved: on a CPU four times as fast as along an axis of length C.
         x = images.reshape(B, S, S * C).float().div_(255)
@@ -119,7 +121,9 @@ class Preprocessing:
             x.sub_(_channel_mean(x, C).repeat(1, 1, S))
             x.div_(_channel_mean(x.square(), C).sqrt_().clamp_min_(1 / 255).repeat(1, 1, S))  # constant image: zeros
         else:
-            mean, std = (_vector(values, x) for values in self.constants(self.channels))
+            # Filled on the device: a copy from the CPU, as of `new_tensor`, waits for a GPU.
+            constants = self.constants(self.channels)
+            mean, std = (torch.stack([x.new_full((), value) for value in values]) for values in constants)  # (C,)
             x.sub_(mean.repeat(S)).div_(std.repeat(S))
         return x.view(B, S, S, C).permute(0, 3, 1, 2)
 
@@ -225,13 +229,6 @@ def _for_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]
         return values
     colour = (sum(values) / len(values),) if channels in (1, 2) else values * (3 // len(values))
     return (*colour, 0.5) if channels in (2, 4) else colour
-
-
-def _vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
-    """(C,) on the device of `like`, filled there: a copy from the CPU, as of `new_tensor`, waits for a GPU."""
-    import torch
-
-    return torch.stack([like.new_full((), value) for value in values])
 
 
 def _channel_mean(x: torch.Tensor, channels: int) -> torch.Tensor:

@@ -40,7 +40,10 @@ def read_header(path: Path) -> ImageHeader:
     with path.open("rb") as stream:
         head = stream.read(26)
         if head.startswith(NUMPY):
-            return _array_header(path)
+            array, (frames, height, width, channels) = _open_array(path)
+            bits = 1 if array.dtype == bool else 8 * array.dtype.itemsize
+            deep = array.dtype not in (bool, np.uint8)
+            return ImageHeader("NPY", MODES[channels], bits, width, height, frames, 1, deep)
         if head.startswith(TIFF):
             frames, page = _tiff_pages(path, stream)
             first = page(0)
@@ -268,13 +271,6 @@ def _tiff_pages(path: Path, stream: IO[bytes]) -> tuple[int, Callable[[int], Tag
         return page
 
     return len(pages), tags
-
-
-def _array_header(path: Path) -> ImageHeader:
-    array, (frames, height, width, channels) = _open_array(path)
-    bits = 1 if array.dtype == bool else 8 * array.dtype.itemsize
-    deep = array.dtype not in (bool, np.uint8)
-    return ImageHeader("NPY", MODES[channels], bits, width, height, frames, 1, deep)
 
 
 def _read_array(path: Path, frame: int | None) -> RawImage | Image.Image:

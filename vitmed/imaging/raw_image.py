@@ -29,8 +29,6 @@ FRAME_MARKERS = frozenset({*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 
 
 MinSize = Callable[[tuple[int, int]], tuple[int, int]]  # (width, height) of a file -> the smallest size that is enough
 
-# None: 8-bit images only. "dicom", "dicom:1": the first, the second window of each file. (low, high): for all files.
-
 
 @dataclass(frozen=True)
 class ImageHeader:

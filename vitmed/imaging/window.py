@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-Window = str | tuple[float, float] | None
+Window = str | tuple[float, float] | None  # "dicom:1": the second of each file; (low, high); None: 8-bit images only
 ROWS = 2**20  # values that are mapped at a time, to save memory
 
 

@@ -96,26 +96,22 @@ def _line(item: Item, metrics: Results, shown: Collection[str]) -> Line:
         topic = content().topics[name]
         if metrics.folds is not None and topic.folds:
             topic = topic.model_copy(update={"text": topic.folds})
-        if topic.section in shown and _is_there(name, topic, metrics):
+        has: Any = topic.section in shown
+        if topic.fact or topic.part:
+            has = has and (topic.fact in metrics.report.facts if topic.fact else metrics[topic.part])
+        else:
+            has = has and (name not in THERE or THERE[name](metrics))
+        if has:
             there.append(topic)
         elif not topic.optional:
             absent.append(f"{topic.text}: not in this report")
-    left = missing_traits(metrics) if item.author == content().author["demography"] else item.author
+    left = item.author
+    if left == content().author["demography"]:  # what no column says about the patients of each split
+        words = {word for column in _characteristics(metrics) for word in re.split("[^a-z]+", column.lower())}
+        traits = ", ".join(name for name, others in TRAITS.items() if not words & {name, *others})
+        left = f"{traits} of the patients of each split" if traits else ""
     missing = "; ".join([*absent, *([left] if left else [])])
     return Line(item, "not supplied" if not there else "in part" if missing else "answered", tuple(there), missing)
-
-
-def _is_there(name: str, topic: Topic, metrics: Results) -> bool:
-    if topic.fact or topic.part:
-        return topic.fact in metrics.report.facts if topic.fact else bool(metrics[topic.part])
-    return name not in THERE or bool(THERE[name](metrics))
-
-
-def missing_traits(metrics: Results) -> str:
-    """What no column says about the patients of each split."""
-    words = {word for column in _characteristics(metrics) for word in re.split("[^a-z]+", column.lower())}
-    left = [name for name, others in TRAITS.items() if not words & {name, *others}]
-    return f"{', '.join(left)} of the patients of each split" if left else ""
 
 
 def _characteristics(metrics: Results) -> list[str]:
@@ -133,19 +129,16 @@ def _intervals(metrics: Results) -> bool:
     return any(number.low is not None for number in metrics.overall.values())
 
 
-def _chosen(metrics: Results) -> bool:
-    """Whether a threshold was chosen on validation, or costs or prevalences decide."""
-    points = metrics.operating_points
-    return points is not None and (points.threshold is not None or points.chosen in ("balanced", "cost"))
-
-
 THERE: dict[str, Callable[[Results], Any]] = {  # topic without a fact or part -> whether a report has it; else always
     "size": _intervals,
     "intervals": _intervals,
     "characteristics": _characteristics,
     "internal": lambda m: _evaluated(m, "test") or m.external,
     "external": lambda m: _evaluated(m, None),
-    "operating": _chosen,
+    "operating": lambda m: (
+        m.operating_points
+        and (m.operating_points.threshold is not None or m.operating_points.chosen in ("balanced", "cost"))
+    ),
     "prevalence": lambda m: m.one_against_rest or (m.prevalence and m.prevalence.rows),
     "decision_curve": lambda m: m.one_against_rest or (m.decision_curve and m.decision_curve.thresholds),
     "patient_level": lambda m: m.patient_level and m.patient_level.mean,

@@ -5,8 +5,9 @@ The page is for the lab itself: it names files and patients. It is one file with
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,12 @@ def write_data_report(
         copies: "exact" and "near".
     """
     write_json(folder / NUMBERS, content)
+    groups = [
+        (f"the same {what} {COPIES[code]}", group[:4])
+        for kind, what in (("exact", "file"), ("near", "picture"))
+        for code, found in copies[kind].items()
+        for group in found
+    ]
     html = fill(
         "data_check.html.j2",
         title=f"Data check of {content['data']}",
@@ -76,7 +83,7 @@ def write_data_report(
         meanings={code: meaning for code, (_, meaning, _) in PROBLEMS.items()},
         histogram=data_uri(png(size_histogram(images))),
         examples=_examples(root, images),
-        pairs=_pairs(root, images, copies),
+        pairs=[(title, _strip(root, [images[i].path for i in group])) for title, group in groups[:PAIRS]],
     )
     write_text(folder / PAGE, html)
 
@@ -86,30 +93,18 @@ def _examples(root: Path, images: Sequence[Image]) -> list[Strip]:
     for name in sorted({kind for image in images for kind in image.kinds or ("",)})[:CLASSES]:
         paths = [i.path for i in images if name in (i.kinds or ("",)) and not i.record.kind]
         spread = np.unique(np.linspace(0, len(paths) - 1, EXAMPLES).astype(int)).tolist() if paths else []
-        shown.append((name or "no class", [(_thumbnail(root / paths[i]), paths[i]) for i in spread]))
+        shown.append((name or "no class", _strip(root, [paths[i] for i in spread])))
     return shown
 
 
-def _pairs(root: Path, images: Sequence[Image], copies: Mapping[str, Copies]) -> list[Strip]:
-    groups = [
-        (f"the same {what} {COPIES[code]}", group)
-        for kind, what in (("exact", "file"), ("near", "picture"))
-        for code, found in copies[kind].items()
-        for group in found
-    ]
-    return [
-        (title, [(_thumbnail(root / images[i].path), images[i].path) for i in group[:4]])
-        for title, group in groups[:PAIRS]
-    ]
-
-
-def _thumbnail(path: Path) -> str:
-    """A small PNG, made from the pixels alone, without the file's metadata; "" where the file cannot be decoded."""
-    try:
-        image = read_image(path)
-    except DataError:
-        return ""
-    image.thumbnail((SIDE, SIDE))
-    stream = io.BytesIO()
-    image.save(stream, format="PNG")
-    return data_uri(stream.getvalue())
+def _strip(root: Path, paths: Iterable[str]) -> list[tuple[str, str]]:
+    """Small PNGs, made from the pixels alone, without the files' metadata; "" for a file that cannot be decoded."""
+    strip = []
+    for path in paths:
+        stream = io.BytesIO()
+        with contextlib.suppress(DataError):
+            image = read_image(root / path)
+            image.thumbnail((SIDE, SIDE))
+            image.save(stream, format="PNG")
+        strip.append((data_uri(stream.getvalue()) if stream.tell() else "", path))
+    return strip

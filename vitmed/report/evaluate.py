@@ -99,17 +99,6 @@ def _fitting(
     return config
 
 
-def _own_test(saved: SavedModel, run: RunFolder, policy: DecisionPolicy | None) -> Predictions | None:
-    """What the model predicts for the test of its own run; None where that is not known, with a message why."""
-    found = read_split(run, "test", saved.weights_hash, policy)
-    if found is None:
-        why = f"{saved.path.name} is not evaluated on it yet (vitmed evaluate {saved.path})"
-        for torn in torn_evaluations(run):
-            why = f"{torn} is incomplete (vitmed train --resume {run.path} writes it again)"
-        say(f"no comparison with the test of the run: {why}")
-    return found
-
-
 def data_notes(run: RunFolder) -> list[str]:
     """The notes of the data check before the training, for the head of the report."""
     try:
@@ -160,7 +149,12 @@ def report_images(
         attention, maps = check_attention(
             network.model, saved.preprocessing, chosen.read, predictions, config.map_images
         )
-    internal = _own_test(saved, run, policy) if own is None else None
+    internal = read_split(run, "test", saved.weights_hash, policy) if own is None else None
+    if own is None and internal is None:
+        why = f"{saved.path.name} is not evaluated on it yet (vitmed evaluate {saved.path})"
+        for torn in torn_evaluations(run):
+            why = f"{torn} is incomplete (vitmed train --resume {run.path} writes it again)"
+        say(f"no comparison with the test of the run: {why}")
     beside = fitting_baselines(run.path / own, predictions) if own and baselines is None else {}
     with bar("drawing the report", unit="steps"):
         about = About(
@@ -329,7 +323,14 @@ def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, l
         _settings(before.report)
         if before.n != len(evaluated.predictions):
             return _counted_again(before, evaluated.predictions)
-        return before, _relabelled(before, evaluated.predictions)
+        now = evaluated_images(evaluated.predictions, None)
+        other = ["labels"] * any(now.classes[name].images != own.n for name, own in before.per_class.items())
+        other += ["patients"] * (now.patients != before.n_groups)
+        note = (
+            f"The table has other {' and '.join(other)} than the report was made from; 'Images, patients and splits' "
+            "shows the earlier ones."
+        )
+        return before, [note] if other else []
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DataError(
             f"{file.with_name(NUMBERS)}: not the metrics.json of a report", "move it away to go without it"
@@ -363,18 +364,6 @@ def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Map
             f"vitmed evaluate {file.parent.parent / 'fold-1'} with the flag evaluates one fold; vitmed train --folds "
             "with it all",
         )
-
-
-def _relabelled(before: Results, predictions: Predictions) -> list[str]:
-    now = evaluated_images(predictions, None)
-    other = ["labels"] * any(now.classes[name].images != own.n for name, own in before.per_class.items())
-    other += ["patients"] * (now.patients != before.n_groups)
-    if not other:
-        return []
-    return [
-        f"The table has other {' and '.join(other)} than the report was made from; 'Images, patients and splits' shows "
-        "the earlier ones."
-    ]
 
 
 def fitting_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions | None]:

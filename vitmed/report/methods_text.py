@@ -218,15 +218,12 @@ def methods_markdown(metrics: Results) -> str:
         lines += [paragraph, ""]
     if found.rows:
         lines += ["| Interval by | Numbers | Resamples | Source |", "|---|---|---|---|"]
-        lines += [f"| {r.method} | {r.numbers} | {_count(r.resamples)} | {r.cites} |" for r in found.rows]
+        drawn = ["" if row.resamples is None else f"{row.resamples:,}" for row in found.rows]
+        lines += [f"| {r.method} | {r.numbers} | {n} | {r.cites} |" for r, n in zip(found.rows, drawn, strict=True)]
         lines += [""]
     if found.references:
         lines += ["## References", "", *(f"{i}. {text}" for i, text in enumerate(found.references, 1)), ""]
     return "\n".join(lines)
-
-
-def _count(resamples: int | None) -> str:
-    return "" if resamples is None else f"{resamples:,}"
 
 
 def _design(metrics: Results, shown: Callable[[str], str]) -> str:

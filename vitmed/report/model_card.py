@@ -164,6 +164,13 @@ def program(how: Preprocessing, policy: DecisionPolicy, library: str, address: s
     """A program of a few lines that gives the calibrated probabilities of image.png."""
     imported, loaded, logits = LOADS[library]
     side, way = f"({how.image_size}, {how.image_size})", f"Image.Resampling.{how.interpolation.upper()}"
+    if isinstance(policy, FindingPolicy):  # each finding has its own calibration; of classes they have one together
+        found: list[Calibration] = [one.calibration for one in policy.findings.values()]
+        scale, bias = [one.scale[1] for one in found], [one.bias[1] - one.bias[0] for one in found]
+        calibrated = f"({_scaled(scale, bias)}).sigmoid()"
+    else:
+        assert isinstance(policy, ClassPolicy)
+        calibrated = f"({_scaled(policy.calibration.scale, policy.calibration.bias)}).softmax(1)"
     imports = sorted(["import torch", "from PIL import Image, ImageOps", imported], key=lambda line: line[0] == "f")
     above = "\n".join(imports)
     return f"""{above}
@@ -173,17 +180,7 @@ image = ImageOps.exif_transpose(Image.open("image.png")).convert("{MODES[how.cha
 image = {FITS[how.resize].format(side, way)}
 with torch.no_grad():
     logits = {logits}
-probabilities = {_calibrated(policy)}"""
-
-
-def _calibrated(policy: DecisionPolicy) -> str:
-    """The expression of calibrated probabilities: of findings their own, of classes together."""
-    if isinstance(policy, FindingPolicy):
-        found: list[Calibration] = [one.calibration for one in policy.findings.values()]
-        scale, bias = [one.scale[1] for one in found], [one.bias[1] - one.bias[0] for one in found]
-        return f"({_scaled(scale, bias)}).sigmoid()"
-    assert isinstance(policy, ClassPolicy)
-    return f"({_scaled(policy.calibration.scale, policy.calibration.bias)}).softmax(1)"
+probabilities = {calibrated}"""
 
 
 def _scaled(scale: Sequence[float], bias: Sequence[float]) -> str:

@@ -43,6 +43,14 @@ def flow_of(
     known: dict[str, Any] = {name: (counts or {}).get(name) for name in COUNTS}
     used, grouped, shared = sum(map(len, splits.samples.values())), splits.grouped, len(splits.shared())
     everyone: set[str] = set().union(*splits.groups().values())
+    parts: dict[str, SplitFlow] = {}
+    for name, samples in splits.samples.items():
+        patients = [sample.group for sample in samples] if grouped else None
+        classes: Sequence[str] = splits.strata
+        labels: list[Sequence[int]] = [[sample.label] for sample in samples]
+        if splits.target.kind == "findings":
+            classes, labels = splits.classes, [_present(sample.targets) for sample in samples]
+        parts[name] = SplitFlow(made=splits.made.get(name, ""), **_counts(labels, patients, classes))
     return Flow(
         **known,
         used=used,
@@ -53,7 +61,7 @@ def flow_of(
         patients=len(everyone) if grouped else None,
         patients_in_two=shared if grouped else None,
         copies_in_two=len(copies_in_two(hashes)),
-        splits={name: _split(splits, name, grouped) for name in splits.samples},
+        splits=parts,
     )
 
 
@@ -104,16 +112,6 @@ def _cell(split: str, counts: Mapping[str, int], sizes: Mapping[str, int]) -> Ce
         spread = ((share * (1 - share) + other * (1 - other)) / 2) ** 0.5
         difference = (share - other) / spread if spread > 0 else 0.0
     return Cell(n=n, share=share, difference=difference)
-
-
-def _split(splits: Splits, name: str, grouped: bool) -> SplitFlow:
-    samples = splits.samples[name]
-    patients = [sample.group for sample in samples] if grouped else None
-    classes: Sequence[str] = splits.strata
-    labels: list[Sequence[int]] = [[sample.label] for sample in samples]
-    if splits.target.kind == "findings":
-        classes, labels = splits.classes, [_present(sample.targets) for sample in samples]
-    return SplitFlow(made=splits.made.get(name, ""), **_counts(labels, patients, classes))
 
 
 def _present(targets: Iterable[float]) -> list[int]:

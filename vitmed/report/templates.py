@@ -231,18 +231,16 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "few_groups": FEW_GROUPS,
     "fewest": FEWEST,
     "most_classes": MOST_CLASSES,
-    "of_classes": of_classes,
-    "phrase": phrase,
     "words": lambda metrics: TARGETS[metrics.target.kind].words,
     "thousands": lambda n: "unknown" if n is None else f"{n:,}",
-    "counted": counted,
-    "counted_doing": counted_doing,
     "chance": format_probability,
-    **{one.__name__: one for one in (number, value, interval, signed, share, percent, in_percent, reasons)},
     **{
         one.__name__: one
-        for one in (summary_of, title_of, titles_of, sampling_of, worth, at, rows, methods_text, why_chosen)
+        for one in (
+            *(number, value, interval, signed, share, percent, in_percent, percentage, ranges, phrase, reasons),
+            *(td, cell, cells, counted, counted_doing, summary_of, title_of, titles_of, sampling_of, worth, at, rows),
+            *(of_classes, methods_text, why_chosen),
+        )
     },
-    **{one.__name__: one for one in (percentage, ranges, td, cell, cells)},
     "values": lambda found, names: [value(found[name]) for name in names],
 }

@@ -21,7 +21,7 @@ from vitmed.decisions.evaluation_folder import fold_notes
 from vitmed.decisions.policy import FindingPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.confusions import issues_csv
-from vitmed.metrics.estimates import FEWEST, Numbers, learnt_nothing, missing_interval_note
+from vitmed.metrics.estimates import FEWEST, learnt_nothing, missing_interval_note
 from vitmed.metrics.kinds.findings import FindingPredictions, fewer_holders
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
@@ -138,7 +138,12 @@ class Report:
             **({"target": target} if target != CLASSES else {}),
             **extra.parts,
         }
-        shown = numbers.model_copy(update={"notes": _warnings(predictions, numbers, about.notes)})
+        notes = [*learnt_nothing(numbers), *about.notes, *numbers.notes, *missing_interval_note(numbers)]
+        notes.sort(key=lambda note: note == TABLE_ALONE)  # last: the page shows the first and folds the others
+        if predictions.errors:
+            unread = counted(len(predictions.errors), "image")
+            notes.append(f"{unread} could not be read; only those that could are counted.")
+        shown = numbers.model_copy(update={"notes": notes})
         results = Results.of(shown, **parts)
         figures = _draw(predictions, results, extra) if config.report else {}
         findings: dict[str, tuple[str, Report]] = {}
@@ -254,15 +259,6 @@ def _beside(key: str, of: str, material: Material[Any, Any]) -> Baseline:
 def baseline_text(key: str, kind: str) -> str:
     """What a baseline is, in the words of the report."""
     return BASELINES[key].format(TARGETS[kind].linear)
-
-
-def _warnings(predictions: Predictions, numbers: Numbers, notes: Sequence[str]) -> list[str]:
-    found = [*learnt_nothing(numbers), *notes, *numbers.notes, *missing_interval_note(numbers)]
-    found.sort(key=lambda note: note == TABLE_ALONE)  # last: the page shows the first and folds the others
-    if predictions.errors:
-        unread = counted(len(predictions.errors), "image")
-        found.append(f"{unread} could not be read; only those that could are counted.")
-    return found
 
 
 def _draw(predictions: Predictions, results: Results, extra: Extra) -> dict[str, Drawn]:

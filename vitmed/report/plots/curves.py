@@ -16,7 +16,6 @@ from vitmed.core.text import counted
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.explanation.results import Robustness
 from vitmed.metrics.control_charts import Chart, Side
-from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TuningStudy
 from vitmed.report.plots.drawing import (
@@ -30,10 +29,12 @@ from vitmed.report.plots.drawing import (
     add_grid,
     draw_band,
     drawn,
+    legend_below,
     numbers,
     plot,
     sheet,
     short,
+    small_panels,
 )
 from vitmed.report.results import Results
 
@@ -139,42 +140,32 @@ def stress_curves(found: Robustness) -> Figure | None:
     kind = TARGETS[found.target.kind]
     metric, unit = kind.metrics[found.number], f" ({found.target.unit})" if found.target.unit else ""
     parts = sorted(found.corruptions.values(), key=lambda part: -(part.lost.value or 0))
-    columns = min(CORRUPTIONS_BESIDE, len(parts))
-    lines = -(-len(parts) // columns)
-    figure = Figure(figsize=(2.6 * columns + 0.6, 2.25 * lines + 1.0), layout="constrained")
-    panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
-    for axes in panels.flat[len(parts) :]:
-        axes.set_axis_off()
-    for axes, part in zip(panels.flat, parts, strict=False):
+    beside = CORRUPTIONS_BESIDE
+    figure, panels, lowest = small_panels(len(parts), beside, (2.6, 2.25), (0.6, 1.0), sharex=True, sharey=True)
+    for axes, part in zip(panels, parts, strict=True):
         for name, style in zip(kind.stress.names, OF_NUMBERS, strict=False):
             shown = [found.clean[name], *(row[name] for row in part.strengths)]
-            _curve(axes, kind.metrics[name].phrase + unit, style, shown)
+            if shown[0].value is not None:
+                strength, values, (colour, line, marker) = range(len(shown)), numbers(one.value for one in shown), style
+                label = kind.metrics[name].phrase + unit
+                axes.plot(strength, values, line, color=colour, marker=marker, markersize=3.5, label=label)
+                draw_band(axes, strength, shown, colour)
         if found.guess is not None:
             guessing = f"guessing ({metric.phrase})"
             axes.axhline(found.guess, color=GREY, linestyle=":", linewidth=1.2, label=guessing)
         change = 0.0 if part.lost.value is None else round(part.lost.value, 3) * (1 - 2 * metric.higher_is_better)
         axes.set_title(part.title + ("" if part.lost.value is None else f": {change + 0:+.3f}"), fontsize=10)
         add_grid(axes)
-    panels[0, 0].set(xticks=range(6), ylim=(None, 1.02 if metric.higher_is_better else None))
-    for i, axes in enumerate(panels.flat[: len(parts)]):
-        if i + columns >= len(parts):  # the lowest of its column
-            axes.set_xlabel("strength (0: original)", fontsize=9)
-            axes.tick_params(labelbottom=True)
+    panels[0].set(xticks=range(6), ylim=(None, 1.02 if metric.higher_is_better else None))
+    for axes in lowest:
+        axes.set_xlabel("strength (0: original)", fontsize=9)
+        axes.tick_params(labelbottom=True)
     patients = "" if found.n_groups is None else f" of {counted(found.n_groups, 'patient')}"
     images = f"n = {counted(found.n, 'image')}{patients}"
-    between = "; " if columns > 2 else "\n"
+    between = "; " if len(lowest) > 2 else "\n"
     figure.suptitle(f"{images}{between}in the titles: mean change of {metric.phrase}", fontsize=11)
-    handles = panels[0, 0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=min(3, columns), fontsize=9)
+    legend_below(figure, min(3, len(lowest)))
     return figure
-
-
-def _curve(axes: Axes, label: str, style: tuple[str, str, str], shown: Sequence[Estimate]) -> None:
-    if shown[0].value is None:
-        return
-    strength, values, (colour, line, marker) = range(len(shown)), numbers(one.value for one in shown), style
-    axes.plot(strength, values, line, color=colour, marker=marker, markersize=3.5, label=label)
-    draw_band(axes, strength, shown, colour)
 
 
 def stress_samples(pictures: Mapping[str, Sequence[np.ndarray]]) -> Figure:
@@ -195,47 +186,34 @@ def control_charts(charts: Sequence[Chart], sums: Mapping[str, Mapping[Side, np.
 
     Of many charts, those that come nearest to their limit, or go furthest above it.
     """
-    watched = sorted((one for one in charts if one.limit), key=_height, reverse=True)[:MOST_CHARTS]
+    heights = {one.name: (one.peak or 0.0) / one.limit for one in charts if one.limit}
+    watched = sorted(heights, key=heights.__getitem__, reverse=True)[:MOST_CHARTS]
     if not watched:
         return None
-    shown = [one for one in charts if one in watched]
-    columns = min(CHARTS_BESIDE, len(shown))
-    lines = -(-len(shown) // columns)
-    figure = Figure(figsize=(3.6 * columns + 0.4, 2.2 * lines + 0.7), layout="constrained")
-    panels = figure.subplots(lines, columns, squeeze=False, sharex=True)
-    for axes in panels.flat[len(shown) :]:
-        axes.set_axis_off()
-    for axes, chart in zip(panels.flat, shown, strict=False):
-        _panel(axes, chart, sums[chart.name])
+    shown = [one for one in charts if one.name in watched]
+    figure, panels, lowest = small_panels(len(shown), CHARTS_BESIDE, (3.6, 2.2), (0.4, 0.7), sharex=True)
+    for axes, chart in zip(panels, shown, strict=True):
+        for side, values in sums[chart.name].items():
+            colour, line = OF_SIDES[side]
+            place = np.arange(1, len(values) + 1)
+            axes.plot(place, values, line, color=colour, linewidth=1.3, label=f"{side} of the mean")
+        assert chart.limit is not None
+        axes.axhline(chart.limit, color=GREY, linestyle=":", linewidth=1.4, label="limit")
+        if chart.alarm is not None:
+            high = sums[chart.name][chart.alarm.side][chart.alarm.row - 1]
+            axes.plot([chart.alarm.row], [high], "X", color=RED, markersize=8, label="alarm")
+        axes.set_ylim(0, max(chart.limit, chart.peak or 0) * 1.1)
+        axes.set_title(chart.name, fontsize=10)
+        add_grid(axes)
     began = [int((values > 0).argmax()) for one in shown for values in sums[one.name].values()]
-    panels.flat[0].set_xlim(left=min(began))  # the axes share it
-    for i, axes in enumerate(panels.flat[: len(shown)]):
-        if i + columns >= len(shown):
-            axes.set_xlabel("new image", fontsize=9)
-            axes.tick_params(labelbottom=True)
-    for axes in panels[:, 0]:
+    panels[0].set_xlim(left=min(began))  # the axes share it
+    for axes in lowest:
+        axes.set_xlabel("new image", fontsize=9)
+        axes.tick_params(labelbottom=True)
+    for axes in panels[:: len(lowest)]:
         axes.set_ylabel("CUSUM / SD", fontsize=9)
-    handles = {label: handle for axes in panels.flat for handle, label in zip(*axes.get_legend_handles_labels())}  # noqa: B905
-    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4, fontsize=9)
+    legend_below(figure, 4)
     return figure
-
-
-def _height(chart: Chart) -> float:
-    return (chart.peak or 0.0) / (chart.limit or np.inf)
-
-
-def _panel(axes: Axes, chart: Chart, sums: Mapping[Side, np.ndarray]) -> None:
-    for side, values in sums.items():
-        colour, line = OF_SIDES[side]
-        axes.plot(np.arange(1, len(values) + 1), values, line, color=colour, linewidth=1.3, label=f"{side} of the mean")
-    assert chart.limit is not None
-    axes.axhline(chart.limit, color=GREY, linestyle=":", linewidth=1.4, label="limit")
-    if chart.alarm is not None:
-        high = sums[chart.alarm.side][chart.alarm.row - 1]
-        axes.plot([chart.alarm.row], [high], "X", color=RED, markersize=8, label="alarm")
-    axes.set_ylim(0, max(chart.limit, chart.peak or 0) * 1.1)
-    axes.set_title(chart.name, fontsize=10)
-    add_grid(axes)
 
 
 NAMED = 24  # combinations of a grid whose settings stand below them

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -16,7 +15,19 @@ from vitmed.decisions.reliability import Reliability
 from vitmed.metrics.clinical_utility import NetBenefit, percentage
 from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.metrics.predictions import Predictions, positive_index
-from vitmed.report.plots.drawing import BLACK, BLUE, GREY, RED, add_grid, draw_band, numbers, plot, short
+from vitmed.report.plots.drawing import (
+    BLACK,
+    BLUE,
+    GREY,
+    RED,
+    add_grid,
+    draw_band,
+    legend_below,
+    numbers,
+    plot,
+    short,
+    small_panels,
+)
 from vitmed.report.results import Results
 
 
@@ -60,7 +71,7 @@ def decision_curve(predictions: Predictions, metrics: Results) -> Figure | None:
         assert part.prevalence is not None
         title = f"{short(found.positive, 30)}: {what.format(percentage(part.prevalence))}, band: 95 % interval"
         axes.set_title(title, fontsize=11)
-    figure.legend(*_named(figure), fontsize=9, loc="outside lower center", ncols=4)  # below, where it hides no curve
+    legend_below(figure, 4)
     return figure
 
 
@@ -69,24 +80,19 @@ def one_against_rest(predictions: Predictions, metrics: Results) -> Figure | Non
     found = metrics.one_against_rest
     if found is None:
         return None
-    columns = min(3, len(found.classes))
-    rows = -(-len(found.classes) // columns)
-    figure = Figure(figsize=(2.9 * columns, 2.6 * rows + 0.9), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes, (name, own) in zip(panels, found.classes.items(), strict=False):
+    figure, panels, lowest = small_panels(len(found.classes), 3, (2.9, 2.6), (0, 0.9))
+    for axes, (name, own) in zip(panels, found.classes.items(), strict=True):
         curve = own.decision_curve
         _net_benefit(axes, curve, curve.thresholds)
         assert curve.prevalence is not None
         axes.set_title(f"{short(name, 22)}: {percentage(curve.prevalence)}", fontsize=10)
-    for axes in panels[len(found.classes) :]:
-        axes.set_visible(False)
-    for axes in panels[max(0, len(found.classes) - columns) : len(found.classes)]:
+    for axes in lowest:
         axes.set_xlabel("threshold probability")
     figure.supylabel("net benefit (true positives per image)", fontsize=10)
     figure.suptitle(
         f"n = {counted(len(predictions), 'image')}, each class against the rest, band: 95 % interval", fontsize=11
     )
-    figure.legend(*_named(figure), fontsize=9, loc="outside lower center", ncols=4 if columns > 2 else 2)
+    legend_below(figure, 4 if len(lowest) > 2 else 2)
     return figure
 
 
@@ -106,13 +112,6 @@ def _net_benefit(axes: Axes, part: NetBenefit, thresholds: Sequence[float]) -> N
         axes.plot([low, high], [0.67 * lowest] * 2, color=BLUE, linewidth=5, solid_capstyle="butt")
     if part.useful:
         axes.plot([], [], color=BLUE, linewidth=5, label="clearly better than both")
-
-
-def _named(figure: Figure) -> tuple[list[Artist], list[str]]:
-    found = {
-        text: handle for axes in figure.axes for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    return list(found.values()), list(found)
 
 
 def reliability(predictions: Predictions, metrics: Results) -> Figure | None:

@@ -56,8 +56,12 @@ def drawn(figure: Figure, pictures: bool = False) -> Drawn:
         FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None, "Creator": None})
     png, svg = _encoded(image, dpi=(DPI, DPI)), stream.getvalue()
     ways = [(png, "image/png")]
-    if pictures:
-        ways.append((_jpeg(image), "image/jpeg"))
+    if pictures:  # at the best quality that takes no more than `LARGE` bytes, otherwise at the lowest
+        for quality in QUALITIES:
+            jpeg = _encoded(image, "JPEG", quality=quality, subsampling=0 if quality > 80 else 2)
+            if len(jpeg) <= LARGE:
+                break
+        ways.append((jpeg, "image/jpeg"))
     else:
         ways.append((_encoded(image.quantize(256, dither=Image.Dither.NONE), optimize=True), "image/png"))
         ways.append((svg, "image/svg+xml"))
@@ -92,7 +96,16 @@ def png(figure: Figure) -> bytes:
 
 def _raster(figure: Figure) -> Image.Image:
     """RGB, drawn once: `Figure.savefig` draws twice, the first time for nothing but the layout."""
-    _make_drawable(figure)
+    # What no font can draw, as in a name that is not UTF-8, is shown with backslashes.
+    for axis in (axis for axes in figure.findobj(Axes) for axis in (axes.xaxis, axes.yaxis)):
+        if isinstance(axis.get_major_locator(), FixedLocator):
+            at = axis.get_majorticklocs().tolist()
+            labels = axis.get_major_formatter().format_ticks(at)
+            if (shown := list(map(visible, labels))) != labels:
+                axis.set_ticks(at, shown)
+    for text in figure.findobj(Text):
+        if visible(text.get_text()) != text.get_text():
+            text.set_text(visible(text.get_text()))
     figure.dpi = DPI
     canvas = FigureCanvasAgg(figure)
     with _any_glyph():
@@ -100,33 +113,10 @@ def _raster(figure: Figure) -> Image.Image:
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
 
-def _make_drawable(figure: Figure) -> None:
-    """Show what no font can draw, as in a name that is not UTF-8, with backslashes in every text of a figure."""
-    for axes in figure.findobj(Axes):
-        for axis in (axes.xaxis, axes.yaxis):
-            if isinstance(axis.get_major_locator(), FixedLocator):
-                at = axis.get_majorticklocs().tolist()
-                labels = axis.get_major_formatter().format_ticks(at)
-                if (shown := list(map(visible, labels))) != labels:
-                    axis.set_ticks(at, shown)
-    for text in figure.findobj(Text):
-        if visible(text.get_text()) != text.get_text():
-            text.set_text(visible(text.get_text()))
-
-
 def _encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     stream = io.BytesIO()
     image.save(stream, format=kind, **options)
     return stream.getvalue()
-
-
-def _jpeg(image: Image.Image) -> bytes:
-    """At the best quality that takes no more than `LARGE` bytes, otherwise at the lowest."""
-    for quality in QUALITIES:
-        data = _encoded(image, "JPEG", quality=quality, subsampling=0 if quality > 80 else 2)
-        if len(data) <= LARGE:
-            break
-    return data
 
 
 @contextlib.contextmanager
@@ -175,6 +165,26 @@ def add_grid(axes: Axes, axis: Literal["both", "x", "y"] = "both") -> None:
     """Light lines behind the data."""
     axes.grid(axis=axis, color="0.9")
     axes.set_axisbelow(True)
+
+
+def small_panels(
+    count: int, beside: int, each: tuple[float, float], more: tuple[float, float], **shared: Any
+) -> tuple[Figure, list[Axes], list[Axes]]:
+    """A figure of panels of `each` size, with `more` inches around them; the panels, and the lowest of each column."""
+    columns = min(beside, count)
+    lines = -(-count // columns)
+    figure = Figure(figsize=(each[0] * columns + more[0], each[1] * lines + more[1]), layout="constrained")
+    panels = list(figure.subplots(lines, columns, squeeze=False, **shared).flat)
+    for axes in panels[count:]:
+        axes.set_axis_off()
+    return figure, panels[:count], panels[max(0, count - columns) : count]
+
+
+def legend_below(figure: Figure, columns: int) -> None:
+    """One legend of all panels below them, where it hides no curve."""
+    every = (pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True))
+    found = {text: handle for handle, text in every}
+    figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns, fontsize=9)
 
 
 def numbers(found: Iterable[float | None]) -> np.ndarray:
