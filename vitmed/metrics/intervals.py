@@ -148,7 +148,7 @@ def _design_effect(sizes: np.ndarray, hits: np.ndarray, likeness: float) -> floa
     return float((rarer * seen + (assumed - 1) * assumed) / (rarer + assumed - 1))
 
 
-def rates(tp: np.ndarray, fp: np.ndarray, fn: np.ndarray, tn: np.ndarray) -> dict[str, np.ndarray]:
+def rates_of(tp: np.ndarray, fp: np.ndarray, fn: np.ndarray, tn: np.ndarray) -> dict[str, np.ndarray]:
     """Sensitivity, specificity, PPV, NPV and F1, (...) each, from hits, false calls, misses and right absences."""
     return {
         "sensitivity": ratio(tp, tp + fn),

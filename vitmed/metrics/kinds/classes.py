@@ -46,7 +46,7 @@ from vitmed.metrics.intervals import (
     logit_interval,
     mean_interval,
     quantile,
-    rates,
+    rates_of,
     ratio,
     share,
     spread,
@@ -146,7 +146,7 @@ class PreparedPredictions(Prepared):
         tp[:, self.cells[right] % k] = cells[:, right]
         total = cells.sum(axis=1)  # (R,)
         others = total[:, None] - support
-        per_class = rates(tp, called - tp, support - tp, others - called + tp)
+        per_class = rates_of(tp, called - tp, support - tp, others - called + tp)
         for name in ("ppv", "npv", "f1"):  # without images of the class, or of others, they do not depend on the model
             per_class[name] = np.where((support > 0) & (others > 0), per_class[name], np.nan)
         # A class without a value makes plain means undefined: the mean over the others is another quantity. That is a

@@ -27,7 +27,7 @@ from vitmed.metrics.estimates import (
     of_share,
     sample_size,
 )
-from vitmed.metrics.intervals import NONE, Share, mean_interval, quantile, rates, ratio, share
+from vitmed.metrics.intervals import NONE, Share, mean_interval, quantile, rates_of, ratio, share
 from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
 from vitmed.metrics.kinds.prepared import Gap, Prepared
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS, Metric
@@ -220,13 +220,8 @@ def fewer_holders(predictions: Predictions) -> np.ndarray:
     """(F,) how many patients (or images, where patients are unknown) have a finding, or have an image without it: the
     fewer of the two. Below `FEWEST`, little can be said of the finding."""
     labels, units = known_labels(predictions), predictions.units
-    shape = int(units.max(initial=-1)) + 1, labels.shape[1]
-    held = []
-    for value in (1, 0):
-        rows, columns = np.nonzero(labels == value)
-        counts = np.bincount(units[rows] * shape[1] + columns, minlength=shape[0] * shape[1])
-        held.append((counts.reshape(shape) > 0).sum(axis=0))
-    return np.minimum(*held)
+    held = [[np.count_nonzero(np.bincount(units[of == value])) for value in (1, 0)] for of in labels.T]
+    return np.array(held).reshape(-1, 2).min(axis=1)
 
 
 def in_means(predictions: Predictions) -> np.ndarray:
@@ -316,12 +311,12 @@ class PreparedFindings(Prepared):
     def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
         counts, (right, images, clear, empty, log_loss, brier) = sums[..., :-6], np.moveaxis(sums[..., -6:], -1, 0)
         tp, fp, fn, tn = np.moveaxis(counts.reshape(*sums.shape[:-1], 4, -1), -2, 0)  # (..., F) each
-        each, means = rates(tp, fp, fn, tn), [name for name in MEANS if name not in AREAS]
+        each, means = rates_of(tp, fp, fn, tn), [name for name in MEANS if name not in AREAS]
         each["balanced_accuracy"] = (each["sensitivity"] + each["specificity"]) / 2
         parts = (each[name.removesuffix("_macro")][..., self.in_means] for name in means)
         macro = {name: ratio(part.sum(axis=-1), self.in_means.sum()) for name, part in zip(means, parts, strict=True)}
         tp, fp, fn, tn = (count.sum(axis=-1) for count in (tp, fp, fn, tn))
-        known, micro = tp + fp + fn + tn, rates(tp, fp, fn, tn)
+        known, micro = tp + fp + fn + tn, rates_of(tp, fp, fn, tn)
         both = np.where((tp + fn > 0) & (fp + tn > 0), 1.0, np.nan)  # else PPV and F1 do not depend on the model
         return macro | {
             "sensitivity_micro": micro["sensitivity"],
