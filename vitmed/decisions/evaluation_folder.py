@@ -269,8 +269,7 @@ def folds_of_classes(
         numbers = {name: result.overall[name] for name in names}
         if result.positive_class is not None:
             numbers |= {name: result.per_class[result.positive_class][name] for name in OF_POSITIVE}
-        calibration = Calibration.none(k, "no calibration is known for these predictions")
-        decided: dict[str, Any] = {"calibration": calibration, "point": "default", "threshold": None, "why": ""}
+        decided: dict[str, Any] = {"calibration": Calibration.none(k, "no calibration is known for these predictions")}
         if policy is not None:
             assert isinstance(policy, ClassPolicy)
             operating = policy.operating
@@ -302,14 +301,8 @@ def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateC
     if not by_fold(folds) or report is None:
         return report
     reached = reached_by(predictions, predictions.predicted, folds.costs, config)
-    head: dict[str, Any] = {
-        "title": TITLES[asked],
-        "promised": None,
-        "threshold": None,
-        "asked": folds.target,
-        "why": "",
-    }
-    points = {**report.points, asked: OperatingPoint(**head, reached=reached)}
+    own = OperatingPoint(title=TITLES[asked], threshold=None, asked=folds.target, why="", reached=reached)
+    points = report.points | {asked: own}
     return report.model_copy(update={"chosen": asked, "by_fold": [f.threshold for f in folds.each], "points": points})
 
 

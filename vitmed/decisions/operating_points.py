@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from pydantic import ConfigDict
@@ -235,10 +234,8 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
         points[key] = PolicyPoint(threshold=threshold, asked=target_of(config, key), why=why, promised=promised)
     chosen, notes = asked, [] if asked == "default" else _weak(truth, units, config)
     if why := points[asked].why:
-        chosen = "default"
-        notes = [
-            f"The operating point that you asked for cannot be chosen: {why}. The likeliest class decides instead."
-        ]
+        cannot = f"The operating point that you asked for cannot be chosen: {why}. The likeliest class decides instead."
+        chosen, notes = "default", [cannot]
     return PolicyPoints(
         positive=classes[positive],
         chosen=chosen,
@@ -356,7 +353,7 @@ def report_points(
         ways[operating.chosen] = predictions.predicted
         if len(ways) == 1:
             return None
-        decisions = {key: (dict[str, Any](threshold=None, asked=None, why=""), ways[key]) for key in ways}
+        decisions = {key: (dict(LIKELIEST), ways[key]) for key in ways}
     else:
         scores = predictions.probabilities[:, positive]
         decisions = {
