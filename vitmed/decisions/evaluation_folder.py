@@ -269,7 +269,8 @@ def folds_of_classes(
         numbers = {name: result.overall[name] for name in names}
         if result.positive_class is not None:
             numbers |= {name: result.per_class[result.positive_class][name] for name in OF_POSITIVE}
-        decided: dict[str, Any] = {"calibration": Calibration.none(k, "no calibration is known for these predictions")}
+        calibration = Calibration.none(k, "no calibration is known for these predictions")
+        decided: dict[str, Any] = {"calibration": calibration, "point": "default", "threshold": None, "why": ""}
         if policy is not None:
             assert isinstance(policy, ClassPolicy)
             operating = policy.operating
@@ -301,8 +302,14 @@ def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateC
     if not by_fold(folds) or report is None:
         return report
     reached = reached_by(predictions, predictions.predicted, folds.costs, config)
-    own = OperatingPoint(title=TITLES[asked], threshold=None, asked=folds.target, why="", reached=reached)
-    points = report.points | {asked: own}
+    head: dict[str, Any] = {
+        "title": TITLES[asked],
+        "promised": None,
+        "threshold": None,
+        "asked": folds.target,
+        "why": "",
+    }
+    points = {**report.points, asked: OperatingPoint(**head, reached=reached)}
     return report.model_copy(update={"chosen": asked, "by_fold": [f.threshold for f in folds.each], "points": points})
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from pydantic import ConfigDict
@@ -353,7 +354,7 @@ def report_points(
         ways[operating.chosen] = predictions.predicted
         if len(ways) == 1:
             return None
-        decisions = {key: (dict(LIKELIEST), ways[key]) for key in ways}
+        decisions = {key: (dict[str, Any](threshold=None, asked=None, why=""), ways[key]) for key in ways}
     else:
         scores = predictions.probabilities[:, positive]
         decisions = {
