@@ -157,10 +157,8 @@ def read_targets(table: Table, label: int | None, others: Sequence[int], asked: 
         UsageError: a finding that is no column.
     """
     kind = asked.kind if asked.kind != "auto" else _recognise(table, label, others)
-    if kind == "findings":
-        return read_findings(table, label, others, asked)
-    if kind == "number":
-        return read_number(table, label, others, asked)
+    if read := {"findings": read_findings, "number": read_number}.get(kind):
+        return read(table, label, others, asked)
     label = table.required(label, "label", LABEL_NAMES)
     cells = table.cells(label, "label")
     if kind == "grades":

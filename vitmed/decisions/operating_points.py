@@ -235,10 +235,8 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
         points[key] = PolicyPoint(threshold=threshold, asked=target_of(config, key), why=why, promised=promised)
     chosen, notes = asked, [] if asked == "default" else _weak(truth, units, config)
     if why := points[asked].why:
-        chosen = "default"
-        notes = [
-            f"The operating point that you asked for cannot be chosen: {why}. The likeliest class decides instead."
-        ]
+        cannot = f"The operating point that you asked for cannot be chosen: {why}. The likeliest class decides instead."
+        chosen, notes = "default", [cannot]
     return PolicyPoints(
         positive=classes[positive],
         chosen=chosen,

@@ -78,7 +78,23 @@ class DecisionPolicy(Stored):
         return self.apply(predictions)
 
     def apply(self, predictions: Any) -> Any:
-        """Calibrate and decide. Applying the policy twice changes nothing."""
+        """Calibrate and decide, and add the columns `set`, if there are prediction sets, and `answer`: "yes", or "no: "
+        and why, such as an OOD score above 1. Applying the policy twice changes nothing."""
+        decided, unsure = self._decided(predictions)
+        columns, answers, rows = decided.columns, list[str](), range(len(decided))
+        blank = [BLANK in cell for cell in columns.get(ANSWER, [""] * len(rows))]
+        for empty, strange, others in zip(blank, unlike_training(decided), unsure, strict=True):
+            why = [BLANK] * empty + [UNLIKE] * bool(strange) + list(others)
+            answers.append(NO + ", ".join(why) if why else YES)
+        first = {name: columns[name] for name in (OOD_SCORE,) if name in columns}
+        if decided.members is not None:
+            first[SET] = tuple(BETWEEN.join(decided.set_of(row)) for row in rows)
+        rest = {name: columns[name] for name in columns if name not in (OOD_SCORE, SET, ANSWER)}
+        return replace(decided, columns={**first, ANSWER: tuple(answers), **rest})
+
+    def _decided(self, predictions: Any) -> tuple[Any, Sequence[Sequence[str]]]:
+        """The predictions, calibrated and decided, and why each image is not answered, beside being blank or unlike the
+        training images."""
         raise NotImplementedError
 
     def borders(self, predictions: Any) -> np.ndarray:
@@ -106,21 +122,6 @@ class DecisionPolicy(Stored):
     def check_classes(self, classes: Sequence[str]) -> None:
         """Raises ValueError if the policy does not fit the classes, findings, grades or number."""
         raise NotImplementedError
-
-
-def with_columns(
-    predictions: Predictions, ours: Mapping[str, tuple[str, ...]], reasons: Sequence[Sequence[str]]
-) -> Any:
-    """The predictions with `ours` and the column `answer` ("yes", or "no: " and why) in front, in place of those of an
-    earlier policy. `reasons`: why each image is not answered, beside being blank or unlike the training images."""
-    columns, answers = predictions.columns, list[str]()
-    blank = [BLANK in cell for cell in columns.get(ANSWER, [""] * len(predictions))]
-    for empty, strange, others in zip(blank, unlike_training(predictions), reasons, strict=True):
-        why = [BLANK] * empty + [UNLIKE] * bool(strange) + list(others)
-        answers.append(NO + ", ".join(why) if why else YES)
-    first = {name: columns[name] for name in (OOD_SCORE,) if name in columns}
-    rest = {name: columns[name] for name in columns if name not in (OOD_SCORE, SET, ANSWER)}
-    return replace(predictions, columns={**first, **ours, ANSWER: tuple(answers), **rest})
 
 
 def log_odds(limit: float | Sequence[float]) -> np.ndarray:
@@ -155,20 +156,17 @@ class ClassPolicy(DecisionPolicy):
     def calibrate(self, predictions: Predictions) -> Predictions:
         return self.calibration.calibrate(predictions)
 
-    def apply(self, predictions: Predictions) -> Predictions:
-        """Calibrate the probabilities, decide, and add the columns `set` and `answer`."""
-        decided = replace(apply_point(self.calibrate(predictions), self.operating), members=None)
-        ours, sizes = dict[str, tuple[str, ...]](), np.ones(len(decided), int)
-        if self.prediction_sets is not None:
-            inside = prediction_sets(decided, self.prediction_sets)
-            decided, sizes = replace(decided, members=inside), inside.sum(axis=1)
-            ours[SET] = tuple(BETWEEN.join(decided.set_of(row)) for row in range(len(decided)))
+    def _decided(self, predictions: Predictions) -> tuple[Predictions, list[list[str]]]:
+        decided = apply_point(self.calibrate(predictions), self.operating)
+        inside = None if self.prediction_sets is None else prediction_sets(decided, self.prediction_sets)
+        decided = replace(decided, members=inside)
+        sizes = np.ones(len(decided), int) if inside is None else inside.sum(axis=1)
         reasons = [[f"{size} {SEVERAL}"] * bool(size > 1) for size in sizes]
         if self.abstention is not None:  # without `least`, no certainty is enough for the limit of the risk
             least = np.inf if self.abstention.least is None else self.abstention.least
             for row in np.flatnonzero(certainty(decided) < least):
                 reasons[row].append(UNSURE)
-        return with_columns(decided, ours, reasons)
+        return decided, reasons
 
     def _borders(self, predictions: Predictions) -> list[np.ndarray]:
         decided = apply_point(self.calibrate(predictions), self.operating)
@@ -246,11 +244,11 @@ class FindingPolicy(DecisionPolicy):
         policies = {name: choose_policy(validation.of(name), usual if name in few else config) for name in names}
         return {"findings": policies, "few": few, "unit": "images" if validation.groups is None else "patients"}
 
-    def apply(self, predictions: FindingPredictions) -> FindingPredictions:
-        """As of classes. The set of an image names the findings that cannot be excluded at the chosen coverage. It is
-        not answered if it is unlike those of training, or a finding is too unsure for the chosen risk."""
-        raw = replace(predictions, labels=None)
-        views = [self.findings[name].apply(raw.of(name)) for name in predictions.classes]
+    def _decided(self, predictions: FindingPredictions) -> tuple[FindingPredictions, list[list[str]]]:
+        """The set of an image names the findings that cannot be excluded at the chosen coverage. It is not answered if
+        a finding is too unsure for the chosen risk."""
+        raw, names = replace(predictions, labels=None), predictions.classes
+        views, why = zip(*(self.findings[name]._decided(raw.of(name)) for name in names), strict=True)
         possible = [view.predicted == 1 if view.members is None else view.members[:, 1] for view in views]
         decided = replace(
             predictions.undecided(),
@@ -258,9 +256,8 @@ class FindingPolicy(DecisionPolicy):
             thresholds=tuple(view.threshold for view in views),
             members=np.stack(possible, axis=1),
         )
-        rows = range(len(decided))
-        unsure = [[f"{v.classes[1]} is {UNSURE}" for v in views if UNSURE in v.columns[ANSWER][row]] for row in rows]
-        return with_columns(decided, {SET: tuple(BETWEEN.join(decided.set_of(row)) for row in rows)}, unsure)
+        each = (zip(names, reasons, strict=True) for reasons in zip(*why, strict=True))
+        return decided, [[f"{name} is {UNSURE}" for name, reasons in image if UNSURE in reasons] for image in each]
 
     def _borders(self, predictions: FindingPredictions) -> list[np.ndarray]:
         raw = replace(predictions, labels=None)
@@ -299,9 +296,8 @@ class NumberPolicy(DecisionPolicy):
     def chosen(cls, validation: NumberPredictions, config: EvaluateConfig) -> dict[str, Any]:
         return {"intervals": fit_intervals(validation, config.coverage)}
 
-    def apply(self, predictions: NumberPredictions) -> NumberPredictions:
-        """Add the intervals, and the column `answer`: an image unlike those of training is not answered."""
-        return with_columns(with_intervals(predictions, self.intervals), {}, [()] * len(predictions))
+    def _decided(self, predictions: NumberPredictions) -> tuple[NumberPredictions, Sequence[Sequence[str]]]:
+        return with_intervals(predictions, self.intervals), [()] * len(predictions)
 
     @property
     def summary(self) -> str:

@@ -170,7 +170,7 @@ def _scores(predictions: Predictions, boot: Bootstrap) -> dict[str, Estimate]:
         share = np.bincount(labels, minlength=classes) / max(size, 1)
         skill = 1 - squares.mean() / (1 - (share**2).sum()) if (share > 0).sum() > 1 else float("nan")
         scores["brier_skill"] = boot.estimate(float(skill), np.empty(0))
-    if size and _too_few(labels == np.bincount(labels).argmax(), boot.units):
+    if size and boot.units.fewer(labels == np.bincount(labels).argmax()) < FEWEST:
         scores["brier_skill"] = _without_ends(scores["brier_skill"])
     return scores
 
@@ -252,11 +252,6 @@ def _errors(binned: dict[str, list[_Binned]], boot: Bootstrap) -> dict[str, Any]
     return numbers
 
 
-def _too_few(events: np.ndarray, units: Units) -> bool:
-    """Whether fewer than `FEWEST` patients, or images, have the event (S,) bool, or have none."""
-    return min(len(np.unique(units.index[kind])) for kind in (events, ~events)) < FEWEST
-
-
 def _without_ends(estimate: Estimate) -> Estimate:
     return estimate.model_copy(update={"low": None, "high": None})
 
@@ -282,7 +277,7 @@ def _against_the_rest(
         o_e = ratios[j] if 0 < of_class.sum() < len(of_class) else boot.estimate(float("nan"), np.empty(0))
         intercept, slope, reason = _line(odds[:, j], of_class, boot)
         numbers = {"o_e": o_e, "intercept": intercept, "slope": slope}
-        if _too_few(of_class, boot.units):
+        if boot.units.fewer(of_class) < FEWEST:
             numbers = {key: _without_ends(number) for key, number in numbers.items()}
         per_class[name] = ClassReliability(**numbers)
         why |= {name: reason} if reason else {}

@@ -63,19 +63,19 @@ def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> N
     """
     new = models[0].predictions
     kind = TARGETS[models[0].kind]
+    of_class = set[str]() if new.kind == "number" else set(ClassNumbers.model_fields) - {"n"}
     for criterion in criteria.criteria:
-        of_class = set(ClassNumbers.model_fields) - {"n"}
-        known = [*kind.metrics, *(of_class if new.kind != "number" else ())]
+        known = [*kind.metrics, *of_class]
         if criterion.metric not in known:
             raise unknown_key("metric", criterion.metric, known, " in the criteria")
-        if criterion.of is not None and (new.kind == "number" or criterion.of not in new.classes):
+        if criterion.of is not None and (not of_class or criterion.of not in new.classes):
             raise unknown_key("class", criterion.of, new.classes, f" in the criterion of {criterion.metric}")
         if criterion.of is not None and criterion.metric not in of_class:
             raise UsageError(f"{criterion.metric} is not a number of one class", f"take out of: {criterion.of}")
         if class_of(criterion, new) is None and criterion.metric not in kind.metrics:
             raise UsageError(f"the criterion of {criterion.metric} names no class", f"of: {new.classes[0]}")
         share = criterion.metric in of_class or kind.metrics[criterion.metric].higher_is_better
-        if share and new.kind != "number" and criterion.limit > 1:
+        if share and of_class and criterion.limit > 1:
             limit = f"the limit is {criterion.limit:g}"
             raise UsageError(
                 f"{criterion.metric} is at most 1, and {limit}: the criterion can show nothing",

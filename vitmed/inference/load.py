@@ -184,11 +184,9 @@ def predictions_json(predictions: Predictions, top_k: int) -> dict[str, Any]:
         images[-1] |= {name: cells[row] for name, cells in predictions.columns.items()}
         if answer.ood_score is not None:
             images[-1][OOD_SCORE] = answer.ood_score
-    decided: dict[str, Any] = {"threshold": predictions.threshold} if predictions.kind == "classes" else {}
-    if predictions.kind == "findings":
-        decided["thresholds"] = list(predictions.thresholds)
+    deciding = {name: getattr(predictions, name) for name in predictions.DECIDING if name != "costs"}
     errors = [{"path": path, "error": problem} for path, problem in predictions.errors]
-    return {"classes": list(predictions.classes), **decided, "images": images, "errors": errors, "notice": NOTICE}
+    return {"classes": list(predictions.classes), **deciding, "images": images, "errors": errors, "notice": NOTICE}
 
 
 def png_address(pixels: np.ndarray, side: int) -> str:

@@ -178,7 +178,7 @@ def _curve(predictions: Predictions, c: int, asked_for: float | None) -> Decisio
         if asked_for is not None:
             net = _net_benefit(acted, truth, weight, asked_for, units)
             there.append((net, net[1] > asked_for - (1 - asked_for) * weight))
-    enough = all(len(np.unique(units.index[kind])) >= FEW_GROUPS for kind in (truth, ~truth))
+    enough = units.fewer(truth) >= FEW_GROUPS
     prevalence, intended = float(truth.mean()), None
     where = f"Among these images ({percentage(prevalence)} {predictions.classes[c]})"
     if asked_for is not None:

@@ -48,6 +48,10 @@ class Units:
         """(G,) sums of the values (S,) over each unit."""
         return np.bincount(self.index, values, minlength=self.count)
 
+    def fewer(self, images: np.ndarray) -> int:
+        """How many units have any of the images, (S,) bool, or any of the others: the fewer of the two."""
+        return min(len(np.unique(self.index[part])) for part in (images, ~images))
+
     def without(self, values: np.ndarray) -> np.ndarray:
         """(G, F) sums of the values (S, F) over all units but one, each unit in turn."""
         return values.sum(axis=0) - np.stack([self.sums(column) for column in values.T], axis=1)
@@ -142,6 +146,17 @@ def _design_effect(sizes: np.ndarray, hits: np.ndarray, likeness: float) -> floa
     variance = ((hits - value * sizes) ** 2 / (1 - sizes / n)).sum() / n**2
     seen = variance / (value * (1 - value) / n)
     return float((rarer * seen + (assumed - 1) * assumed) / (rarer + assumed - 1))
+
+
+def rates_of(tp: np.ndarray, fp: np.ndarray, fn: np.ndarray, tn: np.ndarray) -> dict[str, np.ndarray]:
+    """Sensitivity, specificity, PPV, NPV and F1, (...) each, from hits, false calls, misses and right absences."""
+    return {
+        "sensitivity": ratio(tp, tp + fn),
+        "specificity": ratio(tn, tn + fp),
+        "ppv": ratio(tp, tp + fp),
+        "npv": ratio(tn, tn + fn),
+        "f1": ratio(2 * tp, 2 * tp + fp + fn),
+    }
 
 
 def class_masks(truth: np.ndarray, called: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -58,7 +58,7 @@ def reached_at(
     values, drawn = _drawn(scores, truth, np.array(levels), units, resamples)
     _, fp = threshold_counts(scores, truth)
     cuts = np.append(np.inf, np.unique(scores)[::-1])  # (T + 1,) above each, as the counts
-    enough = min(len(np.unique(units.index[kind])) for kind in (truth, ~truth)) >= FEWEST
+    enough = units.fewer(truth) >= FEWEST
     rates = []
     for level, value, column in zip(levels, values.tolist(), drawn.T, strict=True):
         # the loosest of the thresholds at which enough of the others are kept

@@ -161,17 +161,9 @@ def evaluated_images(
 ) -> EvaluatedImages:
     """Which images a report is about: of which split or how many folds, how many, by class, and what of them the model
     had seen."""
-    patients = None
-    if predictions.groups is not None:
-        patients = predictions.units.tolist()
-    labels: list[Sequence[int]] = []
-    if predictions.kind == "findings":
-        labels = [_present(row) for row in known_labels(predictions).tolist()]
-    elif predictions.kind == "classes":
-        labels = [[label] for label in known_labels(predictions).tolist()]
-    else:
-        labels = [[0]] * len(predictions)
-    counts = _counts(labels, patients, predictions.classes)
+    patients = None if predictions.groups is None else predictions.units.tolist()
+    of = {"findings": _present, "classes": lambda label: [label], "number": lambda _: [0]}[predictions.kind]
+    counts = _counts([of(label) for label in known_labels(predictions).tolist()], patients, predictions.classes)
     return EvaluatedImages(split=split, seen=seen or Seen(), folds=folds, **counts)
 
 

@@ -255,8 +255,7 @@ def compare_models(
     """
     notes, first = list(notes), models[0].predictions
     units = int(first.units.max()) + 1
-    graded: Kind = next((model.kind for model in models if model.kind == "grades"), first.kind)
-    of = graded if labels is None else labels
+    of: Kind = labels or ("grades" if any(model.kind == "grades" for model in models) else first.kind)
     kind = TARGETS[of]
     numbers = {model.name: kind.evaluate(model.predictions, resamples).overall for model in models}
     pairs = _compare_pairs(models, kind, resamples)

@@ -46,6 +46,7 @@ from vitmed.metrics.intervals import (
     logit_interval,
     mean_interval,
     quantile,
+    rates_of,
     ratio,
     share,
     spread,
@@ -144,16 +145,10 @@ class PreparedPredictions(Prepared):
         tp, right = np.zeros((r, k)), self.cells // k == self.cells % k
         tp[:, self.cells[right] % k] = cells[:, right]
         total = cells.sum(axis=1)  # (R,)
-        others, elsewhere = total[:, None] - support, total[:, None] - called
-        tn = others - called + tp
-        both = (support > 0) & (others > 0)  # else PPV, NPV and F1 do not depend on the model
-        per_class = {
-            "sensitivity": ratio(tp, support),
-            "specificity": ratio(tn, others),
-            "ppv": np.where(both, ratio(tp, called), np.nan),
-            "npv": np.where(both, ratio(tn, elsewhere), np.nan),
-            "f1": np.where(both, ratio(2 * tp, support + called), np.nan),
-        }
+        others = total[:, None] - support
+        per_class = rates_of(tp, called - tp, support - tp, others - called + tp)
+        for name in ("ppv", "npv", "f1"):  # without images of the class, or of others, they do not depend on the model
+            per_class[name] = np.where((support > 0) & (others > 0), per_class[name], np.nan)
         # A class without a value makes plain means undefined: the mean over the others is another quantity. That is a
         # class without images, also in a resample, and one that is never predicted, which would reward ignoring it.
         share = ratio(support, total[:, None])
@@ -180,7 +175,7 @@ class PreparedPredictions(Prepared):
     @cached_property
     def holders(self) -> list[int]:
         """How many units have an image of each class."""
-        return [self._held(self.labels == c) for c in self.classes]
+        return [len(np.unique(self.units.index[self.labels == c])) for c in self.classes]
 
     @cached_property
     def class_shares(self) -> list[dict[str, Share]]:
@@ -232,7 +227,7 @@ class PreparedPredictions(Prepared):
     def _precision_interval(self, c: int) -> tuple[float, float]:
         """The interval of an average precision, on the logit scale; a perfect one varies no more than a proportion."""
         precision, truth = self.areas[c][1], self.labels == c
-        if min(self.holders[c], self._held(~truth)) < FEWEST:
+        if self.units.fewer(truth) < FEWEST:
             return NONE
         variance, degrees = influence_spread(self.units.leveraged(precision.influence, truth * 1), self.units)
         if 0 < precision.value < 1 and variance > 0:
@@ -343,12 +338,7 @@ class PreparedPredictions(Prepared):
     @property
     def too_few(self) -> bool:
         """Whether fewer than `FEWEST` images, or patients, have the most common class, or any other."""
-        common = self.labels == self.support.argmax()
-        return min(self._held(common), self._held(~common)) < FEWEST
-
-    def _held(self, images: np.ndarray) -> int:
-        """How many units have one of the images, (S,) bool."""
-        return len(np.unique(self.units.index[images]))
+        return self.units.fewer(self.labels == self.support.argmax()) < FEWEST
 
     @cached_property
     def degrees(self) -> float:

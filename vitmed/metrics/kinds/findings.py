@@ -27,7 +27,7 @@ from vitmed.metrics.estimates import (
     of_share,
     sample_size,
 )
-from vitmed.metrics.intervals import NONE, Share, mean_interval, quantile, ratio, share
+from vitmed.metrics.intervals import NONE, Share, mean_interval, quantile, rates_of, ratio, share
 from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
 from vitmed.metrics.kinds.prepared import Gap, Prepared
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS, Metric
@@ -220,13 +220,8 @@ def fewer_holders(predictions: Predictions) -> np.ndarray:
     """(F,) how many patients (or images, where patients are unknown) have a finding, or have an image without it: the
     fewer of the two. Below `FEWEST`, little can be said of the finding."""
     labels, units = known_labels(predictions), predictions.units
-    shape = int(units.max(initial=-1)) + 1, labels.shape[1]
-    held = []
-    for value in (1, 0):
-        rows, columns = np.nonzero(labels == value)
-        counts = np.bincount(units[rows] * shape[1] + columns, minlength=shape[0] * shape[1])
-        held.append((counts.reshape(shape) > 0).sum(axis=0))
-    return np.minimum(*held)
+    held = [[np.count_nonzero(np.bincount(units[of == value])) for value in (1, 0)] for of in labels.T]
+    return np.array(held).reshape(-1, 2).min(axis=1)
 
 
 def in_means(predictions: Predictions) -> np.ndarray:
@@ -316,25 +311,17 @@ class PreparedFindings(Prepared):
     def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
         counts, (right, images, clear, empty, log_loss, brier) = sums[..., :-6], np.moveaxis(sums[..., -6:], -1, 0)
         tp, fp, fn, tn = np.moveaxis(counts.reshape(*sums.shape[:-1], 4, -1), -2, 0)  # (..., F) each
-        sensitivity, specificity = ratio(tp, tp + fn), ratio(tn, tn + fp)
-        each = {
-            "balanced_accuracy": (sensitivity + specificity) / 2,
-            "sensitivity_macro": sensitivity,
-            "specificity_macro": specificity,
-            "ppv_macro": ratio(tp, tp + fp),
-            "npv_macro": ratio(tn, tn + fn),
-            "f1_macro": ratio(2 * tp, 2 * tp + fp + fn),
-        }
-        macro = {
-            name: ratio(values[..., self.in_means].sum(axis=-1), self.in_means.sum()) for name, values in each.items()
-        }
+        each, means = rates_of(tp, fp, fn, tn), [name for name in MEANS if name not in AREAS]
+        each["balanced_accuracy"] = (each["sensitivity"] + each["specificity"]) / 2
+        parts = (each[name.removesuffix("_macro")][..., self.in_means] for name in means)
+        macro = {name: ratio(part.sum(axis=-1), self.in_means.sum()) for name, part in zip(means, parts, strict=True)}
         tp, fp, fn, tn = (count.sum(axis=-1) for count in (tp, fp, fn, tn))
-        known = tp + fp + fn + tn
+        known, micro = tp + fp + fn + tn, rates_of(tp, fp, fn, tn)
         both = np.where((tp + fn > 0) & (fp + tn > 0), 1.0, np.nan)  # else PPV and F1 do not depend on the model
         return macro | {
-            "sensitivity_micro": ratio(tp, tp + fn),
-            "ppv_micro": both * ratio(tp, tp + fp),
-            "f1_micro": both * ratio(2 * tp, 2 * tp + fp + fn),
+            "sensitivity_micro": micro["sensitivity"],
+            "ppv_micro": both * micro["ppv"],
+            "f1_micro": both * micro["f1"],
             "hamming_loss": ratio(fp + fn, known),
             "log_loss": ratio(log_loss, known),
             "brier": ratio(brier, known),
@@ -343,18 +330,11 @@ class PreparedFindings(Prepared):
         }
 
     def apart(self) -> dict[str, float]:
-        chances, present = self.predictions.probabilities, self.labels == 1
-
-        def areas(labels: np.ndarray | tuple[np.ndarray, int]) -> list[float]:
-            scores = chances[labels]
-            drawn = weighted_areas(scores, present[labels], np.ones((1, len(scores))))
-            return [float(area[0]) for area in drawn]
-
-        each, together = [areas((rows, f)) for f, rows in enumerate(self.known.T)], areas(self.known)
-        numbers = {f"{name}_micro": area for name, area in zip(AREAS, together, strict=True)}
-        for name, of_findings in zip(AREAS, np.array(each).reshape(-1, 2).T, strict=True):
-            numbers[name] = float(of_findings[self.in_means].mean()) if self.in_means.any() else float("nan")
-        return numbers
+        areas, known = self.drawn_apart(np.ones((1, len(self.labels)))), self.known
+        once = np.ones((1, int(known.sum())))
+        together = weighted_areas(self.predictions.probabilities[known], self.labels[known] == 1, once)
+        areas |= {f"{name}_micro": area for name, area in zip(AREAS, together, strict=True)}
+        return {name: float(area[0]) for name, area in areas.items()}
 
     def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
         """Areas of the findings of the means, as "auroc of <finding>"; their means over those that a resample has."""

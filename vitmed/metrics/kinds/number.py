@@ -56,6 +56,7 @@ class NumberPredictions(Predictions):
     kind: ClassVar[Kind] = "number"
     UNLABELLED: ClassVar[str] = "give the true number of every image"
     LABEL_COLUMN: ClassVar[tuple[str, str]] = "label", UNLABELLED
+    DECIDING: ClassVar[dict[str, Any]] = {}
 
     def like(self, other: Self) -> Self:
         """The same numbers and scales in the unit, standardised as those of another."""

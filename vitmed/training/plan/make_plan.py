@@ -177,7 +177,7 @@ def standardised(splits: Splits) -> Splits:
 
 def plan_inputs(config: Config, splits: Splits, weights: Weights | None, device: torch.device) -> PlanInputs:
     """What the rules depend on."""
-    counts = splits.counts("train") if splits.target.kind in ("classes", "grades") else [1]
+    counts = [1] if splits.bins else splits.counts("train")
     return PlanInputs(
         weights=SCRATCH if weights is None else weights.kind,
         images=len(splits.samples["train"]),
