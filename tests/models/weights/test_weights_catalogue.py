@@ -18,11 +18,13 @@ from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import default_cfgs as vit_cfgs
 from torch import nn
 
+from vitmed.core.dataset_cards import cards, find_card
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.load_config import load_config, store_paths
 from vitmed.core.sections import ModelConfig
 from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import (
+    COPIES,
     DISTILLED,
     MASKED,
     PAIRED,
@@ -115,15 +117,27 @@ def test_every_entry_is_well_formed(name: str) -> None:
     assert entry.sha256 is None or re.fullmatch(r"[0-9a-f]{8}|[0-9a-f]{64}", entry.sha256)
     assert (f"-{entry.sha256}." in entry.file) == (entry.sha256 is not None and len(entry.sha256) == 8)
     assert ("sha256 is published" in entry.note) == (entry.sha256 is None and not entry.hub)
-    assert 1 < entry.size / (4 * parameters(name)) < (4 if name in WITH_MORE else 1.9) and Path(entry.file).suffix in (
-        ".npz", ".pth", ".bin", ".safetensors")  # fmt: skip
+    assert entry.size is None or 1 < entry.size / (4 * parameters(name)) < (4 if name in WITH_MORE else 1.9)
+    assert Path(entry.file).suffix in (".npz", ".pth", ".pt", ".bin", ".safetensors")
     if entry.hub:
         assert entry.url == f"https://huggingface.co/{entry.hub}/resolve/main/{entry.file}"
     assert entry.hub or not entry.gated
 
 
+def test_weights_know_the_sets_that_they_were_made_with() -> None:
+    seen = {name: {card for card in cards() if entry.has_seen(card)} for name, entry in public_weights().items()}
+    assert {name: found for name, found in seen.items() if found} == {
+        "medsiglip": {"pad_ufes_20", "pcam"}, "rad_dino": {"nih_chestxray14"},
+    }  # fmt: skip
+    assert public_weights()["rad_dino"].has_seen("chestmnist_224") and not public_weights()["rad_dino"].has_seen(None)
+    assert set(COPIES.values()) <= {*cards(), "CAMELYON16"}
+    assert all(find_card(f"{name}_224").name == "medmnist_plus" for name in COPIES if name != "pcam")
+
+
 def test_licences_that_forbid_commercial_use() -> None:
     forbidden = {name for name, entry in public_weights().items() if entry.non_commercial}
+    assert {name for name, entry in public_weights().items() if entry.commercial is None} == {
+        "torchvision_vit_b_16", "torchvision_vit_b_32", "torchvision_vit_l_16"}  # fmt: skip
     assert forbidden == {"mae_vit_base", "mae_vit_large", "phikon", "uni", "phikon_v2", "uni2_h", "virchow2",
                          "h_optimus_1", "h0_mini", "conch", "retfound_cfp"}  # fmt: skip
 

@@ -38,6 +38,7 @@ from vitmed.models.weights.catalogue import (
     fetch,
     means_file,
     normalisation,
+    public_weights,
     terms_of,
 )
 from vitmed.models.weights.files import (
@@ -99,6 +100,7 @@ class Weights:
         interpolation: "bilinear", "bicubic", ...: how images were resized; None if unknown.
         licence: SPDX identifier, or the publisher's name for it; None if unknown. `terms_of` knows what it demands.
         seen: sha256 of the images that the weights were made with, if the file states them.
+        entry: of the catalogue, from which they come, perhaps through a checkpoint of vitmed; None if from none.
         assumed: whether nothing states the normalisation: neither a file beside it, nor its name, nor its layout.
     """
 
@@ -115,6 +117,7 @@ class Weights:
     licence: str | None = None
     seen: tuple[str, ...] = ()
     assumed: bool = False
+    entry: Entry | None = None
 
 
 def open_weights(value: str, offline: bool = False) -> Weights:
@@ -183,8 +186,8 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     name = f"{path.absolute().parent.name}/{path.name}".lower()
     named = next((how for word, how in NAMED.items() if word in name), None) if not about.get("mean") else None
     usual = kind != SUPERVISED or layout in ("torchvision", "Google npz")
-    assumed = not (usual or named or about.get("mean"))
-    return Weights(path, layout, plain, model | known, kind, named or normalize, unused, **about, assumed=assumed)
+    about |= {"assumed": not (usual or named or about.get("mean")), "entry": entry}
+    return Weights(path, layout, plain, model | known, kind, named or normalize, unused, **about)
 
 
 NAMED = {"augreg": "half", "deit": "imagenet"}  # in the name of a file or its folder -> how its images were normalised
@@ -363,6 +366,7 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
         else:
             data = checkpoint["data"]
             seen = [*data.get("seen", ()), *data["splits"]["train"]["sha256"], *data["splits"]["val"]["sha256"]]
+        about["entry"] = public_weights().get(config["model"].get("weights"))
         return Weights(path, "vitmed", state, network, kind, normalize, (), **about, seen=tuple(seen))
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):  # also of a tensor that is no table
         raise CheckpointError(f"{path}: a damaged vitmed checkpoint", AGAIN) from None
