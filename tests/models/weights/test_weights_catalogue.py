@@ -10,7 +10,8 @@ from typing import Any, get_args
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file
+from foreign_networks import restless, same
+from safetensors.torch import load_file, save_file
 from timm.layers import SwiGLUPacked
 from timm.models._pretrained import PretrainedCfg
 from timm.models.deit import default_cfgs as deit_cfgs
@@ -127,6 +128,7 @@ def test_every_entry_is_well_formed(name: str) -> None:
 def test_weights_know_the_sets_that_they_were_made_with() -> None:
     seen = {name: {card for card in cards() if entry.has_seen(card)} for name, entry in public_weights().items()}
     assert {name: found for name, found in seen.items() if found} == {
+        "dinobloom_s": {"pbc_blood"}, "dinobloom_b": {"pbc_blood"}, "dinobloom_l": {"pbc_blood"},
         "medsiglip": {"pad_ufes_20", "pcam"}, "rad_dino": {"nih_chestxray14"},
     }  # fmt: skip
     assert public_weights()["rad_dino"].has_seen("chestmnist_224") and not public_weights()["rad_dino"].has_seen(None)
@@ -137,7 +139,8 @@ def test_weights_know_the_sets_that_they_were_made_with() -> None:
 def test_licences_that_forbid_commercial_use() -> None:
     forbidden = {name for name, entry in public_weights().items() if entry.non_commercial}
     assert {name for name, entry in public_weights().items() if entry.commercial is None} == {
-        "torchvision_vit_b_16", "torchvision_vit_b_32", "torchvision_vit_l_16"}  # fmt: skip
+        "torchvision_vit_b_16", "torchvision_vit_b_32", "torchvision_vit_l_16", "reddino_s", "reddino_b", "reddino_l",
+    }  # fmt: skip
     assert forbidden == {"mae_vit_base", "mae_vit_large", "phikon", "uni", "phikon_v2", "uni2_h", "virchow2",
                          "h_optimus_1", "h0_mini", "conch", "retfound_cfp"}  # fmt: skip
 
@@ -298,6 +301,23 @@ def test_weights_of_medicine_load_by_their_published_names(tmp_path: Path, name:
     unused = {key.removeprefix("backbone.") for key in state if re.search(beside, key)}
     assert report.fresh == HEAD and set(report.unused) == unused
     assert weights.kind == (MASKED if name == "RETFound" else DISTILLED)
+
+
+@pytest.mark.parametrize("size", [224, 112])
+def test_dinobloom_gives_the_features_of_timm(tmp_path: Path, size: int) -> None:
+    """The teacher of DINOv2's training with 1 + 16 x 16 positions, and RedDino's, which timm wrote from one."""
+    theirs = restless(VisionTransformer(img_size=224, patch_size=14, embed_dim=W, depth=2, num_heads=1, num_classes=0,
+                                        init_values=1e-5, dynamic_img_size=True))  # fmt: skip
+    names = {f"backbone.{name}": tensor for name, tensor in theirs.state_dict().items()}
+    head = {f"{head}.last_layer.weight_v": torch.zeros(16, 8) for head in ("dino_head", "ibot_head")}
+    torch.save({"teacher": names | {"backbone.mask_token": torch.zeros(1, W)} | head}, tmp_path / "DinoBloom-S.pth")
+    save_file(theirs.state_dict(), tmp_path / "model.safetensors")
+    for file, entry in (("DinoBloom-S.pth", "dinobloom_s"), ("model.safetensors", "reddino_s")):
+        weights = read_weights(tmp_path / file, public_weights()[entry])
+        assert weights.state["pos_embed"].shape == (1, 257, W) and weights.normalize == "imagenet"
+        model = ViT(config_for_weights(ModelConfig(image_size=size), weights), 3).eval()
+        assert load_pretrained(model, weights).fresh == HEAD
+        same(theirs, model.features, size)
 
 
 @pytest.fixture
