@@ -178,7 +178,7 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     if entry is None:
         about, kind = about_weights(path), SUPERVISED if "head.weight" in plain else DISTILLED
         kind = MASKED if any("decoder" in name for name in unused) else kind  # only a masked autoencoder has one
-        known = about_network(path, swiglu=model["mlp"] == "swiglu")
+        known = about_network(path, swiglu="swiglu" in model["mlp"])
     else:
         about, kind = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}, entry.kind
         known = {"pool": entry.readout}
@@ -212,7 +212,7 @@ def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
                 "omit --model: the weights decide",
             )
     free = {"name", "image_size", "patch_size", "channels", "pool", "pool_width", "heads", "norm_eps"}
-    free |= set() if "swiglu" in (config.mlp, decided["mlp"]) else {"mlp"}  # no tensor shows which GELU it is
+    free |= set() if "swiglu" in f"{config.mlp} {decided['mlp']}" else {"mlp"}  # no tensor shows which GELU it is
     for name in sorted((given & decided.keys()) - free):
         if getattr(config, name) != decided[name]:
             raise UsageError(
@@ -377,7 +377,7 @@ ARCHITECTURE -= {"weights", "licence", "terms"}
 
 
 # Where a training script keeps the weights, in order of preference.
-INNER = ["weights", "state_dict_ema", "model_ema", "model", "model_state_dict", "state_dict", "teacher", "student"]
+INNER = "weights state_dict_ema model_ema model model_state_dict state_dict module teacher student".split()
 PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "teacher.", "student.", "encoder_q.")
 BACKBONE = "backbone."
 
