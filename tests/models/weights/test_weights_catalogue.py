@@ -129,7 +129,8 @@ def test_weights_know_the_sets_that_they_were_made_with() -> None:
     seen = {name: {card for card in cards() if entry.has_seen(card)} for name, entry in public_weights().items()}
     assert {name: found for name, found in seen.items() if found} == {
         "dinobloom_s": {"pbc_blood"}, "dinobloom_b": {"pbc_blood"}, "dinobloom_l": {"pbc_blood"},
-        "medsiglip": {"pad_ufes_20", "pcam"}, "rad_dino": {"nih_chestxray14"},
+        "medsiglip": {"pad_ufes_20", "pcam"}, "rad_dino": {"nih_chestxray14"}, "retfound_oct": {"kermany_oct"},
+        "eva_x_ti": {"nih_chestxray14"}, "eva_x_s": {"nih_chestxray14"}, "eva_x_b": {"nih_chestxray14"},
     }  # fmt: skip
     assert public_weights()["rad_dino"].has_seen("chestmnist_224") and not public_weights()["rad_dino"].has_seen(None)
     assert set(COPIES.values()) <= {*cards(), "CAMELYON16"}
@@ -140,9 +141,12 @@ def test_licences_that_forbid_commercial_use() -> None:
     forbidden = {name for name, entry in public_weights().items() if entry.non_commercial}
     assert {name for name, entry in public_weights().items() if entry.commercial is None} == {
         "torchvision_vit_b_16", "torchvision_vit_b_32", "torchvision_vit_l_16", "reddino_s", "reddino_b", "reddino_l",
+        "gigapath_flash",
     }  # fmt: skip
     assert forbidden == {"mae_vit_base", "mae_vit_large", "phikon", "uni", "phikon_v2", "uni2_h", "virchow2",
-                         "h_optimus_1", "h0_mini", "conch", "retfound_cfp"}  # fmt: skip
+                         "h_optimus_1", "h0_mini", "conch", "kaiko_vits16", "kaiko_vits8", "kaiko_vitb16",
+                         "kaiko_vitb8", "kaiko_vitl14",
+                         *(name for name in public_weights() if "retfound" in name)}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [name for name in public_weights() if name.startswith("dinov3")])
@@ -168,7 +172,10 @@ def test_the_published_networks_have_the_sizes_that_are_stated() -> None:
         (("midnight", "dinov2_vitg14"), giant, {}),
         (("h0_mini",), "vit_base_patch14_reg4_dinov2", {**packed, "mlp_ratio": 5.33334}),
         (("phikon_v2", "uni"), "vit_large_patch16_224", {"init_values": 1e-5}),
-        (("phikon", "dino_vitb16"), "vit_base_patch16_224", {}),
+        (("phikon", "dino_vitb16", "kaiko_vitb16"), "vit_base_patch16_224", {}),
+        (("kaiko_vits16",), "vit_small_patch16_224", {}),
+        (("reddino_s",), "vit_small_patch14_dinov2", {"img_size": 224}),
+        (("reddino_l",), "vit_large_patch14_dinov2", {"img_size": 224}),
     ):  # fmt: skip
         network = timm.create_model(model, num_classes=0, device="meta", **fields)
         count = sum(parameter.numel() for parameter in network.parameters())
@@ -273,6 +280,7 @@ def phikon_v2(folder: Path) -> State:
 # - Phikon-v2: Dinov2Model in huggingface.co/owkin/phikon-v2
 # - GPFM: as released, github.com/kaiko-ai/eva (.../backbones/pathology/hkust.py) and birkhoffkiki/PrePATH
 #   (models/dinov2); on the hub, mahmoodlab/TRIDENT (patch_encoder_models/load.py)
+# - GigaPath-Flash: github.com/prov-gigapath/prov-gigapath (gigapath/tile_encoder.py)
 # - kaiko: github.com/kaiko-ai/towards_large_pathology_fms (hubconf.py)
 # - Lunit: github.com/lunit-io/benchmark-ssl-pathology (README.md)
 PUBLISHED: dict[str, tuple[Callable[[Path], State], str, dict[str, Any], str]] = {
@@ -285,6 +293,9 @@ PUBLISHED: dict[str, tuple[Callable[[Path], State], str, dict[str, Any], str]] =
     "kaiko L/14": (
         lambda _: of_timm(patch_size=14, init_values=1e-5, reg_tokens=4, no_embed_class=True), "",
         {"patch_size": 14, "registers": 4, "layer_scale": True}, "none"),
+    "GigaPath-Flash": (
+        lambda _: of_timm(patch_size=16, init_values=1e-5, mlp_layer=SwiGLUPacked, mlp_ratio=5.375), "",
+        {"patch_size": 16, "mlp": "swiglu", "layer_scale": True}, "none"),
     "Lunit": (lambda _: of_timm(patch_size=8), "", {"patch_size": 8, "pool": "cls", "mlp": "gelu"}, "none"),
 }  # fmt: skip
 
