@@ -25,6 +25,7 @@ from vitmed.core.sections import ModelConfig
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.vit import ViT
+from vitmed.models.weights.catalogue import public_weights
 from vitmed.models.weights.layouts import HEAD
 from vitmed.models.weights.pretrained import (
     LoadReport,
@@ -258,6 +259,14 @@ def test_a_checkpoint_of_a_named_size_tells_its_numbers(tmp_path: Path, trained:
     save(content, tmp_path / "best.pt")
     config = config_for_weights(ModelConfig(), read_weights(tmp_path / "best.pt"))
     assert (config.width, config.depth, config.heads, config.image_size) == (192, 12, 3, 512)
+
+
+def test_a_checkpoint_leads_to_the_entry_that_it_started_from(trained: Trained, tmp_path: Path) -> None:
+    content = torch.load(trained.best, weights_only=True)
+    for name, found in (("rad_dino", public_weights()["rad_dino"]), ("other.pth", None), (None, None)):
+        content["config"]["model"]["weights"] = name
+        save(content, tmp_path / "best.pt")
+        assert read_weights(tmp_path / "best.pt").entry == found
 
 
 @pytest.mark.parametrize("part", ["config", "weights", "config.model", "config.data", "data", "data.splits"])

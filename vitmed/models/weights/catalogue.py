@@ -80,7 +80,7 @@ class Entry(NamedTuple):
     @property
     def non_commercial(self) -> bool:
         """Whether the licence forbids commercial use."""
-        return self.commercial is False
+        return "NC" in self.licence.split("-") or "non-commercial" in self.licence.lower()
 
     def has_seen(self, card: str | None) -> bool:
         """Whether the weights were made with images of the data set of a card, under this name or as a copy."""
@@ -292,10 +292,9 @@ def _entry(
         known = "sha256: not the publisher's, but the same in several public projects"
     url = f"https://huggingface.co/{hub}/resolve/main/{file}" if hub else folder + file
     mean, std = NORMS[norm]
-    licence = fields.get("licence", "Apache-2.0")
-    fields.setdefault("commercial", not ("NC" in licence.split("-") or "non-commercial" in licence.lower()))
     fields["seen"] = tuple(fields.get("seen", ()))
-    return Entry(url=url, note=f"{note}; {known}", mean=mean, std=std, hub=hub, **fields)
+    entry = Entry(url=url, note=f"{note}; {known}", mean=mean, std=std, hub=hub, **fields)
+    return entry if "commercial" in fields else entry._replace(commercial=not entry.non_commercial)
 
 
 @cache
