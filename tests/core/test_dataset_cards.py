@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
-from conftest import Recorder
+from conftest import Recorder, recording
 from PIL import Image
+from timm.models.vision_transformer import VisionTransformer
 
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.dataset_cards import cards, read_card
@@ -17,6 +19,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.load_config import build_config, load_config
 from vitmed.data.splits import make_splits
 from vitmed.imaging.augmentation import POLICIES
+from vitmed.models.weights.catalogue import entry_of, public_weights, weight_path
 from vitmed.training.plan.make_plan import make_plan
 
 ROOT = Path(__file__).parents[2]
@@ -162,5 +165,26 @@ def test_training_takes_them_and_prints_the_warnings(tmp_path: Path, ui: Recorde
     config = load_config(overrides={"data.root": str(tmp_path / "data"), "data.card": "nih_malaria"})
     prepared = make_plan(config, plans=False, offline=True)
     assert prepared.splits.grouped and prepared.config.augment.policy == "blood_smear"
+    assert not any("was made with" in text for text in ui.warned)
     pitfalls = cards()["nih_malaria"].pitfalls
     assert ui.warned[0].startswith("the card of nih_malaria") and all(f"  - {text}" in ui.said for text in pitfalls)
+
+
+def test_weights_that_have_seen_the_set_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))
+    for i in range(30):
+        draw(tmp_path / f"data/{('a', 'b')[i % 2]}/{i}.png")
+    names = VisionTransformer(img_size=32, patch_size=16, embed_dim=64, depth=1, num_heads=1).state_dict()
+    file = weight_path("retfound_cfp")
+    file.parent.mkdir(parents=True)
+    torch.save(names, file)
+    monkeypatch.setitem(public_weights(), "retfound_cfp", entry_of("retfound_cfp")._replace(size=None, seen=("busi",)))
+    warned = {}
+    for card in ("busi", "breastmnist_224", "ham10000", None):
+        ui = recording()
+        changes = {"data.root": str(tmp_path / "data"), "data.card": card, "model.weights": "retfound_cfp"}
+        make_plan(load_config(overrides=changes), plans=False, offline=True)
+        warned[card] = [text for text in ui.warned if "was made with" in text]
+    assert warned["ham10000"] == warned[None] == []
+    for card in ("busi", "breastmnist_224"):
+        assert len(warned[card]) == 1 and f"the images of {card} among those" in warned[card][0]

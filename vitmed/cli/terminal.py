@@ -372,7 +372,9 @@ def print_weights(weights: list[dict[str, Any]]) -> None:
     rows = []
     for row in weights:
         licence = row["licence"] + (" (token)" if row["gated"] else "")
-        size, here = f"{row['size'] / 1e6:,.0f}", "yes" if row["here"] else "no"
-        rows.append([row["name"], row["model"], row["kind"], size, str(row["image_size"]), licence, here])
+        size, here = f"{row['size'] / 1e6:,.0f}" if row["size"] else "", "yes" if row["here"] else "no"
+        allowed, seen = {True: "yes", False: "no", None: "unclear"}[row["commercial"]], ", ".join(row["seen"])
+        about = [row["name"], row["model"], row["kind"], size, str(row["image_size"]), licence]
+        rows.append([*about, allowed, here, seen])
     caption = "MB: of the file. vitmed weights fetch NAME; docs/weights.md"
-    print_rows("name|model|trained|>MB|>px|licence|here", rows, caption=caption, width=200)
+    print_rows("name|model|trained|>MB|>px|licence|commercial|here|made with", rows, caption=caption, width=240)

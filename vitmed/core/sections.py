@@ -206,8 +206,8 @@ class ModelConfig(Section):
         "from scratch, conv in other trainings from scratch, patch with weights.",
         Flag(),
     )
-    positions: Literal["learned", "sincos_1d", "sincos_2d", "rotary"] = setting(
-        "learned", "Position embedding; rotary as in DINOv3.", Flag()
+    positions: Literal["learned", "sincos_1d", "sincos_2d", "rotary", "learned_rotary"] = setting(
+        "learned", "Position embedding; rotary as in DINOv3, learned_rotary as in EVA-02.", Flag()
     )
     pool: Literal["auto", "cls", "mean", "cls_mean", "attention", "coca"] = setting(
         "auto",
@@ -219,8 +219,10 @@ class ModelConfig(Section):
     class_token: bool = setting(True, "Whether the network has a class token; SigLIP has none.")
     registers: int = setting(0, "Learned tokens without a place; some DINOv2 weights have 4.", ge=0, le=64)
     layer_scale: bool = setting(False, "Scale each branch by learned numbers, as DINOv2 and UNI do.")
-    mlp: Literal["gelu", "gelu_tanh", "quick_gelu", "swiglu"] = setting(
-        "gelu", "The MLP of a block: with GELU, one of its approximations (SigLIP, CLIP), or gated (SwiGLU)."
+    mlp: Literal["gelu", "gelu_tanh", "quick_gelu", "swiglu", "swiglu_norm"] = setting(
+        "gelu",
+        "The MLP of a block: with GELU, one of its approximations (SigLIP, CLIP), or gated (SwiGLU; EVA-02's base has "
+        "a norm in it).",
     )
     norm_pre: bool = setting(False, "A norm before the blocks, as in CLIP.")
     norm_eps: float = setting(1e-6, "Epsilon of the layer norms; 1e-12 in Hugging Face's ViT.", gt=0, lt=1)

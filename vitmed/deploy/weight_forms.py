@@ -70,7 +70,8 @@ class Form(ABC):
         """What of a network, the keyword arguments of `ViT`, the library cannot express; None for nothing."""
         parts = {
             f"a stem of convolutions ({fields['stem']})": fields["stem"] != "patch",
-            "rotary positions": fields["positions"] == "rotary",
+            "rotary positions": fields["positions"] in ("rotary", "learned_rotary"),
+            "a norm in its SwiGLU": fields["mlp"] == "swiglu_norm",
             f"the read-out {fields['pool']}": fields["pool"] in ("cls_mean", "coca"),
         }
         return next((part for part, there in (*parts.items(), *cls.missing(fields).items()) if there), None)

@@ -17,7 +17,8 @@ from vitmed.core.sections import ModelConfig
 from vitmed.models.sizes import size_of
 
 COCA_HEADS, COCA_EPS = 8, 1e-5  # of every published pooling of CoCa, whatever the network has
-LONGEST = 100.0  # period of rotary positions; the shortest is 1, half the side of the image
+LONGEST = 100.0  # period of DINOv3's rotary positions; the shortest is 1, half the side of the image
+EVA_SIDE, EVA_BASE = 224, 10000.0  # px of the image on whose patches EVA-02 counts positions, and ratio of its periods
 
 
 class PatchEmbed(nn.Module):
@@ -107,25 +108,38 @@ class RotaryPositions(nn.Module):
     between -1 and 1 at any image size. A quarter of the numbers of a head is turned by the row and a quarter by the
     column; each has its partner half a head away.
 
+    EVA-02 (arXiv 2303.11331) measures from the first patch, between 0 and 1, with other periods.
+
+    Args:
+        patch: its side, px, for EVA-02's; None for DINOv3's.
+
     Attributes:
-        periods: (D/A/4,) from 1 to almost `LONGEST`; kept with the weights, since DINOv3's files round them to bf16.
+        periods: (D/A/4,) of `rotary_periods`; kept with the weights, since DINOv3's files round them to bf16.
     """
 
     periods: Tensor
 
-    def __init__(self, grid: int, head_width: int):
+    def __init__(self, grid: int, head_width: int, patch: int | None = None):
         super().__init__()
-        quarter = head_width // 4
-        self.grid = grid
-        self.register_buffer("periods", LONGEST ** (torch.arange(quarter, dtype=torch.float32) / quarter))
+        self.grid, self.centred = grid, patch is None
+        self.register_buffer("periods", rotary_periods(head_width, patch))
 
     def forward(self) -> tuple[Tensor, Tensor]:
         g = self.grid
-        centres = (torch.arange(g, dtype=torch.float32, device=self.periods.device) + 0.5) / g * 2 - 1  # (g,)
+        place = torch.arange(g, dtype=torch.float32, device=self.periods.device)
+        centres = (place + 0.5) / g * 2 - 1 if self.centred else place / g  # (g,)
         line = 2 * math.pi * centres[:, None] / self.periods  # (g, D/A/4)
         row, column = line[:, None].expand(g, g, -1), line[None].expand(g, g, -1)  # 2 x (g, g, D/A/4)
         angle = torch.cat([row, column], dim=-1).reshape(g * g, -1).tile(2)  # (L, D/A)
         return angle.cos(), angle.sin()
+
+
+def rotary_periods(head_width: int, patch: int | None) -> Tensor:
+    """The periods of `RotaryPositions`, (D/A/4,): from 1 to almost `LONGEST`; EVA-02's from 2 pi patches of an image of
+    `EVA_SIDE` px to almost `EVA_BASE` times as many."""
+    quarter = head_width // 4
+    share = torch.arange(quarter, dtype=torch.float32) / quarter
+    return LONGEST**share if patch is None else 2 * math.pi * patch / EVA_SIDE * EVA_BASE**share
 
 
 def turn(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
@@ -165,25 +179,28 @@ class Mlp(nn.Module):
 class SwiGLU(nn.Module):
     """(B, N, D) -> (B, N, D): fc2(silu(gate) x value), in the large networks of DINOv2, DINOv3 and histology.
 
-    Shazeer 2020, arXiv 2002.05202. `fc1` gives gate and value side by side, as timm packs them.
+    Shazeer 2020, arXiv 2002.05202. `fc1` gives gate and value side by side, as timm packs them. The `norm`, of their
+    product, is in EVA-02's base.
     """
 
-    def __init__(self, width: int, hidden: int, dropout: float):
+    def __init__(self, width: int, hidden: int, dropout: float, norm: nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(width, 2 * hidden)
+        self.norm = norm
         self.fc2 = nn.Linear(hidden, width)
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.fc1(x).chunk(2, dim=-1)  # 2 x (B, N, hidden)
-        return self.drop(self.fc2(self.drop(F.silu(gate) * value)))
+        return self.drop(self.fc2(self.norm(self.drop(F.silu(gate) * value))))
 
 
 def build_mlp(config: ModelConfig, width: int, dropout: float = 0.0) -> nn.Module:
     """The MLP of a block, or of an attention pooling of another width."""
     hidden = int(width * config.mlp_ratio + 1e-6)  # a ratio of two whole numbers may be rounded down
-    if config.mlp == "swiglu":
-        return SwiGLU(width, hidden, dropout)
+    if config.mlp in ("swiglu", "swiglu_norm"):
+        norm = nn.LayerNorm(hidden, eps=config.norm_eps) if config.mlp == "swiglu_norm" else nn.Identity()
+        return SwiGLU(width, hidden, dropout, norm)
     return Mlp(width, hidden, dropout, GELUS[config.mlp])
 
 

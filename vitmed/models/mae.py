@@ -62,7 +62,8 @@ class MAE(nn.Module):
                 "a masked autoencoder needs the plain stem: the patches of a convolutional stem overlap",
                 "leave --stem out, or --stem patch; vitmed train --weights takes the stem of the encoder",
             )
-        if encoder.cls_token is None or encoder.pos_embed is None or not isinstance(encoder.norm_pre, nn.Identity):
+        added = encoder.pos_embed is not None and encoder.rope is None
+        if encoder.cls_token is None or not added or not isinstance(encoder.norm_pre, nn.Identity):
             raise UsageError(
                 "a masked autoencoder needs a class token, added positions and no norm before the blocks, unlike "
                 "SigLIP, DINOv3 and CLIP",

@@ -36,6 +36,7 @@ from vitmed.models.layers import (
 from vitmed.models.sizes import resolved, size_of
 
 ALL = slice(None)
+ROTARY = ("rotary", "learned_rotary")  # values of `ModelConfig.positions`
 KERNELS = {"auto": None, "fused": True, "explicit": False}  # of attention, in training -> `Attention.fused`
 AMX = bool(torch.cpu.get_capabilities().get("amx_tile"))  # units of the CPU that multiply matrices
 Angles = tuple[Tensor, Tensor]  # of rotary positions: cosine and sine, (L, D/A) each
@@ -51,7 +52,7 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
         width, _, self.heads = size_of(config)
-        self.qkv = (NoKeyBias if config.positions == "rotary" else nn.Linear)(width, 3 * width)
+        self.qkv = (NoKeyBias if config.positions in ROTARY else nn.Linear)(width, 3 * width)
         self.attn_drop = config.attention_dropout
         self.proj = nn.Linear(width, width)
         self.proj_drop = nn.Dropout(config.dropout)
@@ -176,7 +177,7 @@ class ViT(nn.Module):
             raise UsageError(f"{num_classes} classes, expected at least one", "num_classes=2 or more")
         check_network(config)
         width, depth, heads = size_of(config)
-        grid, rotary = config.image_size // config.patch_size, config.positions == "rotary"
+        grid, positions = config.image_size // config.patch_size, config.positions
         self.pool, self.registers = config.pool, config.registers
         self.width, self.patches, self.prefix = width, grid * grid, config.class_token + config.registers
         self.tokens = self.prefix + self.patches
@@ -187,8 +188,10 @@ class ViT(nn.Module):
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if config.class_token else None
         self.reg_token = nn.Parameter(torch.zeros(1, config.registers, width)) if config.registers else None
         places = torch.zeros(1, config.class_token + self.patches, width)
-        self.pos_embed = None if rotary else nn.Parameter(places, requires_grad=config.positions == "learned")
-        self.rope = RotaryPositions(grid, width // heads) if rotary else None
+        learned = positions in ("learned", "learned_rotary")
+        self.pos_embed = None if positions == "rotary" else nn.Parameter(places, requires_grad=learned)
+        patch = config.patch_size if positions == "learned_rotary" else None
+        self.rope = RotaryPositions(grid, width // heads, patch) if positions in ROTARY else None
         self.pos_drop = nn.Dropout(config.dropout)
         self.norm_pre = nn.LayerNorm(width, eps=config.norm_eps) if config.norm_pre else nn.Identity()
         self.blocks = nn.ModuleList(Block(config, config.drop_path * i / max(1, depth - 1)) for i in range(depth))
@@ -199,7 +202,7 @@ class ViT(nn.Module):
         self.head = nn.Linear(features if self.attn_pool is None else config.pool_width or width, num_classes)
         self.frozen: int | None = None  # number of frozen blocks; None: everything learns
         if not self.head.weight.is_meta:  # weights without memory get their values later
-            self._initialise(config.positions, grid)
+            self._initialise(positions, grid)
 
     def freeze(self, blocks: int) -> None:
         """Freeze the embedding and the first `blocks` blocks: no gradient, no dropout, no drop path.
@@ -282,7 +285,7 @@ class ViT(nn.Module):
                 nn.init.normal_(token, std=1e-6)
         if self.pos_embed is None:
             return
-        if positions == "learned":
+        if positions in ("learned", "learned_rotary"):
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
         else:
             table = (sincos_1d if positions == "sincos_1d" else sincos_2d)(grid, self.width)  # (1, 1 + L, D)
@@ -302,7 +305,7 @@ def check_network(config: ModelConfig) -> None:
     step = {"sincos_1d": 2, "sincos_2d": 4}.get(positions, 1)
     if width % step:
         raise UsageError(f"positions {positions} need a width divisible by {step}, not {width}", "change model.width")
-    if positions == "rotary" and width // heads % 4:
+    if positions in ROTARY and width // heads % 4:
         raise UsageError(
             f"rotary positions need heads whose width is divisible by 4, not {width // heads}", "change model.heads"
         )

@@ -25,6 +25,7 @@ from vitmed.core.sections import ModelConfig
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.vit import ViT
+from vitmed.models.weights.catalogue import public_weights
 from vitmed.models.weights.layouts import HEAD
 from vitmed.models.weights.pretrained import (
     LoadReport,
@@ -260,6 +261,14 @@ def test_a_checkpoint_of_a_named_size_tells_its_numbers(tmp_path: Path, trained:
     assert (config.width, config.depth, config.heads, config.image_size) == (192, 12, 3, 512)
 
 
+def test_a_checkpoint_leads_to_the_entry_that_it_started_from(trained: Trained, tmp_path: Path) -> None:
+    content = torch.load(trained.best, weights_only=True)
+    for name, found in (("rad_dino", public_weights()["rad_dino"]), ("other.pth", None), (None, None)):
+        content["config"]["model"]["weights"] = name
+        save(content, tmp_path / "best.pt")
+        assert read_weights(tmp_path / "best.pt").entry == found
+
+
 @pytest.mark.parametrize("part", ["config", "weights", "config.model", "config.data", "data", "data.splits"])
 def test_a_damaged_checkpoint_is_no_weight_file(tmp_path: Path, trained: Trained, part: str) -> None:
     content = torch.load(trained.best, weights_only=True)
@@ -439,7 +448,8 @@ SMALL_OF_TIMM = {"img_size": 16, "patch_size": 8, "embed_dim": 64, "depth": 1, "
         ("resnet18", "ResNet or BiT, a convolutional network"),
         ("densenet121", "a CNN"),
         ("beit_base_patch16_224", "relative positions"),
-        ("eva02_tiny_patch14_224", "separate biases"),
+        ("eva02_base_patch16_clip_224", "a norm inside the attention"),
+        ("eva_giant_patch14_224", "separate biases"),
         ("vit_small_patch16_rope_224", "no learned positions"),
         ("vit_base_patch16_siglip_gap_224", "no class token"),
     ],

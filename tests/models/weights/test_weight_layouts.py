@@ -20,6 +20,10 @@ from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import checkpoint_filter_fn as vit_filter
 from torch import Tensor, nn
 
+from vitmed.core.sections import ModelConfig
+from vitmed.models.vit import ViT
+from vitmed.models.weights.pretrained import config_for_weights, load_pretrained, read_weights
+
 WIDTH = 64
 COMMON = {"img_size": SIZE, "patch_size": 8, "embed_dim": WIDTH, "depth": 2, "num_heads": HEADS, "num_classes": K}
 NORM = partial(nn.LayerNorm, eps=1e-5)
@@ -70,6 +74,50 @@ def test_features_and_logits_are_those_of_timm(tmp_path: Path, variant: str, siz
     same(pre_logits(theirs), ours.features, size)
     if fields.get("global_pool") != "avg":  # the norm then follows the mean, here as in timm
         same(theirs.forward_features, ours.forward_features, size)
+
+
+EVA02 = {"embed_dim": 128, "num_heads": 2, "mlp_ratio": 8 / 3, "swiglu_mlp": True, "use_rot_pos_emb": True,
+         "ref_feat_shape": (28, 28)}  # fmt: skip
+SIZES_OF_EVA02 = {"tiny, small": EVA02, "base": {**EVA02, "qkv_fused": False, "scale_mlp": True}}
+
+
+def as_eva_x(state: dict[str, Tensor], pairs: bool) -> dict[str, Tensor]:
+    """timm's EVA-02 in the names of the pretraining (eva_x.py in hustvl/EVA-X: `checkpoint_filter_fn`)."""
+    names = {"mlp.norm": "mlp.ffn_ln", "fc1_g": "w1", "fc1_x": "w2", "fc2": "w3", "q_proj.bias": "q_bias",
+             "v_proj.bias": "v_bias", "fc_norm": "norm", **({} if pairs else {"fc1": "w12"})}  # fmt: skip
+    new = {"mask_token": torch.zeros(1, 1, 128), "blocks.0.attn.rope.freqs_cos": torch.zeros(16, 64),
+           "lm_head.weight": torch.zeros(16, 128), "lm_head.bias": torch.zeros(16)}  # fmt: skip
+    for name, value in state.items():
+        if not name.startswith("head."):
+            for old, now in names.items():
+                name = name.replace(old, now)
+            new[name] = value
+    return new
+
+
+@pytest.mark.parametrize("variant", SIZES_OF_EVA02)
+@pytest.mark.parametrize("size", [SIZE, 16, 48])
+def test_eva02_gives_the_features_and_logits_of_timm(tmp_path: Path, variant: str, size: int) -> None:
+    fields = COMMON | SIZES_OF_EVA02[variant]
+    theirs = restless(Eva(**fields))
+    state = theirs.state_dict()
+    torch.save(state, tmp_path / "timm.pth")
+    torch.save({"module": as_eva_x(state, pairs=variant == "base")}, tmp_path / "eva_x.pt")
+    if size != SIZE:
+        resized = Eva(**fields | {"img_size": size})
+        resized.load_state_dict(eva_filter(state, resized))
+        theirs = resized.eval()
+    for file, fresh, unused in (
+        ("timm.pth", set(), set()),
+        ("eva_x.pt", {"head.weight", "head.bias"}, {"mask_token", "lm_head.weight", "lm_head.bias"}),
+    ):
+        weights = read_weights(tmp_path / file)
+        ours = ViT(config_for_weights(ModelConfig(image_size=size), weights), K)
+        report = load_pretrained(ours, weights)
+        assert (set(report.fresh), set(report.unused)) == (fresh, unused)
+        same(pre_logits(theirs), ours.eval().features, size)
+        if not fresh:
+            same(theirs, ours, size)
 
 
 @pytest.mark.parametrize("variant", ["Virchow2", "DINOv3"])

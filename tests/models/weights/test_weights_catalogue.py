@@ -10,7 +10,8 @@ from typing import Any, get_args
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file
+from foreign_networks import restless, same
+from safetensors.torch import load_file, save_file
 from timm.layers import SwiGLUPacked
 from timm.models._pretrained import PretrainedCfg
 from timm.models.deit import default_cfgs as deit_cfgs
@@ -18,11 +19,13 @@ from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import default_cfgs as vit_cfgs
 from torch import nn
 
+from vitmed.core.dataset_cards import cards, find_card
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.load_config import load_config, store_paths
 from vitmed.core.sections import ModelConfig
 from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import (
+    COPIES,
     DISTILLED,
     MASKED,
     PAIRED,
@@ -115,17 +118,35 @@ def test_every_entry_is_well_formed(name: str) -> None:
     assert entry.sha256 is None or re.fullmatch(r"[0-9a-f]{8}|[0-9a-f]{64}", entry.sha256)
     assert (f"-{entry.sha256}." in entry.file) == (entry.sha256 is not None and len(entry.sha256) == 8)
     assert ("sha256 is published" in entry.note) == (entry.sha256 is None and not entry.hub)
-    assert 1 < entry.size / (4 * parameters(name)) < (4 if name in WITH_MORE else 1.9) and Path(entry.file).suffix in (
-        ".npz", ".pth", ".bin", ".safetensors")  # fmt: skip
+    assert entry.size is None or 1 < entry.size / (4 * parameters(name)) < (4 if name in WITH_MORE else 1.9)
+    assert Path(entry.file).suffix in (".npz", ".pth", ".pt", ".bin", ".safetensors")
     if entry.hub:
         assert entry.url == f"https://huggingface.co/{entry.hub}/resolve/main/{entry.file}"
     assert entry.hub or not entry.gated
 
 
+def test_weights_know_the_sets_that_they_were_made_with() -> None:
+    seen = {name: {card for card in cards() if entry.has_seen(card)} for name, entry in public_weights().items()}
+    assert {name: found for name, found in seen.items() if found} == {
+        "dinobloom_s": {"pbc_blood"}, "dinobloom_b": {"pbc_blood"}, "dinobloom_l": {"pbc_blood"},
+        "medsiglip": {"pad_ufes_20", "pcam"}, "rad_dino": {"nih_chestxray14"}, "retfound_oct": {"kermany_oct"},
+        "eva_x_ti": {"nih_chestxray14"}, "eva_x_s": {"nih_chestxray14"}, "eva_x_b": {"nih_chestxray14"},
+    }  # fmt: skip
+    assert public_weights()["rad_dino"].has_seen("chestmnist_224") and not public_weights()["rad_dino"].has_seen(None)
+    assert set(COPIES.values()) <= {*cards(), "CAMELYON16"}
+    assert all(find_card(f"{name}_224").name == "medmnist_plus" for name in COPIES if name != "pcam")
+
+
 def test_licences_that_forbid_commercial_use() -> None:
     forbidden = {name for name, entry in public_weights().items() if entry.non_commercial}
+    assert {name for name, entry in public_weights().items() if entry.commercial is None} == {
+        "torchvision_vit_b_16", "torchvision_vit_b_32", "torchvision_vit_l_16", "reddino_s", "reddino_b", "reddino_l",
+        "gigapath_flash",
+    }  # fmt: skip
     assert forbidden == {"mae_vit_base", "mae_vit_large", "phikon", "uni", "phikon_v2", "uni2_h", "virchow2",
-                         "h_optimus_1", "h0_mini", "conch", "retfound_cfp"}  # fmt: skip
+                         "h_optimus_1", "h0_mini", "conch", "kaiko_vits16", "kaiko_vits8", "kaiko_vitb16",
+                         "kaiko_vitb8", "kaiko_vitl14",
+                         *(name for name in public_weights() if "retfound" in name)}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [name for name in public_weights() if name.startswith("dinov3")])
@@ -151,7 +172,10 @@ def test_the_published_networks_have_the_sizes_that_are_stated() -> None:
         (("midnight", "dinov2_vitg14"), giant, {}),
         (("h0_mini",), "vit_base_patch14_reg4_dinov2", {**packed, "mlp_ratio": 5.33334}),
         (("phikon_v2", "uni"), "vit_large_patch16_224", {"init_values": 1e-5}),
-        (("phikon", "dino_vitb16"), "vit_base_patch16_224", {}),
+        (("phikon", "dino_vitb16", "kaiko_vitb16"), "vit_base_patch16_224", {}),
+        (("kaiko_vits16",), "vit_small_patch16_224", {}),
+        (("reddino_s",), "vit_small_patch14_dinov2", {"img_size": 224}),
+        (("reddino_l",), "vit_large_patch14_dinov2", {"img_size": 224}),
     ):  # fmt: skip
         network = timm.create_model(model, num_classes=0, device="meta", **fields)
         count = sum(parameter.numel() for parameter in network.parameters())
@@ -256,6 +280,7 @@ def phikon_v2(folder: Path) -> State:
 # - Phikon-v2: Dinov2Model in huggingface.co/owkin/phikon-v2
 # - GPFM: as released, github.com/kaiko-ai/eva (.../backbones/pathology/hkust.py) and birkhoffkiki/PrePATH
 #   (models/dinov2); on the hub, mahmoodlab/TRIDENT (patch_encoder_models/load.py)
+# - GigaPath-Flash: github.com/prov-gigapath/prov-gigapath (gigapath/tile_encoder.py)
 # - kaiko: github.com/kaiko-ai/towards_large_pathology_fms (hubconf.py)
 # - Lunit: github.com/lunit-io/benchmark-ssl-pathology (README.md)
 PUBLISHED: dict[str, tuple[Callable[[Path], State], str, dict[str, Any], str]] = {
@@ -268,6 +293,9 @@ PUBLISHED: dict[str, tuple[Callable[[Path], State], str, dict[str, Any], str]] =
     "kaiko L/14": (
         lambda _: of_timm(patch_size=14, init_values=1e-5, reg_tokens=4, no_embed_class=True), "",
         {"patch_size": 14, "registers": 4, "layer_scale": True}, "none"),
+    "GigaPath-Flash": (
+        lambda _: of_timm(patch_size=16, init_values=1e-5, mlp_layer=SwiGLUPacked, mlp_ratio=5.375), "",
+        {"patch_size": 16, "mlp": "swiglu", "layer_scale": True}, "none"),
     "Lunit": (lambda _: of_timm(patch_size=8), "", {"patch_size": 8, "pool": "cls", "mlp": "gelu"}, "none"),
 }  # fmt: skip
 
@@ -284,6 +312,23 @@ def test_weights_of_medicine_load_by_their_published_names(tmp_path: Path, name:
     unused = {key.removeprefix("backbone.") for key in state if re.search(beside, key)}
     assert report.fresh == HEAD and set(report.unused) == unused
     assert weights.kind == (MASKED if name == "RETFound" else DISTILLED)
+
+
+@pytest.mark.parametrize("size", [224, 112])
+def test_dinobloom_gives_the_features_of_timm(tmp_path: Path, size: int) -> None:
+    """The teacher of DINOv2's training with 1 + 16 x 16 positions, and RedDino's, which timm wrote from one."""
+    theirs = restless(VisionTransformer(img_size=224, patch_size=14, embed_dim=W, depth=2, num_heads=1, num_classes=0,
+                                        init_values=1e-5, dynamic_img_size=True))  # fmt: skip
+    names = {f"backbone.{name}": tensor for name, tensor in theirs.state_dict().items()}
+    head = {f"{head}.last_layer.weight_v": torch.zeros(16, 8) for head in ("dino_head", "ibot_head")}
+    torch.save({"teacher": names | {"backbone.mask_token": torch.zeros(1, W)} | head}, tmp_path / "DinoBloom-S.pth")
+    save_file(theirs.state_dict(), tmp_path / "model.safetensors")
+    for file, entry in (("DinoBloom-S.pth", "dinobloom_s"), ("model.safetensors", "reddino_s")):
+        weights = read_weights(tmp_path / file, public_weights()[entry])
+        assert weights.state["pos_embed"].shape == (1, 257, W) and weights.normalize == "imagenet"
+        model = ViT(config_for_weights(ModelConfig(image_size=size), weights), 3).eval()
+        assert load_pretrained(model, weights).fresh == HEAD
+        same(theirs, model.features, size)
 
 
 @pytest.fixture

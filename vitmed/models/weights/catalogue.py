@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 
     Attributes:
         url: of the file; https.
-        size: bytes, to within 10 %.
+        size: bytes, to within 10 %; None if it is not known.
         model: width, depth and patch in the usual short form, such as ViT-B/16.
         kind: how the weights were made: "supervised", "masked image" (MAE), "self-distilled" (DINO, DINOv2, DINOv3,
             iBOT) or "image and text" (CLIP, SigLIP, CoCa; the text encoder in the file is not used).
@@ -49,10 +49,13 @@ class Entry(NamedTuple):
         readout: what the publisher reads, a value of `ModelConfig.pool`.
         hub: repository on the Hugging Face hub that holds the file; "" for a plain address.
         gated: the hub asks you to accept the licence and send a token.
+        commercial: whether the licence allows commercial use; None if that is unclear, for which see the note.
+        seen: data sets that the weights were made with, as far as they are published, under the names of their cards
+            where there are cards; empty if none are published.
     """
 
     url: str
-    size: int
+    size: int | None
     model: str
     kind: str
     note: str
@@ -66,6 +69,8 @@ class Entry(NamedTuple):
     readout: str = "cls"
     hub: str = ""
     gated: bool = False
+    commercial: bool | None = None
+    seen: tuple[str, ...] = ()
 
     @property
     def file(self) -> str:
@@ -76,6 +81,10 @@ class Entry(NamedTuple):
     def non_commercial(self) -> bool:
         """Whether the licence forbids commercial use."""
         return "NC" in self.licence.split("-") or "non-commercial" in self.licence.lower()
+
+    def has_seen(self, card: str | None) -> bool:
+        """Whether the weights were made with images of the data set of a card, under this name or as a copy."""
+        return card is not None and _original(card) in map(_original, self.seen)
 
 
 def means_file(text: str) -> bool:
@@ -217,6 +226,22 @@ def _licence_of_card(card: Path) -> str | None:
     return licence if isinstance(licence, str) else None
 
 
+def _original(name: str) -> str:
+    """The data set that the images of another were taken from; any other name unchanged."""
+    return next((original for copy, original in COPIES.items() if name.startswith(copy)), name)
+
+
+COPIES = {  # sources of the sets: medmnist/info.py of medmnist 3.0.2; README.md of basveeling/pcam
+    "bloodmnist": "pbc_blood",
+    "breastmnist": "busi",
+    "chestmnist": "nih_chestxray14",
+    "dermamnist": "ham10000",
+    "octmnist": "kermany_oct",
+    "pathmnist": "nct_crc_he",
+    "pcam": "CAMELYON16",
+    "pneumoniamnist": "kermany_chest_xray",
+}
+
 PIL_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 ACTIVATIONS = {  # transformers' names -> `ModelConfig.mlp`
     "gelu": "gelu",
@@ -246,6 +271,8 @@ NORMS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] 
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
     "optimus": ((0.707223, 0.578729, 0.703617), (0.211883, 0.230117, 0.177517)),
+    "hibou": ((0.7068, 0.5755, 0.722), (0.195, 0.2316, 0.1816)),
+    "eva-x": ((0.49185243, 0.49185243, 0.49185243), (0.28509309, 0.28509309, 0.28509309)),
     "rad-dino": ((0.5307, 0.5307, 0.5307), (0.2583, 0.2583, 0.2583)),
 }
 
@@ -265,7 +292,9 @@ def _entry(
         known = "sha256: not the publisher's, but the same in several public projects"
     url = f"https://huggingface.co/{hub}/resolve/main/{file}" if hub else folder + file
     mean, std = NORMS[norm]
-    return Entry(url=url, note=f"{note}; {known}", mean=mean, std=std, hub=hub, **fields)
+    fields["seen"] = tuple(fields.get("seen", ()))
+    entry = Entry(url=url, note=f"{note}; {known}", mean=mean, std=std, hub=hub, **fields)
+    return entry if "commercial" in fields else entry._replace(commercial=not entry.non_commercial)
 
 
 @cache

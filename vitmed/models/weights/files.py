@@ -266,10 +266,10 @@ OTHERS = (
         "Swin, whose tokens attend in windows and merge from stage to stage",
     ),
     (r".*relative_position_bias_table|.*rel_pos.*", "relative positions (BEiT, SAM)"),
-    (r".*\brope.*|.*freqs_cis.*", "rotary positions other than DINOv3's (EVA-02, RoPE-ViT)"),
+    (r".*\brope.*|.*freqs_cis.*", "rotary positions other than DINOv3's and EVA-02's (RoPE-ViT)"),
     (r".*\.(q_norm|k_norm)\..*", "normalised queries and keys"),
     (r".*\.attn\.(q_bias|v_bias)", "separate biases of queries and values (BEiT, EVA)"),
-    (r".*mlp\.(norm|ffn_ln)\..*", "a norm inside the MLP (EVA-02)"),
+    (r".*attn\.(norm|inner_attn_ln)\..*", "a norm inside the attention (EVA-02-CLIP)"),
     (r"(visual\.)?attn_pool\..*|MAPHead.*", "another attention pooling than SigLIP's and CONCH's"),
     (r".*(_packed_params|zero_point|\.qweight|\.scales?)$", "quantised weights"),
 )
@@ -326,6 +326,8 @@ def refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
             f"blocks.0.mlp.fc1 gives {given} numbers and fc2 takes {taken}, expected {taken} (an MLP) or {2 * taken} "
             "(packed SwiGLU)",
         )
+    if given == taken and "blocks.0.mlp.norm.weight" in state:
+        raise not_plain(path, "a norm inside an MLP that is not gated")
 
 
 DIMENSIONS = {  # of the tensors that decide the network, or are resampled
@@ -338,6 +340,7 @@ DIMENSIONS = {  # of the tensors that decide the network, or are resampled
     "blocks.0.mlp.fc1.weight": 2,
     "blocks.0.mlp.fc2.weight": 2,
     "rope.periods": 1,
+    "blocks.0.attn.qkv.weight": 2,
     "attn_pool.latent": 3,
 }
 

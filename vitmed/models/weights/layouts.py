@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitmed.core.errors import CheckpointError
-from vitmed.models.layers import COCA_EPS
+from vitmed.models.layers import COCA_EPS, rotary_periods
 from vitmed.models.sizes import SIZES
 from vitmed.models.weights.files import State, is_rotary
 
@@ -28,7 +28,7 @@ PLAIN = re.compile(  # every tensor of a ViT, in timm's names
     r"cls_token|reg_token|pos_embed|rope\.periods|patch_embed\.(proj\.(weight|bias)|stem\..+)|"
     r"(norm_pre|norm|fc_norm|head)\.(weight|bias)|"
     r"attn_pool\.(latent|(q|kv|proj|norm|norm_k|mlp\.fc[12])\.(weight|bias))|"
-    r"blocks\.\d+\.((norm[12]|attn\.(qkv|proj)|mlp\.fc[12])\.(weight|bias)|ls[12]\.gamma)"
+    r"blocks\.\d+\.((norm[12]|attn\.(qkv|proj)|mlp\.(fc[12]|norm))\.(weight|bias)|ls[12]\.gamma)"
 )
 
 Rules = tuple[tuple[str, str], ...]  # pattern of a whole name, and its replacement
@@ -44,6 +44,11 @@ _TIMM: Rules = (
     (_BLOCK + r"mlp\.(?:w1|fc1_g)\.(\w+)", r"blocks.\1.mlp.gate.\2"),
     (_BLOCK + r"mlp\.(?:w2|fc1_x)\.(\w+)", r"blocks.\1.mlp.value.\2"),
     (_BLOCK + r"mlp\.w3\.(\w+)", r"blocks.\1.mlp.fc2.\2"),
+    (_BLOCK + r"mlp\.ffn_ln\.(\w+)", r"blocks.\1.mlp.norm.\2"),
+)
+_SEPARATE: Rules = (  # queries, keys and values of EVA-02 and timm's DINOv3
+    (_BLOCK + r"attn\.([qv])_bias", r"blocks.\1.attn.\2.bias"),
+    (_BLOCK + r"attn\.([qkv])_proj\.(\w+)", r"blocks.\1.attn.\2.\3"),
 )
 _CONCH: Rules = (
     (r"visual\.trunk\.(.*)", r"\1"),
@@ -179,12 +184,34 @@ def _timm(state: State) -> State | None:
         state["pos_embed"] = torch.cat([positions[:, :1], positions[:, 2:]], dim=1)
     if any(name.startswith("pre_logits.") for name in state):  # the head needs a layer that a plain ViT lacks
         state = {f"with_pre_logits.{name}" if name in HEAD else name: value for name, value in state.items()}
-    if "pos_embed" not in state:  # DINOv3; BEiT and EVA, which have positions, have other parts that vitmed lacks
-        for name in [name for name in state if re.fullmatch(_BLOCK + r"attn\.q_bias", name)]:
-            query, value = state.pop(name), state.pop(name.replace("q_bias", "v_bias"))
-            state[name.replace("q_bias", "qkv.bias")] = torch.cat([query, torch.zeros_like(query), value])
     _pack_gates(state)
-    return state
+    eva02 = _is_eva02(state)
+    if (
+        "pos_embed" not in state or eva02
+    ):  # DINOv3 too; BEiT and EVA, which have positions, have parts that vitmed lacks
+        state = _rename(state, _SEPARATE)
+        _join_qkv(state)
+    return _eva02(state) if eva02 else state
+
+
+def _is_eva02(state: State) -> bool:
+    """Whether the MLP is gated, and queries and values have a bias, but keys do not. The file need not show more."""
+    fc1, fc2 = (state.get(f"blocks.0.mlp.fc{i}.weight") for i in (1, 2))
+    gated = fc1 is not None and fc2 is not None and fc1.ndim == fc2.ndim == 2 and len(fc1) == 2 * fc2.shape[1]
+    biased = {"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias"} & state.keys()
+    return gated and "pos_embed" in state and bool(biased) and "blocks.0.attn.k_proj.bias" not in state
+
+
+def _eva02(state: State) -> State:
+    """EVA-02 and EVA-X, whose heads are 64 wide: they turn neighbours in a query or key, `layers.turn` turns numbers
+    half a head apart, so the rows that give them change places. A pretrained network reads the mean."""
+    state = {name: value for name, value in state.items() if "rope" not in name}  # constants
+    for name in [name for name in state if re.fullmatch(_BLOCK + r"attn\.qkv\.\w+", name)]:
+        query, key, value = state[name].chunk(3)
+        pairs = (part.unflatten(0, (-1, 32, 2)).transpose(1, 2).flatten(0, 2) for part in (query, key))
+        state[name] = torch.cat([*pairs, value])
+    state["rope.periods"] = rotary_periods(64, state["patch_embed.proj.weight"].shape[-1])
+    return _rename(state, ((r"norm\.(\w+)", r"fc_norm.\1"),)) if "mask_token" in state else state
 
 
 def _naflex(state: State) -> State:
@@ -327,6 +354,7 @@ def describe(state: State, layout: str) -> dict[str, Any]:
     patches = state["pos_embed"].shape[1] - class_token if "pos_embed" in state else (224 // patch[-1]) ** 2
     clip_act = {"Hugging Face CLIP": "quick_gelu" if norm_pre else "gelu_tanh"}
     swiglu = len(state["blocks.0.mlp.fc1.weight"]) == 2 * hidden
+    gated = "swiglu_norm" if "blocks.0.mlp.norm.weight" in state else "swiglu"
     return {
         **({"name": named} if named else {}),
         "image_size": math.isqrt(patches) * patch[-1],
@@ -337,13 +365,13 @@ def describe(state: State, layout: str) -> dict[str, Any]:
         "heads": heads,
         "mlp_ratio": hidden / width,
         "stem": "patch",
-        "positions": "rotary" if rotary else "learned",
+        "positions": "rotary" if rotary else "learned_rotary" if "rope.periods" in state else "learned",
         "pool": pool,
         "pool_width": state["attn_pool.latent"].shape[2] if pool in ("attention", "coca") else None,
         "class_token": class_token,
         "registers": state["reg_token"].shape[1] if "reg_token" in state else 0,
         "layer_scale": layer_scale,
-        "mlp": "swiglu" if swiglu else clip_act.get(layout, "gelu"),
+        "mlp": gated if swiglu else clip_act.get(layout, "gelu"),
         "norm_pre": norm_pre,
         "norm_eps": 1e-5 if rotary or norm_pre else 1e-12 if layout == "Hugging Face" and not layer_scale else 1e-6,
     }

@@ -38,6 +38,7 @@ from vitmed.models.weights.catalogue import (
     fetch,
     means_file,
     normalisation,
+    public_weights,
     terms_of,
 )
 from vitmed.models.weights.files import (
@@ -99,6 +100,7 @@ class Weights:
         interpolation: "bilinear", "bicubic", ...: how images were resized; None if unknown.
         licence: SPDX identifier, or the publisher's name for it; None if unknown. `terms_of` knows what it demands.
         seen: sha256 of the images that the weights were made with, if the file states them.
+        entry: of the catalogue, from which they come, perhaps through a checkpoint of vitmed; None if from none.
         assumed: whether nothing states the normalisation: neither a file beside it, nor its name, nor its layout.
     """
 
@@ -115,6 +117,7 @@ class Weights:
     licence: str | None = None
     seen: tuple[str, ...] = ()
     assumed: bool = False
+    entry: Entry | None = None
 
 
 def open_weights(value: str, offline: bool = False) -> Weights:
@@ -175,7 +178,7 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     if entry is None:
         about, kind = about_weights(path), SUPERVISED if "head.weight" in plain else DISTILLED
         kind = MASKED if any("decoder" in name for name in unused) else kind  # only a masked autoencoder has one
-        known = about_network(path, swiglu=model["mlp"] == "swiglu")
+        known = about_network(path, swiglu="swiglu" in model["mlp"])
     else:
         about, kind = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}, entry.kind
         known = {"pool": entry.readout}
@@ -183,8 +186,8 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     name = f"{path.absolute().parent.name}/{path.name}".lower()
     named = next((how for word, how in NAMED.items() if word in name), None) if not about.get("mean") else None
     usual = kind != SUPERVISED or layout in ("torchvision", "Google npz")
-    assumed = not (usual or named or about.get("mean"))
-    return Weights(path, layout, plain, model | known, kind, named or normalize, unused, **about, assumed=assumed)
+    about |= {"assumed": not (usual or named or about.get("mean")), "entry": entry}
+    return Weights(path, layout, plain, model | known, kind, named or normalize, unused, **about)
 
 
 NAMED = {"augreg": "half", "deit": "imagenet"}  # in the name of a file or its folder -> how its images were normalised
@@ -209,7 +212,7 @@ def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
                 "omit --model: the weights decide",
             )
     free = {"name", "image_size", "patch_size", "channels", "pool", "pool_width", "heads", "norm_eps"}
-    free |= set() if "swiglu" in (config.mlp, decided["mlp"]) else {"mlp"}  # no tensor shows which GELU it is
+    free |= set() if "swiglu" in f"{config.mlp} {decided['mlp']}" else {"mlp"}  # no tensor shows which GELU it is
     for name in sorted((given & decided.keys()) - free):
         if getattr(config, name) != decided[name]:
             raise UsageError(
@@ -363,6 +366,7 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
         else:
             data = checkpoint["data"]
             seen = [*data.get("seen", ()), *data["splits"]["train"]["sha256"], *data["splits"]["val"]["sha256"]]
+        about["entry"] = public_weights().get(config["model"].get("weights"))
         return Weights(path, "vitmed", state, network, kind, normalize, (), **about, seen=tuple(seen))
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):  # also of a tensor that is no table
         raise CheckpointError(f"{path}: a damaged vitmed checkpoint", AGAIN) from None
@@ -373,7 +377,7 @@ ARCHITECTURE -= {"weights", "licence", "terms"}
 
 
 # Where a training script keeps the weights, in order of preference.
-INNER = ["weights", "state_dict_ema", "model_ema", "model", "model_state_dict", "state_dict", "teacher", "student"]
+INNER = "weights state_dict_ema model_ema model model_state_dict state_dict module teacher student".split()
 PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "teacher.", "student.", "encoder_q.")
 BACKBONE = "backbone."
 

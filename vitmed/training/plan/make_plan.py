@@ -55,6 +55,10 @@ LAST_KEPT = (
     "--patience {} changes nothing: this run keeps its last epoch (train.choose last), so it does not stop early; "
     "--set train.choose=best keeps the best one"
 )
+SEEN = (
+    "the publisher names the images of {} among those that {} was made with: the network may know the test images, and "
+    "a result on them is too good"
+)
 USED_WHEN_FROZEN = {"freeze", "baseline", "seed", "device", "precision", "workers"}  # fields of `train`
 SHRUNK = 20  # images that are shrunk by more lose so much detail that a warning says so
 
@@ -98,6 +102,8 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
         config = config_with_weights(config, weights)
     check_weights(config)
     report_card(config.data.card)
+    if weights is not None and weights.entry is not None and weights.entry.has_seen(config.data.card):
+        warn(SEEN.format(config.data.card, weights.entry.file))
     show_expression(config.data.group_regex)
     with bar("finding images", unit="files") as advance:
         splits = make_splits(config.data, advance, config.evaluate.ordinal)
