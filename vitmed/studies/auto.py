@@ -183,7 +183,7 @@ def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, parallel: 
         for start in given:
             name = "scratch" if start is None else "weights"
             what = "the plan, from random weights" if start is None else f"fine-tuned from {Path(start).name}"
-            of_way = {**arguments, **state["divided"], **short, "weights": start}
+            of_way = {**arguments, **state["divided"], **short, "weights": start or "none"}
             jobs[name] = Job(f"way-{name}", f"{name}: {what}", of_way, "val")
         chosen: dict[str, Any] = {"tried": [], "winner": next(iter(jobs)), "why": "the only way here"}
         if len(jobs) > 1:
@@ -196,7 +196,7 @@ def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, parallel: 
     elif not place.folds.is_file():
         left = duration_text(max(60.0 * state["divided"]["folds"], limit - save() - AT_END))
         best = weights if state["winner"] == "weights" else None
-        of_folds = {**arguments, **state["divided"], "weights": best, "time": left}
+        of_folds = {**arguments, **state["divided"], "weights": best or "none", "time": left}
         vitmed.cross_validate(of_folds.pop("data"), output=folder.path, name="folds", parallel=parallel, **of_folds)
     if not joined.ensemble.is_file():
         vitmed.ensemble([place.path])

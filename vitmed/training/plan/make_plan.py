@@ -14,6 +14,7 @@ import yaml
 
 from vitmed.core.config import Config
 from vitmed.core.dataset_cards import report_card
+from vitmed.core.downloads import digest_of
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.messages import bar, say, warn
@@ -33,7 +34,8 @@ from vitmed.metrics.subgroups import check_columns
 from vitmed.models.hardware import pick_device
 from vitmed.models.sizes import SIZES
 from vitmed.models.vit import ViT
-from vitmed.models.weights.catalogue import terms_of
+from vitmed.models.weights.catalogue import entry_of, terms_of
+from vitmed.models.weights.choice import TINY, Choice, choose_weights, fits, outline, warning_of
 from vitmed.models.weights.pretrained import Weights, config_for_weights, open_weights
 from vitmed.training.learning import check_target
 from vitmed.training.out_of_memory import one_batch
@@ -55,6 +57,7 @@ LAST_KEPT = (
     "--set train.choose=best keeps the best one"
 )
 USED_WHEN_FROZEN = {"freeze", "baseline", "seed", "device", "precision", "workers"}  # fields of `train`
+FOR_SMALL = 40  # passes of ViT-Tiny in the time of ten of ViT-Small, which a plan makes at least
 SHRUNK = 20  # images that are shrunk by more lose so much detail that a warning says so
 
 
@@ -91,11 +94,13 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
         VitmedError: a subclass for each kind of problem.
     """
     check_names(config, SIZES, POLICIES, ALL_METRICS)
-    weights = None
-    if config.model.weights is not None:
-        weights = open_weights(config.model.weights, offline)
-        config = config_with_weights(config, weights)
-    check_weights(config)
+    weights, asked = None, config.model.weights
+    if config.model.start is not None:
+        weights = open_weights(config.model.start, offline, config.model.weights_sha256)
+        values = {"model.weights_sha256": digest_of(weights.path)}
+        config = with_values(config_with_weights(config, weights), values)
+    if asked != "auto":
+        check_weights(config)
     report_card(config.data.card)
     show_expression(config.data.group_regex)
     with bar("finding images", unit="files") as advance:
@@ -106,6 +111,9 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
     refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
     device = pick_device(config.train.device)
+    if asked == "auto":
+        config, weights = with_choice(config, splits, Forecaster(splits, device, processes), offline)
+        check_weights(config)
     inputs = plan_inputs(config, splits, weights, device)
     idle = [f"train.{name}" for name in sorted(config.train.model_fields_set - USED_WHEN_FROZEN)]
     idle += [f"augment.{name}" for name in sorted(config.augment.model_fields_set)]
@@ -132,6 +140,32 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     if complete.train.time is not None and trains:
         check_time(complete.train.time, forecaster.of(complete))
     return Plan(given, complete, splits, weights, device, inputs, settings, forecaster)
+
+
+def with_choice(config: Config, splits: Splits, forecaster: Forecaster, offline: bool) -> tuple[Config, Weights | None]:
+    """The configuration with the weights that `auto` chooses, and these; random weights where none fit or come here.
+
+    With `train.time`, ViT-Small has to see the images `FOR_SMALL` times, and ViT-Tiny once; without, a GPU takes
+    ViT-Small.
+    """
+    small, limit, choice = forecaster.device.type != "cpu", config.train.time, None
+    if limit is not None and not config.train.freeze and fits(config.model, tiny := outline(entry_of(TINY[0]))):
+        fitted = build_config(one_batch(config_with_weights(config, tiny)).model_dump())
+        passes = forecaster.of(fitted).passes_in(limit)
+        small = small or passes >= FOR_SMALL
+        if passes < 1:
+            choice = Choice(None, None, f"--time {duration_text(limit)} is too short for one pass with weights")
+    if choice is None and (choice := choose_weights(config.model, small, offline)) is None:
+        say("no weights that vitmed chooses by itself have the network you set, so training starts from random weights")
+        choice = Choice(None, None, "")
+    values: dict[str, Any] = {"model.weights": choice.value, "model.weights_reason": choice.reason or None}
+    if choice.weights is None:
+        if choice.reason:
+            warn(warning_of(choice.reason))
+        return with_values(config, values), None
+    say(f"weights {choice.reason}; --weights none starts from random numbers")
+    values["model.weights_sha256"] = digest_of(choice.weights.path)
+    return with_values(config_with_weights(config, choice.weights), values), choice.weights
 
 
 def check_against_splits(config: Config, splits: Splits) -> None:
@@ -267,7 +301,7 @@ def from_scratch(config: Config) -> Config:
 def check_weights(config: Config) -> None:
     """Raises UsageError if parts of a network with random weights would not be trained."""
     for name in ("freeze", "probe_first", "freeze_blocks", "lora"):
-        if dict(config.train)[name] not in (False, None) and config.model.weights is None:
+        if dict(config.train)[name] not in (False, None) and config.model.start is None:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(
                 f"{flag} keeps what a network has learned, and this one starts from random weights",
@@ -312,6 +346,7 @@ def plan_yaml(plan: Plan, folder: Path) -> str:
             for field, value in definite
             if f"{section}.{field}" in reasons
             or field in fields_set(plan.given, section)
+            or field == "weights"  # where there are none, `auto` would look again
             or value != getattr(asked, field)  # an `auto` that was resolved
         }
         for key in ("root", "groups", "labels", "weights"):
