@@ -73,7 +73,7 @@ def choose_weights(model: ModelConfig, small: bool, offline: bool) -> Choice | N
         path = fetch(names[0], unasked=True)
         return Choice(names[0], read_weights(path, entry_of(names[0])), f"auto: {names[0]} was downloaded")
     except (CheckpointError, UsageError) as error:
-        return Choice(None, None, f"{names[0]} could not be fetched ({error.line.rstrip('.')})")
+        return Choice(None, None, f"{names[0]} could not be fetched ({error.problem})")
 
 
 def warning_of(reason: str) -> str:
