@@ -39,8 +39,8 @@ def load_config(
         UsageError: an unknown key, a wrong type or a value out of range; states what is accepted.
     """
     tree: dict[str, Any] = {} if file is None else read_config(find_config(file))
-    sets = [sets] if isinstance(sets, str) else sets
-    for text in sets:
+    texts: Sequence[str] = [sets] if isinstance(sets, str) else sets
+    for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--set {text}: expected section.field=value", "for example --set train.lr=1e-4")
@@ -51,7 +51,7 @@ def load_config(
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     for key, value in given.items():
         _put(tree, key, str(value) if isinstance(value, Path) else value, kind)
-    if "model.weights" in {*given, *(text.partition("=")[0].strip() for text in sets)}:  # not those of the file
+    if "model.weights" in {*given, *(text.partition("=")[0].strip() for text in texts)}:  # not those of the file
         for name in ("weights_sha256", "weights_reason"):
             tree["model"].pop(name, None)
     try:

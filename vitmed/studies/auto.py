@@ -22,6 +22,7 @@ from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
+from vitmed.models.weights.choice import choose_weights
 from vitmed.report.data_check_page import PAGE
 from vitmed.report.results import Results
 from vitmed.studies.comparison import Model, compare_models
@@ -215,7 +216,8 @@ def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, parallel: 
 def _ranked(folder: RunFolder, state: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The weights that are given, or the best on this machine and the ranking; None where there are none."""
     if "weights" in arguments:
-        return {"weights": state["arguments"]["weights"]}
+        given = state["arguments"]["weights"]
+        return {"weights": None if given == "none" else given}
     used = {k: v for k, v in arguments.items() if FLAGS.get(k, "data.").startswith(("data.", *OF_RANKING))}
     of_probe = {**used, **state["divided"], "fold": 1, "weights": ALL_LOCAL}
     try:
@@ -223,4 +225,7 @@ def _ranked(folder: RunFolder, state: Mapping[str, Any], arguments: Mapping[str,
         return {"weights": stored("weights", ranking.weights, folder), "ranking": ranking.rows}
     except (UsageError, CheckpointError) as error:
         say(f"no weights to begin with: {error.line}")
+    choice = choose_weights(_settings(arguments).model, False, bool(arguments.get("offline")))
+    if choice is None or choice.value is None:
         return {"weights": None}
+    return {"weights": stored("weights", choice.value, folder)}
