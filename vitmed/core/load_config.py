@@ -39,21 +39,21 @@ def load_config(
         UsageError: an unknown key, a wrong type or a value out of range; states what is accepted.
     """
     tree: dict[str, Any] = {} if file is None else read_config(find_config(file))
-    texts: Sequence[str] = [sets] if isinstance(sets, str) else sets
-    for text in texts:
+    named = {key for key, value in (overrides or {}).items() if value is not None}
+    for text in [sets] if isinstance(sets, str) else sets:
         key, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--set {text}: expected section.field=value", "for example --set train.lr=1e-4")
         try:
+            named.add(key.strip())
             _put(tree, key.strip(), _number(parse_yaml(value)), kind)
         except YamlError:
             raise UsageError(f"--set {text[:200]}: the value is not valid YAML", "quote it") from None
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     for key, value in given.items():
         _put(tree, key, str(value) if isinstance(value, Path) else value, kind)
-    if "model.weights" in {*given, *(text.partition("=")[0].strip() for text in texts)}:  # not those of the file
-        for name in ("weights_sha256", "weights_reason"):
-            tree["model"].pop(name, None)
+    if "model.weights" in named and "model" in tree:  # other weights than the file states
+        tree["model"] = {k: v for k, v in tree["model"].items() if k not in ("weights_sha256", "weights_reason")}
     try:
         return build_config(tree, kind, given)
     except UsageError as error:

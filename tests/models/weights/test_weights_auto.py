@@ -216,7 +216,7 @@ def test_a_folder_of_weights_comes_first(server: Server, tmp_path: Path, monkeyp
     assert found.weights.normalize == "half" and server.asked == []
     assert open_weights("deit").path == folder / "deit.pth"
     (folder / "deit.pt").write_bytes(FILE)
-    with pytest.raises(UsageError, match="--weights deit: VITMED_WEIGHTS has deit.pt and deit.pth"):
+    with pytest.raises(UsageError, match=r"--weights deit: VITMED_WEIGHTS has deit\.pt and deit\.pth"):
         open_weights("deit")
 
 
@@ -254,7 +254,7 @@ def test_a_run_states_its_weights_and_repeats_only_with_them(
     weight_path(TINY).write_bytes(other := weight_file(1))
     weight_path(TINY).with_name(entry.file + ".sha256").unlink()
     monkeypatch.setitem(public_weights(), TINY, entry._replace(sha256=hashlib.sha256(other).hexdigest()))
-    with pytest.raises(CheckpointError, match="its sha256 is .*, and the configuration states"):
+    with pytest.raises(CheckpointError, match=r"its sha256 is .*, and the configuration states"):
         vitmed.train(config=run / "config.yaml", output=tmp_path / "runs", name="third")
     vitmed.plan(config=run / "config.yaml", output=tmp_path / "plan.yaml", weights=TINY)  # named anew
 

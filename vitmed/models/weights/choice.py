@@ -33,8 +33,10 @@ from vitmed.models.weights.pretrained import ARCHITECTURE, Weights, config_for_w
 # The catalogue's choice by size, best first: AugReg's are the ones that were measured on the development sets.
 TINY = ("timm_vit_tiny_augreg", "vit_tiny_augreg_in21k_ft_in1k", "deit_tiny_patch16_224")
 SMALL = ("timm_vit_small_augreg", "vit_small_augreg_in21k_ft_in1k", "deit_small_patch16_224")
-MADE_OF = {"timm_vit_tiny_augreg": "vit_tiny_patch16_224.augreg_in21k_ft_in1k",  # names in the hub's own cache
-           "timm_vit_small_augreg": "vit_small_patch16_224.augreg_in21k_ft_in1k"}  # fmt: skip
+MADE_OF = {  # names in the hub's own cache
+    "timm_vit_tiny_augreg": "vit_tiny_patch16_224.augreg_in21k_ft_in1k",
+    "timm_vit_small_augreg": "vit_small_patch16_224.augreg_in21k_ft_in1k",
+}
 GAIN = "AugReg weights gave AUROC 0.944 instead of 0.879 on four classes of MR, and 0.959 instead of 0.920 on skin"
 
 
