@@ -154,7 +154,11 @@ def with_choice(config: Config, splits: Splits, forecaster: Forecaster, offline:
         passes = forecaster.of(fitted).passes_in(limit)
         small = small or passes >= FOR_SMALL
         if passes < 1:
-            choice = Choice(None, None, f"--time {duration_text(limit)} is too short for one pass with weights")
+            choice = Choice(
+                None,
+                None,
+                f"--time {duration_text(limit)} is too short for a pass with weights, a longer one takes them",
+            )
     if choice is None and (choice := choose_weights(config.model, small, offline)) is None:
         say("no weights that vitmed chooses by itself have the network you set, so training starts from random weights")
         choice = Choice(None, None, "")
@@ -163,7 +167,8 @@ def with_choice(config: Config, splits: Splits, forecaster: Forecaster, offline:
         if choice.reason:
             warn(warning_of(choice.reason))
         return with_values(config, values), None
-    say(f"weights {choice.reason}; --weights none starts from random numbers")
+    licence = choice.weights.licence or "not known"
+    say(f"weights {choice.reason}, licence {licence}; --weights none starts from random numbers")
     values["model.weights_sha256"] = digest_of(choice.weights.path)
     return with_values(config_with_weights(config, choice.weights), values), choice.weights
 
