@@ -421,10 +421,14 @@ def quick() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache folder that goes with the tests; the user's own is left alone."""
+    """A cache folder that goes with the tests, and no connection; the own weights of the user are left alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("COLUMNS", raising=False)  # xdist sets it; tests of narrow terminals set their own
         patch.setenv("VITMED_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("VITMED_OFFLINE", "1")  # no test opens a connection for weights that it does not name
+        patch.delenv("VITMED_WEIGHTS", raising=False)
+        for name in ("HF_HOME", "TORCH_HOME"):
+            patch.setenv(name, str(tmp_path_factory.mktemp(name)))
         yield
 
 

@@ -346,6 +346,8 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
     "model.attention_dropout": row(0.5, network),
     "model.drop_path": row(0.5, network),
     "model.weights": shown("tests/models/weights/test_pretrained.py"),
+    "model.weights_sha256": shown("tests/models/weights/test_weights_auto.py"),
+    "model.weights_reason": shown("tests/models/weights/test_weights_auto.py"),
     "model.licence": shown("tests/models/weights/test_pretrained.py"),
     "model.terms": shown("tests/commands/test_fine_tuning.py"),
     "augment.policy": row("light", augmented),

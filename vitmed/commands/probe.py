@@ -70,7 +70,7 @@ def probe(
     settings = load_config(config, overrides, sets)
     all_folds = settings.data.divided and settings.data.fold is None
     check_run_place(settings, output, name)
-    if names is not None or settings.model.weights is None:
+    if names is not None or settings.model.start is None:
         chosen = [text.partition("=")[0].strip() for text in ([sets] if isinstance(sets, str) else sets)]
         used = OF_COLOURS if names is None else OF_RANKING
         given = [place for place, value in overrides.items() if value is not None] + chosen
@@ -87,7 +87,7 @@ def probe(
         words = [str(data)] * (data is not None) + ["--config", str(config)] * (config is not None)
         words += [word for one in (*([sets] if isinstance(sets, str) else sets), *given) for word in ("--set", one)]
         return _rank(settings, names, (output, name), offline or flags["weights"] == ALL_LOCAL, words)
-    if settings.model.weights is not None:
+    if settings.model.start is not None:
         flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
         return train(data, offline=offline, **{**flags, "freeze": True})
     check_names(settings, SIZES, POLICIES, METRICS)

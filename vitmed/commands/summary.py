@@ -31,9 +31,9 @@ def build_model(
     """
     name = {} if model is None else {"name": model}
     config = build_config({"model": {**name, **fields}}).model
-    if config.weights is None:
+    if config.start is None:
         return ViT(config, num_classes or 1000)
-    weights = open_weights(config.weights, offline)
+    weights = open_weights(config.start, offline)
     head = weights.state.get("head.bias")
     network = ViT(config_for_weights(config, weights), num_classes or (1000 if head is None else len(head)))
     load_pretrained(network, weights)

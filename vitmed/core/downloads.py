@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import ssl
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -33,6 +34,8 @@ from vitmed.core.text import first_line
 TIMEOUT = 30.0  # seconds without data after which a connection counts as broken
 TRIES = 5  # tries in a row without new data, after which vitmed gives up
 PAUSE = 1.0  # seconds before the second try; doubles before each further try
+ANSWER = 3.0  # seconds within which a host must answer if nobody asked for the file
+NO = "; nothing of yours is sent. To start from random weights instead: --weights none"
 BLOCK = 1 << 18  # bytes
 OFFLINE = ("VITMED_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 ROOM = "free some space, or name another disk: VITMED_CACHE=FOLDER"
@@ -95,8 +98,13 @@ class Source(NamedTuple):
                 raise self.error(f"{what}: its {kind} is {found}, expected {expected}", fix)
 
 
-def fetch_file(source: Source, path: Path, offline: bool = False, non_commercial: bool = False) -> Path:
+def fetch_file(
+    source: Source, path: Path, offline: bool = False, non_commercial: bool = False, unasked: bool = False
+) -> Path:
     """The checked file of a source at `path`, downloaded if it is missing.
+
+    Args:
+        unasked: nobody named the file: say how to say no, and do not wait for a silent host.
 
     Raises:
         source.error: it cannot be fetched, or has the wrong size or hash. An existing file is not changed.
@@ -107,9 +115,11 @@ def fetch_file(source: Source, path: Path, offline: bool = False, non_commercial
             raise source.error(f"{source.name} is not on this machine: {path} is missing", source.instructions(path))
         mark = "" if source.checksum or source.hub else "; only its size can be checked"
         size = megabytes(source.size) if source.size else "a file"
-        say(f"fetching {source.name}: {size} from {source.url}, licence {source.licence}{mark}")
+        say(f"fetching {source.name}: {size} from {source.url}, licence {source.licence}{mark}{NO if unasked else ''}")
         if non_commercial:
             warn(f"the licence of {source.name}, {source.licence}, forbids commercial use: read it first")
+        if unasked:
+            _check_answer(source)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = FileLock(_beside(path, ".lock"))  # the system releases that of a dead process
@@ -155,6 +165,9 @@ def _download(source: Source, path: Path) -> None:
 # --- plain addresses
 
 
+HEADERS = {"User-Agent": "vitmed", "Accept-Encoding": "identity"}
+
+
 class _Cut(Exception):
     """The connection ended early; another try may help."""
 
@@ -195,7 +208,7 @@ def _stream(source: Source, part: Path, progress: Callable[[int, int], None]) ->
     known = notes.read_text(errors="replace").splitlines() if notes.is_file() and part.is_file() else []
     validator = known[1] if len(known) == 2 and known[0] == source.url else ""
     have = part.stat().st_size if validator else 0
-    headers = {"User-Agent": "vitmed", "Accept-Encoding": "identity"}
+    headers = dict(HEADERS)
     if have:
         headers |= {"Range": f"bytes={have}-", "If-Range": validator}
     with _open(source, headers) as response:
@@ -225,13 +238,33 @@ def _stream(source: Source, part: Path, progress: Callable[[int, int], None]) ->
         raise _Cut(f"the connection ended after {have:,} of {total:,} bytes")
 
 
-def _open(source: Source, headers: dict[str, str]) -> Any:
+def _check_answer(source: Source) -> None:
+    """Raise `error` unless the host answers within `ANSWER` seconds. A thread asks, as a name server may be silent."""
+    found = [f"{urlsplit(source.url).hostname} does not answer within {ANSWER:g} s"]
+
+    def ask() -> None:
+        try:
+            _open(source, HEADERS, "HEAD").close()
+            found.clear()
+        except _Cut as cut:
+            found[:] = [str(cut)]
+        except VitmedError:  # an answer; the download says more of it
+            found.clear()
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(ANSWER)
+    if problem := found[:1]:
+        raise source.error(f"{source.url}: {problem[0]}", f"later, or with a better connection: {source.again}")
+
+
+def _open(source: Source, headers: dict[str, str], method: str = "GET") -> Any:
     """The response: 200, 206 or 416. Raises _Cut for a temporary fault, source.error for a refusal."""
     opener = urllib.request.build_opener(_Redirects(source))
     host = urlsplit(source.url).hostname
     try:
         _only_https(source.url, source)
-        return opener.open(urllib.request.Request(source.url, headers=headers), timeout=TIMEOUT)
+        return opener.open(urllib.request.Request(source.url, headers=headers, method=method), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         if error.code == 416:
             return error  # also a response

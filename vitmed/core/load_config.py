@@ -39,17 +39,21 @@ def load_config(
         UsageError: an unknown key, a wrong type or a value out of range; states what is accepted.
     """
     tree: dict[str, Any] = {} if file is None else read_config(find_config(file))
+    named = {key for key, value in (overrides or {}).items() if value is not None}
     for text in [sets] if isinstance(sets, str) else sets:
         key, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--set {text}: expected section.field=value", "for example --set train.lr=1e-4")
         try:
+            named.add(key.strip())
             _put(tree, key.strip(), _number(parse_yaml(value)), kind)
         except YamlError:
             raise UsageError(f"--set {text[:200]}: the value is not valid YAML", "quote it") from None
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     for key, value in given.items():
         _put(tree, key, str(value) if isinstance(value, Path) else value, kind)
+    if "model.weights" in named and "model" in tree:  # other weights than the file states
+        tree["model"] = {k: v for k, v in tree["model"].items() if k not in ("weights_sha256", "weights_reason")}
     try:
         return build_config(tree, kind, given)
     except UsageError as error:
@@ -103,7 +107,7 @@ def store_paths(config: AnyConfig, folder: Path) -> AnyConfig:
 def without_places(config: AnyConfig) -> AnyConfig:
     """The configuration for a file that leaves the machine: no folder, no table, and of weights the name alone."""
     named = {f"{section}.{field}": None for section, field in PATHS if hasattr(getattr(config, section), field)}
-    weights = config.model.weights
+    weights = config.model.start
     return with_values(
         config, {**named, "data.group_regex": None, "model.weights": None if weights is None else Path(weights).name}
     )

@@ -184,6 +184,9 @@ class DataConfig(Section):
     _findings = field_validator("findings", mode="before")(names_in)
 
 
+ABOUT_WEIGHTS = {"weights", "weights_sha256", "weights_reason", "licence", "terms"}  # of `ModelConfig`: no network
+
+
 class ModelConfig(Section):
     """The Vision Transformer. Sizes come from the name; every number can be set."""
 
@@ -230,10 +233,17 @@ class ModelConfig(Section):
     attention_dropout: float = setting(0.0, "Dropout of attention probabilities.", ge=0, lt=1)
     drop_path: float = setting(0.0, "Stochastic depth of the last block; grows linearly from 0.", Flag(), ge=0, lt=1)
     weights: str | None = setting(
-        None,
+        "auto",
         "Weights to start from: a file, or a name of `vitmed weights list`; they decide the network. The file is of "
-        "vitmed, timm, torchvision, Hugging Face or Google; in a YAML file, relative to that file.",
-        Flag(metavar="FILE|NAME", first=True),
+        "vitmed, timm, torchvision, Hugging Face or Google; in a YAML file, relative to that file. none: random "
+        "weights. auto: those on this machine that fit, else a download (docs/weights.md), else random weights.",
+        Flag(metavar="FILE|NAME|none", first=True),
+    )
+    weights_sha256: str | None = setting(
+        None, "Of the weight file; written by a run, which repeats only with this file."
+    )
+    weights_reason: str | None = setting(
+        None, "Why `auto` chose these weights, or why there are none; written by a run."
     )
     licence: str | None = setting(
         None, "Licence of the weights, where it is known; the checkpoint and the report keep it."
@@ -241,6 +251,16 @@ class ModelConfig(Section):
     terms: str | None = setting(
         None, "What that licence demands of a model made from the weights, where vitmed knows; kept like the licence."
     )
+
+    @field_validator("weights", mode="before")
+    @classmethod
+    def _none(cls, value: Any) -> Any:
+        return None if value == "none" else value
+
+    @property
+    def start(self) -> str | None:
+        """The weights, where some are named or chosen."""
+        return None if self.weights == "auto" else self.weights
 
 
 class AugmentConfig(Section):

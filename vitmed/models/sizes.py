@@ -46,8 +46,8 @@ def resolved(model: ModelConfig) -> ModelConfig:
 
 def model_label(model: ModelConfig) -> str:
     """A short name of the network: that of its weights or size, or its width and depth."""
-    if model.weights is not None:
-        file = Path(model.weights)
+    if model.start is not None:
+        file = Path(model.start)
         ours = file.name in ("best.pt", "last.pt", "encoder.pt")
         return file_name(file.resolve().parent.name if ours else file.stem) or "weights"
     width, depth, _ = size_of(model)

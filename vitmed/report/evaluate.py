@@ -192,7 +192,7 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
         "Patients of the run": describe_patients(saved.splits),
         "Splits of the run": "; ".join(f"{name}: {text}" for name, text in saved.splits.made.items()),
         "Model": describe_model(model),
-        "Started from": "random weights" if model.weights is None else f"{Path(model.weights).name}, licence {terms}",
+        "Started from": "random weights" if model.start is None else f"{Path(model.start).name}, licence {terms}",
         "Preprocessing": f"resize {config.data.resize}, {config.data.interpolation}, normalize "
         f"{config.data.normalize}, channels {model.channels}{describe_window(saved.preprocessing)}",
         "Augmentation": f"{config.augment.policy}, mixup {config.augment.mixup:g}, cutmix {config.augment.cutmix:g}",

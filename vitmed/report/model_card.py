@@ -154,7 +154,7 @@ def weights_card(
         metrics=metrics,
         headline=() if metrics is None else headline_of(metrics),
         limitations=() if metrics is None else limitations(metrics),
-        started=Path(model.weights).name if model.weights else None,
+        started=Path(model.start).name if model.start else None,
         licence=model.licence,
         terms=model.terms or terms_of(model.licence),
     )

@@ -22,6 +22,7 @@ from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
+from vitmed.models.weights.choice import choose_weights
 from vitmed.report.data_check_page import PAGE
 from vitmed.report.results import Results
 from vitmed.studies.comparison import Model, compare_models
@@ -183,7 +184,7 @@ def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, parallel: 
         for start in given:
             name = "scratch" if start is None else "weights"
             what = "the plan, from random weights" if start is None else f"fine-tuned from {Path(start).name}"
-            of_way = {**arguments, **state["divided"], **short, "weights": start}
+            of_way = {**arguments, **state["divided"], **short, "weights": start or "none"}
             jobs[name] = Job(f"way-{name}", f"{name}: {what}", of_way, "val")
         chosen: dict[str, Any] = {"tried": [], "winner": next(iter(jobs)), "why": "the only way here"}
         if len(jobs) > 1:
@@ -196,7 +197,7 @@ def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, parallel: 
     elif not place.folds.is_file():
         left = duration_text(max(60.0 * state["divided"]["folds"], limit - save() - AT_END))
         best = weights if state["winner"] == "weights" else None
-        of_folds = {**arguments, **state["divided"], "weights": best, "time": left}
+        of_folds = {**arguments, **state["divided"], "weights": best or "none", "time": left}
         vitmed.cross_validate(of_folds.pop("data"), output=folder.path, name="folds", parallel=parallel, **of_folds)
     if not joined.ensemble.is_file():
         vitmed.ensemble([place.path])
@@ -215,7 +216,8 @@ def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, parallel: 
 def _ranked(folder: RunFolder, state: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The weights that are given, or the best on this machine and the ranking; None where there are none."""
     if "weights" in arguments:
-        return {"weights": state["arguments"]["weights"]}
+        given = state["arguments"]["weights"]
+        return {"weights": None if given == "none" else given}
     used = {k: v for k, v in arguments.items() if FLAGS.get(k, "data.").startswith(("data.", *OF_RANKING))}
     of_probe = {**used, **state["divided"], "fold": 1, "weights": ALL_LOCAL}
     try:
@@ -223,4 +225,7 @@ def _ranked(folder: RunFolder, state: Mapping[str, Any], arguments: Mapping[str,
         return {"weights": stored("weights", ranking.weights, folder), "ranking": ranking.rows}
     except (UsageError, CheckpointError) as error:
         say(f"no weights to begin with: {error.line}")
+    choice = choose_weights(_settings(arguments).model, False, bool(arguments.get("offline")))
+    if choice is None or choice.value is None:
         return {"weights": None}
+    return {"weights": stored("weights", choice.value, folder)}

@@ -38,6 +38,7 @@ from vitmed.inference.checkpoint import load_checkpoint, load_pretraining, set_d
 from vitmed.inference.open_model import open_model
 from vitmed.models.hardware import pick_device
 from vitmed.models.sizes import model_label
+from vitmed.models.weights.choice import warning_of
 from vitmed.report.headline import Evaluation, known_evaluation
 from vitmed.report.model_card import write_card
 from vitmed.report.plots.curves import drawn_curves
@@ -264,6 +265,8 @@ def _read(
     check_ranks(read, session.device, session.precision, session.ranks)
     if ranks.leads:
         notes, counts = check_before_training(read.splits, read.records, read.skipped, config)
+        if config.model.start is None and config.model.weights_reason is not None:
+            notes = [*notes, f"{warning_of(config.model.weights_reason)}."]
         checked = {"notes": notes, "counts": counts}
         rest = iter(fingerprints(read.records))  # in the order of the splits
         by_split = {name: list(islice(rest, len(part))) for name, part in read.splits.samples.items()}
@@ -285,12 +288,12 @@ def new_pretraining(
     if config.augment.policy not in POLICIES:
         raise unknown_key("policy", config.augment.policy, POLICIES)
     model, data = config.model, config.data
-    if model.weights is not None:
+    if model.start is not None:
         raise UsageError("pretraining starts from random weights", "leave model.weights out")
     stem, pool = ("patch" if model.stem == "auto" else model.stem), ("mean" if model.pool == "auto" else model.pool)
     positions = model.positions if "positions" in model.model_fields_set else "sincos_2d"
     # The class token learns nothing, so a later head uses the mean of the patches, as in the paper.
-    model = model.model_copy(update={"stem": stem, "pool": pool, "positions": positions})
+    model = model.model_copy(update={"stem": stem, "pool": pool, "positions": positions, "weights": None})
     if data.unlabelled or not (data.labels is not None or has_classes(data_folder(data.root))):
         fraction = data.val_fraction if "val_fraction" in data.model_fields_set else UNLABELLED_VAL
         data = data.model_copy(update={"unlabelled": True, "val_fraction": fraction})

@@ -29,7 +29,7 @@ from vitmed.imaging.preprocessing import Preprocessing, thumbnail
 from vitmed.metrics.estimates import value_text
 from vitmed.models.hardware import pick_device
 from vitmed.models.vit import ViT
-from vitmed.models.weights.catalogue import means_file, public_weights, weight_path
+from vitmed.models.weights.catalogue import SUFFIXES, means_file, public_weights, weight_path
 from vitmed.models.weights.files import magic
 from vitmed.models.weights.pretrained import load_pretrained, open_weights
 from vitmed.report.analyses import Extra
@@ -51,7 +51,6 @@ from vitmed.training.plan.make_plan import (
 SEEN = ("model.image_size", "model.channels", "model.weights")
 OF_RANKING = (*SEEN, "train.device", "evaluate.resamples", "evaluate.ordinal")  # settings that a ranking uses
 ALL_LOCAL = "all-local"
-SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".npz")
 COLOURS = "colours and size"
 
 

@@ -107,7 +107,10 @@ def plan_study(
     forecast, free = prepared.forecaster.of(prepared.config), plans and "epochs" not in fields_set(settings, "train")
     passes = int(forecast.passes_in(seconds / SHARE))
     if free and 1 <= passes < prepared.config.train.epochs:
-        prepared = make_plan(with_values(settings, {"train.epochs": passes}), plans, offline, processes)
+        model = prepared.given.model
+        chosen = {f"model.{name}": getattr(model, name) for name in ("weights", "weights_sha256", "weights_reason")}
+        settings = with_values(settings, {"train.epochs": passes, **chosen})
+        prepared = make_plan(settings, plans, offline, processes)
     both = 2 * forecast.total(prepared.config.train.epochs)
     if both > seconds:
         problem = f"--time {duration_text(seconds)} is too short for a trial and the training of the winner"

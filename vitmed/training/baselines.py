@@ -102,7 +102,7 @@ class Baselines:
         self.run, self.task = run, task
         self.logits: dict[str, BySplit] = {}
         train, file = run.config.train, run.folder.baseline
-        untrained = run.config.model.weights is not None and run.state.step == 0
+        untrained = run.config.model.start is not None and run.state.step == 0
         if untrained and (train.baseline or train.freeze or train.probe_first):
             self._fit_frozen()
         if train.baseline and file.is_file():

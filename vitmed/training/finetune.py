@@ -121,8 +121,11 @@ class Finetune(Task[Config]):
 
     def write_start(self, run: Run[Config]) -> None:
         write_text(run.folder.summary, summarise(self.model, run.config.model))
-        if self.report is not None:
-            write_json(run.folder.weights, asdict(self.report))
+        model = run.config.model
+        about = {"name": model.weights, "sha256": model.weights_sha256}
+        about |= {"licence": model.licence, "reason": model.weights_reason}
+        if self.report is not None or model.weights_reason is not None:
+            write_json(run.folder.weights, about | ({} if self.report is None else asdict(self.report)))
 
     def save_epoch(self, run: Run[Config], record: Record) -> None:
         every, epoch = run.config.train.save_every, run.state.epoch

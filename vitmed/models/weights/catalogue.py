@@ -10,6 +10,7 @@ states are computed from the parameters, to within a few percent.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -80,7 +81,7 @@ class Entry(NamedTuple):
     @property
     def non_commercial(self) -> bool:
         """Whether the licence forbids commercial use."""
-        return "NC" in self.licence.split("-") or "non-commercial" in self.licence.lower()
+        return forbids_commerce(self.licence)
 
     def has_seen(self, card: str | None) -> bool:
         """Whether the weights were made with images of the data set of a card, under this name or as a copy."""
@@ -112,12 +113,13 @@ def weight_path(name: str, folder: str | Path | None = None) -> Path:
     return Path(folder or cache_folder()).absolute() / "weights" / name / entry_of(name).file
 
 
-def fetch(name: str, offline: bool = False, folder: str | Path | None = None) -> Path:
+def fetch(name: str, offline: bool = False, folder: str | Path | None = None, unasked: bool = False) -> Path:
     """The checked file of an entry of the catalogue, downloaded if necessary.
 
     Args:
         offline: open no connection; see also `downloads.is_offline`.
         folder: default the cache.
+        unasked: say how to say no, and do not wait for a silent host.
 
     Raises:
         CheckpointError: it cannot be fetched, or its size or hash is wrong.
@@ -129,7 +131,30 @@ def fetch(name: str, offline: bool = False, folder: str | Path | None = None) ->
     source = Source(
         name, entry.url, entry.size, checksum, entry.licence, again, CheckpointError, entry.hub, entry.gated
     )
-    return fetch_file(source, weight_path(name, folder), offline, non_commercial=entry.non_commercial)
+    return fetch_file(source, weight_path(name, folder), offline, entry.non_commercial, unasked)
+
+
+def weight_files(place: Path) -> list[Path]:
+    """The weight file, or those in a folder, that VITMED_WEIGHTS names. Raises UsageError where there is none."""
+    if place.is_file():
+        return [place]
+    files = sorted(file for file in place.glob("*") if file.suffix in SUFFIXES and file.is_file())
+    if not files:
+        what = "holds no weight file" if place.is_dir() else "no such file or folder"
+        raise UsageError(f"VITMED_WEIGHTS: {place}: {what}", f"name a file ({', '.join(SUFFIXES)}) or a folder of them")
+    return files
+
+
+def named_files(stem: str) -> list[Path]:
+    """The files of VITMED_WEIGHTS with this name, without its suffix."""
+    named = os.environ.get("VITMED_WEIGHTS")
+    return [file for file in weight_files(Path(named).expanduser()) if file.stem == stem] if named else []
+
+
+def forbids_commerce(licence: str | None) -> bool:
+    """Whether a licence forbids commercial use, by its name."""
+    words = (licence or "").lower()
+    return "nc" in words.split("-") or "non-commercial" in words or "noncommercial" in words
 
 
 def terms_of(licence: str | None) -> str | None:
@@ -242,6 +267,7 @@ COPIES = {  # sources of the sets: medmnist/info.py of medmnist 3.0.2; README.md
     "pneumoniamnist": "kermany_chest_xray",
 }
 
+SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".npz")
 PIL_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 ACTIVATIONS = {  # transformers' names -> `ModelConfig.mlp`
     "gelu": "gelu",

@@ -19,10 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitmed.core.downloads import digest_of
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.messages import say
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.sections import ModelConfig
+from vitmed.core.sections import ABOUT_WEIGHTS, ModelConfig
 from vitmed.core.text import first_line
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.sizes import SIZES
@@ -37,6 +38,7 @@ from vitmed.models.weights.catalogue import (
     entry_of,
     fetch,
     means_file,
+    named_files,
     normalisation,
     public_weights,
     terms_of,
@@ -120,23 +122,43 @@ class Weights:
     entry: Entry | None = None
 
 
-def open_weights(value: str, offline: bool = False) -> Weights:
-    """The weights that `--weights` names: a file, a run folder, or an entry of the catalogue, downloaded if necessary.
+def open_weights(value: str, offline: bool = False, sha256: str | None = None) -> Weights:
+    """The weights that `--weights` names: a file, a run folder, an entry of the catalogue, downloaded if necessary, or
+    a file of the folder in VITMED_WEIGHTS, without its suffix.
+
+    Args:
+        sha256: of the file, if a configuration states it.
 
     Raises:
-        CheckpointError: no such file, or it cannot be used or fetched.
-        UsageError: neither a file nor a name; lists similar names.
+        CheckpointError: no such file, or it cannot be used or fetched, or has another sha256.
+        UsageError: neither a file nor a name, or one that fits two files; lists similar names.
     """
     if not value or "://" in value:
         fix = "download it first, or: vitmed weights list"
         raise UsageError(f"--weights {value!r}: neither a file nor a name", fix)
-    if means_file(value):
-        return read_weights(RunFolder.weights_in(value))
+    named = [] if means_file(value) or value in public_weights() else named_files(value)
+    if len(named) > 1:
+        files = " and ".join(file.name for file in named)
+        raise UsageError(f"--weights {value}: VITMED_WEIGHTS has {files}", f"name one with its folder: {named[0]}")
+    if named or means_file(value):
+        path = named[0] if named else RunFolder.weights_in(value)
+        _check_same(path, sha256)
+        return read_weights(path)
     entry, path = entry_of(value), fetch(value, offline)
+    _check_same(path, sha256)
     say(f"weights {value}: {entry.model}, {entry.kind}, licence {entry.licence}; {path}")
     if (terms := terms_of(entry.licence)) is not None:
         say(terms)
     return read_weights(path, entry)
+
+
+def _check_same(path: Path, sha256: str | None) -> None:
+    """Raise CheckpointError for a file that is not the one of the run whose configuration this is."""
+    if sha256 is not None and path.is_file() and (found := digest_of(path)) != sha256:
+        raise CheckpointError(
+            f"{path}: its sha256 is {found}, and the configuration states {sha256}",
+            "use the file that the run had, or name the new one on the command line: --weights FILE",
+        )
 
 
 def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
@@ -372,12 +394,12 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
         raise CheckpointError(f"{path}: a damaged vitmed checkpoint", AGAIN) from None
 
 
-ARCHITECTURE = {*ModelConfig.model_fields} - {"dropout", "attention_dropout", "drop_path"}
-ARCHITECTURE -= {"weights", "licence", "terms"}
+ARCHITECTURE = {*ModelConfig.model_fields} - ABOUT_WEIGHTS - {"dropout", "attention_dropout", "drop_path"}
 
 
 # Where a training script keeps the weights, in order of preference.
-INNER = "weights state_dict_ema model_ema model model_state_dict state_dict module teacher student".split()
+INNER = ("weights", "state_dict_ema", "model_ema", "model", "model_state_dict", "state_dict", "module", "teacher")
+INNER += ("student",)
 PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "teacher.", "student.", "encoder_q.")
 BACKBONE = "backbone."
 

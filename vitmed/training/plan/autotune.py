@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.messages import Advance, bar
+from vitmed.core.sections import ABOUT_WEIGHTS
 from vitmed.core.text import counted, first_line, listed
 from vitmed.models.compile import compile_network, is_of_compiler, leave_uncompiled, missing_compiler
 from vitmed.models.hardware import busy, pick_precision, seconds_of, seeded, using_threads
@@ -137,7 +138,7 @@ def is_open(config: Config | PretrainConfig) -> bool:
 
 def _key(config: Config | PretrainConfig, steps: int) -> list[Any]:
     """What decides which engine is the fastest, beside the machine; of the length of the run its magnitude."""
-    key = [config.model.model_dump(exclude={"weights", "licence", "terms"}), steps.bit_length()]
+    key = [config.model.model_dump(exclude=ABOUT_WEIGHTS), steps.bit_length()]
     key += [config.train.model_dump(include=SETTINGS)]
     return key + ([config.mae.model_dump()] if isinstance(config, PretrainConfig) else [])
 

@@ -29,6 +29,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import make_folder, write_text
 from vitmed.core.process import cores
 from vitmed.core.run_folder import cache_folder
+from vitmed.core.sections import ABOUT_WEIGHTS
 from vitmed.core.text import about, counted, duration_text, round_up
 from vitmed.data.loading import pick_place, pick_workers
 from vitmed.data.samples import Splits
@@ -156,7 +157,7 @@ def step_seconds(config: Config, device: torch.device, classes: int) -> float:
 def _key(config: Config) -> list[Any]:
     """What decides the seconds of a step, beside the machine and the precision."""
     settings = {"batch_size", "micro_batch", "grad_checkpointing"}
-    return [config.model.model_dump(exclude={"weights", "licence"}), config.train.model_dump(include=settings)]
+    return [config.model.model_dump(exclude=ABOUT_WEIGHTS), config.train.model_dump(include=settings)]
 
 
 def measured_file(kind: str, what: list[Any], device: torch.device) -> Path:
