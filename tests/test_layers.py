@@ -128,9 +128,9 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (48_512, 38_000),  # 92 of them: 16-bit floats with fp32 near the borders of the policy
-    "files": (232, 210),
-    "functions in 1,000 lines": (56.2, 46),
+    "lines": (48_810, 38_000),  # 92 of them: 16-bit floats with fp32 near the borders; 330: weights by default
+    "files": (233, 210),  # choice.py: which weights `train` starts from
+    "functions in 1,000 lines": (55.7, 46),
     "imports, % of the lines": (8.2, 6),
     "functions with more than 6 parameters": (17, 10),
     "functions over 60 lines": (3, 5),

@@ -398,8 +398,8 @@ ARCHITECTURE = {*ModelConfig.model_fields} - ABOUT_WEIGHTS - {"dropout", "attent
 
 
 # Where a training script keeps the weights, in order of preference.
-INNER = ("weights", "state_dict_ema", "model_ema", "model", "model_state_dict", "state_dict", "module", "teacher")
-INNER += ("student",)
+INNER = ["weights", "state_dict_ema", "model_ema", "model", "model_state_dict", "state_dict", "module", "teacher"]
+INNER += ["student"]
 PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "teacher.", "student.", "encoder_q.")
 BACKBONE = "backbone."
 

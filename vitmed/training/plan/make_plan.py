@@ -99,11 +99,8 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
         VitmedError: a subclass for each kind of problem.
     """
     check_names(config, SIZES, POLICIES, ALL_METRICS)
-    weights, asked, sized = None, config.model.weights, "image_size" in fields_set(config, "model")
-    if config.model.start is not None:
-        weights = open_weights(config.model.start, offline, config.model.weights_sha256)
-        values = {"model.weights_sha256": digest_of(weights.path)}
-        config = with_values(config_with_weights(config, weights), values)
+    asked, sized = config.model.weights, "image_size" in fields_set(config, "model")
+    config, weights = with_named(config, offline)
     if asked != "auto":
         check_weights(config)
     report_card(config.data.card)
@@ -132,9 +129,9 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     if plans and trains:
         with bar("timing networks", unit="steps"):
             settings, complete = planned(config, inputs, time_rules(config, inputs, forecaster))
-            free = weights is not None and not sized and "epochs" not in fields_set(config, "train")
-            if free and (smaller := input_for_time(complete, forecaster)) is not None:
-                settings, complete = [smaller, *settings], with_values(complete, {smaller.field: smaller.value})
+            if not (sized or inputs.scratch or "epochs" in fields_set(config, "train")):
+                smaller = input_for_time(complete, forecaster)
+                settings, complete = [*smaller, *settings], with_values(complete, {s.field: s.value for s in smaller})
     patience, usual = config.train.patience, TrainConfig().patience
     by_hand = "patience" in fields_set(config, "train") and (plans or patience != usual)
     if by_hand and trains and complete.train.choose == "last":
@@ -150,6 +147,14 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     if complete.train.time is not None and trains:
         check_time(complete.train.time, forecaster.of(complete))
     return Plan(given, complete, splits, weights, device, inputs, settings, forecaster)
+
+
+def with_named(config: Config, offline: bool) -> tuple[Config, Weights | None]:
+    """The configuration with the weights that it names, and these."""
+    if config.model.start is None:
+        return config, None
+    weights = open_weights(config.model.start, offline, config.model.weights_sha256)
+    return with_values(config_with_weights(config, weights), {"model.weights_sha256": digest_of(weights.path)}), weights
 
 
 def with_choice(config: Config, splits: Splits, forecaster: Forecaster, offline: bool) -> tuple[Config, Weights | None]:
@@ -256,15 +261,15 @@ def time_rules(config: Config, inputs: PlanInputs, forecaster: Forecaster) -> li
     return [Rule(f"--time {duration_text(seconds)}", {}, {"train.epochs": MOST_KNEES * usual.train.epochs}, why)]
 
 
-def input_for_time(config: Config, forecaster: Forecaster) -> PlannedSetting | None:
+def input_for_time(config: Config, forecaster: Forecaster) -> list[PlannedSetting]:
     """The largest input on which weights have the time for `ENOUGH` passes, otherwise the smallest.
 
-    None without a time limit, and where the time is enough for the input that the weights had. On 2,000 knee X-rays in
+    Empty without a time limit, and where the time is enough for the input that the weights had. On 2,000 knee X-rays in
     five grades one pass at 224 px, three at 128 and five at 96, which take as long, gave AUROC 0.763, 0.771 and 0.758.
     """
     seconds, own, patch = config.train.time, config.model.image_size, config.model.patch_size
     if seconds is None:
-        return None
+        return []
     sides = dict.fromkeys(round(side / patch) * patch for side in SIDES)
     chosen = own
     for side in [own, *(side for side in sides if side < own)]:
@@ -275,7 +280,7 @@ def input_for_time(config: Config, forecaster: Forecaster) -> PlannedSetting | N
     why = (
         f"at {own} px the time is enough for fewer than {ENOUGH} passes; a quarter of the tokens has four times as many"
     )
-    return None if chosen == own else PlannedSetting("model.image_size", chosen, when, why)
+    return [] if chosen == own else [PlannedSetting("model.image_size", chosen, when, why)]
 
 
 def _networks(config: Config, inputs: PlanInputs, forecaster: Forecaster, usual: Config) -> Networks:
