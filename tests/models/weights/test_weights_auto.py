@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from conftest import BARE, Recorder, draw_splits
+from local_server import serving
 from timm.models.vision_transformer import VisionTransformer
 
 import vitmed
-from tests.conftest import BARE, Recorder, draw_splits
-from tests.local_server import serving
 from vitmed.core import downloads
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.sections import ModelConfig
