@@ -128,7 +128,7 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (48_810, 38_000),  # 92 of them: 16-bit floats with fp32 near the borders; 330: weights by default
+    "lines": (48_800, 38_000),  # 92 of them: 16-bit floats with fp32 near the borders; 330: weights by default
     "files": (233, 210),  # choice.py: which weights `train` starts from
     "functions in 1,000 lines": (55.7, 46),
     "imports, % of the lines": (8.2, 6),

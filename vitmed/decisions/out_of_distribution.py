@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, cached_property
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ QUANTILE = 0.99  # of validation: an image above it counts as unlike the trainin
 QUANTILES = [0.05, 0.25, 0.5, 0.75, 0.95]  # of the scores, in the report
 FEWEST = 20  # training images
 MOST_CLASSES = 100  # with a mean of their own; of more there is one mean for all
+LOCK = Lock()  # two threads that limit at once would leave the limit behind
 MOST_FITTED = 2000  # training images that the score is fitted on
 
 
@@ -54,7 +56,7 @@ class OodScore(Stored):
         """(S, D) -> (S,) float32: distance / the 99th percentile of validation; above 1 is unlike."""
         means, full, centre = self._whole
         x = features.astype(np.float64)
-        with blas().limit(limits=1):  # its threads would spin on, and take the cores from the network's
+        with LOCK, blas().limit(limits=1):  # its threads would spin on, and take the cores from the network's
             moved = x @ full  # (S, D)
             across = -2 * moved @ means.T
         own = np.einsum("sd,sd->s", moved, x)[:, None]

@@ -30,17 +30,8 @@ from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.plan.time import keep_measured, measured_file
 
 # Fields of the configuration that count for it.
-SETTINGS = {
-    "batch_size",
-    "precision",
-    "attention",
-    "threads",
-    "compile",
-    "lora",
-    "freeze_blocks",
-    "micro_batch",
-    "time",
-}
+SETTINGS = {"precision", "attention", "threads", "compile"}  # which are measured
+SETTINGS |= {"batch_size", "micro_batch", "lora", "freeze_blocks", "time"}
 
 SHARE, MOST_SECONDS = 0.03, 10.0  # of the run, and in all; only a compiler that has begun may take longer
 ROUNDS = 5  # in which the candidates take turns

@@ -117,7 +117,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
         config, weights = with_choice(config, splits, Forecaster(splits, device, processes), offline)
         check_weights(config)
     if weights is not None and weights.entry is not None and weights.entry.has_seen(config.data.card):
-        warn(SEEN.format(config.data.card, weights.entry.file))
+        warn(SEEN.format(config.data.card, Path(config.model.start or "").name))
     inputs = plan_inputs(config, splits, weights, device)
     idle = [f"train.{name}" for name in sorted(config.train.model_fields_set - USED_WHEN_FROZEN)]
     idle += [f"augment.{name}" for name in sorted(config.augment.model_fields_set)]
@@ -170,11 +170,8 @@ def with_choice(config: Config, splits: Splits, forecaster: Forecaster, offline:
         if "image_size" not in fields_set(config, "model"):
             fitted = with_values(fitted, {"model.image_size": SIDES[-1]})  # at least, as `input_for_time`
         if forecaster.of(fitted).passes_in(limit) < 1:
-            choice = Choice(
-                None,
-                None,
-                f"--time {duration_text(limit)} is too short for a pass with weights, a longer one takes them",
-            )
+            problem = f"--time {duration_text(limit)} is too short for a pass with weights, a longer one takes them"
+            choice = Choice(None, None, problem)
     if choice is None and (choice := choose_weights(config.model, small, offline)) is None:
         say("no weights that vitmed chooses by itself have the network you set, so training starts from random weights")
         choice = Choice(None, None, "")
