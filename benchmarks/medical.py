@@ -123,7 +123,7 @@ def plan_config(options: argparse.Namespace, key: Key, sets: Iterable[str] = ())
     rows = split_table(key.set, options.data, options.work)
     table = labels_table(rows, options.work / "sets" / f"{key.set}_labels.csv")
     given = {"data.root": str(folder_of(key.set, options.data, options.work)), "data.labels": str(table)}
-    alike = (f"train.threads={torch.get_num_threads()}", "train.workers=0", "train.device=cpu")
+    alike = (f"train.threads={torch.get_num_threads()}", "train.workers=0", "train.device=cpu", "model.weights=none")
     return load_config(None, {**given, "train.seed": key.seed}, (*alike, *sets))
 
 
@@ -270,16 +270,21 @@ def time_of_plan(options: argparse.Namespace, key: Key) -> float:
     return float(plan["seconds"])
 
 
-def of_network(network: nn.Module, how: Preprocessing, facts: dict[str, Any], views: str) -> Trained:
-    """A trained network, which predicts in fp32, from the views that the plan chose."""
+def of_network(
+    network: nn.Module, how: Preprocessing, facts: dict[str, Any], views: str, reduced: bool = False
+) -> Trained:
+    """A trained network, which predicts in fp32 or, `reduced`, in bf16 where the CPU has it; views of the plan."""
     network.eval()
+    precision = pick_precision("auto" if reduced else "fp32", CPU)
 
     @torch.inference_mode()
     def logits(images: Images) -> np.ndarray:
         found = []
         for first in range(0, len(images), BATCH):
             pixels = [images.read(i) for i in range(first, min(first + BATCH, len(images)))]
-            found.append(network(how.normalise(torch.from_numpy(np.stack(pixels)))).float().numpy())
+            with torch.autocast("cpu", precision.dtype, enabled=precision.mixed):
+                logits = network(how.normalise(torch.from_numpy(np.stack(pixels))))
+            found.append(logits.float().numpy())
         return np.concatenate(found)
 
     return Trained(how, logits, facts | {"parameters": sum(p.numel() for p in network.parameters())}, views)
