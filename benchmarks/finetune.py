@@ -17,9 +17,9 @@ DATA_FOLDER (default: VITMED_DATA) holds the development sets; `medical_sets.py`
                 rate and `timm-1e-4` less
     resnet18    torchvision's from random weights at 64 px, with the augmentation of the plan
 
-All use one thread. The plan gets `M` minutes for its steps; the others then get the seconds of CPU that its fitted head
-and its training took, validation after every epoch included, which they do without. Reading the images is not counted,
-nor timm's resizing to 256 px. Each is calibrated on validation as `vitmed train` does; `raw` is the log loss of the
+All use one thread and get `M` minutes of CPU for training; the plan's include the choice of the engine, the fitted head
+and validation after every epoch, which timm does without. Reading the images is not counted, nor timm's resizing to
+256 px. Each is calibrated on validation as `vitmed train` does; `raw` is the log loss of the
 logits as they are. `--long R` thins the training images, and those of validation, to R:1 between the commonest class
 and the rarest (the n-th has R^(-n / (K - 1)) of the first). A finished run is a line of WORK_FOLDER/results.jsonl and
 is not repeated.
@@ -89,10 +89,10 @@ def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     config = plan_config(options, key, [*options.set, *["train.freeze=true"] * frozen])
     plan = make_plan(config, True, True)
     config = plan.config
-    session = Session.of(config, CPU, clock=Clock())
+    session = Session.of(config, CPU, clock=CpuClock())
     task = Finetune.new(config, plan.splits, session, plan.weights)
     read = check_images(plan.splits, Preprocessing.of(config), config.data)
-    session.clock.began, start = Clock().began, clock()
+    session.clock.began = start = clock()
     run = Run.new(task, config, read, RunFolder(place), session)
     Baselines(run, task)
     if not frozen:
@@ -104,6 +104,16 @@ def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     facts = {"seconds": seconds, "steps": run.state.step, "passes": run.state.step * config.train.batch_size / rows}
     facts |= {"side": config.model.image_size, "lr": config.train.lr, "epoch": run.state.epoch}
     return of_network(saved.model(), saved.preprocessing, facts, config.augment.views, True)
+
+
+class CpuClock(Clock):
+    """Seconds of CPU that training took, so that other work on the machine takes nothing from the plan's time."""
+
+    def __init__(self) -> None:
+        super().__init__(clock())
+
+    def seconds(self) -> float:
+        return clock() - self.began
 
 
 def all_for_training() -> None:
@@ -123,7 +133,7 @@ def train_timm(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     from timm.utils import ModelEmaV3
     from torchvision.transforms import v2
 
-    seconds = seconds_of_plan(options, key)
+    seconds = 60 * (key.minutes or 0)
     plan = make_plan(plan_config(options, key._replace(minutes=None)), False, True)
     splits, how = plan.splits, replace(Preprocessing.of(plan.config), image_size=224)
     images = in_memory(Images(splits.root, splits.samples["train"], replace(how, image_size=STORED)))
@@ -179,7 +189,7 @@ def timm_network(options: argparse.Namespace, classes: int) -> nn.Module:
 
 def train_resnet(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     """ResNet-18 from random weights, as `medical.py` trains it."""
-    seconds = seconds_of_plan(options, key)
+    seconds = 60 * (key.minutes or 0)
     ready = make_plan(plan_config(options, key._replace(contender="scratch", minutes=None)), True, True)
     with seeded(key.seed):
         network, side = medical.resnet18(ready, 64)
@@ -187,14 +197,6 @@ def train_resnet(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     network, facts = medical.train_for(seconds, ready, network, how, key.seed)
     torch.save(network.state_dict(), place / "network.pt")
     return of_network(network, how, facts, ready.config.augment.views, True)
-
-
-def seconds_of_plan(options: argparse.Namespace, key: Key) -> float:
-    """Seconds of CPU that the plan took for this set, seed and number of minutes."""
-    plan = finished_lines(options.work).get(key._replace(contender="plan"))
-    if plan is None:
-        sys.exit(f"{key.set}, seed {key.seed}: the plan is not measured; name plan first among --contenders")
-    return float(plan["seconds"])
 
 
 def thinned_out(options: argparse.Namespace, key: Key) -> set[str]:
