@@ -257,7 +257,7 @@ def tell(lines: Mapping[Key, Line], part: str) -> None:
             }
             for who in contenders:
                 cells = [spread_text(means[name, who]) if means[name, who] else "" for name in sets]
-                both = [name for name in sets if means[name, who] and means[name, "timm"]]
+                both = [name for name in sets if means[name, who] and means.get((name, "timm"))]
                 gaps = [statistics.mean(means[name, who]) - statistics.mean(means[name, "timm"]) for name in both]
                 cells.append(f"{statistics.mean(gaps):+.4f} of {len(gaps)}" if gaps else "")
                 print(f"| {who} | {' | '.join(cells)} |")
