@@ -147,6 +147,18 @@ def test_folds_share_the_time(tmp_path: Path) -> None:
         assert records(folder / fold)[-1]["step"] <= 40 - REPORTING
 
 
+def test_a_time_that_is_too_short_for_all_folds_is_refused_with_one_that_is_enough(tmp_path: Path) -> None:
+    data, flags = draw_classes(tmp_path / "data", 16), MANY | {"folds": 3, "output": tmp_path, "sets": TINY_SETS}
+    with pytest.raises(UsageError) as refused:
+        train(data, name="short", time="60s", **flags)
+    assert refused.value.problem.startswith("--time 1m is too short for 3 folds: each takes 9 s to read the images")
+    assert not (tmp_path / "short").exists()
+    ui = recording()
+    enough = train(data, name="enough", time=refused.value.fix.removeprefix("--time "), **flags)
+    assert enough.test is not None and len(enough.test.predictions) == 32
+    assert [line for line in ui.said if line.startswith("time: ") and line.endswith(" of 3m used for all folds")]
+
+
 def test_pretraining_ends_in_time(tmp_path: Path) -> None:
     data, settings = draw_classes(tmp_path / "data", 24), {k: v for k, v in TINY.items() if k != "policy"}
     sets = (*TINY_NETWORK, "mae.decoder_width=16", "mae.decoder_depth=1", "mae.decoder_heads=2")

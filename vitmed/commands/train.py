@@ -22,8 +22,6 @@ from vitmed.training.processes import Ranks
 from vitmed.training.run import EachEpoch, folder_to_resume
 from vitmed.training.trackers import check_trackers
 
-POOLING = 15.0  # s, for the report on all folds
-
 
 def train(
     data: Data = None,
@@ -101,11 +99,12 @@ def _begin(run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], parall
     of = f"{settings.data.folds}-folds" if settings.data.sites is None else file_name(settings.data.sites)
     name = run.name or f"{default_name(data_folder(settings.data.root), settings)}_{of}"
     study, first = CrossValidation.new(settings, run.output, name), {**arguments, **flags}
+    study = CrossValidation(study.folder, first, run.offline, parallel)
     if (limit := settings.train.time) is not None:
-        rounds = -(-len(study.divided.places) // parallel)
-        first["time"] = (limit - POOLING - run.clock.seconds()) / rounds
-        say(f"--time {duration_text(limit)}: {duration_text(first['time'])} for each fold")
-    test = train_folds(CrossValidation(study.folder, first, run.offline, parallel))
+        study.share_time(limit, run.clock.seconds())
+    test = train_folds(study)
+    if limit is not None:
+        say(f"time: {duration_text(run.clock.seconds())} of {duration_text(limit)} used for all folds")
     return TrainResult(study.folder.path, None, None, test)
 
 

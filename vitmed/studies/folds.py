@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from vitmed.core.files import write_json
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, run_lock
+from vitmed.core.text import counted, duration_text, read_duration, round_up
 from vitmed.data.splits import site_names
 from vitmed.decisions.evaluation_folder import (
     Evaluated,
@@ -50,6 +52,7 @@ from vitmed.report.write import About, Report, read_baselines
 from vitmed.studies.study import Job, Study, conduct, read_study
 
 AGAIN = "start again with vitmed cross-validate"
+JOINING = 15.0  # s of --time, for the report on all folds, their ensemble and its evaluation
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
 
 
@@ -97,6 +100,7 @@ class CrossValidation(Study[Evaluation]):
     """
 
     command = "cross-validate"
+    limit: float | None = None  # s, of all folds
 
     def __init__(
         self, folder: RunFolder, first: Mapping[str, Any] | None = None, offline: bool = False, parallel: int = 1
@@ -117,6 +121,22 @@ class CrossValidation(Study[Evaluation]):
         content = {"folds": data.folds or len(sites), "window": data.window, "repeats": data.repeats, "sites": sites}
         write_json(folder.folds, content)
         return cls(folder)
+
+    def share_time(self, limit: float, used: float) -> None:
+        """Give each fold the same part of `limit` seconds, so that all train alike; some is for what joins them."""
+        self.limit, self.rounds = limit, -(-len(self.divided.places) // self.parallel)
+        self.first = {**(self.first or {}), "time": max(1.0, (limit - JOINING - used) / self.rounds)}
+        say(f"--time {duration_text(limit)}: {duration_text(self.first['time'])} for each fold")
+
+    def of_all(self, error: UsageError) -> UsageError:
+        """Say of all folds what the first says of its share of the time."""
+        least, why = re.fullmatch(r"--time (\w+)", error.fix or ""), error.problem.partition(" is too short: ")[2]
+        if self.limit is None or least is None or not why:
+            return error
+        whole = round_up(self.rounds * cast(float, read_duration(least[1])) + JOINING)
+        folds = counted(len(self.divided.places), "fold")
+        problem = f"--time {duration_text(self.limit)} is too short for {folds}: each takes {why}"
+        return UsageError(problem, f"--time {duration_text(whole)}")
 
     def check_open(self) -> None:
         """Raise UsageError if nothing is left to do, CheckpointError if there is nothing to resume."""
@@ -181,6 +201,8 @@ def train_folds(study: CrossValidation) -> Evaluation:
         study.check_open()
         try:
             test = conduct(study)
+        except UsageError as error:
+            raise study.of_all(error) from None
         finally:
             if study.first and not any(path.is_dir() for path in folder.path.iterdir()):  # refused: nothing began
                 shutil.rmtree(folder.path)
