@@ -15,7 +15,7 @@ from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import duration_text, file_name
 from vitmed.report.headline import check_gates, parse_gates
-from vitmed.studies.folds import CrossValidation, train_folds
+from vitmed.studies.folds import CrossValidation, SharedTime, train_folds
 from vitmed.studies.one_run import RESUMABLE, OneRun, TrainResult, default_name
 from vitmed.training.plan.time import Clock
 from vitmed.training.processes import Ranks
@@ -99,12 +99,13 @@ def _begin(run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], parall
     of = f"{settings.data.folds}-folds" if settings.data.sites is None else file_name(settings.data.sites)
     name = run.name or f"{default_name(data_folder(settings.data.root), settings)}_{of}"
     study, first = CrossValidation.new(settings, run.output, name), {**arguments, **flags}
+    if (shared := SharedTime.of(settings, parallel)) is not None:
+        first["time"] = shared.each(run.clock.seconds())
     study = CrossValidation(study.folder, first, run.offline, parallel)
-    if (limit := settings.train.time) is not None:
-        study.share_time(limit, run.clock.seconds())
+    study.time = shared
     test = train_folds(study)
-    if limit is not None:
-        say(f"time: {duration_text(run.clock.seconds())} of {duration_text(limit)} used for all folds")
+    if shared is not None:
+        say(f"time: {duration_text(run.clock.seconds())} of {duration_text(shared.limit)} used for all folds")
     return TrainResult(study.folder.path, None, None, test)
 
 

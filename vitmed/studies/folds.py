@@ -89,6 +89,42 @@ class Divided(BaseModel):
         ]
 
 
+class SharedTime(NamedTuple):
+    """Seconds for all folds; each gets the same part, so that all train alike, and some is for what joins them.
+
+    Attributes:
+        rounds: how many folds follow each other; fewer than there are where some train at the same time.
+    """
+
+    limit: float
+    folds: int
+    rounds: int
+
+    @classmethod
+    def of(cls, config: Config, parallel: int = 1) -> SharedTime | None:
+        """Read the time of a configuration; None without a limit, or where it trains no folds or one of them."""
+        data = config.data
+        if config.train.time is None or not data.divided or data.fold is not None:
+            return None
+        folds = data.repeats * (data.folds or len(site_names(data, ordinal=config.evaluate.ordinal)))
+        return cls(config.train.time, folds, -(-folds // parallel))
+
+    def each(self, used: float = 0.0) -> float:
+        """Seconds of a fold, where so many are used already."""
+        seconds = max(1.0, (self.limit - JOINING - used) / self.rounds)
+        say(f"--time {duration_text(self.limit)}: {duration_text(seconds)} for each fold")
+        return seconds
+
+    def of_all(self, error: UsageError) -> UsageError:
+        """Say of all folds what is said of one: that its part of the time is too short, and what would be enough."""
+        least, why = re.fullmatch(r"--time (\w+)", error.fix or ""), error.problem.partition(" is too short: ")[2]
+        if least is None or not why:
+            return error
+        whole = round_up(self.rounds * cast(float, read_duration(least[1])) + JOINING)
+        problem = f"--time {duration_text(self.limit)} is too short for {counted(self.folds, 'fold')}: each takes {why}"
+        return UsageError(problem, f"--time {duration_text(whole)}")
+
+
 class CrossValidation(Study[Evaluation]):
     """A run for each fold, and one evaluation of all their tests: each image by models that were not trained on it.
 
@@ -100,7 +136,7 @@ class CrossValidation(Study[Evaluation]):
     """
 
     command = "cross-validate"
-    limit: float | None = None  # s, of all folds
+    time: SharedTime | None = None
 
     def __init__(
         self, folder: RunFolder, first: Mapping[str, Any] | None = None, offline: bool = False, parallel: int = 1
@@ -121,22 +157,6 @@ class CrossValidation(Study[Evaluation]):
         content = {"folds": data.folds or len(sites), "window": data.window, "repeats": data.repeats, "sites": sites}
         write_json(folder.folds, content)
         return cls(folder)
-
-    def share_time(self, limit: float, used: float) -> None:
-        """Give each fold the same part of `limit` seconds, so that all train alike; some is for what joins them."""
-        self.limit, self.rounds = limit, -(-len(self.divided.places) // self.parallel)
-        self.first = {**(self.first or {}), "time": max(1.0, (limit - JOINING - used) / self.rounds)}
-        say(f"--time {duration_text(limit)}: {duration_text(self.first['time'])} for each fold")
-
-    def of_all(self, error: UsageError) -> UsageError:
-        """Say of all folds what the first says of its share of the time."""
-        least, why = re.fullmatch(r"--time (\w+)", error.fix or ""), error.problem.partition(" is too short: ")[2]
-        if self.limit is None or least is None or not why:
-            return error
-        whole = round_up(self.rounds * cast(float, read_duration(least[1])) + JOINING)
-        folds = counted(len(self.divided.places), "fold")
-        problem = f"--time {duration_text(self.limit)} is too short for {folds}: each takes {why}"
-        return UsageError(problem, f"--time {duration_text(whole)}")
 
     def check_open(self) -> None:
         """Raise UsageError if nothing is left to do, CheckpointError if there is nothing to resume."""
@@ -202,7 +222,7 @@ def train_folds(study: CrossValidation) -> Evaluation:
         try:
             test = conduct(study)
         except UsageError as error:
-            raise study.of_all(error) from None
+            raise (study.time.of_all(error) if study.time else error) from None
         finally:
             if study.first and not any(path.is_dir() for path in folder.path.iterdir()):  # refused: nothing began
                 shutil.rmtree(folder.path)
