@@ -209,7 +209,7 @@ def script(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["configuration", "methods", "schema"])
+@pytest.mark.parametrize("name", ["configuration", "ensembles", "methods", "schema"])
 def test_what_a_script_writes_is_up_to_date(name: str) -> None:
     module = script(name)
     assert read(module.FILE) == module.text(), f"run: python docs/{name}.py"

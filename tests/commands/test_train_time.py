@@ -18,7 +18,7 @@ import torch
 import yaml
 from conftest import BARE, TINY, TINY_NETWORK, TINY_SETS, Recorder, draw_classes, draw_splits, python, recording
 
-from vitmed import pretrain, train
+from vitmed import plan, pretrain, train
 from vitmed.core.errors import Interrupted, UsageError
 from vitmed.core.messages import listening
 from vitmed.training import finetune, loop
@@ -145,6 +145,29 @@ def test_folds_share_the_time(tmp_path: Path) -> None:
         limit = yaml.safe_load((folder / fold / "config.yaml").read_text())["train"]["time"]
         assert limit == 39.5  # one second is over
         assert records(folder / fold)[-1]["step"] <= 40 - REPORTING
+
+
+def test_a_plan_of_folds_is_for_their_share_of_the_time(tmp_path: Path) -> None:
+    data, ui = draw_classes(tmp_path / "data", 16), recording()
+    planned = plan(data, output=tmp_path / "plan.yaml", sets=TINY_SETS, folds=2, time="95s", weights="none")
+    assert "--time 1m35s: 40s for each fold" in ui.said and planned.minutes == pytest.approx(40 / 60)
+    assert any(" for each fold is enough for " in line for line in ui.said)
+    assert yaml.safe_load((tmp_path / "plan.yaml").read_text())["train"]["time"] == 95  # train divides it
+    with pytest.raises(UsageError, match="--time 50s is too short for 2 folds: each takes 9 s") as refused:
+        plan(data, output=tmp_path / "short.yaml", sets=TINY_SETS, folds=2, time="50s", weights="none")
+    assert refused.value.fix.startswith("--time ")
+
+
+def test_a_time_that_is_too_short_for_all_folds_is_refused_with_one_that_is_enough(tmp_path: Path) -> None:
+    data, flags = draw_classes(tmp_path / "data", 16), MANY | {"folds": 3, "output": tmp_path, "sets": TINY_SETS}
+    with pytest.raises(UsageError) as refused:
+        train(data, name="short", time="60s", **flags)
+    assert refused.value.problem.startswith("--time 1m is too short for 3 folds: each takes 9 s to read the images")
+    assert not (tmp_path / "short").exists()
+    ui = recording()
+    enough = train(data, name="enough", time=refused.value.fix.removeprefix("--time "), **flags)
+    assert enough.test is not None and len(enough.test.predictions) == 32
+    assert [line for line in ui.said if line.startswith("time: ") and line.endswith(" of 3m used for all folds")]
 
 
 def test_pretraining_ends_in_time(tmp_path: Path) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from vitmed.core.config import FLAGS, Config, read_overrides
+from vitmed.core.errors import UsageError
 from vitmed.core.files import free_name, is_stream, write_text
-from vitmed.core.load_config import load_config
+from vitmed.core.load_config import load_config, with_values
 from vitmed.core.messages import bar, say
 from vitmed.core.options import FIRST, ConfigFile, Data, Force, Offline, Option, Sets, Settings
 from vitmed.core.places import data_folder, new_file
 from vitmed.models.hardware import describe as describe_device
+from vitmed.studies.folds import SharedTime
 from vitmed.training.plan.make_plan import make_plan, plan_yaml, time_needed
 from vitmed.training.plan.rules import PlanInputs, PlannedSetting, describe
 
@@ -52,7 +54,13 @@ def plan(
     file = new_file(output, force=True, data=[root], inputs=read)
     if not force and not is_stream(file):
         file = free_name(file, file.suffix)
-    made = make_plan(settings, True, offline)
+    shared, limit = SharedTime.of(settings), settings.train.time
+    try:
+        if shared is not None:
+            settings = with_values(settings, {"train.time": shared.each()})
+        made = make_plan(settings, True, offline)
+    except UsageError as error:
+        raise (shared.of_all(error) if shared else error) from None
     say(f"plan for {made.inputs}:")
     for line in describe(made.reasons):
         say(f"  {line}")
@@ -62,6 +70,7 @@ def plan(
             seconds, text = time_needed(made)
         minutes = seconds / 60
         say(f"{text}; timed on {describe_device(made.device)}")
+    made = replace(made, config=with_values(made.config, {"train.time": limit}))  # of all folds, as `train` takes it
     write_text(file, plan_yaml(made, file.parent))
     say(f"plan written to {file}; edit it if you like, then: vitmed train --config {file}")
     return PlanResult(made.config, made.reasons, made.inputs, minutes, file)

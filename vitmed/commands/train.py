@@ -15,14 +15,12 @@ from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import duration_text, file_name
 from vitmed.report.headline import check_gates, parse_gates
-from vitmed.studies.folds import CrossValidation, train_folds
+from vitmed.studies.folds import CrossValidation, SharedTime, train_folds
 from vitmed.studies.one_run import RESUMABLE, OneRun, TrainResult, default_name
 from vitmed.training.plan.time import Clock
 from vitmed.training.processes import Ranks
 from vitmed.training.run import EachEpoch, folder_to_resume
 from vitmed.training.trackers import check_trackers
-
-POOLING = 15.0  # s, for the report on all folds
 
 
 def train(
@@ -101,11 +99,13 @@ def _begin(run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], parall
     of = f"{settings.data.folds}-folds" if settings.data.sites is None else file_name(settings.data.sites)
     name = run.name or f"{default_name(data_folder(settings.data.root), settings)}_{of}"
     study, first = CrossValidation.new(settings, run.output, name), {**arguments, **flags}
-    if (limit := settings.train.time) is not None:
-        rounds = -(-len(study.divided.places) // parallel)
-        first["time"] = (limit - POOLING - run.clock.seconds()) / rounds
-        say(f"--time {duration_text(limit)}: {duration_text(first['time'])} for each fold")
-    test = train_folds(CrossValidation(study.folder, first, run.offline, parallel))
+    if (shared := SharedTime.of(settings, parallel)) is not None:
+        first["time"] = shared.each(run.clock.seconds())
+    study = CrossValidation(study.folder, first, run.offline, parallel)
+    study.time = shared
+    test = train_folds(study)
+    if shared is not None:
+        say(f"time: {duration_text(run.clock.seconds())} of {duration_text(shared.limit)} used for all folds")
     return TrainResult(study.folder.path, None, None, test)
 
 

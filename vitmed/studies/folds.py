@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from vitmed.core.files import write_json
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, run_lock
+from vitmed.core.text import counted, duration_text, read_duration, round_up
 from vitmed.data.splits import site_names
 from vitmed.decisions.evaluation_folder import (
     Evaluated,
@@ -50,6 +52,7 @@ from vitmed.report.write import About, Report, read_baselines
 from vitmed.studies.study import Job, Study, conduct, read_study
 
 AGAIN = "start again with vitmed cross-validate"
+JOINING = 15.0  # s of --time, for the report on all folds, their ensemble and its evaluation
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
 
 
@@ -86,6 +89,42 @@ class Divided(BaseModel):
         ]
 
 
+class SharedTime(NamedTuple):
+    """Seconds for all folds; each gets the same part, so that all train alike, and some is for what joins them.
+
+    Attributes:
+        rounds: how many folds follow each other; fewer than there are where some train at the same time.
+    """
+
+    limit: float
+    folds: int
+    rounds: int
+
+    @classmethod
+    def of(cls, config: Config, parallel: int = 1) -> SharedTime | None:
+        """Read the time of a configuration; None without a limit, or where it trains no folds or one of them."""
+        data = config.data
+        if config.train.time is None or not data.divided or data.fold is not None:
+            return None
+        folds = data.repeats * (data.folds or len(site_names(data, ordinal=config.evaluate.ordinal)))
+        return cls(config.train.time, folds, -(-folds // parallel))
+
+    def each(self, used: float = 0.0) -> float:
+        """Seconds of a fold, where so many are used already."""
+        seconds = max(1.0, (self.limit - JOINING - used) / self.rounds)
+        say(f"--time {duration_text(self.limit)}: {duration_text(seconds)} for each fold")
+        return seconds
+
+    def of_all(self, error: UsageError) -> UsageError:
+        """Say of all folds what is said of one: that its part of the time is too short, and what would be enough."""
+        least, why = re.fullmatch(r"--time (\w+)", error.fix or ""), error.problem.partition(" is too short: ")[2]
+        if least is None or not why:
+            return error
+        whole = round_up(self.rounds * cast(float, read_duration(least[1])) + JOINING)
+        problem = f"--time {duration_text(self.limit)} is too short for {counted(self.folds, 'fold')}: each takes {why}"
+        return UsageError(problem, f"--time {duration_text(whole)}")
+
+
 class CrossValidation(Study[Evaluation]):
     """A run for each fold, and one evaluation of all their tests: each image by models that were not trained on it.
 
@@ -97,6 +136,7 @@ class CrossValidation(Study[Evaluation]):
     """
 
     command = "cross-validate"
+    time: SharedTime | None = None
 
     def __init__(
         self, folder: RunFolder, first: Mapping[str, Any] | None = None, offline: bool = False, parallel: int = 1
@@ -181,6 +221,8 @@ def train_folds(study: CrossValidation) -> Evaluation:
         study.check_open()
         try:
             test = conduct(study)
+        except UsageError as error:
+            raise (study.time.of_all(error) if study.time else error) from None
         finally:
             if study.first and not any(path.is_dir() for path in folder.path.iterdir()):  # refused: nothing began
                 shutil.rmtree(folder.path)

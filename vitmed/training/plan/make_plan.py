@@ -306,7 +306,8 @@ def time_needed(plan: Plan) -> tuple[float, str]:
         knee = config.train.epochs // MOST_KNEES
         if limit is not None and 0 < forecast.passes_in(limit) < knee / 2:
             needed = duration_text(round_up(forecast.total(knee)))
-            more = f"; the model will be worse than it could be: --time {needed} is enough for {knee} epochs"
+            needed = f"{needed} for each fold" if config.data.divided else f"--time {needed}"
+            more = f"; the model will be worse than it could be: {needed} is enough for {knee} epochs"
     return time_line(config, forecast, more)
 
 
