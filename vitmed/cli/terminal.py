@@ -40,10 +40,10 @@ TYPER: dict[str, Any] = {  # of every typer application
 class Terminal(Ui):
     """Rich progress bars on stderr where it is a terminal that can draw them; plain lines elsewhere."""
 
-    def __init__(self, quiet: bool = False) -> None:
+    def __init__(self, quiet: bool = False, verbose: bool = False) -> None:
         from rich.console import Console
 
-        self.console, self.quiet = Console(stderr=True, highlight=False), quiet
+        self.console, self.quiet, self.verbose = Console(stderr=True, highlight=False), quiet, verbose
         self.began = STARTED.get(None)
 
     def say(self, text: str) -> None:
