@@ -1,7 +1,7 @@
-"""Messages and progress: `say`, `show`, `warn` and `bar` go to the `Ui` of this context, as records of logging to handlers.
+"""Messages and progress: `say`, `warn` and `bar` go to the `Ui` of this context, as records of logging go to handlers.
 
 By default that is a plain one; the command line has a richer one. A new thread begins with the plain one. Within
-`gathering`, what is said is a detail: only what is shown, and the gravest warning, reach the screen.
+`gathering`, what is said is a detail: only what is shown (`show`), and the gravest warning, reach the screen.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vitmed.core.text import visible
 Advance = Callable[..., None]  # (done, total, text="")
 WIDE, LONGEST = 100, 260  # characters of a line, and of a warning, on a screen that shows no details
 GRAVE = (  # words of warnings and notes on what may make a result false, the gravest first; tests/core/test_messages.py
-    r"the same .* in two splits|another split|^Leakage|splits leak|used to make the model|the weights were made with|"
+    r"(?<!may be )in two splits|another split|^Leakage|splits leak|used to make the model|the weights were made with|"
     "IN TWO SPLITS|the publisher names the images|is optimistic$",
     "two labels|byte for byte, is in two classes",
     "[Pp]atients are unknown|Split by|from one patient|few patients|No patient has images",
@@ -119,8 +119,10 @@ class Gathered(Ui):
         if self.verbose:
             self.ui.warn(text)
 
-    def bar(self, title: str, unit: str = "images") -> contextlib.AbstractContextManager[Advance]:
-        return self.ui.bar(title, unit)
+    @contextlib.contextmanager
+    def bar(self, title: str, unit: str = "images") -> Iterator[Advance]:
+        with self.ui.bar(title, unit) as advance:
+            yield advance
 
     def warn_gravest(self, where: str) -> None:
         """Show the gravest warning, and how many more there are `where`."""
@@ -169,10 +171,15 @@ def wrapped(text: str, head: str = "") -> str:
 
 
 def gravity(text: str) -> int:
-    """The rank of a warning or note, 0 the gravest; `len(GRAVE)` for others, one more for those that make nothing false."""
+    """The rank of a warning or note, 0 the gravest; `len(GRAVE)` for others, one more for what makes nothing false."""
     if REMARK.search(text):
         return len(GRAVE) + 1
     return next((rank for rank, words in enumerate(GRAVE) if re.search(words, text)), len(GRAVE))
+
+
+def is_warning(text: str) -> bool:
+    """Whether a note may make a result false."""
+    return gravity(text) <= len(GRAVE)
 
 
 def gravest_first(texts: Iterable[str]) -> list[str]:

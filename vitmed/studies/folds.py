@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ import vitmed
 from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import write_json
-from vitmed.core.messages import bar, say, warn
+from vitmed.core.messages import bar, say
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, run_lock
 from vitmed.data.splits import site_names
@@ -30,7 +32,6 @@ from vitmed.decisions.evaluation_folder import (
     numbered,
     read_evaluation,
     spread_of,
-    undefined_notes,
 )
 from vitmed.decisions.operating_points import asked_point, target_of
 from vitmed.decisions.policy import FindingPolicy
@@ -212,8 +213,6 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
     shared = [key for key in baselines[0] if all(key in of_fold for of_fold in baselines)]
     other_means = _other_means(pooled, predictions)
     notes = [*fold_notes(folds), *divided.notes, *other_means, *by_name([r.report.notes for r in results])]
-    for note in (*undefined_notes(folds), *other_means):
-        warn(note)
     with bar("drawing the report", unit="steps"):
         about = About(
             title=f"{len(runs)} folds of {data_folder(root).resolve().name}",
@@ -284,12 +283,20 @@ def _other_means(pooled: Any, tests: Sequence[Any]) -> list[str]:
 
 
 def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
-    """Join the notes of all folds in one list: a common note once, the others with the numbers of their folds."""
-    joined = []
-    for note in dict.fromkeys(itertools.chain(*notes)):
-        numbers = [str(number) for number, of_fold in enumerate(notes, 1) if note in of_fold]
-        joined.append(note if len(numbers) == len(notes) else f"{_folds(numbers)}: {note}")
-    return joined
+    """Join the notes of all folds in one list, each once: a common note as it is, the others with the numbers of their
+    folds, or with their count where only the figures in them differ."""
+    joined = defaultdict[str, list[tuple[int, str]]](list)
+    for number, of_fold in enumerate(notes, 1):
+        for note in of_fold:
+            joined[re.sub(r"\d[\d.,]*", "#", note)].append((number, note))
+    texts = []
+    for same in joined.values():
+        numbers, first = list(dict.fromkeys(str(number) for number, _ in same)), same[0][1]
+        if len({note for _, note in same}) > 1:
+            texts.append(f"{len(numbers)} of {len(notes)} folds, with other figures than fold {numbers[0]}: {first}")
+        else:
+            texts.append(first if len(numbers) == len(notes) else f"{_folds(numbers)}: {first}")
+    return texts
 
 
 def _folds(numbers: Sequence[str]) -> str:
