@@ -94,15 +94,73 @@ class Logged(Ui):
         self.say(f"warning: {text}")
 
 
-class Gathered(Ui):
-    """Keeps what is said and warned; shows the rest on `ui` and, where that is verbose, everything.
+class Through(Ui):
+    """Passes everything on to `ui`."""
+
+    def __init__(self, ui: Ui) -> None:
+        self.ui, self.verbose = ui, ui.verbose
+
+    @property  # type: ignore[override]
+    def began(self) -> float | None:
+        return self.ui.began
+
+    @began.setter
+    def began(self, began: float | None) -> None:
+        self.ui.began = began
+
+    def say(self, text: str) -> None:
+        self.ui.say(text)
+
+    def show(self, text: str) -> None:
+        self.ui.show(text)
+
+    def warn(self, text: str) -> None:
+        self.ui.warn(text)
+
+    @contextlib.contextmanager
+    def bar(self, title: str, unit: str = "images") -> Iterator[Advance]:
+        with self.ui.bar(title, unit) as advance:
+            yield advance
+
+
+class Once(Through):
+    """For jobs in turn, unless `ui` is verbose: shows a line once, and of warnings that differ in figures the first.
 
     Attributes:
-        lines: all in their order; warnings: those alone.
+        job: that speaks now.
     """
 
     def __init__(self, ui: Ui) -> None:
-        self.ui, self.verbose, self.began = ui, ui.verbose, ui.began
+        super().__init__(ui)
+        self.job, self.shown, self.warned = "", set[str](), dict[str, tuple[str, set[str]]]()
+
+    def show(self, text: str) -> None:
+        if self.verbose or text not in self.shown:
+            self.shown.add(text)
+            self.ui.show(text)
+
+    def warn(self, text: str) -> None:
+        first, jobs = self.warned.setdefault(same_words(text), (text, set()))
+        if self.verbose or not jobs:
+            self.ui.warn(text)
+        jobs.add(self.job)
+
+    def show_counts(self) -> None:
+        """Show how many jobs warned of what is said once."""
+        for text, jobs in self.warned.values():
+            if len(jobs) > 1 and not self.verbose:
+                self.ui.show(f"in {len(jobs)} runs: {textwrap.shorten(text, WIDE - 20, placeholder=' ...')}")
+
+
+class Gathered(Through):
+    """Keeps what is said and warned; shows the rest on `ui` and, where that is verbose, everything.
+
+    Attributes:
+        lines: all in their order, without the warnings.
+    """
+
+    def __init__(self, ui: Ui) -> None:
+        super().__init__(ui)
         self.lines, self.warnings = list[str](), list[str]()
 
     def say(self, text: str) -> None:
@@ -118,11 +176,6 @@ class Gathered(Ui):
         self.warnings.append(text)
         if self.verbose:
             self.ui.warn(text)
-
-    @contextlib.contextmanager
-    def bar(self, title: str, unit: str = "images") -> Iterator[Advance]:
-        with self.ui.bar(title, unit) as advance:
-            yield advance
 
     def warn_gravest(self, where: str) -> None:
         """Show the gravest warning, and how many more there are `where`."""
@@ -168,6 +221,11 @@ def wrapped(text: str, head: str = "") -> str:
     form = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * max(2, len(head))}
     lines = (textwrap.wrap(head + line, WIDE, **form) for line in text.splitlines())  # type: ignore[arg-type]
     return "\n".join(itertools.chain.from_iterable(lines))[len(head) :]
+
+
+def same_words(text: str) -> str:
+    """A text without its figures, to compare what several runs say."""
+    return re.sub(r"\d[\d.,]*", "#", text)
 
 
 def gravity(text: str) -> int:

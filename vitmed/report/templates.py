@@ -162,9 +162,9 @@ def at_threshold_of(metrics: Results, finding: str) -> str:
     """As `at_threshold`, of one of several findings."""
     if metrics.folds is not None:
         return " at the threshold that each fold chose"
-    policy = (metrics.report.policy or {}).get("findings", {}).get(finding)
-    operating = policy["operating"] if policy else {"chosen": "", "points": {"": {"threshold": None}}}
-    threshold = operating["points"][operating["chosen"]]["threshold"]
+    policy, threshold = (metrics.report.policy or {}).get("findings", {}).get(finding), None
+    if policy is not None:
+        threshold = policy["operating"]["points"][policy["operating"]["chosen"]]["threshold"]
     return " at the threshold " + ("0.5" if threshold is None else f"{format_probability(threshold)}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ import vitmed
 from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import write_json
-from vitmed.core.messages import bar, say
+from vitmed.core.messages import bar, same_words, say
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, run_lock
 from vitmed.data.splits import site_names
@@ -288,7 +287,7 @@ def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
     joined = defaultdict[str, list[tuple[int, str]]](list)
     for number, of_fold in enumerate(notes, 1):
         for note in of_fold:
-            joined[re.sub(r"\d[\d.,]*", "#", note)].append((number, note))
+            joined[same_words(note)].append((number, note))
     texts = []
     for same in joined.values():
         numbers, first = list(dict.fromkeys(str(number) for number, _ in same)), same[0][1]
