@@ -19,19 +19,19 @@ from vitmed.core.text import visible
 
 Advance = Callable[..., None]  # (done, total, text="")
 WIDE, LONGEST = 100, 260  # characters of a line, and of a warning, on a screen that shows no details
-GRAVE = (  # words of warnings and notes on what may make a result false, the gravest first; tests/core/test_messages.py
-    r"(?<!may be )in two splits|another split|^Leakage|splits leak|used to make the model|the weights were made with|"
-    "IN TWO SPLITS|the publisher names the images|is optimistic$",
-    "two labels|byte for byte, is in two classes",
-    "[Pp]atients are unknown|Split by|from one patient|few patients|No patient has images",
-    "is predicted as|are predicted as|does not learn|worse than guessing|below 0.5|no better than",
-    "predicts? the label|changed or disappeared|could not be read|cannot be read",
+GRAVE = (  # words of warnings and notes on what may make a result false, the gravest first
+    "(?<!may be )in two splits|another split|^Leakage|splits leak|used to make the model|the weights were made with|"
+    "the publisher names the images|may be swapped",
+    "two labels",
+    "atients are unknown|^Split by|come from|has images of two classes",
+    "predicted as|does not distinguish|does not predict it|label can be predicted from",
+    "changed or disappeared|could not be read|cannot be read",
     "worse than it could be",
 )
 REMARK = re.compile(  # words of notes on how a result was computed: they make nothing false
-    "^Pooled over|^The intervals of the pooled|decides? at its own|^Predicted in|training starts from random weights|"
-    "these images have no such column|is undefined in fold|means over findings|^Means over findings|"
-    "no interval: their uncertainty|every number counts the known labels only"
+    "^Pooled over|^The intervals of the pooled|^Each fold (decides|calls|predicts)|^Predicted in|"
+    "training starts from random weights|these images have no such column|is undefined in fold|means over findings|"
+    "uncertainty is unknown, not small|every number counts the known labels"
 )
 
 
@@ -140,7 +140,7 @@ class Once(Through):
             self.ui.show(text)
 
     def warn(self, text: str) -> None:
-        first, jobs = self.warned.setdefault(same_words(text), (text, set()))
+        _, jobs = self.warned.setdefault(same_words(text), (text, set()))
         if self.verbose or not jobs:
             self.ui.warn(text)
         jobs.add(self.job)
