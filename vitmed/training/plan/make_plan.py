@@ -307,10 +307,8 @@ def time_needed(plan: Plan) -> tuple[float, str, str]:
         knee = config.train.epochs // MOST_KNEES
         if limit is not None and 0 < (passes := forecast.passes_in(limit)) < knee / 2:
             needed = duration_text(round_up(forecast.total(knee)))
-            short = (
-                f"this time is enough for about {counted(max(1, int(passes)), 'epoch')}, so the model will be worse "
-            )
-            short += f"than it could be: --time {needed} is enough for {knee}, after which more gains little"
+            short = f"in this time, about {counted(max(1, int(passes)), 'epoch')}, the model will be "
+            short += f"worse than it could be: --time {needed} is enough for {knee}, after which more gains little"
     return (*time_line(config, forecast, more), short)
 
 
