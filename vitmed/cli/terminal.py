@@ -222,7 +222,7 @@ def print_predictions(predictions: Any, top_k: int) -> None:
 
 
 def print_check(checked: Any) -> None:
-    """Print the table of splits and classes, then the problems, the worst with its files; `--verbose` all with theirs."""
+    """Print the table of splits and classes, then the problems, worst first; without --verbose only that with files."""
     rows, table = [], checked.content["table"]
     for row in table[:MOST]:
         patients = "?" if row["patients"] is None else f"{row['patients']:,}"
