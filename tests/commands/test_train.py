@@ -89,7 +89,7 @@ def test_the_run_folder_is_complete(tmp_path: Path) -> None:
     names = {p.name for p in folder.iterdir()}
     assert names >= {
         "config.yaml", "environment.json", "splits.csv", "summary.txt", "metrics.jsonl", "best.pt", "last.pt",
-        "model_card.md", "contact_sheet.png", "training_curves.png", "val", "test",
+        "model_card.md", "contact_sheet.png", "training_curves.png", "val", "test", "plan.md",
     }  # fmt: skip
     for part in ("val", "test"):
         files = {p.name for p in (folder / part).iterdir()}

@@ -62,7 +62,9 @@ def _say_numbers(metrics: Results) -> None:
         say(metrics.identity)
     if metrics.n:
         show(first_sentence(metrics))
-    show(headline(metrics))
+    numbers, _, how = headline(metrics).rpartition("\n")
+    show(numbers)
+    say(how)
     if metrics.fixed_rates is not None:
         rows = [
             [td(f"{rate.fixed:.2f}"), td(value_text(rate.reached) + " (too few to say)" * rate.too_few)]

@@ -102,8 +102,7 @@ class OneRun:
         if self.ranks.leads:
             write_text(folder.plan, plan_page(folder.path.name, kept))
         kept.warn_gravest(folder.plan.name)
-        names = f"{folder.plan.name} has the plan, its reasons and all warnings; {folder.contact_sheet.name} images"
-        show(wrapped(f"run folder: {folder.path}; {names}"))
+        show(wrapped(f"run folder: {folder.path}; {folder.plan.name} there has the plan and all messages"))
         with alone(self.ranks, folder):
             return self._finish(run, task)
 
@@ -128,7 +127,10 @@ class OneRun:
                 say(f"  {line}")
         if not config.train.freeze and ranks.leads:
             _, line, short = time_needed(plan)
+            line, _, longer = line.partition("; --time ")
             show(line)
+            if longer:
+                say(f"--time {longer}")
             if short:
                 warn(short)
             task = replace(task, planned_rate=1 / plan.forecaster.image(config))
