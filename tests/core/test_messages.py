@@ -90,15 +90,15 @@ def test_jobs_in_turn_say_each_warning_once_with_a_count() -> None:
     for job, count in (("fold-1", 47), ("fold-2", 73)):
         once.job = job
         once.show("research use only")
-        once.warn(f"the same picture in two splits: {count} pictures")
+        once.warn(f"the same picture in two splits: {count} pictures (near): {job}/1.png")
         once.say(f"epoch 1, {job}")
     once.show_counts()
-    assert ui.warned == ["the same picture in two splits: 47 pictures"]
+    assert ui.warned == ["the same picture in two splits: 47 pictures (near): fold-1/1.png"]
     assert ui.said == [
         "research use only",
         "epoch 1, fold-1",
         "epoch 1, fold-2",
-        "in 2 runs: the same picture in two splits: 47 pictures",
+        "in 2 runs: the same picture in two splits: 47 pictures (near): fold-1/1.png",
     ]
 
 

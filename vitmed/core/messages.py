@@ -95,27 +95,13 @@ class Logged(Ui):
 
 
 class Through(Ui):
-    """Passes everything on to `ui`."""
+    """Passes what is said, and progress, on to `ui`."""
 
     def __init__(self, ui: Ui) -> None:
         self.ui, self.verbose = ui, ui.verbose
 
-    @property  # type: ignore[override]
-    def began(self) -> float | None:
-        return self.ui.began
-
-    @began.setter
-    def began(self, began: float | None) -> None:
-        self.ui.began = began
-
     def say(self, text: str) -> None:
         self.ui.say(text)
-
-    def show(self, text: str) -> None:
-        self.ui.show(text)
-
-    def warn(self, text: str) -> None:
-        self.ui.warn(text)
 
     @contextlib.contextmanager
     def bar(self, title: str, unit: str = "images") -> Iterator[Advance]:
@@ -132,6 +118,7 @@ class Once(Through):
 
     def __init__(self, ui: Ui) -> None:
         super().__init__(ui)
+        self.began, ui.began = ui.began, None  # the first job alone counts from the start of the command
         self.job, self.shown, self.warned = "", set[str](), dict[str, tuple[str, set[str]]]()
 
     def show(self, text: str) -> None:
@@ -224,8 +211,8 @@ def wrapped(text: str, head: str = "") -> str:
 
 
 def same_words(text: str) -> str:
-    """A text without its figures, to compare what several runs say."""
-    return re.sub(r"\d[\d.,]*", "#", text)
+    """A text without its figures and the files that it names last, to compare what several runs say."""
+    return re.sub(r"\d[\d.,]*", "#", text.partition("): ")[0])
 
 
 def gravity(text: str) -> int:
