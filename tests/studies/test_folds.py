@@ -223,7 +223,7 @@ def test_the_flow_deals_every_image_to_the_test_of_one_fold(done: Path) -> None:
 def test_notes_are_told_once_or_with_the_name_of_the_fold() -> None:
     assert by_name([["a", "b"], ["a", "c"], ["a", "b"]]) == ["a", "folds 1, 3: b", "fold 2: c"]
     few = [["Validation has 9 positives."], ["Validation has 12 positives."], []]
-    assert by_name(few) == ["2 of 3 folds, with other figures than fold 1: Validation has 9 positives."]
+    assert by_name(few) == ["2 of 3 folds (figures of fold 1): Validation has 9 positives."]
 
 
 def test_calibration_is_told_of_each_fold(decided: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import vitmed
 from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import write_json
-from vitmed.core.messages import bar, same_words, say
+from vitmed.core.messages import bar, gathering, same_words, say
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, run_lock
 from vitmed.data.splits import site_names
@@ -185,7 +185,9 @@ def train_folds(study: CrossValidation) -> Evaluation:
             if study.first and not any(path.is_dir() for path in folder.path.iterdir()):  # refused: nothing began
                 shutil.rmtree(folder.path)
         if all(run.best.is_file() for run in study.done()):
-            joined = vitmed.ensemble([folder.path])
+            with gathering() as kept:
+                joined = vitmed.ensemble([folder.path])
+            kept.warn_gravest("--verbose")
             if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
                 vitmed.evaluate(joined.folder)
     return test
@@ -292,7 +294,7 @@ def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
     for same in joined.values():
         numbers, first = list(dict.fromkeys(str(number) for number, _ in same)), same[0][1]
         if len({note for _, note in same}) > 1:
-            texts.append(f"{len(numbers)} of {len(notes)} folds, with other figures than fold {numbers[0]}: {first}")
+            texts.append(f"{len(numbers)} of {len(notes)} folds (figures of fold {numbers[0]}): {first}")
         else:
             texts.append(first if len(numbers) == len(notes) else f"{_folds(numbers)}: {first}")
     return texts
