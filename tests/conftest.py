@@ -164,7 +164,9 @@ def draw_pairs(root: Path, images: int) -> Path:
 
 
 class Recorder(Ui):
-    """Keeps what is said; calls `on_batch(batches done)` during a training."""
+    """Keeps what is said, details too; calls `on_batch(batches done)` during a training."""
+
+    verbose = True
 
     def __init__(self, on_batch: Callable[[int], None] | None = None):
         self.said: list[str] = []

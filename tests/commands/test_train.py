@@ -89,7 +89,7 @@ def test_the_run_folder_is_complete(tmp_path: Path) -> None:
     names = {p.name for p in folder.iterdir()}
     assert names >= {
         "config.yaml", "environment.json", "splits.csv", "summary.txt", "metrics.jsonl", "best.pt", "last.pt",
-        "model_card.md", "contact_sheet.png", "training_curves.png", "val", "test",
+        "model_card.md", "contact_sheet.png", "training_curves.png", "val", "test", "plan.md",
     }  # fmt: skip
     for part in ("val", "test"):
         files = {p.name for p in (folder / part).iterdir()}
@@ -120,6 +120,36 @@ def test_the_positive_class_and_an_environment_that_tells_no_folder(
     answer = vitmed(*args[:-1], "ambre")
     assert answer.code == 2 and "did you mean 'amber'" in answer.err
     assert [p.name for p in (place / "runs").iterdir()] == ["a"]
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_the_first_screen_has_twelve_lines(vitmed: RUN, tmp_path: Path) -> None:
+    """Of at most 100 characters, but for the place of the run; what it leaves out is in plan.md and with --verbose."""
+    data = draw_splits(tmp_path / "cells", 4, 2, 2)
+    first = next(iter(sorted((data / "train" / "amber").iterdir())))
+    (data / "test" / "amber" / "again.png").write_bytes(first.read_bytes())
+    args = [
+        "train",
+        str(data),
+        "-o",
+        str(tmp_path / "runs"),
+        *TINY_ARGS,
+        "--epochs",
+        "1",
+        "--no-report",
+        "--no-baseline",
+    ]
+    args += ["--resamples", "20", "--allow-leakage"]
+    answer = vitmed(*args, "--name", "a")
+    screen = answer.err.partition("\nepoch ")[0].replace(str(tmp_path), "").splitlines()
+    assert len(screen) <= 12 and max(map(len, screen)) <= 100, answer.err
+    text = " ".join(answer.err.partition("\nepoch ")[0].split())
+    assert text.count("warning:") == 1 and "more warnings: plan.md)" in text
+    assert "split" in text.partition("warning:")[2] and "patients are unknown" not in text
+    page = (tmp_path / "runs" / "a" / "plan.md").read_text()
+    spoken = vitmed(*args, "--name", "b", "--verbose").err
+    for detail in ("patients are unknown", "train.ema true: always", "reading images", "(copies_across_splits)"):
+        assert detail in page and detail in spoken, detail
 
 
 def test_paths_of_a_command_lose_their_folders(tmp_path: Path) -> None:

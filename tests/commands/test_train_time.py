@@ -216,5 +216,6 @@ def test_a_time_for_few_epochs_is_called_too_short_before_training(data: Path) -
     ui = recording()
     flags = {key: value for key, value in MANY.items() if key != "epochs"}
     train(data, output=data.parent, name="run", sets=TINY_SETS, **flags, time="50s")
-    (line,) = [text for text in ui.said if text.startswith("time: 50s (")]
-    assert "the model will be worse than it could be: --time " in line and " is enough for " in line
+    assert len([text for text in ui.said if text.startswith("time: 50s (")]) == 1
+    (line,) = [text for text in ui.warned if "worse than it could be: --time " in text]
+    assert " is enough for " in line and "after which more gains little" in line

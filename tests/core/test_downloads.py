@@ -493,7 +493,8 @@ def test_train_offline_opens_no_socket(trained: Trained, tmp_path: Path, toy_vit
     path = tmp_path / "cache" / "weights" / "toy" / "model.pth"
     for text in (str(path), entry.url, str(entry.sha256), "licence Apache-2.0"):
         assert text in refusal
-    assert "images normalised by half" in rest
+    assert all("images normalised by half" in page.read_text() for page in runs.glob("*/plan.md"))
+    assert list(runs.glob("*/plan.md")) and "from weights of toy" in rest
     for told in ((runs / name / "config.yaml").read_text() for name in ("a", "a-2")):
         assert "weights: toy\n" in told and str(tmp_path) not in told
     first, second = (runs / name / "test" / "predictions.csv" for name in ("a", "a-2"))

@@ -15,6 +15,7 @@ import yaml
 from reports import write_report
 
 from vitmed.core.config import EvaluateConfig
+from vitmed.core.text import format_probability
 from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.metric_table import METRICS, PER_CLASS, TITLES
 from vitmed.metrics.predictions import Predictions
@@ -98,6 +99,15 @@ def rows(text: str) -> dict[str, list[str]]:
     """The first cell of every row of every table -> the others."""
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     return {row[0]: row[1:] for row in reversed(cells)}
+
+
+def test_the_first_sentence_names_the_threshold_and_its_aim(report: Report) -> None:
+    points = report.metrics["operating_points"]
+    if report.metrics["positive_class"] is None:
+        assert ", each called its likeliest class" in report.page
+        return
+    threshold = format_probability(points["threshold"])
+    assert f" at the threshold {threshold} (target sensitivity 0.85), chosen on validation" in report.page
 
 
 def test_the_tables_have_the_numbers_of_the_file(report: Report) -> None:

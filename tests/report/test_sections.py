@@ -20,6 +20,7 @@ from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
+from vitmed.report.chapters import first_sentence
 from vitmed.report.headline import headline
 from vitmed.report.headline import verdict as line_of
 from vitmed.report.results import Results
@@ -132,6 +133,8 @@ def test_the_verdict_is_three_sentences_with_the_numbers_of_the_table(tmp_path: 
         f"The model finds {rates[0]:.1f} % ({low:.1f} to {high:.1f} %) of the images of class c1"
     )
     assert f"correctly rules out {rates[1]:.1f} % (" in how_good and how_good.endswith("(in brackets: 95 % intervals).")
+    threshold = "at the threshold 0.5, the more likely class"
+    assert threshold in how_good and threshold in " ".join(first_sentence(metrics).split())  # in the terminal too
     n = np.bincount(p.labels)
     assert whom.startswith(f"It was evaluated on 120 images of 30 patients ({n[0]} c0 , {n[1]} c1 ), and whether")
     assert never.startswith("Do not use it for diagnosis or treatment")
@@ -142,6 +145,7 @@ def test_the_verdict_is_three_sentences_with_the_numbers_of_the_table(tmp_path: 
     )
     how_good = verdict(text)[0]
     assert f"the right class for {100 * metrics['overall']['accuracy']['value']:.1f} %" in how_good
+    assert "of the images, each called its likeliest class; it recognises" in re.sub(r" \(.*?\)", "", how_good)
     assert f"it recognises {worst.removesuffix('<b>')} least often, {100 * least:.1f} %" in how_good
 
     assert "images of unknown patients" in verdict(page(tmp_path / "unknown", draw("no patients"))[0])[1]

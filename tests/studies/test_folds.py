@@ -120,7 +120,9 @@ def test_the_report_pools_and_tells_each_fold_and_can_be_made_again(done: Path, 
     each = [metric_values(table)["accuracy"] for table in tables]
     told = metrics["report"]["facts"]["Accuracy by fold"]
     assert told.startswith(f"{statistics.mean(each):.3f} ± {statistics.stdev(each):.3f}")
-    assert any("Pooled over 3 models" in note for note in metrics["notes"][:2])
+    (pooled_over,) = [note for note in metrics["notes"] if "Pooled over 3 models" in note]
+    text = page(done)
+    assert pooled_over in text and pooled_over not in text.partition('class="verdict"')[0]  # no warning
     configs = [(done / f"fold-{k}" / "config.yaml").read_text() for k in (1, 2, 3)]
     assert len({text.replace(f"fold: {k}", "") for k, text in enumerate(configs, 1)}) == 1  # one plan
     again = evaluate(done / "test" / "predictions.csv", output=tmp_path / "again")
@@ -220,6 +222,8 @@ def test_the_flow_deals_every_image_to_the_test_of_one_fold(done: Path) -> None:
 
 def test_notes_are_told_once_or_with_the_name_of_the_fold() -> None:
     assert by_name([["a", "b"], ["a", "c"], ["a", "b"]]) == ["a", "folds 1, 3: b", "fold 2: c"]
+    few = [["Validation has 9 positives."], ["Validation has 12 positives."], []]
+    assert by_name(few) == ["2 of 3 folds (figures of fold 1): Validation has 9 positives."]
 
 
 def test_calibration_is_told_of_each_fold(decided: Path, tmp_path: Path) -> None:

@@ -137,6 +137,8 @@ def _report(problems: Iterable[Problem], root: Path) -> list[Problem]:
         advice = f". {problem.fix[0].upper()}{problem.fix[1:]}" * (problem.code in advised)
         advised -= {problem.code}
         warn(f"{problem.text} ({problem.code}){named}{advice}")
+        if problem.count > 3:
+            say(f"  {problem.code}: {', '.join(problem.files)}")
     if len(serious) > LINES:
         warn(f"{len(serious) - LINES:,} more problems; vitmed check {root} reports them all")
     return serious

@@ -26,6 +26,7 @@ FEW = 16  # up to this number of options need no panels
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 AsJson = Annotated[bool, Option("Print one JSON object on stdout.", "--json")]
 Quiet = Annotated[bool, Option("Print only warnings and errors on stderr.", "--quiet -q")]
+Verbose = Annotated[bool, Option("Print all messages: the plan with its reasons, and every warning.", "--verbose -v")]
 
 
 class Command(TyperCommand):
@@ -68,8 +69,9 @@ def with_options(run: Callable[..., None], verb: str) -> Callable[..., None]:
     """
     parameters = [*inspect.signature(run, eval_str=True).parameters.values()]
     if verb and (of_verb := parameters_of(verb)):
-        quiet = inspect.Parameter("quiet", KEYWORD, default=None, annotation=Quiet)
-        parameters = [*of_verb, quiet, *parameters]
+        flags = {"quiet": Quiet, "verbose": Verbose}
+        added = [inspect.Parameter(name, KEYWORD, default=None, annotation=kind) for name, kind in flags.items()]
+        parameters = [*of_verb, *added, *parameters]
     declared, fields, configs = [], [], [Fields(Config, FLAGS)]
     for parameter in parameters:
         metadata = getattr(parameter.annotation, "__metadata__", (None,))[0]
@@ -87,7 +89,7 @@ def with_options(run: Callable[..., None], verb: str) -> Callable[..., None]:
         from vitmed.core.places import check_inputs
 
         chosen = {name: value for name, value in given.items() if value is not None}
-        with listening(Terminal(chosen.pop("quiet", False))):
+        with listening(Terminal(chosen.pop("quiet", False), chosen.pop("verbose", False))):
             check_inputs(chosen, kind)
             run(**chosen)
 

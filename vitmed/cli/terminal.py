@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from vitmed.core.errors import DataError, VitmedError
-from vitmed.core.messages import Advance, Ui
+from vitmed.core.messages import Advance, Ui, listener
 from vitmed.core.text import MEMBERS, NOTICE, counted, lines_of, listed, visible
 
 if TYPE_CHECKING:  # loaded late
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # loaded late
 
 
 FRAME, SHORTEST = 2, 16  # characters around a cell; of a path
-MOST = 50  # rows of a long table
+MOST, FEW, LINES = 50, 10, 8  # rows of a long table, of predictions and problems without --verbose
 STARTED: ContextVar[float] = ContextVar("STARTED")  # when the process started, on `time.monotonic`
 TYPER: dict[str, Any] = {  # of every typer application
     "rich_markup_mode": None,
@@ -40,10 +40,10 @@ TYPER: dict[str, Any] = {  # of every typer application
 class Terminal(Ui):
     """Rich progress bars on stderr where it is a terminal that can draw them; plain lines elsewhere."""
 
-    def __init__(self, quiet: bool = False) -> None:
+    def __init__(self, quiet: bool = False, verbose: bool = False) -> None:
         from rich.console import Console
 
-        self.console, self.quiet = Console(stderr=True, highlight=False), quiet
+        self.console, self.quiet, self.verbose = Console(stderr=True, highlight=False), quiet, verbose
         self.began = STARTED.get(None)
 
     def say(self, text: str) -> None:
@@ -209,19 +209,20 @@ def print_predictions(predictions: Any, top_k: int) -> None:
 
     extra = [name for name in (SET, ANSWER) if name in predictions.columns]
     rows = []
-    for i in range(min(MOST, len(predictions))):
+    most = MOST if listener().verbose else FEW
+    for i in range(min(most, len(predictions))):
         cells = [predictions.columns[name][i] for name in extra]
         if predictions.members is not None:
             cells[0] = listed(predictions.set_of(i), MEMBERS, BETWEEN)
         rows.append([predictions.paths[i], *Answer.of(predictions, i).cells(top_k), *cells])
-    rows += [[path, "not read"] for path, _ in predictions.errors[: MOST - len(rows)]]
+    rows += [[path, "not read"] for path, _ in predictions.errors[: most - len(rows)]]
     hidden = len(predictions) + len(predictions.errors) - len(rows)
     more = [f"... and {hidden:,} more; --csv FILE writes all"] if hidden > 0 else []
     print_rows("|".join(["/image", *answer_columns(predictions), *extra]), rows, *more)
 
 
 def print_check(checked: Any) -> None:
-    """Print the table of splits and classes, then the problems, worst first."""
+    """Print the table of splits and classes, then the problems, worst first; without --verbose only that with files."""
     rows, table = [], checked.content["table"]
     for row in table[:MOST]:
         patients = "?" if row["patients"] is None else f"{row['patients']:,}"
@@ -230,14 +231,21 @@ def print_check(checked: Any) -> None:
         )
     hidden = len(table) - MOST
     lines = [plain(f"... and {hidden:,} more rows, in data_report.json")] if hidden > 0 else []
-    for problem in checked.problems:
+    whole = len(checked.problems) if listener().verbose else 1
+    for number, problem in enumerate(checked.problems[: max(whole, LINES)]):
         colour = {"error": "red", "warning": "yellow", "note": "cyan"}[problem.severity]
         code = styled(f" ({problem.code})", "dim")
         lines.append(styled(problem.severity, colour) + plain(f": {problem.text}") + code)
+        if number >= whole:
+            continue
         lines += [plain(f"    {file}") for file in problem.files[:3]]
         if problem.count > 3:
             lines.append(plain(f"    ... {problem.count:,} in all"))
         lines.append(plain(f"    fix: {problem.fix}"))
+    if (more := len(checked.problems) - max(whole, LINES)) > 0:
+        lines.append(plain(f"... and {counted(more, 'problem')} more, in the report"))
+    if whole < len(checked.problems):
+        lines.append(plain("files and fixes: in the report, or --verbose"))
     print_rows("split|class|>images|>patients|>not readable", rows, *(lines or [plain("nothing found")]))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from vitmed.checks.evaluation_images import ImageRequest, choose_samples
 from vitmed.core.config import EVALUATE_FLAGS, Config
 from vitmed.core.errors import excluded, unknown_key
-from vitmed.core.messages import bar, say, warn
+from vitmed.core.messages import bar, gathering, show
 from vitmed.core.options import FIRST, PRECISION, AllowLeakage, Argument, Fields, Gates, LabelledData, Option, Split
 from vitmed.core.places import output_folder
 from vitmed.core.run_folder import RunFolder
@@ -92,11 +92,7 @@ def evaluate(
     what, name = describe_images(chosen)
     folder = output_folder(output, run.path / name, *closed)
     network = open_network(saved, policy, device, precision)
-    say(f"evaluating {saved.path} on {counted(len(chosen), 'image')}: {what}")
-    warned = () if baselines is None or policy is None else policy.notes  # training warned of them
-    for note in notes:
-        if note not in warned:
-            warn(note)
+    show(f"evaluating {saved.path} on {counted(len(chosen), 'image')}: {what}")
     notes += data_notes(run) if data is None else []
     notes += [f"Predicted in {network.precision}, not in fp32: {network.reason}."] if network.reason else []
     with bar(f"evaluating {name}") as advance:
@@ -105,7 +101,8 @@ def evaluate(
     if unlike is not None:
         policy = score_other_images(Path(unlike), saved, network, policy)
     used = ModelOnImages(saved, network, policy, chosen, split, config, notes)
-    metrics = report_images(folder, used, predictions, baselines)
+    with gathering():  # the notes tell what is grave
+        metrics = report_images(folder, used, predictions, baselines)
     if output is None:
         folder = take_place(folder, run.path / name)
     if used.own == "test" and output is None and saved.path.name == run.best.name:

@@ -10,7 +10,7 @@ from vitmed.core.config import FLAGS, Config, read_overrides
 from vitmed.core.errors import UsageError
 from vitmed.core.files import free_name, is_stream, write_text
 from vitmed.core.load_config import load_config, with_values
-from vitmed.core.messages import bar, say
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.options import FIRST, ConfigFile, Data, Force, Offline, Option, Sets, Settings
 from vitmed.core.places import data_folder, new_file
 from vitmed.models.hardware import describe as describe_device
@@ -67,9 +67,11 @@ def plan(
     minutes = 0.0
     if not settings.train.freeze:
         with bar("timing steps", unit="steps"):
-            seconds, text = time_needed(made)
+            seconds, text, short = time_needed(made)
         minutes = seconds / 60
         say(f"{text}; timed on {describe_device(made.device)}")
+        if short:
+            warn(short)
     made = replace(made, config=with_values(made.config, {"train.time": limit}))  # of all folds, as `train` takes it
     write_text(file, plan_yaml(made, file.parent))
     say(f"plan written to {file}; edit it if you like, then: vitmed train --config {file}")

@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 
 from vitmed.core.errors import UsageError, VitmedError
 from vitmed.core.files import write_text
-from vitmed.core.messages import bar, say, warn
+from vitmed.core.messages import bar, show, warn
 from vitmed.core.text import first_line
 
 TIMEOUT = 30.0  # seconds without data after which a connection counts as broken
@@ -115,7 +115,7 @@ def fetch_file(
             raise source.error(f"{source.name} is not on this machine: {path} is missing", source.instructions(path))
         mark = "" if source.checksum or source.hub else "; only its size can be checked"
         size = megabytes(source.size) if source.size else "a file"
-        say(f"fetching {source.name}: {size} from {source.url}, licence {source.licence}{mark}{NO if unasked else ''}")
+        show(f"fetching {source.name}: {size} from {source.url}, licence {source.licence}{mark}{NO if unasked else ''}")
         if non_commercial:
             warn(f"the licence of {source.name}, {source.licence}, forbids commercial use: read it first")
         if unasked:
@@ -126,7 +126,7 @@ def fetch_file(
             try:
                 held = lock.acquire(timeout=0)
             except Timeout:
-                say(f"another process is fetching {source.name}: waiting for it")
+                show(f"another process is fetching {source.name}: waiting for it")
                 held = lock.acquire()
             with held:
                 if not path.is_file():  # unless another process has just fetched it
@@ -192,7 +192,7 @@ def _from_address(source: Source, path: Path) -> Path:
                         f"and put it at {path}",
                     ) from None
                 pause = PAUSE * 2 ** (failures - 1)
-                say(f"{cut}; trying again in {pause:.0f} s, from {have / 1e6:,.1f} MB")
+                show(f"{cut}; trying again in {pause:.0f} s, from {have / 1e6:,.1f} MB")
                 time.sleep(pause)
 
 

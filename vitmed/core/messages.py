@@ -1,19 +1,38 @@
 """Messages and progress: `say`, `warn` and `bar` go to the `Ui` of this context, as records of logging go to handlers.
 
-By default that is a plain one; the command line has a richer one. A new thread begins with the plain one.
+By default that is a plain one; the command line has a richer one. A new thread begins with the plain one. Within
+`gathering`, what is said is a detail: only what is shown (`show`), and the gravest warning, reach the screen.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
 import sys
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
 from vitmed.core.text import visible
 
 Advance = Callable[..., None]  # (done, total, text="")
+WIDE, LONGEST = 100, 200  # characters of a line, and of a warning, on a screen that shows no details
+GRAVE = (  # words of warnings and notes on what may make a result false, the gravest first
+    "(?<!may be )in two splits|another split|^Leakage|splits leak|used to make the model|the weights were made with|"
+    "the publisher names the images|may be swapped",
+    "two labels",
+    "atients are unknown|^Split by|come from|has images of two classes",
+    "predicted as|does not distinguish|does not predict it|label can be predicted from",
+    "changed or disappeared|could not be read|cannot be read",
+    "worse than it could be",
+)
+REMARK = re.compile(  # words of notes on how a result was computed: they make nothing false
+    "^Pooled over|^The intervals of the pooled|^Each fold (decides|calls|predicts)|^Predicted in|"
+    "training starts from random weights|these images have no such column|is undefined in |eans over findings|"
+    "uncertainty is unknown, not small|every number counts the known labels"
+)
 
 
 class Ui:
@@ -21,13 +40,19 @@ class Ui:
 
     Attributes:
         began: when the command line started, on `time.monotonic`; None in Python, and for all but its first call.
+        verbose: whether details reach the screen.
     """
 
     began: float | None = None
+    verbose = False
 
     def say(self, text: str) -> None:
         """A line of information."""
         print(visible(text), file=sys.stderr, flush=True)
+
+    def show(self, text: str) -> None:
+        """A line that is no detail."""
+        self.say(text)
 
     def warn(self, text: str) -> None:
         """A problem that the user should act on."""
@@ -56,6 +81,8 @@ class Mute(Silent):
 class Logged(Ui):
     """Adds every line to a file."""
 
+    verbose = True
+
     def __init__(self, file: Path) -> None:
         self.file = file
 
@@ -65,6 +92,88 @@ class Logged(Ui):
 
     def warn(self, text: str) -> None:
         self.say(f"warning: {text}")
+
+
+class Through(Ui):
+    """Passes what is said, and progress, on to `ui`."""
+
+    def __init__(self, ui: Ui) -> None:
+        self.ui, self.verbose = ui, ui.verbose
+
+    def say(self, text: str) -> None:
+        self.ui.say(text)
+
+    @contextlib.contextmanager
+    def bar(self, title: str, unit: str = "images") -> Iterator[Advance]:
+        with self.ui.bar(title, unit) as advance:
+            yield advance
+
+
+class Once(Through):
+    """For jobs in turn, unless `ui` is verbose: shows a line once, and of warnings that differ in figures the first.
+
+    Attributes:
+        job: that speaks now.
+    """
+
+    def __init__(self, ui: Ui) -> None:
+        super().__init__(ui)
+        self.began, ui.began = ui.began, None  # the first job alone counts from the start of the command
+        self.job, self.shown, self.warned = "", set[str](), dict[str, tuple[str, set[str]]]()
+
+    def show(self, text: str) -> None:
+        if self.verbose or text not in self.shown:
+            self.shown.add(text)
+            self.ui.show(text)
+
+    def warn(self, text: str) -> None:
+        _, jobs = self.warned.setdefault(same_words(text), (text, set()))
+        if self.verbose or not jobs:
+            self.ui.warn(text)
+        jobs.add(self.job)
+
+    def show_counts(self) -> None:
+        """Show how many jobs warned of what is said once."""
+        for text, jobs in self.warned.values():
+            if len(jobs) > 1 and not self.verbose:
+                self.ui.show(f"in {len(jobs)} runs: {textwrap.shorten(text, WIDE - 20, placeholder=' ...')}")
+
+
+class Gathered(Through):
+    """Keeps what is said and warned; shows the rest on `ui` and, where that is verbose, everything.
+
+    Attributes:
+        lines: all in their order, without the warnings.
+    """
+
+    def __init__(self, ui: Ui) -> None:
+        super().__init__(ui)
+        self.lines, self.warnings = list[str](), list[str]()
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+        if self.verbose:
+            self.ui.say(text)
+
+    def show(self, text: str) -> None:
+        self.lines.append(text)
+        self.ui.show(text if self.verbose else wrapped(text))
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+        if self.verbose:
+            self.ui.warn(text)
+
+    def warn_gravest(self, where: str) -> None:
+        """Show the gravest warning, and how many more there are `where`."""
+        if self.warnings and not self.verbose:
+            first, *more = gravest_first(self.warnings)
+            short = [text for text in more if gravity(text) == len(GRAVE) - 1]  # of time, which can still be given
+            if len(first) > LONGEST:
+                first = f"{first[:LONGEST].rsplit(' ', 1)[0]} ..."
+            count = f" ({len(more):,} more warning{'s' * (len(more) > 1)}: {where})" if more else ""
+            for text in (*short, first + count):
+                self.ui.warn(wrapped(text, "warning: "))
 
 
 _PLAIN = Ui()
@@ -81,6 +190,48 @@ def listening(ui: Ui) -> Iterator[Ui]:
         _listener.reset(token)
 
 
+@contextlib.contextmanager
+def gathering() -> Iterator[Gathered]:
+    """Keep what is said within the block off the screen, as `Gathered`; an error shows the warnings before it."""
+    kept = Gathered(listener())
+    try:
+        with listening(kept):
+            yield kept
+    except BaseException:
+        for text in [] if kept.verbose else gravest_first(kept.warnings):
+            kept.ui.warn(text)
+        raise
+
+
+def wrapped(text: str, head: str = "") -> str:
+    """Text in lines of at most `WIDE` characters, of which the first follows `head`; a path is not broken."""
+    form = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * max(2, len(head))}
+    lines = (textwrap.wrap(head + line, WIDE, **form) for line in text.splitlines())  # type: ignore[arg-type]
+    return "\n".join(itertools.chain.from_iterable(lines))[len(head) :]
+
+
+def same_words(text: str) -> str:
+    """A text without its figures and the files that it names last, to compare what several runs say."""
+    return re.sub(r"\d[\d.,]*", "#", text.partition("): ")[0])
+
+
+def gravity(text: str) -> int:
+    """The rank of a warning or note, 0 the gravest; `len(GRAVE)` for others, one more for what makes nothing false."""
+    if REMARK.search(text):
+        return len(GRAVE) + 1
+    return next((rank for rank, words in enumerate(GRAVE) if re.search(words, text)), len(GRAVE))
+
+
+def is_warning(text: str) -> bool:
+    """Whether a note may make a result false."""
+    return gravity(text) <= len(GRAVE)
+
+
+def gravest_first(texts: Iterable[str]) -> list[str]:
+    """Each text once, sorted by `gravity`."""
+    return sorted(dict.fromkeys(texts), key=gravity)
+
+
 def listener() -> Ui:
     """Return where messages and progress go now, for another thread."""
     return _listener.get(_PLAIN)
@@ -89,6 +240,11 @@ def listener() -> Ui:
 def say(text: str) -> None:
     """Say a line of information."""
     listener().say(text)
+
+
+def show(text: str) -> None:
+    """Say a line that is no detail, so that it is on the screen also within `gathering`."""
+    listener().show(text)
 
 
 def warn(text: str) -> None:

@@ -35,6 +35,7 @@ class RunFolder:
         self.environment = self.path / "environment.json"
         self.splits = self.path / "splits.csv"
         self.data_check = self.path / "data_check.json"
+        self.plan = self.path / "plan.md"
         self.summary = self.path / "summary.txt"
         self.weights = self.path / "weights.json"
         self.metrics = self.path / "metrics.jsonl"

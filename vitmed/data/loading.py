@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from vitmed.core.base_models import CLASSES, Target
 from vitmed.core.errors import DataError
-from vitmed.core.messages import bar, say, warn
+from vitmed.core.messages import bar, say, show, warn
 from vitmed.core.process import cores
 from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted, lines_of
@@ -406,7 +406,7 @@ class _Reader:
             if found is not None and not len(found.missing):
                 say(f"images decoded by an earlier run, from {pixel_folder()}")
             else:
-                with cache.alone(digests, lambda: say("another process decodes these images: waiting for it")):
+                with cache.alone(digests, lambda: show("another process decodes these images: waiting for it")):
                     found = cache.squares(digests)  # the other process may have made the squares and the records
                     if self.scan.records:
                         self.scan.records = cache.records(digests)

@@ -23,7 +23,7 @@ from vitmed.core.text import counted, csp_hash
 from vitmed.metrics.sample_size import Goal, patients_for_rate
 from vitmed.metrics.subgroups import compared
 from vitmed.report import participant_flow
-from vitmed.report.blocks import NOTICE, ROWS, Block, Chapter, Document, Group, Picture, html
+from vitmed.report.blocks import NOTICE, ROWS, Block, Chapter, Document, Group, Picture, Text, html
 from vitmed.report.checklists import checklists
 from vitmed.report.plots import comparisons, curves, decisions, kinds, pictures
 from vitmed.report.plots.drawing import Drawn
@@ -145,6 +145,16 @@ def document(metrics: Results, figures: Mapping[str, Drawn], slider: Slider | No
         if blocks:
             chapters.append(Chapter(key, section.title, section.question, section.part, blocks))
     return Document(blocks_of("sections/head.html.j2", metrics=metrics), chapters)
+
+
+def first_sentence(metrics: Results) -> str:
+    """What a report begins with: what the model reached, and at which threshold."""
+    key = next(key for key, section in sections().items() if metrics.target.kind in section.kinds)
+    context = {"metrics": metrics, "limitations": [""], "many_findings": MANY, "found": True}
+    groups = [block for block in blocks_of(f"sections/{key}.html.j2", **context) if isinstance(block, Group)]
+    verdict = next(group.blocks[0] for group in groups if group.css == "verdict")
+    assert isinstance(verdict, Text)
+    return " ".join(verdict.words.striptags().split())
 
 
 def render(metrics: Results, content: Document) -> str:

@@ -288,8 +288,6 @@ def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flag
         policy = choose_policy(validation, config, policy.ood_score if policy else None, weights_hash)
         predictions = policy.apply(predictions)
         notes = [*(note for note in notes if note not in former), *notes_of(policy)]
-        for note in notes_of(policy):
-            warn(note)
     other = flow is not None and flow.evaluated is not None and flow.evaluated.split is None
     internal = read_split(run, "test", weights_hash, policy) if other else None
     parts: dict[str, Frozen | None] = {}
@@ -311,7 +309,7 @@ def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flag
         records=upgrade.records(read_json_lines(run.metrics)) if of_model else None,
     )
     metrics = Report.of(predictions, about, config, extra).write(folder)
-    return report_evaluation(Evaluation(predictions, metrics, folder), gates)
+    return report_evaluation(Evaluation(predictions, metrics, folder), gates, changes)
 
 
 def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, list[str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vitmed.core.base_models import Kind
 from vitmed.core.errors import GateError, UsageError, unknown_key
-from vitmed.core.messages import say, warn
+from vitmed.core.messages import gathering, is_warning, say, show, warn
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT, RunFolder
 from vitmed.core.text import counted_doing, listed
 from vitmed.decisions.evaluation_folder import find_evaluation, is_torn, read_evaluation
@@ -17,6 +17,7 @@ from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import value_text
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.blocks import Headline, Table, number, td, terminal, words
+from vitmed.report.chapters import first_sentence
 from vitmed.report.results import Baseline, Results
 from vitmed.report.templates import headline_of, main_methods
 
@@ -39,12 +40,31 @@ def known_evaluation(saved: SavedModel, split: str) -> Evaluation | None:
     return Evaluation(found.predictions, Results.read(found.metrics), file.parent)
 
 
-def report_evaluation(evaluation: Evaluation, gates: dict[str, float]) -> Evaluation:
-    """Print the first numbers, the comparison with baselines, and the path of the report; then check the gates."""
+def report_evaluation(evaluation: Evaluation, gates: dict[str, float], warned: Sequence[str] = ()) -> Evaluation:
+    """Print the first sentence and numbers, the gravest warning that is not in `warned`, and where the report is; then
+    check the gates."""
     metrics = evaluation.metrics
+    page, tables = evaluation.folder / REPORT, evaluation.folder / NUMBERS
+    with gathering() as kept:
+        _say_numbers(metrics)
+        for note in metrics.notes:
+            if note not in warned:
+                (warn if is_warning(note) else say)(note)
+        say(f"statistical methods, for a paper: {evaluation.folder / METHODS_TEXT}")
+    kept.warn_gravest(f"{page if page.is_file() else tables}")
+    show(f"report: {page}" if page.is_file() else f"numbers, without figures and page: {tables}")
+    check_gates(gates, evaluation.metrics, evaluation)
+    return evaluation
+
+
+def _say_numbers(metrics: Results) -> None:
     if metrics.identity:
         say(metrics.identity)
-    say(headline(metrics))
+    if metrics.n:
+        show(first_sentence(metrics))
+    numbers, _, how = headline(metrics).rpartition("\n")
+    show(numbers)
+    say(how)
     if metrics.fixed_rates is not None:
         rows = [
             [td(f"{rate.fixed:.2f}"), td(value_text(rate.reached) + " (too few to say)" * rate.too_few)]
@@ -57,23 +77,14 @@ def report_evaluation(evaluation: Evaluation, gates: dict[str, float]) -> Evalua
         say(table.sentence)
     if curve is not None and curve.intended is not None:
         say(curve.intended.sentence)
-    for note in metrics.notes:
-        if note not in metrics.report.notes:  # already printed
-            warn(note)
     for baseline in metrics.baselines.values():
-        say(verdict(baseline, metrics.n_groups, metrics.target.kind, metrics.unit))
+        show(verdict(baseline, metrics.n_groups, metrics.target.kind, metrics.unit))
     if metrics.external is not None:
         pair = metrics.external.numbers["auroc"]
         gap = "no interval for the difference"
         if pair.difference.low is not None:
             gap = f"difference {value_text(pair.difference, '+')}"
-        say(f"on the run's own test set: AUROC {number(pair.internal.value)}; {gap}")
-    page, tables = evaluation.folder / REPORT, evaluation.folder / NUMBERS
-    say(f"report: {page}" if page.is_file() else f"numbers, without figures and page: {tables}")
-    if page.is_file():
-        say(f"statistical methods, for a paper: {evaluation.folder / METHODS_TEXT}")
-    check_gates(gates, evaluation.metrics, evaluation)
-    return evaluation
+        show(f"on the run's own test set: AUROC {number(pair.internal.value)}; {gap}")
 
 
 def headline(metrics: Results) -> str:

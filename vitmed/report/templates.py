@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from vitmed.core.messages import is_warning
 from vitmed.core.text import LISTED, by_reason, counted, counted_doing, format_probability, listed
 from vitmed.decisions.calibration import why_chosen
 from vitmed.decisions.targets import TARGETS
@@ -61,6 +62,7 @@ def _environment() -> Environment:
     )
     found.globals |= IN_TEMPLATES
     found.filters |= {"breaks": breaks, "each": each, "cell": cell}
+    found.tests["warning"] = is_warning
     found.filters["md"] = lambda text: escape_markdown(" ".join(str(text).split()))
     return found
 
@@ -137,6 +139,33 @@ def reasons(found: Mapping[str, str]) -> list[str]:
     lines = [f"{why}: {listed(names)}" for why, names in grouped.items()]
     rest = sum(len(names) for names in list(grouped.values())[LISTED:])
     return [*lines[:LISTED], *([f"and {counted(rest, 'number')} more, in metrics.json"] if rest else [])]
+
+
+def at_threshold(metrics: Results) -> str:
+    """The clause of the first sentence on what decides: the threshold, and what it was chosen for."""
+    found = metrics.operating_points
+    if found is None or found.positive is None:
+        ways = {"balanced": "the class that is likely for how common it is", "cost": "that of the lowest expected cost"}
+        return f", each called {ways.get(found.chosen if found else '', 'its likeliest class')}"
+    point = found.points[found.chosen]
+    aim = point.title.lower().replace("youden", "Youden") + (
+        "" if point.asked is None or found.chosen == "cost" else f" {point.asked}"
+    )
+    if found.by_fold:
+        return f" at the threshold that each fold chose ({aim})"
+    if found.threshold is None:
+        return " at the threshold 0.5, the more likely class"
+    return f" at the threshold {format_probability(found.threshold)} ({aim}), chosen on validation"
+
+
+def at_threshold_of(metrics: Results, finding: str) -> str:
+    """As `at_threshold`, of one of several findings."""
+    if metrics.folds is not None:
+        return " at the threshold that each fold chose"
+    policy, threshold = (metrics.report.policy or {}).get("findings", {}).get(finding), None
+    if policy is not None:
+        threshold = policy["operating"]["points"][policy["operating"]["chosen"]]["threshold"]
+    return " at the threshold " + ("0.5" if threshold is None else f"{format_probability(threshold)}")
 
 
 def of_classes(classes: Sequence[str]) -> str:
@@ -239,7 +268,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
         for one in (
             *(number, value, interval, signed, share, percent, in_percent, percentage, ranges, phrase, reasons),
             *(td, cell, cells, counted, counted_doing, summary_of, title_of, titles_of, sampling_of, worth, at, rows),
-            *(of_classes, methods_text, why_chosen),
+            *(at_threshold, at_threshold_of, of_classes, methods_text, why_chosen),
         )
     },
     "values": lambda found, names: [value(found[name]) for name in names],

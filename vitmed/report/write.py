@@ -15,6 +15,7 @@ from typing import Any, cast
 from vitmed.core.base_models import CLASSES
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
+from vitmed.core.messages import gravest_first
 from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
 from vitmed.core.text import counted, now
 from vitmed.decisions.evaluation_folder import fold_notes
@@ -139,10 +140,11 @@ class Report:
             **extra.parts,
         }
         notes = [*learnt_nothing(numbers), *about.notes, *numbers.notes, *missing_interval_note(numbers)]
-        notes.sort(key=lambda note: note == TABLE_ALONE)  # last: the page shows the first and folds the others
         if predictions.errors:
             unread = counted(len(predictions.errors), "image")
             notes.append(f"{unread} could not be read; only those that could are counted.")
+        notes = gravest_first(notes)  # the page shows the first and folds the others
+        notes.sort(key=lambda note: note == TABLE_ALONE)
         shown = numbers.model_copy(update={"notes": notes})
         results = Results.of(shown, **parts)
         figures = _draw(predictions, results, extra) if config.report else {}

@@ -13,7 +13,7 @@ import numpy as np
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.load_config import build_config
-from vitmed.core.messages import Silent, bar, listening, say, warn
+from vitmed.core.messages import Silent, bar, listening, say, show, warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.data.samples import Sample, Splits
@@ -255,7 +255,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
     save_ensemble(joined)  # last: without it the folder holds no ensemble
     if splits.samples["test"] and advise:
         say(f"to test it once: vitmed evaluate {place.path}")
-    say(f"{place.path}: {words}; vitmed predict IMAGE --checkpoint {place.path}")
+    show(f"{place.path}: {words}; vitmed predict IMAGE --checkpoint {place.path}")
     names = [candidate.name for candidate in candidates]
     return EnsembleResult(place.path, dict(zip(names, shares.tolist(), strict=True)), val)
 

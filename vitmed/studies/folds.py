@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ import vitmed
 from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import write_json
-from vitmed.core.messages import bar, say, warn
+from vitmed.core.messages import bar, gathering, same_words, say
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, run_lock
 from vitmed.core.text import counted, duration_text, read_duration, round_up
@@ -32,7 +33,6 @@ from vitmed.decisions.evaluation_folder import (
     numbered,
     read_evaluation,
     spread_of,
-    undefined_notes,
 )
 from vitmed.decisions.operating_points import asked_point, target_of
 from vitmed.decisions.policy import FindingPolicy
@@ -227,7 +227,9 @@ def train_folds(study: CrossValidation) -> Evaluation:
             if study.first and not any(path.is_dir() for path in folder.path.iterdir()):  # refused: nothing began
                 shutil.rmtree(folder.path)
         if all(run.best.is_file() for run in study.done()):
-            joined = vitmed.ensemble([folder.path])
+            with gathering() as kept:
+                joined = vitmed.ensemble([folder.path])
+            kept.warn_gravest("--verbose")
             if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
                 vitmed.evaluate(joined.folder)
     return test
@@ -254,8 +256,6 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
     shared = [key for key in baselines[0] if all(key in of_fold for of_fold in baselines)]
     other_means = _other_means(pooled, predictions)
     notes = [*fold_notes(folds), *divided.notes, *other_means, *by_name([r.report.notes for r in results])]
-    for note in (*undefined_notes(folds), *other_means):
-        warn(note)
     with bar("drawing the report", unit="steps"):
         about = About(
             title=f"{len(runs)} folds of {data_folder(root).resolve().name}",
@@ -326,12 +326,20 @@ def _other_means(pooled: Any, tests: Sequence[Any]) -> list[str]:
 
 
 def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
-    """Join the notes of all folds in one list: a common note once, the others with the numbers of their folds."""
-    joined = []
-    for note in dict.fromkeys(itertools.chain(*notes)):
-        numbers = [str(number) for number, of_fold in enumerate(notes, 1) if note in of_fold]
-        joined.append(note if len(numbers) == len(notes) else f"{_folds(numbers)}: {note}")
-    return joined
+    """Join the notes of all folds in one list, each once: a common note as it is, the others with the numbers of their
+    folds, or with their count where only the figures in them differ."""
+    joined = defaultdict[str, list[tuple[int, str]]](list)
+    for number, of_fold in enumerate(notes, 1):
+        for note in of_fold:
+            joined[same_words(note)].append((number, note))
+    texts = []
+    for same in joined.values():
+        numbers, first = list(dict.fromkeys(str(number) for number, _ in same)), same[0][1]
+        if len({note for _, note in same}) > 1:
+            texts.append(f"{len(numbers)} of {len(notes)} folds (figures of fold {numbers[0]}): {first}")
+        else:
+            texts.append(first if len(numbers) == len(notes) else f"{_folds(numbers)}: {first}")
+    return texts
 
 
 def _folds(numbers: Sequence[str]) -> str:

@@ -19,12 +19,12 @@ from vitmed.core import upgrade
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, unknown_key
-from vitmed.core.files import write_bytes, write_json
+from vitmed.core.files import write_bytes, write_json, write_text
 from vitmed.core.load_config import build_config
-from vitmed.core.messages import bar, say, warn
+from vitmed.core.messages import Gathered, bar, gathering, gravest_first, say, show, warn, wrapped
 from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.run_folder import RunFolder, run_lock
-from vitmed.core.text import counted, duration_text, file_name
+from vitmed.core.text import counted, duration_text, file_name, visible
 from vitmed.data.folders import has_classes
 from vitmed.data.loading import ReadSplits, images_of, read_all, read_splits
 from vitmed.data.patients import show_expression
@@ -96,6 +96,18 @@ class OneRun:
 
     def new(self, config: Config, plans: bool) -> TrainResult:
         """Begin a run, train it and evaluate it; with `plans`, settings that were not made are planned."""
+        with gathering() as kept:
+            run, task = self._new(config, plans)
+        folder = run.folder
+        if self.ranks.leads:
+            write_text(folder.plan, plan_page(folder.path.name, kept))
+        kept.warn_gravest(folder.plan.name)
+        show(wrapped(f"run folder: {folder.path}; {folder.plan.name} there has the plan and all messages"))
+        with alone(self.ranks, folder):
+            return self._finish(run, task)
+
+    def _new(self, config: Config, plans: bool) -> tuple[Run[Config], Finetune]:
+        """Plan a run and make its folder."""
         ranks = self.ranks
         if ranks.leads:
             plan = make_plan(config, plans, self.offline, ranks.world)
@@ -114,7 +126,13 @@ class OneRun:
             for line in describe(plan.reasons):
                 say(f"  {line}")
         if not config.train.freeze and ranks.leads:
-            say(time_needed(plan)[1])
+            _, line, short = time_needed(plan)
+            line, _, longer = line.partition("; --time ")
+            show(line)
+            if longer:
+                say(f"--time {longer}")
+            if short:
+                warn(short)
             task = replace(task, planned_rate=1 / plan.forecaster.image(config))
         ranks.first(lambda: RunFolder.probe(self.output))
         read, task, checked = _read(config, splits, task, session)
@@ -124,9 +142,7 @@ class OneRun:
             if ranks.leads:
                 write_json(folder.data_check, checked)
                 write_bytes(folder.contact_sheet, png(contact_sheet(augmented_examples(run), len(run.splits.strata))))
-        say(f"run folder: {folder.path}; {folder.contact_sheet.name} there shows augmented training images")
-        with alone(ranks, folder):
-            return self._finish(run, task)
+        return run, task
 
     def resume(self, folder: RunFolder, data: str | Path | None, overrides: dict[str, Any]) -> TrainResult:
         """Continue an interrupted run, with its data perhaps in another place."""
@@ -157,9 +173,10 @@ class OneRun:
             warn(f"{new} instead of {epochs}: the learning rate follows the new schedule")
         splits = replace(checkpoint.splits, root=root)
         session = Session.of(config, pick_device(config.train.device), ranks, self.clock)
-        task = Finetune.new(config, splits, session, start="weights from last.pt")
-        with all_its_images():
+        with all_its_images(), gathering() as kept:
+            task = Finetune.new(config, splits, session, start="weights from last.pt")
             read, task, _ = _read(config, splits, task, session)
+        kept.warn_gravest("--verbose")
         check_unchanged(read.splits, read.hashes, checkpoint.hashes)
         run = Run.resumed(replace(task, seen=checkpoint.seen), config, read, folder, session, checkpoint)
         if splits.root != checkpoint.splits.root and ranks.leads:
@@ -191,7 +208,8 @@ class OneRun:
             with advising(run, Interrupted(f"stopped; {folder.path} is incomplete", fix)):
                 if not (config.train.freeze or self.ranks.first(folder.last.is_file)):
                     run.save_last()  # so that an interruption before the first step can be resumed too
-                baselines = Baselines(run, task) if leads else None
+                with gathering():
+                    baselines = Baselines(run, task) if leads else None
                 if not config.train.freeze:
                     train_and_draw(run, draw, self.each_epoch or (lambda record: None), tracking.epochs)
                 result = self.ranks.first(lambda: _evaluated(run, baselines, trained))
@@ -235,7 +253,8 @@ def _evaluated(run: Run[Config], baselines: Baselines | None, trained: bool) -> 
     `trained` when this process began, only what is not evaluated yet."""
     assert baselines is not None
     folder, best, device = run.folder, run.folder.best, run.device.type
-    fit_decision_policy(best, run.images, run.device)
+    with gathering():  # the evaluations warn of it again
+        fit_decision_policy(best, run.images, run.device)
 
     def evaluated(split: str) -> Evaluation:
         if trained and (complete := known_evaluation(open_model(best), split)):  # before the run was interrupted
@@ -272,6 +291,16 @@ def _read(
         by_split = {name: list(islice(rest, len(part))) for name, part in read.splits.samples.items()}
         task = replace(task, fingerprints={name: by_split[name] for name in ("train", "val")})
     return read, task, checked
+
+
+def plan_page(name: str, kept: Gathered) -> str:
+    """The text of plan.md: the warnings before training, the gravest first, and every other message."""
+    messages = [
+        f"{'  ' * line.startswith(' ')}- {visible(line.strip())}" for line in kept.lines
+    ]  # the plan is indented
+    warnings = [f"{k}. {visible(text)}" for k, text in enumerate(gravest_first(kept.warnings), 1)]
+    parts = [f"# {name}: what vitmed said before training", "## Warnings", "\n".join(warnings) or "None."]
+    return "\n\n".join([*parts, "## Messages", "\n".join(messages)]) + "\n"
 
 
 def _is_evaluated(run: RunFolder) -> bool:

@@ -42,7 +42,7 @@ from vitmed.core.errors import (
     VitmedError,
 )
 from vitmed.core.files import read_json_lines
-from vitmed.core.messages import Logged, listener, listening, say, warn
+from vitmed.core.messages import Logged, Once, listener, listening, say, warn
 from vitmed.core.process import DRIVER, cores
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, is_running
 from vitmed.data.splits import make_splits
@@ -172,7 +172,7 @@ class Executor:
     """Trains jobs in this process, each when it is submitted."""
 
     def __init__(self, folder: RunFolder, logged: bool) -> None:
-        self.folder, self.logged = folder, logged
+        self.folder, self.logged, self.once = folder, logged, Once(listener())
 
     def submit(self, job: Job, on_epoch: OnEpoch | None = None) -> Future[RunFolder | None]:
         """Train a job, from its last.pt where there is one; at once if it is done.
@@ -189,7 +189,8 @@ class Executor:
             if job.done(self.folder) is None:
                 if not self.logged:
                     say(job.title)
-                with listening(Logged(self.folder.path / f"{job.name}.log") if self.logged else listener()):
+                self.once.job = job.name
+                with listening(Logged(self.folder.path / f"{job.name}.log") if self.logged else self.once):
                     try:
                         vitmed.train(**job.start(self.folder), each_epoch=on_epoch)
                     except VitmedError as error:
@@ -223,7 +224,9 @@ def local(folder: RunFolder, parallel: int, *, devices: int | None = None, logge
     if parallel < 1:
         raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
     if parallel == 1 and (devices or 1) == 1:
-        yield Executor(folder, logged)
+        executor = Executor(folder, logged)
+        yield executor
+        executor.once.show_counts()
         return
     processes = _Processes(folder, parallel, devices or 1, logged)
     try:
@@ -291,7 +294,7 @@ class _Processes(Executor):
             mine = [self.gpus[(slot * self.devices + k) % len(self.gpus)] for k in range(self.devices)]
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
         words = [f"--devices={self.devices}"] * (self.devices > 1) + _words(job.start(self.folder))
-        command = [sys.executable, "-m", "vitmed", "train", "--json", *words]
+        command = [sys.executable, "-m", "vitmed", "train", "--json", "--verbose", *words]
         ended, deadline = False, None
         with log.open("ab") as out:  # Ctrl-C in a terminal is for the driver, which then asks each process once
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}

@@ -15,7 +15,7 @@ import torch
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError
 from vitmed.core.files import write_json, write_text
-from vitmed.core.messages import bar, say, warn
+from vitmed.core.messages import bar, say, show, warn
 from vitmed.core.text import about, counted, listed
 from vitmed.data.loading import Images, images_of
 from vitmed.data.patients import report_patients
@@ -32,7 +32,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.models.compile import uncompiled
 from vitmed.models.hardware import describe, pick_precision, seeded
 from vitmed.models.lora import add_low_rank, merged
-from vitmed.models.sizes import describe_model, summarise
+from vitmed.models.sizes import describe_model, model_label, summarise
 from vitmed.models.vit import ViT
 from vitmed.models.weights.pretrained import LoadReport, Weights, load_pretrained
 from vitmed.training.early_stopping import finished, stops_early, validate
@@ -153,8 +153,7 @@ class Finetune(Task[Config]):
         return f"  {_monitor_text(record, record['monitor'])}{' *' if record['best'] else '  '}"
 
     def begin(self, run: Run[Config]) -> None:
-        marks = "* marks the best so far; waiting is the share of time spent waiting for images"
-        say(f"in the lines of the epochs, {marks}")
+        say("in the lines of the epochs, * marks the best so far; waiting is the time that images are awaited")
 
     def end(self, run: Run[Config]) -> None:
         """As in `Task`: say which epoch is kept."""
@@ -222,17 +221,19 @@ class Finetune(Task[Config]):
 
 
 def _describe_data(config: Config, splits: Splits) -> None:
-    say("vitmed is for research use only; it is not a medical device.")
+    show("vitmed is for research use only; it is not a medical device.")
     unit = f" ({splits.target.unit})" if splits.target.unit else ""
     names = [f"{i} {name}" for i, name in enumerate(splits.classes)]
-    say(f"{splits.target.kind}: " + (listed(names) if len(names) > 1 else splits.classes[0] + unit))
+    positive = ""
     if len(splits.classes) == 2 and splits.target.kind == "classes":
         positive = config.data.positive or splits.classes[positive_class(splits.classes)]
-        say(f"positive class: {positive} (vitmed train --positive chooses the other)")
+        positive = f"; positive class: {positive} (vitmed train --positive chooses the other)"
+    show(f"{splits.target.kind}: " + (listed(names) if len(names) > 1 else splits.classes[0] + unit) + positive)
+    counts = ", ".join(f"{len(samples):,} {name}" for name, samples in splits.samples.items())
+    whose = f" of {', '.join(f'{len(groups):,}' for groups in splits.groups().values())} {splits.unit}s"
+    show(f"images: {counts}{whose * splits.grouped}; test is not evaluated until training ends")
     for name, samples in splits.samples.items():
-        unused = "; not evaluated until training ends" if name == "test" else ""
-        about = f"{counted(len(samples), 'image')} ({describe_split(splits, name)}), {splits.made[name]}"
-        say(f"{name + ':':6} {about}{unused}")
+        say(f"{name + ':':6} {counted(len(samples), 'image')} ({describe_split(splits, name)}), {splits.made[name]}")
     for line in proportion_lines(splits):
         say(line)
     report_patients(splits, "one patient may be in two splits, which makes results look too good")
@@ -244,7 +245,7 @@ def _describe_network(config: Config, model: ViT, start: str, session: Session) 
     total = sum(p.numel() for p in model.parameters()) / 1e6
     learning = sum(p.numel() for p in model.parameters() if p.requires_grad) / 1e6
     if train.freeze:
-        what = f"a logistic regression on the features of the frozen network ({total:.2f} M parameters)"
+        what = f"a logistic regression on its {total:.2f} M frozen parameters"
     elif train.lora is None and train.freeze_blocks is None:
         what = f"all {total:.2f} M parameters"
     else:
@@ -252,9 +253,13 @@ def _describe_network(config: Config, model: ViT, start: str, session: Session) 
         if train.lora is not None:
             what = f"LoRA additions of rank {train.lora} and the head"
         what += f", {learning:.2f} of {total:.2f} M parameters"
-    say(f"to be trained: {what}")
     shared = f"{ranks.world} processes, each on " if ranks.wide else ""
-    say(f"device: {shared}{describe(session.device)}, {session.precision.name} ({session.precision.reason})")
+    device = f"{shared}{describe(session.device)}, {session.precision.name}"
+    weights = "random weights" if config.model.start is None else f"weights of {Path(config.model.start).name}"
+    licence = f", licence {config.model.licence}" if config.model.licence else ""
+    name, side = model_label(config.model.model_copy(update={"weights": None})), config.model.image_size
+    show(f"network: {name}, {side} px, from {weights}{licence}; trains {what}; {device}")
+    say(f"device: {device} ({session.precision.reason})")
 
 
 def augmented_examples(run: Run[Config]) -> dict[str, list[np.ndarray]]:

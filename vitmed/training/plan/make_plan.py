@@ -20,7 +20,7 @@ from vitmed.core.load_config import AnyConfig, build_config, check_names, with_v
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import as_written
 from vitmed.core.sections import TrainConfig
-from vitmed.core.text import duration_text, round_up
+from vitmed.core.text import counted, duration_text, round_up
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
@@ -289,10 +289,11 @@ def _networks(config: Config, inputs: PlanInputs, forecaster: Forecaster, usual:
     return Networks(candidates_for(inputs), inputs, usual.train.batch_size * usual.train.accumulate, forecast_of)
 
 
-def time_needed(plan: Plan) -> tuple[float, str]:
-    """The seconds that the run takes, and a line on them, also on what more time buys where the plan is free."""
+def time_needed(plan: Plan) -> tuple[float, str, str]:
+    """The seconds that the run takes; a line on them, also on what more time buys where the plan is free; a warning
+    where the time is too short to learn well, or ""."""
     config, given, limit = plan.config, plan.given, plan.config.train.time
-    forecast, more = plan.forecaster.of(config), ""
+    forecast, more, short = plan.forecaster.of(config), "", ""
     if plan.reasons and "epochs" not in fields_set(given, "train"):
         if limit is None and plan.inputs.scratch and chooses_network(given):
             larger = _networks(given, plan.inputs, plan.forecaster, config).next_larger(config.train.epochs, forecast)
@@ -304,11 +305,12 @@ def time_needed(plan: Plan) -> tuple[float, str]:
                 network = f"{model.image_size} px and {millions:.1f} M parameters"
                 more = f"; --time {duration_text(seconds)} is enough for {network}"
         knee = config.train.epochs // MOST_KNEES
-        if limit is not None and 0 < forecast.passes_in(limit) < knee / 2:
+        if limit is not None and 0 < (passes := forecast.passes_in(limit)) < knee / 2:
             needed = duration_text(round_up(forecast.total(knee)))
             needed = f"{needed} for each fold" if config.data.divided else f"--time {needed}"
-            more = f"; the model will be worse than it could be: {needed} is enough for {knee} epochs"
-    return time_line(config, forecast, more)
+            short = f"in this time, about {counted(max(1, int(passes)), 'epoch')}, the model will be "
+            short += f"worse than it could be: {needed} is enough for {knee}, after which more gains little"
+    return (*time_line(config, forecast, more), short)
 
 
 def config_with_weights(config: Config, weights: Weights) -> Config:
