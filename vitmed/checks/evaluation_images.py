@@ -17,7 +17,7 @@ from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.folders import class_names, split_folders
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import Asked
-from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
+from vitmed.data.listing import ALL, Listing, further_columns, list_by_folder, list_by_table, with_patients
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
 from vitmed.data.samples import Sample, labelled_by
 from vitmed.data.scan import hash_files, scan
@@ -30,7 +30,7 @@ from vitmed.metrics.predictions import Predictions
 @dataclass(frozen=True)
 class ImageRequest:
     """The images that you ask `vitmed evaluate` to use: those in a folder, described by the last three, or the run's
-    own."""
+    own, to which a table of `labels` adds columns."""
 
     data: str | Path | None
     split: str
@@ -45,6 +45,7 @@ class EvaluationImages:
 
     Attributes:
         columns: names of further columns of the samples.
+        added: those of them that a table brought to the run's own images; None where there was no table.
         notes: for the head of the report.
         part: their split in the data folder; None if they are the whole folder.
         own: whether they are a split of the run itself: no folder was named, or one that holds the same files.
@@ -60,6 +61,7 @@ class EvaluationImages:
     notes: list[str]
     part: str | None
     own: bool = False
+    added: tuple[str, ...] | None = None
     seen: Mapping[str, int | None] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -82,14 +84,9 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
 
     Raises:
         DataError: no such images, an unknown class, or images that were used to make the model.
-        UsageError: labels or patients of other images without --data.
+        UsageError: patients of other images, and these are the run's own.
     """
     data, split = request.data, request.split
-    if data is None and any(x is not None for x in (request.group_regex, request.groups, request.labels)):
-        raise UsageError(
-            "--labels, --groups and --group-regex describe the images in --data; the run's own images are known",
-            "add --data DIR, or leave them out",
-        )
     root = saved.data_root() if data is None else data_folder(data)
     if data is None and not saved.splits.samples.get(split):
         why = saved.splits.made.get(split, "there are none")
@@ -97,10 +94,16 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     samples = list(saved.splits.samples.get(split, ()))  # an exported model knows the hashes of its images alone
     hashes = hash_files([str(root / sample.path) for sample in samples])
     if data is None or (samples and hashes == saved.hashes[split]):
+        if request.group_regex is not None or request.groups is not None:
+            raise UsageError(
+                "--groups and --group-regex describe other images; the patients of the run's own images are known",
+                "leave them out, or name other images with --data DIR",
+            )
         if data is not None:
             say(f"{root} contains the images of the run: using the run's own {split} split")
         notes = [*patient_notes(saved.splits, split), *own_notes(saved, split, hashes)]
-        return EvaluationImages(saved.preprocessing, root, samples, saved.splits.columns, notes, split, own=True)
+        own = EvaluationImages(saved.preprocessing, root, samples, saved.splits.columns, notes, split, own=True)
+        return own if request.labels is None else _with_table(own, saved, Path(request.labels))
     listing, part, notes = foreign_images(saved, root, request)
     samples = list(listing.samples(listing.parts[part]))
     if not samples:
@@ -113,6 +116,21 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
         notes.insert(0, f"Patients are unknown. {UNKNOWN}")
     part_name = None if part == ALL else part
     return EvaluationImages(how, root, samples, listing.columns, notes + leaks, part_name, seen=seen)
+
+
+def _with_table(images: EvaluationImages, saved: SavedModel, file: Path) -> EvaluationImages:
+    """The run's own images with the further columns of a table, which replace columns of the same names."""
+    splits, samples = saved.splits, images.samples
+    labels, outputs = ([], splits.classes) if splits.bins else ([splits.text_of(s) for s in samples], ())
+    cells, notes = further_columns(file, images.root, [s.path for s in samples], labels, outputs)
+    kept = [(name, i) for i, name in enumerate(images.columns) if name not in cells]
+    added = zip(*cells.values(), strict=True) if cells else [()] * len(samples)
+    rows = [
+        sample._replace(columns=(*(sample.columns[i] for _, i in kept), *more))
+        for sample, more in zip(samples, added, strict=True)
+    ]
+    columns = (*(name for name, _ in kept), *cells)
+    return replace(images, samples=rows, columns=columns, notes=[*images.notes, *notes], added=tuple(cells))
 
 
 def own_notes(saved: SavedModel, split: str, hashes: list[str]) -> list[str]:

@@ -60,7 +60,9 @@ def evaluate(
         data: another folder. Default: the images that the run held out in `split`.
         precision: "fp32", whose numbers other machines reproduce; "auto" or "bf16": see `predict`.
         output: a new folder for the report; default `<run>/<split>`.
-        group_regex, groups, labels: of `data`, as in `train`; default: the expression of the run.
+        group_regex, groups: of `data`, as in `train`; default: the expression of the run.
+        labels: of `data`, as in `train`; without `data` a table that adds columns of subgroups and readers to the
+            images of the run or of predictions.csv.
         allow_leakage: evaluate on `data` even if the model was trained on some of it.
         unlike: a folder of other images, to see whether the model notices them.
         baselines: returns predictions of the baselines for the same images; called after the model has predicted.
@@ -72,12 +74,12 @@ def evaluate(
     """
     gates = parse_gates(fail_under)
     if Path(checkpoint).suffix == ".csv":
-        of_images: dict[str, Any] = {"data": data, "group-regex": group_regex, "groups": groups, "labels": labels}
+        of_images: dict[str, Any] = {"data": data, "group-regex": group_regex, "groups": groups}
         of_images |= {"unlike": unlike, "split": split != "test", "device": device != "auto"}
         of_images |= {"precision": precision != "fp32", "allow-leakage": allow_leakage}
         if given := [f"--{flag}" for flag, value in of_images.items() if value]:
             raise excluded("table", given=", ".join(given))
-        return rebuild(Path(checkpoint), output, gates, flags)
+        return rebuild(Path(checkpoint), output, gates, flags, labels)
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     check_precision(precision)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.sections import TrainConfig
-from vitmed.core.text import counted, duration_text
+from vitmed.core.text import counted, duration_text, listed
 from vitmed.core.upgrade import without_gone
 from vitmed.data.folders import image_files
+from vitmed.data.listing import further_columns
 from vitmed.data.patients import describe_patients
 from vitmed.decisions.evaluation_folder import (
     Evaluated,
@@ -37,10 +38,10 @@ from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing, thumbnail
 from vitmed.inference.saved_model import Network, SavedModel
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import OOD_SCORE, WRITTEN
 from vitmed.metrics.readers import check_readers
-from vitmed.metrics.subgroups import check_columns
+from vitmed.metrics.subgroups import MOST, check_columns, strata
 from vitmed.models.sizes import describe_model
 from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation, report_evaluation
@@ -82,10 +83,31 @@ def evaluate_settings(
     """The settings of the run with the flags, as far as they fit the images and this machine; and notes on the rest."""
     notes: list[str] = []
     own = [name for name in chosen.columns if name not in WRITTEN]  # vitmed 0.2.0 took tables that have such columns
+    if chosen.added is not None:
+        cells = {name: [s.columns[chosen.columns.index(name)] for s in chosen.samples] for name in chosen.added}
+        flags = table_flags(flags, cells, saved.splits.target.kind, saved.classes)
     config = _fitting(saved.config, flags, saved.splits.target.kind, saved.classes, own, notes)
     rows, paths = [sample.columns for sample in chosen.samples], [sample.path for sample in chosen.samples]
     check_readers(config, chosen.columns, rows, paths, saved.classes)
     return config, notes
+
+
+def table_flags(
+    flags: dict[str, Any], cells: Mapping[str, Sequence[str]], kind: str, classes: Sequence[str]
+) -> dict[str, Any]:
+    """The flags; where they name no column, with subgroups by every column that a table added and that has strata."""
+    if any(flags.get(flag) for flag in ("subgroup", "rater", "rater_score")):
+        return flags
+    named = list[str]()
+    for name, column in cells.items() if "evaluate.subgroups" not in TARGETS[kind].idle else ():
+        cut = strata(column, range(len(column)), "images")
+        if 1 < len(cut.names) <= MOST and not {*column} <= {*classes, ""}:  # not the answers of a reader
+            named.append(name)
+    if not named:
+        warn("the table of --labels adds nothing: the labels are those of the run, and no column has subgroups")
+        return flags
+    say(f"subgroups by {listed(named)}; --subgroup COLUMN names one, --rater COLUMN a reader")
+    return flags | {"subgroup": named}
 
 
 def _fitting(
@@ -256,8 +278,15 @@ def model_choice(saved: SavedModel) -> str:
     return f"epoch {record.get('epoch')}, {how}; the test set was not used"
 
 
-def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flags: dict[str, Any]) -> Evaluation:
-    """The report of a table; title, facts, notes, policy and the positive class come from the metrics.json beside it.
+def rebuild(
+    file: Path,
+    output: str | Path | None,
+    gates: dict[str, float],
+    flags: dict[str, Any],
+    labels: str | Path | None = None,
+) -> Evaluation:
+    """The report of a table; title, facts, notes, policy and the positive class come from the metrics.json beside it,
+    further columns also from a table of `labels`.
 
     The table of a baseline takes the positive class alone: all else in metrics.json is about the model.
     """
@@ -268,6 +297,11 @@ def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flag
     run, weights_hash = RunFolder(file.parent.parent), evaluated.weights_hash if of_model else None
     before, changes = _earlier_report(file, evaluated) if of_model else (None, [])
     changes = [*predictions.notes, *changes]
+    if labels is not None:
+        known = [] if predictions.kind != "classes" else [predictions.classes[k] for k in known_labels(predictions)]
+        cells, more = further_columns(Path(labels), file.parent, predictions.paths, known, predictions.classes)
+        predictions, changes = replace(predictions, columns={**predictions.columns, **cells}), [*changes, *more]
+        flags = table_flags(flags, cells, predictions.kind, predictions.classes)
     beside = fitting_baselines(file.parent, predictions)
     beside.pop(file.stem.removeprefix(BASELINE), None)  # the table itself
     left_out = "beside the table is left out: it is not of the same images, classes and labels."
