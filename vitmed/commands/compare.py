@@ -66,7 +66,7 @@ def compare(
     content = compare_models(models, resamples, notes)
     judged = None
     if stated is not None:
-        judged = judge(stated, read, models, content.pairs, resamples)
+        judged = judge(stated, read, models, resamples)
     if folder is not None:
         from vitmed.report.plots.comparisons import differences
         from vitmed.report.plots.drawing import png

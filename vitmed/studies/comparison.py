@@ -6,7 +6,7 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import YamlError, from_cell, read_yaml
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation, torn_evaluations
+from vitmed.decisions.operating_points import TITLES
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.estimates import FEW_GROUPS, Estimate
@@ -244,21 +245,52 @@ def split_rows(run: RunFolder) -> dict[str, dict[str, str]]:
     return {from_cell(row["path"]): row for row in csv.DictReader(io.StringIO(text, newline=""))}
 
 
+def operating_point(model: Model) -> str:
+    """What decides between classes or findings, such as "--target-sensitivity 0.95"; "" for the likeliest."""
+    predictions, report = model.predictions, {} if model.known is None else model.known.metrics.get("report", {})
+    unset = (None,) * len(predictions.classes)
+    usual = all(getattr(predictions, name) in (value, unset) for name, value in predictions.DECIDING.items())
+    if predictions.kind == "number" or (usual and predictions.decided is None):
+        return ""
+    settings = report.get("evaluate", {})
+    flags = [f"--{key} {settings[key]}".replace("_", "-") for key in TITLES if settings.get(key)]
+    return " ".join(flags).removesuffix(" True") or "the decisions of its table"
+
+
+def _likeliest(predictions: Any) -> Any:
+    return replace(predictions, decided=None, **predictions.DECIDING)
+
+
 def compare_models(
-    models: Sequence[Model], resamples: int, notes: Sequence[str] = (), labels: Kind | None = None
+    models: Sequence[Model],
+    resamples: int,
+    notes: Sequence[str] = (),
+    labels: Kind | None = None,
+    as_decided: bool = False,
 ) -> ComparisonResults:
     """Compare every two of several models, at least two, whose predictions are of the same images in one order.
 
     Args:
         resamples: 0 leaves out the intervals that need them: of classes all but AUROC, accuracy and balanced accuracy.
         labels: their kind; None: as the tables say.
+        as_decided: compare models of different operating points at these; by default the likeliest class decides both.
     """
     notes, first = list(notes), models[0].predictions
     units = int(first.units.max()) + 1
     of: Kind = labels or ("grades" if any(model.kind == "grades" for model in models) else first.kind)
     kind = TARGETS[of]
     numbers = {model.name: kind.evaluate(model.predictions, resamples).overall for model in models}
-    pairs = _compare_pairs(models, kind, resamples)
+    points = {model.name: operating_point(model) for model in models}
+    if len(set(points.values())) > 1:
+        each = listed([f"{name} by {point or 'the likeliest class'}" for name, point in points.items()])
+        how = "each at its own" if as_decided else "by the likeliest class of both"
+        notes.append(f"The operating points differ: {each}. Models of different points are compared {how}.")
+    together = [pair for pair in itertools.combinations(models, 2) if not all(m.baseline_of for m in pair)]
+    families = itertools.groupby(
+        sorted(together, key=_with_baseline), _with_baseline
+    )  # the pairs that were asked first
+    compared = [_compare_pairs([*family], kind, resamples, {} if as_decided else points) for _, family in families]
+    pairs = [*itertools.chain(*compared)]
     unit, deciding = "image" if first.groups is None else "patient", list(pairs[0].tests)[:2]
     seeds = [
         seed_spread(group, [numbers[name] for name in group], unit, kind.metrics, deciding)
@@ -317,22 +349,31 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
     return [group for group in groups.values() if len(set(group.values())) == len(group) > 1]
 
 
-def _compare_pairs(models: Sequence[Model], kind: TargetKind, resamples: int) -> list[ComparedPair]:
-    """Every two models that are not both baselines, with a verdict.
+def _with_baseline(pair: tuple[Model, Model]) -> bool:
+    return any(model.baseline_of is not None for model in pair)
 
-    The p of each test is adjusted over all pairs, that of a class or finding over all pairs and all of these.
+
+def _compare_pairs(
+    family: Sequence[tuple[Model, Model]], kind: TargetKind, resamples: int, points: Mapping[str, str]
+) -> list[ComparedPair]:
+    """The pairs with a verdict. Two with different `points` are compared by the likeliest class.
+
+    The p of each test is adjusted over all these pairs, that of a class or finding over all pairs and all of these.
     """
-    together = [p for p in itertools.combinations(models, 2) if not all(m.baseline_of for m in p)]
+    together = [
+        [m.predictions if points.get(a.name) == points.get(b.name) else _likeliest(m.predictions) for m in (a, b)]
+        for a, b in family
+    ]
     overall, each = [], []
     with bar("comparing", unit="pairs") as advance:
-        for a, b in together:
-            overall.append(kind.compare(a.predictions, b.predictions, resamples))
-            each.append(kind.compare_each(a.predictions, b.predictions))
+        for first, second in together:
+            overall.append(kind.compare(first, second, resamples))
+            each.append(kind.compare_each(first, second))
             advance(len(overall), len(together))
     tests = {name: iter(_adjusted([compared.tests[name] for compared in overall])) for name in overall[0].tests}
     areas = {name: iter(_adjusted([gap for gaps in each for gap in gaps[name].values()])) for name in each[0]}
     pairs = []
-    for (a, b), compared, gaps in zip(together, overall, each, strict=True):
+    for (a, b), decided, compared, gaps in zip(family, together, overall, each, strict=True):
         parts: dict[str, Any] = {name: {part: next(areas[name]) for part in gaps[name]} for name in gaps}
         pair = ComparedPair(
             first=a.name,
@@ -342,7 +383,7 @@ def _compare_pairs(models: Sequence[Model], kind: TargetKind, resamples: int) ->
             classes=parts.pop("auroc", None),
             **parts,
         )
-        text = _verdict(pair, kind, a.predictions, b.predictions, len(together))
+        text = _verdict(pair, kind, decided[0], decided[1], len(family))
         pairs.append(pair.model_copy(update={"verdict": text}))
     return pairs
 
