@@ -13,7 +13,7 @@ from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import Config, EvaluateConfig, evaluate_config
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import json_of, read_json_lines
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_of_runs, output_folder
@@ -284,14 +284,16 @@ def rebuild(
     gates: dict[str, float],
     flags: dict[str, Any],
     labels: str | Path | None = None,
+    positive: str | None = None,
 ) -> Evaluation:
     """The report of a table; title, facts, notes, policy and the positive class come from the metrics.json beside it,
-    further columns also from a table of `labels`.
+    further columns also from a table of `labels`. `positive`: of three classes or more, this one against the rest.
 
     The table of a baseline takes the positive class alone: all else in metrics.json is about the model.
     """
     evaluated = read_evaluation(file)
-    folder = output_folder(output, file.parent / "report", *data_of_runs([file]))
+    name = "report" if positive is None else "against-rest"
+    folder = output_folder(output, file.parent / name, *data_of_runs([file]))
     predictions, policy = evaluated.predictions, evaluated.policy
     of_model = not file.name.startswith(BASELINE)
     run, weights_hash = RunFolder(file.parent.parent), evaluated.weights_hash if of_model else None
@@ -302,6 +304,8 @@ def rebuild(
         cells, more = further_columns(Path(labels), file.parent, predictions.paths, known, predictions.classes)
         predictions, changes = replace(predictions, columns={**predictions.columns, **cells}), [*changes, *more]
         flags = table_flags(flags, cells, predictions.kind, predictions.classes)
+    if positive is not None:
+        predictions = _against_rest(predictions, positive)
     beside = fitting_baselines(file.parent, predictions)
     beside.pop(file.stem.removeprefix(BASELINE), None)  # the table itself
     left_out = "beside the table is left out: it is not of the same images, classes and labels."
@@ -312,22 +316,27 @@ def rebuild(
     for note in changes:
         warn(f"{file.name}: {note}")
     asked = _settings(origin)
+    if positive is not None:  # the settings of several classes, and parts that are about them, are left out
+        origin = origin.model_copy(update={"title": f"{origin.title}: {positive} against the rest"})
+        asked = asked.model_copy(update={"ordinal": [], "balanced": False, "cost": None})
     columns = own_columns(predictions)
     config = _fitting(Config(evaluate=asked), flags, predictions.kind, predictions.classes, columns, notes)
-    same = policy_settings(config) == policy_settings(asked)
+    same = positive is None and policy_settings(config) == policy_settings(asked)
+    validation: Any = read_split(run, "val", weights_hash, policy) if of_model and same else None
     if not same:
-        _check_choosable(file, of_model, folds, flags)
-        validation = validation_of(run.best, weights_hash, policy, predictions.positive)
+        _check_choosable(file, of_model, folds, flags | {"positive": positive})
+        validation = validation_of(run.best, weights_hash, policy, None if positive else predictions.positive)
+        validation = validation if positive is None else validation.against_rest(positive)
         former = notes_of(policy)
         policy = choose_policy(validation, config, policy.ood_score if policy else None, weights_hash)
-        predictions = policy.apply(predictions)
+        predictions, validation = policy.apply(predictions), policy.apply(validation)
         notes = [*(note for note in notes if note not in former), *notes_of(policy)]
         for note in notes_of(policy):
             warn(note)
     other = flow is not None and flow.evaluated is not None and flow.evaluated.split is None
-    internal = read_split(run, "test", weights_hash, policy) if other else None
+    internal = read_split(run, "test", weights_hash, policy) if other and positive is None else None
     parts: dict[str, Frozen | None] = {}
-    if before is not None:
+    if before is not None and positive is None:
         parts = {"attention": before.attention, "robustness": before.robustness}
         if internal is None and before.external is not None and not changes and same:
             parts["external"] = before.external  # written elsewhere
@@ -336,7 +345,7 @@ def rebuild(
         origin.title, origin.facts, notes, origin.run or run.name, weights_hash, origin.precision, flow, origin
     )
     extra = Extra(
-        validation=read_split(run, "val", weights_hash, policy) if of_model and not on_validation else None,
+        validation=validation if of_model and not on_validation else None,
         internal=internal,
         baselines={key: matched for key, matched in beside.items() if matched is not None},
         policy=policy,
@@ -346,6 +355,17 @@ def rebuild(
     )
     metrics = Report.of(predictions, about, config, extra).write(folder)
     return report_evaluation(Evaluation(predictions, metrics, folder), gates)
+
+
+def _against_rest(predictions: Predictions, positive: str) -> Predictions:
+    if predictions.kind != "classes" or len(predictions.classes) < 3:
+        raise UsageError(
+            f"--positive {positive}: one class against the rest is for three classes or more",
+            "leave it out; of findings each has a report: RUN/test/findings/FINDING",
+        )
+    if positive not in predictions.classes:
+        raise unknown_key("class", positive, predictions.classes)
+    return predictions.against_rest(positive)
 
 
 def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, list[str]]:
@@ -402,7 +422,11 @@ def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Map
 
 def fitting_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions | None]:
     """The baselines in a folder, as `match_images`: None for one that is of other images, classes or labels."""
-    return {key: match_images(other, predictions) for key, other in read_baselines(folder).items()}
+    baselines, name = read_baselines(folder), predictions.positive
+    for key, other in baselines.items() if name is not None else ():
+        if len(other.classes) > 2 and name in other.classes:  # one class of several, against the rest
+            baselines[key] = other.against_rest(name)
+    return {key: match_images(other, predictions) for key, other in baselines.items()}
 
 
 def match_images(other: Predictions, predictions: Predictions) -> Predictions | None:
