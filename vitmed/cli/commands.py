@@ -270,7 +270,7 @@ def predict(
 ) -> None:
     """Predict the labels of images: classes with probabilities, findings, or a number with its interval."""
     if options.keys() & {"shard", "features", "output"}:
-        if csv is not None or plot is not None:
+        if csv is not None or plot is not None or "window" in options:
             raise excluded("table or parts")
         if top_k is not None or force:
             raise excluded("classes of parts")
@@ -296,7 +296,9 @@ def predict(
     if plot is not None and len(result):
         from vitmed.report.plots.pictures import prediction_picture
 
-        write_bytes(plot, prediction_picture(result, preprocessing_of(saved, options.get("frame"))))
+        write_bytes(
+            plot, prediction_picture(result, preprocessing_of(saved, options.get("frame"), options.get("window")))
+        )
         say(f"picture: {plot}")
     refuse_unread(len(result), len(result.errors), result.errors)
 
