@@ -165,8 +165,8 @@ def apply_window(path: Path, found: RawImage, window: Window) -> Image.Image:
     if window is None or window in ("auto", "percentiles"):
         raise DataError(
             f"{path}: {found.bits} bits per channel need a window, and this run was trained on 8-bit images only",
-            "predict and serve take --window CENTRE/WIDTH, such as 40/400; or convert it to 8 bits as the training images "
-            "were, or train with --window auto on images like it",
+            "predict and serve take --window CENTRE/WIDTH, such as 40/400; or convert it to 8 bits as the training "
+            "images were, or train with --window auto on images like it",
         )
     index = file_window_index(window)
     if index is not None and index >= len(found.windows):

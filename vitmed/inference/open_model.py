@@ -186,7 +186,7 @@ def preprocessing_of(saved: SavedModel, frame: int | None, window: str | None = 
         raise UsageError(f"--window {window}: {saved.path.name} has the window of its training images", "leave it out")
     if asked_window(window) is None:
         raise UsageError(f"--window {window}: expected the centre and the width of the window", "for example 40/400")
-    each = (
-        {"each": tuple(replace(one, window=window) for one in how.each)} if isinstance(how, JointPreprocessing) else {}
-    )
-    return replace(how, window=window, **each)
+    how = replace(how, window=window)
+    if isinstance(how, JointPreprocessing):
+        return replace(how, each=tuple(replace(one, window=window) for one in how.each))
+    return how
