@@ -244,7 +244,8 @@ def test_a_window_that_was_asked_for_stands_in_the_report(trained: Trained, ct: 
     answer, uid = next(iter(model.answers(model.predictions([square]), [square]))), report_uid(model, "1.2.3")
     report = tmp_path / "report.dcm"
     report.write_bytes(structured_report(answer, model, ct, uid, note))
-    assert "window 40/400" in str(pydicom.dcmread(report))
+    comments = [one.value for one in groups(report)[0][0].ContentSequence if one.name.meaning == "Comment"]
+    assert any("window 40/400" in comment for comment in comments)
     assert uid != report_uid(vitmed.load(saved, device="cpu"), "1.2.3")
 
 
