@@ -45,7 +45,7 @@ class EvaluationImages:
 
     Attributes:
         columns: names of further columns of the samples.
-        added: those of them that a table brought to the run's own images; None where there was no table.
+        table: what a table adds to the run's own images, a cell for each; None without a table.
         notes: for the head of the report.
         part: their split in the data folder; None if they are the whole folder.
         own: whether they are a split of the run itself: no folder was named, or one that holds the same files.
@@ -61,7 +61,7 @@ class EvaluationImages:
     notes: list[str]
     part: str | None
     own: bool = False
-    added: tuple[str, ...] | None = None
+    table: Mapping[str, tuple[str, ...]] | None = None
     seen: Mapping[str, int | None] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class EvaluationImages:
         check_readable(outputs.problems)
         target, positive = saved.splits.target, saved.config.data.positive
         predictions = labelled_by(target, saved.classes, self.samples, outputs.logits, positive, self.columns)
-        return replace(predictions, columns={**outputs.columns, **predictions.columns})
+        return replace(predictions, columns={**outputs.columns, **predictions.columns, **(self.table or {})})
 
 
 def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool) -> EvaluationImages:
@@ -102,8 +102,13 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
         if data is not None:
             say(f"{root} contains the images of the run: using the run's own {split} split")
         notes = [*patient_notes(saved.splits, split), *own_notes(saved, split, hashes)]
-        own = EvaluationImages(saved.preprocessing, root, samples, saved.splits.columns, notes, split, own=True)
-        return own if request.labels is None else _with_table(own, saved, Path(request.labels))
+        splits, table = saved.splits, None
+        if request.labels is not None:
+            labels = [] if splits.bins else [splits.text_of(sample) for sample in samples]
+            paths = [sample.path for sample in samples]
+            table, more = further_columns(Path(request.labels), root, paths, labels, splits.classes)
+            notes += more
+        return EvaluationImages(saved.preprocessing, root, samples, splits.columns, notes, split, True, table)
     listing, part, notes = foreign_images(saved, root, request)
     samples = list(listing.samples(listing.parts[part]))
     if not samples:
@@ -116,21 +121,6 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
         notes.insert(0, f"Patients are unknown. {UNKNOWN}")
     part_name = None if part == ALL else part
     return EvaluationImages(how, root, samples, listing.columns, notes + leaks, part_name, seen=seen)
-
-
-def _with_table(images: EvaluationImages, saved: SavedModel, file: Path) -> EvaluationImages:
-    """The run's own images with the further columns of a table, which replace columns of the same names."""
-    splits, samples = saved.splits, images.samples
-    labels, outputs = ([], splits.classes) if splits.bins else ([splits.text_of(s) for s in samples], ())
-    cells, notes = further_columns(file, images.root, [s.path for s in samples], labels, outputs)
-    kept = [(name, i) for i, name in enumerate(images.columns) if name not in cells]
-    added = zip(*cells.values(), strict=True) if cells else [()] * len(samples)
-    rows = [
-        sample._replace(columns=(*(sample.columns[i] for _, i in kept), *more))
-        for sample, more in zip(samples, added, strict=True)
-    ]
-    columns = (*(name for name, _ in kept), *cells)
-    return replace(images, samples=rows, columns=columns, notes=[*images.notes, *notes], added=tuple(cells))
 
 
 def own_notes(saved: SavedModel, split: str, hashes: list[str]) -> list[str]:

@@ -26,6 +26,7 @@ from vitmed.report.evaluate import (
     describe_images,
     evaluate_settings,
     rebuild,
+    report_against_rest,
     report_images,
     score_other_images,
 )
@@ -88,7 +89,9 @@ def evaluate(
         of_images |= {"precision": precision != "fp32", "allow-leakage": allow_leakage}
         if given := [f"--{flag}" for flag, value in of_images.items() if value]:
             raise excluded("table", given=", ".join(given))
-        return rebuild(checkpoint, output, gates, flags, labels, positive)
+        if positive is not None:
+            return report_against_rest(checkpoint, positive, output, gates, flags, labels)
+        return rebuild(checkpoint, output, gates, flags, labels)
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     check_precision(precision)

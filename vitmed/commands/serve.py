@@ -11,7 +11,7 @@ from vitmed.core.messages import listener, say, warn
 from vitmed.core.options import HTTP, Argument, AskedWindow, Option, Precision
 from vitmed.core.process import stop_signals
 from vitmed.inference.load import load
-from vitmed.inference.open_model import RAW, open_model, preprocessing_of, windowed_note
+from vitmed.inference.open_model import RAW, open_model, preprocessing_of
 
 FIX = "pip install 'vitmed[serve]'"
 
@@ -71,8 +71,6 @@ def serve(
         if saved.policy is None:
             warn(f"{saved.path}: {RAW}")
         how = preprocessing_of(saved, frame, window)
-        if window is not None:
-            warn(f"deep images are {windowed_note(window)}")
         model = load(replace(saved, preprocessing=how), device=device, precision=precision)
         log = None if scores is None else ScoreLog(Path(scores), model, listener().say)
         service, began = Service(model, limits, log, batch), f"{saved.path.name} answers at {door.address}"

@@ -24,6 +24,7 @@ from vitmed.core.upgrade import without_gone
 from vitmed.data.folders import image_files
 from vitmed.data.listing import further_columns
 from vitmed.data.patients import describe_patients
+from vitmed.data.samples import cells_of
 from vitmed.decisions.evaluation_folder import (
     Evaluated,
     Folds,
@@ -82,13 +83,12 @@ def evaluate_settings(
 ) -> tuple[EvaluateConfig, list[str]]:
     """The settings of the run with the flags, as far as they fit the images and this machine; and notes on the rest."""
     notes: list[str] = []
-    own = [name for name in chosen.columns if name not in WRITTEN]  # vitmed 0.2.0 took tables that have such columns
-    if chosen.added is not None:
-        cells = {name: [s.columns[chosen.columns.index(name)] for s in chosen.samples] for name in chosen.added}
-        flags = table_flags(flags, cells, saved.splits.target.kind, saved.classes)
+    cells = {**cells_of(chosen.samples, chosen.columns), **(chosen.table or {})}
+    own = [name for name in cells if name not in WRITTEN]  # vitmed 0.2.0 took tables that have such columns
+    if chosen.table is not None:
+        flags = table_flags(flags, chosen.table, saved.splits.target.kind, saved.classes)
     config = _fitting(saved.config, flags, saved.splits.target.kind, saved.classes, own, notes)
-    rows, paths = [sample.columns for sample in chosen.samples], [sample.path for sample in chosen.samples]
-    check_readers(config, chosen.columns, rows, paths, saved.classes)
+    check_readers(config, cells, [sample.path for sample in chosen.samples], saved.classes)
     return config, notes
 
 
@@ -279,33 +279,21 @@ def model_choice(saved: SavedModel) -> str:
 
 
 def rebuild(
-    file: Path,
-    output: str | Path | None,
-    gates: dict[str, float],
-    flags: dict[str, Any],
-    labels: str | Path | None = None,
-    positive: str | None = None,
+    file: Path, output: str | Path | None, gates: dict[str, float], flags: dict[str, Any], labels: str | Path | None
 ) -> Evaluation:
     """The report of a table; title, facts, notes, policy and the positive class come from the metrics.json beside it,
-    further columns also from a table of `labels`. `positive`: of three classes or more, this one against the rest.
+    further columns also from a table of `labels`.
 
     The table of a baseline takes the positive class alone: all else in metrics.json is about the model.
     """
     evaluated = read_evaluation(file)
-    name = "report" if positive is None else "against-rest"
-    folder = output_folder(output, file.parent / name, *data_of_runs([file]))
+    folder = output_folder(output, file.parent / "report", *data_of_runs([file]))
     predictions, policy = evaluated.predictions, evaluated.policy
     of_model = not file.name.startswith(BASELINE)
     run, weights_hash = RunFolder(file.parent.parent), evaluated.weights_hash if of_model else None
     before, changes = _earlier_report(file, evaluated) if of_model else (None, [])
-    changes = [*predictions.notes, *changes]
-    if labels is not None:
-        known = [] if predictions.kind != "classes" else [predictions.classes[k] for k in known_labels(predictions)]
-        cells, more = further_columns(Path(labels), file.parent, predictions.paths, known, predictions.classes)
-        predictions, changes = replace(predictions, columns={**predictions.columns, **cells}), [*changes, *more]
-        flags = table_flags(flags, cells, predictions.kind, predictions.classes)
-    if positive is not None:
-        predictions = _against_rest(predictions, positive)
+    predictions, flags, more = _with_table(predictions, file, labels, flags)
+    changes = [*predictions.notes, *changes, *more]
     beside = fitting_baselines(file.parent, predictions)
     beside.pop(file.stem.removeprefix(BASELINE), None)  # the table itself
     left_out = "beside the table is left out: it is not of the same images, classes and labels."
@@ -316,27 +304,22 @@ def rebuild(
     for note in changes:
         warn(f"{file.name}: {note}")
     asked = _settings(origin)
-    if positive is not None:  # the settings of several classes, and parts that are about them, are left out
-        origin = origin.model_copy(update={"title": f"{origin.title}: {positive} against the rest"})
-        asked = asked.model_copy(update={"ordinal": [], "balanced": False, "cost": None})
     columns = own_columns(predictions)
     config = _fitting(Config(evaluate=asked), flags, predictions.kind, predictions.classes, columns, notes)
-    same = positive is None and policy_settings(config) == policy_settings(asked)
-    validation: Any = read_split(run, "val", weights_hash, policy) if of_model and same else None
+    same = policy_settings(config) == policy_settings(asked)
     if not same:
-        _check_choosable(file, of_model, folds, flags | {"positive": positive})
-        validation = validation_of(run.best, weights_hash, policy, None if positive else predictions.positive)
-        validation = validation if positive is None else validation.against_rest(positive)
+        _check_choosable(file, of_model, folds, flags)
+        validation = validation_of(run.best, weights_hash, policy, predictions.positive)
         former = notes_of(policy)
         policy = choose_policy(validation, config, policy.ood_score if policy else None, weights_hash)
-        predictions, validation = policy.apply(predictions), policy.apply(validation)
+        predictions = policy.apply(predictions)
         notes = [*(note for note in notes if note not in former), *notes_of(policy)]
         for note in notes_of(policy):
             warn(note)
     other = flow is not None and flow.evaluated is not None and flow.evaluated.split is None
-    internal = read_split(run, "test", weights_hash, policy) if other and positive is None else None
+    internal = read_split(run, "test", weights_hash, policy) if other else None
     parts: dict[str, Frozen | None] = {}
-    if before is not None and positive is None:
+    if before is not None:
         parts = {"attention": before.attention, "robustness": before.robustness}
         if internal is None and before.external is not None and not changes and same:
             parts["external"] = before.external  # written elsewhere
@@ -345,7 +328,7 @@ def rebuild(
         origin.title, origin.facts, notes, origin.run or run.name, weights_hash, origin.precision, flow, origin
     )
     extra = Extra(
-        validation=validation if of_model and not on_validation else None,
+        validation=read_split(run, "val", weights_hash, policy) if of_model and not on_validation else None,
         internal=internal,
         baselines={key: matched for key, matched in beside.items() if matched is not None},
         policy=policy,
@@ -357,15 +340,60 @@ def rebuild(
     return report_evaluation(Evaluation(predictions, metrics, folder), gates)
 
 
-def _against_rest(predictions: Predictions, positive: str) -> Predictions:
+def _with_table(
+    predictions: Predictions, file: Path, labels: str | Path | None, flags: dict[str, Any]
+) -> tuple[Predictions, dict[str, Any], list[str]]:
+    """The predictions with the further columns of a table, the flags with subgroups by them, and notes."""
+    if labels is None:
+        return predictions, flags, []
+    classes = predictions.classes
+    known = [] if predictions.kind != "classes" else [classes[k] for k in known_labels(predictions)]
+    cells, notes = further_columns(Path(labels), file.parent, predictions.paths, known, classes)
+    predictions = replace(predictions, columns={**predictions.columns, **cells})
+    return predictions, table_flags(flags, cells, predictions.kind, classes), notes
+
+
+def report_against_rest(
+    file: Path,
+    positive: str,
+    output: str | Path | None,
+    gates: dict[str, float],
+    flags: dict[str, Any],
+    labels: str | Path | None,
+) -> Evaluation:
+    """The report of a table of three classes or more, as one class against the rest, with a policy of its own."""
+    evaluated, run = read_evaluation(file), RunFolder(file.parent.parent)
+    predictions, flags, more = _with_table(evaluated.predictions, file, labels, flags)
     if predictions.kind != "classes" or len(predictions.classes) < 3:
-        raise UsageError(
-            f"--positive {positive}: one class against the rest is for three classes or more",
-            "leave it out; of findings each has a report: RUN/test/findings/FINDING",
-        )
+        problem = f"--positive {positive}: one class against the rest is for three classes or more"
+        raise UsageError(problem, "leave it out; of findings each has a report: RUN/test/findings/FINDING")
     if positive not in predictions.classes:
         raise unknown_key("class", positive, predictions.classes)
-    return predictions.against_rest(positive)
+    before, changes = _earlier_report(file, evaluated)
+    folds = None if before is None else before.folds
+    _check_choosable(file, not file.name.startswith(BASELINE), folds, {"positive": positive})
+    folder = output_folder(output, file.parent / "against-rest", *data_of_runs([file]))
+    validation = validation_of(run.best, evaluated.weights_hash, evaluated.policy, None).against_rest(positive)
+    baselines = {key: match_images(other, predictions) for key, other in read_baselines(file.parent).items()}
+    assert before is not None  # else its validation is not known
+    predictions, origin = predictions.against_rest(positive), before.report
+    asked = _settings(origin).model_copy(update={"ordinal": [], "balanced": False, "cost": None})
+    notes = [*origin.notes, *changes, *more]
+    columns, kind = own_columns(predictions), predictions.kind
+    config = _fitting(Config(evaluate=asked), flags, kind, predictions.classes, columns, notes)
+    score = evaluated.policy.ood_score if evaluated.policy else None
+    policy = choose_policy(validation, config, score, evaluated.weights_hash)
+    predictions, validation = policy.apply(predictions), policy.apply(validation)
+    notes = [*(note for note in notes if note not in notes_of(evaluated.policy)), *notes_of(policy)]
+    title = f"{origin.title}: {positive} against the rest"
+    about = About(title, origin.facts, notes, run.name, evaluated.weights_hash, origin.precision)
+    beside = {key: other.against_rest(positive) for key, other in baselines.items() if other is not None}
+    extra = Extra(validation=validation, baselines=beside, policy=policy)
+    for note in notes_of(policy):
+        warn(note)
+    return report_evaluation(
+        Evaluation(predictions, Report.of(predictions, about, config, extra).write(folder), folder), gates
+    )
 
 
 def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, list[str]]:
@@ -422,11 +450,7 @@ def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Map
 
 def fitting_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions | None]:
     """The baselines in a folder, as `match_images`: None for one that is of other images, classes or labels."""
-    baselines, name = read_baselines(folder), predictions.positive
-    for key, other in baselines.items() if name is not None else ():
-        if len(other.classes) > 2 and name in other.classes:  # one class of several, against the rest
-            baselines[key] = other.against_rest(name)
-    return {key: match_images(other, predictions) for key, other in baselines.items()}
+    return {key: match_images(other, predictions) for key, other in read_baselines(folder).items()}
 
 
 def match_images(other: Predictions, predictions: Predictions) -> Predictions | None:

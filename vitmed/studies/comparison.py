@@ -257,10 +257,6 @@ def operating_point(model: Model) -> str:
     return " ".join(flags).removesuffix(" True") or "the decisions of its table"
 
 
-def _likeliest(predictions: Any) -> Any:
-    return replace(predictions, decided=None, **predictions.DECIDING)
-
-
 def compare_models(
     models: Sequence[Model],
     resamples: int,
@@ -280,17 +276,8 @@ def compare_models(
     of: Kind = labels or ("grades" if any(model.kind == "grades" for model in models) else first.kind)
     kind = TARGETS[of]
     numbers = {model.name: kind.evaluate(model.predictions, resamples).overall for model in models}
-    points = {model.name: operating_point(model) for model in models}
-    if len(set(points.values())) > 1:
-        each = listed([f"{name} by {point or 'the likeliest class'}" for name, point in points.items()])
-        how = "each at its own" if as_decided else "by the likeliest class of both"
-        notes.append(f"The operating points differ: {each}. Models of different points are compared {how}.")
-    together = [pair for pair in itertools.combinations(models, 2) if not all(m.baseline_of for m in pair)]
-    families = itertools.groupby(
-        sorted(together, key=_with_baseline), _with_baseline
-    )  # the pairs that were asked first
-    compared = [_compare_pairs([*family], kind, resamples, {} if as_decided else points) for _, family in families]
-    pairs = [*itertools.chain(*compared)]
+    points, note = _points(models, as_decided)
+    pairs, notes = _compare_pairs(models, kind, resamples, points), notes + note
     unit, deciding = "image" if first.groups is None else "patient", list(pairs[0].tests)[:2]
     seeds = [
         seed_spread(group, [numbers[name] for name in group], unit, kind.metrics, deciding)
@@ -349,21 +336,36 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
     return [group for group in groups.values() if len(set(group.values())) == len(group) > 1]
 
 
-def _with_baseline(pair: tuple[Model, Model]) -> bool:
-    return any(model.baseline_of is not None for model in pair)
+def _points(models: Sequence[Model], as_decided: bool) -> tuple[dict[str, str], list[str]]:
+    """The operating point of each model, empty where each is compared at its own; and a note where they differ."""
+    points = {model.name: operating_point(model) for model in models}
+    each = listed([f"{name} by {point or 'the likeliest class'}" for name, point in points.items()])
+    how = "each at its own" if as_decided else "by the likeliest class of both"
+    note = f"The operating points differ: {each}. Models of different points are compared {how}."
+    return {} if as_decided else points, [note] * (len(set(points.values())) > 1)
 
 
 def _compare_pairs(
+    models: Sequence[Model], kind: TargetKind, resamples: int, points: Mapping[str, str]
+) -> list[ComparedPair]:
+    """Every two models that are not both baselines, with a verdict; the pairs without a baseline first.
+
+    The p of a test is adjusted over the pairs without a baseline, or over those with one; that of a class or finding
+    over the pairs and all of these. Two with different `points` are compared by the likeliest class.
+    """
+    every = [*itertools.combinations(models, 2)]
+    families = [[pair for pair in every if sum(bool(m.baseline_of) for m in pair) == count] for count in (0, 1)]
+    return [pair for family in families if family for pair in _compare_family(family, kind, resamples, points)]
+
+
+def _compare_family(
     family: Sequence[tuple[Model, Model]], kind: TargetKind, resamples: int, points: Mapping[str, str]
 ) -> list[ComparedPair]:
-    """The pairs with a verdict. Two with different `points` are compared by the likeliest class.
-
-    The p of each test is adjusted over all these pairs, that of a class or finding over all pairs and all of these.
-    """
-    together = [
-        [m.predictions if points.get(a.name) == points.get(b.name) else _likeliest(m.predictions) for m in (a, b)]
-        for a, b in family
-    ]
+    together = list[list[Any]]()
+    for a, b in family:
+        both = [a.predictions, b.predictions]
+        alike = points.get(a.name) == points.get(b.name)
+        together.append(both if alike else [replace(p, decided=None, **p.DECIDING) for p in both])
     overall, each = [], []
     with bar("comparing", unit="pairs") as advance:
         for first, second in together:
