@@ -55,8 +55,7 @@ def serve(
         batch: default as many as `predict` computes; 1 answers one image soonest.
 
     Raises:
-        UsageError: a value, key, certificate or address that cannot be used; a missing package. CheckpointError: not a
-            model.
+        UsageError: a value, key, certificate or address that cannot be used; a missing package. CheckpointError.
     """
     _check_packages()
     from vitmed.deploy.http.app import Service

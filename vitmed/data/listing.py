@@ -122,14 +122,9 @@ def further_columns(
     file: Path, root: Path, paths: Sequence[str], labels: Sequence[str], outputs: Sequence[str]
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
     """The further columns of a table for images whose labels are known, a cell for each, empty for an image without a
-    row; and notes.
+    row; and notes. DataError where it names none of the images, or one twice, or contradicts a label.
 
-    Args:
-        labels: the class or grade of each image, which the table must not contradict; () for other kinds of label.
-        outputs: names of the findings or of the number, whose columns are left out.
-
-    Raises:
-        DataError: the table cannot be read, names none of the images or one twice, or has another label for one.
+    `labels` are the classes or grades, () for other kinds; `outputs` names columns that are labels.
     """
     table = read_table(file)
     path = table.required(table.find(PATH_NAMES), "path of an image", PATH_NAMES)

@@ -24,7 +24,6 @@ from pydicom.valuerep import DA, TM
 from vitmed import __version__
 from vitmed.core.text import NOTICE
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy, NumberPolicy
-from vitmed.imaging.window import asked_window
 from vitmed.inference.load import Answer, Model
 
 SCHEME, FORM = "99VITMED", "1"  # the private codes; a new form of the report is another object, so has another UID
@@ -68,12 +67,10 @@ def report_uid(model: Model, image: str) -> str:
 
 
 def _identity(model: Model) -> str:
-    policy, window = model.saved.policy, model.preprocessing.window
-    asked = "" if asked_window(window) is None else window
+    policy, how = model.saved.policy, model.preprocessing
     decides = json.dumps(policy.to_json(), sort_keys=True) if policy else ""
-    return hashlib.sha256(
-        f"{model.saved.weights_hash} {model.preprocessing.frame}{asked} {decides}".encode()
-    ).hexdigest()
+    read = f"{how.frame}{how.window if '/' in str(how.window) else ''}"  # a window that serve was given
+    return hashlib.sha256(f"{model.saved.weights_hash} {read} {decides}".encode()).hexdigest()
 
 
 @dataclass

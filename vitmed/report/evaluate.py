@@ -98,11 +98,10 @@ def table_flags(
     """The flags; where they name no column, with subgroups by every column that a table added and that has strata."""
     if any(flags.get(flag) for flag in ("subgroup", "rater", "rater_score")):
         return flags
-    named = list[str]()
-    for name, column in cells.items() if "evaluate.subgroups" not in TARGETS[kind].idle else ():
-        cut = strata(column, range(len(column)), "images")
-        if 1 < len(cut.names) <= MOST and not {*column} <= {*classes, ""}:  # not the answers of a reader
-            named.append(name)
+    cuts = {name: strata(column, range(len(column)), "images") for name, column in cells.items()}
+    named = [name for name, cut in cuts.items() if 1 < len(cut.names) <= MOST and not {*cells[name]} <= {*classes, ""}]
+    if "evaluate.subgroups" in TARGETS[kind].idle:
+        named = []
     if not named:
         warn("the table of --labels adds nothing: the labels are those of the run, and no column has subgroups")
         return flags
@@ -354,12 +353,7 @@ def _with_table(
 
 
 def report_against_rest(
-    file: Path,
-    positive: str,
-    output: str | Path | None,
-    gates: dict[str, float],
-    flags: dict[str, Any],
-    labels: str | Path | None,
+    file: Path, positive: str, output: Any, gates: dict[str, float], flags: dict[str, Any], labels: str | Path | None
 ) -> Evaluation:
     """The report of a table of three classes or more, as one class against the rest, with a policy of its own."""
     evaluated, run = read_evaluation(file), RunFolder(file.parent.parent)

@@ -257,32 +257,37 @@ def operating_point(model: Model) -> str:
     return " ".join(flags).removesuffix(" True") or "the decisions of its table"
 
 
+def operating_points(models: Sequence[Model]) -> tuple[dict[str, str], list[str]]:
+    """The operating point of each model, and a note where they differ."""
+    points = {model.name: operating_point(model) for model in models}
+    each = listed([f"{name} by {point or 'the likeliest class'}" for name, point in points.items()])
+    note = f"The operating points differ: {each}. Models of different points are compared by the likeliest class."
+    return points, [note] * (len(set(points.values())) > 1)
+
+
 def compare_models(
     models: Sequence[Model],
     resamples: int,
     notes: Sequence[str] = (),
     labels: Kind | None = None,
-    as_decided: bool = False,
+    points: Mapping[str, str] | None = None,
 ) -> ComparisonResults:
     """Compare every two of several models, at least two, whose predictions are of the same images in one order.
 
     Args:
         resamples: 0 leaves out the intervals that need them: of classes all but AUROC, accuracy and balanced accuracy.
         labels: their kind; None: as the tables say.
-        as_decided: compare models of different operating points at these; by default the likeliest class decides both.
+        points: as of `operating_points`; the likeliest class decides two that differ. None: each decides at its own.
     """
     notes, first = list(notes), models[0].predictions
     units = int(first.units.max()) + 1
     of: Kind = labels or ("grades" if any(model.kind == "grades" for model in models) else first.kind)
     kind = TARGETS[of]
     numbers = {model.name: kind.evaluate(model.predictions, resamples).overall for model in models}
-    points, note = _points(models, as_decided)
-    pairs, notes = _compare_pairs(models, kind, resamples, points), notes + note
+    pairs = _compare_pairs(models, kind, resamples, points or {})
     unit, deciding = "image" if first.groups is None else "patient", list(pairs[0].tests)[:2]
-    seeds = [
-        seed_spread(group, [numbers[name] for name in group], unit, kind.metrics, deciding)
-        for group in _seed_groups(models)
-    ]
+    groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
+    seeds = [seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
     trained = {model.name for model in models if model.baseline_of is None}
     only_seeds = bool(seeds) and trained == set(seeds[0].seeds)  # which seed is best says nothing
 
@@ -299,10 +304,9 @@ def compare_models(
         verb = "is" if units == 1 else "are"
         notes.append(f"There {verb} only {counted(units, 'patient')}: too few to show which model is better.")
     described = dict[str, ComparedModel]()
-    for model in models:
-        report = model.known  # None of a baseline: the one beside its table is about another model
-        stated = {name: getattr(report, name, None) for name in ("run", "created", "weights_hash")}
-        identity: dict[str, Any] = {name: value for name, value in stated.items() if value}
+    for model in models:  # a baseline has no report: the one beside its table is about another model
+        stated = ((name, getattr(model.known, name, None)) for name in ("run", "created", "weights_hash"))
+        identity: dict[str, Any] = {name: value for name, value in stated if value}
         overall = numbers[model.name]
         described[model.name] = ComparedModel(baseline_of=model.baseline_of, overall=overall, **identity)
     return ComparisonResults(
@@ -334,15 +338,6 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
                 continue
             groups.setdefault(json.dumps(content, sort_keys=True, default=str), {})[model.name] = seed
     return [group for group in groups.values() if len(set(group.values())) == len(group) > 1]
-
-
-def _points(models: Sequence[Model], as_decided: bool) -> tuple[dict[str, str], list[str]]:
-    """The operating point of each model, empty where each is compared at its own; and a note where they differ."""
-    points = {model.name: operating_point(model) for model in models}
-    each = listed([f"{name} by {point or 'the likeliest class'}" for name, point in points.items()])
-    how = "each at its own" if as_decided else "by the likeliest class of both"
-    note = f"The operating points differ: {each}. Models of different points are compared {how}."
-    return {} if as_decided else points, [note] * (len(set(points.values())) > 1)
 
 
 def _compare_pairs(

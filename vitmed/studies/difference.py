@@ -187,7 +187,7 @@ def _result(first: RunFacts, second: RunFacts, names: Sequence[str]) -> tuple[li
         models, notes = align(models)
     except DataError as error:
         return numbers, f"The tests are not the same: {error.problem}.", []
-    compared = compare_models(models, RESAMPLES, as_decided=True)  # beside the numbers of each run
+    compared = compare_models(models, RESAMPLES)
     gaps, tests = compared.pairs[0].difference, compared.pairs[0].tests
     further = [{"difference": gaps.get(name), "p": tests[name].p if name in tests else None} for name in both]
     numbers = [number.model_copy(update=more) for number, more in zip(numbers, further, strict=True)]

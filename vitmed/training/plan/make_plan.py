@@ -191,9 +191,7 @@ def check_against_splits(config: Config, splits: Splits) -> None:
     if (positive := config.data.positive) is not None:
         if len(splits.classes) != 2:
             problem = f"--positive {positive}: there are {len(splits.classes)} classes; a positive class is one of two"
-            raise UsageError(
-                problem, f"leave it out; vitmed evaluate RUN --positive {positive} takes it against the rest"
-            )
+            raise UsageError(problem, f"omit it; vitmed evaluate RUN --positive {positive} takes it against the rest")
         if positive not in splits.classes:
             raise unknown_key("positive class", positive, splits.classes)
     check_columns(config.evaluate.subgroups, splits.columns)
