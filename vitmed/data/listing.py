@@ -124,7 +124,7 @@ def further_columns(
     """The further columns of a table for images whose labels are known, a cell for each, empty for an image without a
     row; and notes. DataError where it names none of the images, or one twice, or contradicts a label.
 
-    `labels` are the classes or grades, () for other kinds; `outputs` names columns that are labels.
+    `labels` are the classes or grades; for other kinds (), and `outputs` name the columns that are labels.
     """
     table = read_table(file)
     path = table.required(table.find(PATH_NAMES), "path of an image", PATH_NAMES)
@@ -148,13 +148,11 @@ def further_columns(
     left = len(paths) - len(rows)
     notes = [f"{left:,} of {len(paths):,} images are not in {file.name}: their cells are empty."] if left else []
     used = {path, label, table.find(SPLIT_COLUMN_NAMES), table.find(GROUP_NAMES)}
-    further = [
-        (name, i)
-        for i, name in enumerate(table.header)
-        if name and i not in used and name not in (*TAKEN, *outputs) and not name.startswith((PROB, LOGIT))
-    ]
+    taken = {"", *TAKEN, *(() if labels else outputs)}
+    names = [(i, name) for i, name in enumerate(table.header) if i not in used and name not in taken]
+    further = [i for i, name in names if not name.startswith((PROB, LOGIT))]
     cells = [table.rows[rows[i]] if i in rows else [""] * len(table.header) for i in range(len(paths))]
-    return {name: tuple(line[i].strip() for line in cells) for name, i in further}, [*table.notes, *notes]
+    return {table.header[i]: tuple(line[i].strip() for line in cells) for i in further}, [*table.notes, *notes]
 
 
 def _rows_by_image(table: Table, column: int, root: Path, paths: Sequence[str], read: Labels) -> dict[int, int]:
