@@ -443,12 +443,12 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "demo": ("test_api commands/test_evaluate data/test_synthetic", "output seed cells target fail_under"),
     "predict": (
         "commands/test_predict commands/test_predict_shard cli/test_written_files inference/test_inference",
-        "images checkpoint runs top_k csv plot force shard precision features output",
+        "images checkpoint runs top_k csv plot force window shard precision features output",
     ),
     "merge": ("commands/test_predict_shard cli/test_written_files", "folder output force"),
     "evaluate": (
         "commands/test_evaluate decisions/test_policy",
-        "checkpoint data split allow_leakage output precision fail_under unlike",
+        "checkpoint data split allow_leakage output positive precision fail_under unlike",
     ),
     "compare": ("commands/test_compare deploy/test_acceptance", "output results accept resamples"),
     "explain": ("commands/test_explain", "images checkpoint runs methods target output"),
@@ -476,9 +476,9 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "push": ("commands/test_push commands/test_export", "checkpoint repository form data public may_share offline"),
     "bundle": ("commands/test_bundle", "model to onnx no_torch extras force"),
     "serve": (
-        "commands/test_serve deploy/http/test_limits deploy/http/test_scores",
+        "commands/test_serve deploy/http/test_limits deploy/http/test_scores deploy/test_structured_report",
         "checkpoint host port api_key_file no_key tls_cert tls_key max_megabytes max_images timeout queue batch scores "
-        "precision",
+        "precision window",
     ),
     "monitor": (
         "commands/test_monitor test_settings", "run new output split period false_alarms shift",
@@ -636,7 +636,7 @@ def test_a_table_is_evaluated_without_images(ages: TrainResult, tmp_path: Path) 
     table = ages.folder / "test" / "predictions.csv"
     for name, value in {
         "data": tmp_path, "split": "val", "device": "cpu", "precision": "bf16", "group_regex": "x", "groups": "names",
-        "labels": table, "allow_leakage": True, "unlike": tmp_path,
+        "allow_leakage": True, "unlike": tmp_path,
     }.items():  # fmt: skip
         with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: a predictions.csv is evaluated without"):
             evaluate(table, output=tmp_path / "r", **{name: value})

@@ -20,6 +20,8 @@ from vitmed.commands.compare import Comparison
 from vitmed.core.base_models import Target
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.decisions.evaluation_folder import read_evaluation
+from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings
@@ -216,6 +218,45 @@ def test_the_same_baseline_is_compared_once(tmp_path: Path) -> None:
     assert len(found["models"]) == 2 and len(found["pairs"]) == 1
 
 
+def test_the_pairs_that_were_asked_stand_first_and_alone_count_for_holm(tmp_path: Path, vitmed: Any) -> None:
+    folders = [tmp_path / run for run in "ab"]
+    for noise, folder in enumerate(folders, start=3):
+        save(draw(float(noise)), folder)
+        save(draw(5.0), folder, "baseline_colour_and_size.csv")
+    first, *others = judge(*folders).content["pairs"]
+    assert (first["first"], first["second"]) == ("a", "b") and len(others) == 2
+    for name in ("auroc", "accuracy"):
+        assert first["tests"][name]["p_holm"] == first["tests"][name]["p"]
+        beside = [pair["tests"][name] for pair in others]
+        assert [test["p_holm"] for test in beside] == holm([test["p"] for test in beside])
+    assert "adjusted" not in first["verdict"] and all("adjusted for 2 pairs" in pair["verdict"] for pair in others)
+    lines = vitmed("compare", *folders, "--resamples", 20).out.splitlines()
+    said = [place for place, line in enumerate(lines) if "better than" in line]
+    assert lines[said[0]] == first["verdict"] and len(said) == 3
+
+
+def test_models_of_other_operating_points_are_compared_by_the_likeliest_class(tmp_path: Path) -> None:
+    usual, other, folders = draw(2.0, each=None), draw(2.5, each=None), [tmp_path / run for run in "abc"]
+    asked = EvaluateConfig(target_sensitivity=0.99, calibration="none", resamples=0, report=False)
+    for folder, predictions, config in zip(
+        folders,
+        (usual, other, other),
+        (asked.model_copy(update={"target_sensitivity": None}), asked, asked),
+        strict=True,
+    ):
+        policy = choose_policy(draw(3.0, each=None, seed=7), config)
+        write_report(folder, policy.apply(predictions), config, policy=policy, title=folder.name)
+    assert read_evaluation(folders[1] / "predictions.csv").predictions.threshold is not None
+    found = judge(*folders[:2]).content
+    at_half = [(p.logits.argmax(axis=1) == p.labels).mean() for p in (usual, other)]
+    assert found["pairs"][0]["difference"]["accuracy"]["value"] == pytest.approx(at_half[0] - at_half[1])
+    (note,) = [note for note in found["notes"] if "operating points differ" in note]
+    assert "a by the likeliest class, b by --target-sensitivity 0.99" in note
+    found = judge(*folders[1:]).content  # both at their own threshold
+    assert not any("operating points" in note for note in found["notes"])
+    assert found["models"]["b"]["overall"]["accuracy"]["value"] != pytest.approx(at_half[1])
+
+
 def test_few_patients_tell_nothing(tmp_path: Path) -> None:
     files = [save(draw(noise, size=60, each=20), tmp_path / str(noise)) for noise in (0.5, 4.0)]
     found = judge(*files)
@@ -324,7 +365,8 @@ def test_runs_that_differ_by_the_seed_have_a_spread_over_seeds(vitmed: Any, tmp_
     assert "SD over 3 seeds" in found.verdict and "interval of one run over patients" in found.verdict
     assert json.loads((tmp_path / "out" / "compare.json").read_text())["seeds"][0]["seeds"]["seed-1"] == 1
     said = vitmed("compare", *runs, "--resamples", 20).out
-    assert "SD over seeds" in said and said.strip().endswith("on average")
+    assert "SD over seeds" in said
+    assert 0 < said.index("training seed only") < said.index("clearly better than")
 
 
 def test_runs_that_differ_by_more_than_the_seed_have_none(tmp_path: Path) -> None:

@@ -13,9 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import COLOURS, Trained, draw_classes, draw_splits, recording
+from reports import write_report
+from scipy.special import softmax
+from sklearn.metrics import recall_score, roc_auc_score
 
 from vitmed import evaluate
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, GateError, UsageError
+from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.predictions import Predictions
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -270,3 +275,37 @@ def test_a_table_alone_warns_first_of_its_rare_class(tmp_path: Path, vitmed: Cal
     assert notes[-1] == "Made from a table alone: the split and the model are unknown."
     assert not (tmp_path / "report" / "methods.md").exists() and "methods.md" not in answer.err + answer.out
     assert vitmed("evaluate", table, "-o", tmp_path / "page").err.count("methods.md") == 1
+
+
+def test_one_class_of_three_against_the_rest_has_its_own_threshold(tmp_path: Path) -> None:
+    """AUROC as scikit-learn computes it; the threshold is chosen on validation, and readers are compared."""
+    classes, rng, run = ("benign", "malignant", "normal"), np.random.default_rng(0), tmp_path / "run"
+    config, policy = EvaluateConfig(resamples=0, report=False), None
+    for split, size in (("val", 300), ("test", 240)):
+        labels = np.arange(size) % 3
+        logits = (np.eye(3)[labels] + rng.normal(size=(size, 3))).astype(np.float32)
+        paths, reader = tuple(f"{split}-{i}.png" for i in range(size)), [classes[k] for k in labels]
+        reader[:3] = ["normal", "benign", "malignant"]  # wrong three times, but once not about malignant
+        drawn = Predictions(classes, paths, None, labels, logits, columns={"reader": tuple(reader)})
+        policy = policy or choose_policy(drawn, config, None, "ab")  # on validation, the first
+        write_report(run / split, policy.apply(drawn), config, policy=policy, title=split, weights_hash="ab")
+    found = evaluate(run, positive="malignant", target_sensitivity=0.9, rater=["reader"], resamples=0)
+    assert found.folder == run / "test" / "against-rest" and found.metrics["positive_class"] == "malignant"
+    chance, truth = softmax(logits, axis=1)[:, 1], labels == 1
+    assert found.metrics["overall"]["auroc"]["value"] == pytest.approx(roc_auc_score(truth, chance))
+    points = found.metrics["operating_points"]
+    point = points["points"][points["chosen"]]
+    assert points["chosen"] == "target_sensitivity" and point["promised"]["sensitivity"]["value"] >= 0.9
+    called = found.predictions.predicted == 1
+    assert called.any() and chance[called].min() > chance[~called].max()  # a threshold of its probability
+    assert point["reached"]["sensitivity"]["value"] == pytest.approx(recall_score(truth, called))
+    assert point["reached"]["specificity"]["value"] == pytest.approx(recall_score(~truth, ~called))
+    of_reader = {one["number"]: one["readers"]["reader"] for one in found.metrics["readers"]}
+    assert of_reader == {"sensitivity": pytest.approx(79 / 80), "specificity": pytest.approx(159 / 160)}
+    assert "malignant against the rest" in found.metrics["report"]["title"]
+    with pytest.raises(UsageError, match="did you mean 'malignant'"):
+        evaluate(run, positive="maligant", output=tmp_path / "none")
+    with pytest.raises(UsageError, match="evaluated without model and images, and so is --positive"):
+        evaluate(run, positive="malignant", data=tmp_path)
+    with pytest.raises(UsageError, match="--positive malignant: one class against the rest is for three classes"):
+        evaluate(found.folder / "predictions.csv", positive="malignant", output=tmp_path / "none")

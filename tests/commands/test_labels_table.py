@@ -17,7 +17,7 @@ from vitmed import evaluate, train
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data.samples import labelled_by
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.studies.one_run import TrainResult
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -100,8 +100,34 @@ def test_images_of_another_place_by_its_own_table(run: TrainResult, tmp_path: Pa
     table.write_text(table.read_text().replace("blue", "violet"))
     with pytest.raises(DataError, match="class 'violet' is not one of the classes amber, blue"):
         evaluate(run.folder, data=data, labels=table, output=tmp_path / "c")
-    with pytest.raises(UsageError, match="add --data DIR"):
+    with pytest.raises(DataError, match=r"labels\.csv: line \d+: all/\d+\.png is 'violet' here and 'blue' in the run"):
         evaluate(run.folder, labels=table, output=tmp_path / "d")
+    with pytest.raises(UsageError, match="--groups and --group-regex describe other images"):
+        evaluate(run.folder, groups=tmp_path / "who.csv", output=tmp_path / "d")
+
+
+def test_a_table_brings_readers_and_subgroups_to_the_run_and_to_its_predictions(
+    run: TrainResult, tmp_path: Path
+) -> None:
+    known, ui = run.test.predictions, recording()
+    truth = [known.classes[k] for k in known_labels(known)]
+    table = tmp_path / "later.csv"
+    rows = [f"{path},{i % 2},{truth[i]}" for i, path in enumerate(known.paths)]
+    table.write_text("\n".join(["path,scanner,reader", *rows[:-1]]))
+    flags = {"labels": table, "resamples": 0}
+    for place, source in enumerate((run.folder, run.folder / "test" / "predictions.csv")):
+        found = evaluate(source, rater=["reader"], output=tmp_path / f"{place}-rater", **flags)
+        pairs = found.metrics["agreement"]["pairs"]
+        assert (pairs[0]["first"], pairs[0]["agreement"]["value"]) == ("reader", 1.0)
+        assert pairs[0]["n"] == len(known) - 1 and any("1 of 16 images are not in" in n for n in found.metrics["notes"])
+        found = evaluate(source, output=tmp_path / f"{place}-all", **flags)
+        assert list(found.metrics["subgroups"]) == ["scanner"] and "site" in found.predictions.columns
+        with pytest.raises(UsageError, match="unknown column for --rater 'nobody'"):
+            evaluate(source, rater=["nobody"], output=tmp_path / "none", **flags)
+    assert any(text.startswith("subgroups by scanner") for text in ui.said)
+    table.write_text("path,scanner\nelsewhere.png,1\n")
+    with pytest.raises(DataError, match=r"later\.csv: no row names one of the 16 images"):
+        evaluate(run.folder, output=tmp_path / "none", **flags)
 
 
 def test_leakage_that_was_allowed_stands_at_the_head(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Trained, draw_classes, python, recording
+from dicom_files import write
 from PIL import Image
 
 from vitmed import predict
@@ -133,6 +134,25 @@ def mixed(trained: Trained, tmp_path: Path) -> Path:
     (folder / "7_link.png").symlink_to(folder / "gone.png")
     (folder / "8_scan.dcm").write_bytes(bytes(128) + b"DICM")
     return folder
+
+
+def test_a_window_answers_dicom_and_stands_in_the_table(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> None:
+    values = np.random.default_rng(0).integers(0, 2000, (40, 40)).astype(np.uint16)
+    deep = write(tmp_path / "deep.dcm", values, RescaleSlope=1, RescaleIntercept=-1024)
+    grey = np.clip(((values - 1024.0 - 39.5) / 399 + 0.5) * 255, 0, 255).round()  # PS3.3, C.11.2.1.2.1
+    Image.fromarray(grey.astype(np.uint8)).save(flat := tmp_path / "flat.png")
+    given = ("predict", deep, flat, "--checkpoint", trained.best)
+    answer = vitmed(*given)
+    assert "predict and serve take --window CENTRE/WIDTH, such as 40/400" in answer.err + answer.out
+    answer = vitmed(*given, "--window", "40/400", "--csv", tmp_path / "found.csv")
+    first, second = table(tmp_path / "found.csv")
+    assert answer.code == 0 and (first["window"], second["window"]) == ("40/400", "")
+    assert {**first, "path": "", "window": ""} == {**second, "path": ""}
+    for wrong in ("40", "40/x", "40/0", "40,400"):
+        answer = vitmed(*given, "--window", wrong)
+        assert answer.code == 2 and f"--window {wrong}: expected the centre and the width" in answer.err
+    answer = vitmed(*given, "--window", "40/400", "--output", tmp_path / "parts")
+    assert answer.code == 2 and "--window do not go with --output" in answer.err
 
 
 def test_unreadable_images_are_rows_and_the_rest_is_answered(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import pydicom
 import pytest
 from conftest import Trained
 from dicom_files import dcmtk, dicom_image
+from dicom_files import write as write_dicom
 from pydicom.data import get_charset_files, get_testdata_file
 
 import vitmed
@@ -23,6 +25,7 @@ from vitmed.decisions.conformal import IntervalReach
 from vitmed.decisions.policy import FindingPolicy, NumberPolicy
 from vitmed.deploy.structured_report import report_uid, structured_report
 from vitmed.inference.load import Answer
+from vitmed.inference.open_model import open_model, preprocessing_of
 
 ANSWERS: dict[str, Answer] = {
     "classes": Answer("", "grün <x>", 0.7, {"grün <x>": 0.7, "blau": 0.3}, ("grün <x>", "blau"), None, True, "", 0.5),
@@ -50,7 +53,7 @@ def model_of(kind: str, policy: Any = None) -> Any:
     """What a report needs of a model."""
     config = SimpleNamespace(model=SimpleNamespace(name="vit_tiny"))
     saved = SimpleNamespace(policy=policy, weights_hash="0123456789abcdef" * 4, config=config)
-    return SimpleNamespace(kind=kind, saved=saved, preprocessing=SimpleNamespace(frame=None))
+    return SimpleNamespace(kind=kind, saved=saved, preprocessing=SimpleNamespace(frame=None, window=None))
 
 
 def head_of(name: str) -> Any:
@@ -58,8 +61,6 @@ def head_of(name: str) -> Any:
 
 
 def write(kind: str, header: Any, place: Path, **changes: Any) -> Path:
-    from dataclasses import replace
-
     with NO_WARNINGS:
         model = model_of(kind, policy_of(kind))
         uid = report_uid(model, str(header.SOPInstanceUID))
@@ -226,6 +227,26 @@ def test_dciodvfy_and_dsrdump_find_no_error(kind: str, ct: Any, tmp_path: Path) 
     for changes in ({}, UNSURE):
         told = subprocess.run([tool, "-new", write(kind, ct, tmp_path, **changes)], capture_output=True, text=True)
         assert "ComprehensiveSR" in told.stderr and "Error" not in told.stderr, told.stderr
+
+
+def test_a_window_that_was_asked_for_stands_in_the_report(trained: Trained, ct: Any, tmp_path: Path) -> None:
+    """The picture that a clinical workstation shows in this window gives the same answer."""
+    values = np.random.default_rng(0).integers(0, 2000, (40, 40)).astype(np.uint16)
+    file = write_dicom(tmp_path / "deep.dcm", values, RescaleSlope=1, RescaleIntercept=-1024)
+    saved = open_model(trained.best)
+    model = vitmed.load(replace(saved, preprocessing=preprocessing_of(saved, None, "40/400")), device="cpu")
+    square, note = model.seen(file.read_bytes())
+    # PS3.3, C.11.2.1.2.1: y = ((x - (c - 0.5)) / (w - 1) + 0.5) * 255
+    grey = np.clip(((values - 1024.0 - 39.5) / 399 + 0.5) * 255, 0, 255).round().astype(np.uint8)
+    assert np.array_equal(square, vitmed.load(trained.best, device="cpu").square(grey))
+    assert note.startswith("is shown to the model in the window 40/400 (centre/width)")
+    assert model.seen(grey)[1] == ""  # 8 bits have no window
+    answer, uid = next(iter(model.answers(model.predictions([square]), [square]))), report_uid(model, "1.2.3")
+    report = tmp_path / "report.dcm"
+    report.write_bytes(structured_report(answer, model, ct, uid, note))
+    comments = [one.value for one in groups(report)[0][0].ContentSequence if one.name.meaning == "Comment"]
+    assert any("window 40/400" in comment for comment in comments)
+    assert uid != report_uid(vitmed.load(saved, device="cpu"), "1.2.3")
 
 
 def test_a_trained_model_gives_the_same_uid_from_its_file(trained: Trained, exported: Path) -> None:

@@ -17,7 +17,7 @@ from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.folders import class_names, split_folders
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import Asked
-from vitmed.data.listing import ALL, Listing, list_by_folder, list_by_table, with_patients
+from vitmed.data.listing import ALL, Listing, further_columns, list_by_folder, list_by_table, with_patients
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
 from vitmed.data.samples import Sample, labelled_by
 from vitmed.data.scan import hash_files, scan
@@ -30,7 +30,7 @@ from vitmed.metrics.predictions import Predictions
 @dataclass(frozen=True)
 class ImageRequest:
     """The images that you ask `vitmed evaluate` to use: those in a folder, described by the last three, or the run's
-    own."""
+    own, to which a table of `labels` adds columns."""
 
     data: str | Path | None
     split: str
@@ -45,6 +45,7 @@ class EvaluationImages:
 
     Attributes:
         columns: names of further columns of the samples.
+        table: what a table adds to the run's own images, a cell for each; None without a table.
         notes: for the head of the report.
         part: their split in the data folder; None if they are the whole folder.
         own: whether they are a split of the run itself: no folder was named, or one that holds the same files.
@@ -60,6 +61,7 @@ class EvaluationImages:
     notes: list[str]
     part: str | None
     own: bool = False
+    table: Mapping[str, tuple[str, ...]] | None = None
     seen: Mapping[str, int | None] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -74,7 +76,7 @@ class EvaluationImages:
         check_readable(outputs.problems)
         target, positive = saved.splits.target, saved.config.data.positive
         predictions = labelled_by(target, saved.classes, self.samples, outputs.logits, positive, self.columns)
-        return replace(predictions, columns={**outputs.columns, **predictions.columns})
+        return replace(predictions, columns={**outputs.columns, **predictions.columns, **(self.table or {})})
 
 
 def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool) -> EvaluationImages:
@@ -82,14 +84,9 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
 
     Raises:
         DataError: no such images, an unknown class, or images that were used to make the model.
-        UsageError: labels or patients of other images without --data.
+        UsageError: patients of other images, and these are the run's own.
     """
     data, split = request.data, request.split
-    if data is None and any(x is not None for x in (request.group_regex, request.groups, request.labels)):
-        raise UsageError(
-            "--labels, --groups and --group-regex describe the images in --data; the run's own images are known",
-            "add --data DIR, or leave them out",
-        )
     root = saved.data_root() if data is None else data_folder(data)
     if data is None and not saved.splits.samples.get(split):
         why = saved.splits.made.get(split, "there are none")
@@ -97,10 +94,21 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     samples = list(saved.splits.samples.get(split, ()))  # an exported model knows the hashes of its images alone
     hashes = hash_files([str(root / sample.path) for sample in samples])
     if data is None or (samples and hashes == saved.hashes[split]):
+        if request.group_regex is not None or request.groups is not None:
+            raise UsageError(
+                "--groups and --group-regex describe other images; the patients of the run's own images are known",
+                "leave them out, or name other images with --data DIR",
+            )
         if data is not None:
             say(f"{root} contains the images of the run: using the run's own {split} split")
         notes = [*patient_notes(saved.splits, split), *own_notes(saved, split, hashes)]
-        return EvaluationImages(saved.preprocessing, root, samples, saved.splits.columns, notes, split, own=True)
+        splits, table = saved.splits, None
+        if request.labels is not None:
+            labels = [] if splits.bins else [splits.text_of(sample) for sample in samples]
+            paths = [sample.path for sample in samples]
+            table, more = further_columns(Path(request.labels), root, paths, labels, splits.classes)
+            notes += more
+        return EvaluationImages(saved.preprocessing, root, samples, splits.columns, notes, split, True, table)
     listing, part, notes = foreign_images(saved, root, request)
     samples = list(listing.samples(listing.parts[part]))
     if not samples:

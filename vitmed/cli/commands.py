@@ -35,7 +35,7 @@ from vitmed.cli.terminal import (
 )
 from vitmed.core.errors import excluded
 from vitmed.core.messages import say, warn
-from vitmed.core.options import Devices, Option
+from vitmed.core.options import AskedWindow, Devices, Option
 
 TOP = 3  # classes or findings that predict shows
 
@@ -265,12 +265,13 @@ def predict(
     csv: Annotated[Path | None, Option("Write all predictions to this file.")] = None,
     plot: Annotated[Path | None, Option("Write a PNG of images with their predictions.")] = None,
     force: Annotated[bool, Option("Replace an existing file.")] = False,
+    window: AskedWindow = None,
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
     """Predict the labels of images: classes with probabilities, findings, or a number with its interval."""
     if options.keys() & {"shard", "features", "output"}:
-        if csv is not None or plot is not None:
+        if csv is not None or plot is not None or window is not None:
             raise excluded("table or parts")
         if top_k is not None or force:
             raise excluded("classes of parts")
@@ -283,7 +284,7 @@ def predict(
 
     place = (options.pop("checkpoint", None), options.pop("runs", "runs"))
     saved = find_checkpoint_and_check(csv, plot, options["images"], *place, force)
-    result = vitmed.predict(**options, checkpoint=saved)
+    result = vitmed.predict(**options, checkpoint=saved, window=window)
     if top_k is not None and result.kind == "number":
         warn("--top-k changes nothing: the model predicts one number")
     if csv is not None:
@@ -296,7 +297,7 @@ def predict(
     if plot is not None and len(result):
         from vitmed.report.plots.pictures import prediction_picture
 
-        write_bytes(plot, prediction_picture(result, preprocessing_of(saved, options.get("frame"))))
+        write_bytes(plot, prediction_picture(result, preprocessing_of(saved, options.get("frame"), window)))
         say(f"picture: {plot}")
     refuse_unread(len(result), len(result.errors), result.errors)
 

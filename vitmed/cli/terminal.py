@@ -251,7 +251,7 @@ def print_check(checked: Any) -> None:
 
 def print_comparison(comparison: Comparison) -> None:
     """Print a row for each pair and number, and of findings for each finding; then the verdict of each pair, that of
-    the first two last."""
+    the best two first."""
     from vitmed.decisions.targets import TARGETS
     from vitmed.metrics.estimates import value_text
     from vitmed.metrics.metric_table import METRICS
@@ -282,7 +282,7 @@ def print_comparison(comparison: Comparison) -> None:
             f"number, {len(group.seeds)} seeds|>mean|>SD over seeds|>95 % interval of one run", lines, caption=""
         )
         others += [group.text] * (group.text != comparison.verdict)
-    print_rows(columns, rows, *which, *others, comparison.verdict)
+    print_rows(columns, rows, *which, comparison.verdict, *others)
     if comparison.acceptance is not None:
         rows = [
             [row.criterion.text, row.where, row.why or value_text(row.found), row.state]

@@ -13,7 +13,7 @@ from vitmed.core.options import Argument, Option
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.deploy.acceptance import Acceptance, check_criteria, judge, read_criteria, write_acceptance
 from vitmed.metrics.paired_comparison import ComparisonResults
-from vitmed.studies.comparison import align, compare_models, read_all
+from vitmed.studies.comparison import align, compare_models, operating_points, read_all
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,11 @@ def compare(
         check_criteria(stated, read, len(paths))
     models, notes = align(read)
     notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
-    content = compare_models(models, resamples, notes)
+    points, differ = operating_points(models)
+    content = compare_models(models, resamples, notes + differ, points=points)
     judged = None
     if stated is not None:
-        judged = judge(stated, read, models, content.pairs, resamples)
+        judged = judge(stated, read, models, resamples)
     if folder is not None:
         from vitmed.report.plots.comparisons import differences
         from vitmed.report.plots.drawing import png

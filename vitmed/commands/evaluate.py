@@ -26,11 +26,13 @@ from vitmed.report.evaluate import (
     describe_images,
     evaluate_settings,
     rebuild,
+    report_against_rest,
     report_images,
     score_other_images,
 )
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import write_card
+from vitmed.studies.comparison import table_of
 
 
 def evaluate(
@@ -42,6 +44,9 @@ def evaluate(
     output: Annotated[Path | str | None, Option("Folder of the report.", "--output -o", panel=FIRST)] = None,
     unlike: Annotated[
         Path | str | None, Option("Folder of other images, to see whether the model notices them.", panel=FIRST)
+    ] = None,
+    positive: Annotated[
+        str | None, Option("Three classes or more: evaluate this class against the rest.", metavar="CLASS", panel=FIRST)
     ] = None,
     precision: Annotated[str, Option(f"{PRECISION}fp32.", metavar="auto|fp32|bf16")] = "fp32",
     fail_under: Gates = (),
@@ -60,9 +65,13 @@ def evaluate(
         data: another folder. Default: the images that the run held out in `split`.
         precision: "fp32", whose numbers other machines reproduce; "auto" or "bf16": see `predict`.
         output: a new folder for the report; default `<run>/<split>`.
-        group_regex, groups, labels: of `data`, as in `train`; default: the expression of the run.
+        group_regex, groups: of `data`, as in `train`; default: the expression of the run.
+        labels: of `data`, as in `train`; without `data` a table that adds columns of subgroups and readers to the
+            images of the run or of predictions.csv.
         allow_leakage: evaluate on `data` even if the model was trained on some of it.
         unlike: a folder of other images, to see whether the model notices them.
+        positive: of three classes or more, this one against the rest, with a decision policy of its own, from the
+            predictions.csv of the run's test, or from the one that you name.
         baselines: returns predictions of the baselines for the same images; called after the model has predicted.
         **flags: the names in `EVALUATE_FLAGS`, such as resamples=500; default: those of the run.
 
@@ -71,13 +80,18 @@ def evaluate(
             after the report is written.
     """
     gates = parse_gates(fail_under)
-    if Path(checkpoint).suffix == ".csv":
-        of_images: dict[str, Any] = {"data": data, "group-regex": group_regex, "groups": groups, "labels": labels}
+    checkpoint = Path(checkpoint)
+    if positive is not None and checkpoint.suffix != ".csv":
+        checkpoint = table_of(checkpoint if checkpoint.is_dir() else checkpoint.parent)
+    if checkpoint.suffix == ".csv":
+        of_images: dict[str, Any] = {"data": data, "group-regex": group_regex, "groups": groups}
         of_images |= {"unlike": unlike, "split": split != "test", "device": device != "auto"}
         of_images |= {"precision": precision != "fp32", "allow-leakage": allow_leakage}
         if given := [f"--{flag}" for flag, value in of_images.items() if value]:
             raise excluded("table", given=", ".join(given))
-        return rebuild(Path(checkpoint), output, gates, flags)
+        if positive is not None:
+            return report_against_rest(checkpoint, positive, output, gates, flags, labels)
+        return rebuild(checkpoint, output, gates, flags, labels)
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     check_precision(precision)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from vitmed.core.errors import UsageError
 from vitmed.core.messages import bar
-from vitmed.core.options import CHECKPOINT, Images, Precision, Runs
+from vitmed.core.options import CHECKPOINT, AskedWindow, Images, Precision, Runs
 from vitmed.core.places import new_file
 from vitmed.inference.open_model import find_checkpoint, find_named, list_images, open_files
 from vitmed.inference.saved_model import SavedModel, check_precision
@@ -23,6 +23,7 @@ def predict(
     device: str = "auto",
     precision: Precision = "auto",
     frame: int | None = None,
+    window: AskedWindow = None,
 ) -> Predictions:
     """Predict the labels of images with a checkpoint and its preprocessing.
 
@@ -33,6 +34,8 @@ def predict(
         precision: "fp32"; "bf16"; or "auto": 16-bit floats if they are faster on this device and changed no decision on
             the validation images of the run.
         frame: the frame of files with several, from 0; default: the frame of the run.
+        window: centre and width, such as "40/400", of grey DICOM and other deep images, for a model of 8-bit images;
+            the column `window` states it.
 
     Returns:
         the predictions, paths as given; `errors` names the files that could not be read.
@@ -43,7 +46,7 @@ def predict(
     check_precision(precision)
     saved = find_checkpoint(checkpoint, runs)
     names = list_images([images] if isinstance(images, str | Path) else images)
-    network, files = open_files(names, saved, device, precision, frame)
+    network, files = open_files(names, saved, device, precision, frame, window)
     with bar("predicting") as advance:
         return saved.decided(network.predict(files, advance))
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from vitmed.core.errors import UsageError
 from vitmed.core.messages import listener, say, warn
-from vitmed.core.options import HTTP, Argument, Option, Precision
+from vitmed.core.options import HTTP, Argument, AskedWindow, Option, Precision
 from vitmed.core.process import stop_signals
 from vitmed.inference.load import load
 from vitmed.inference.open_model import RAW, open_model, preprocessing_of
@@ -45,6 +45,7 @@ def serve(
     precision: Precision = "auto",
     device: str = "auto",
     frame: int | None = None,
+    window: AskedWindow = None,
 ) -> None:
     """Answer images over HTTP until Ctrl-C or SIGTERM, then finish what has come, and return.
 
@@ -54,8 +55,7 @@ def serve(
         batch: default as many as `predict` computes; 1 answers one image soonest.
 
     Raises:
-        UsageError: a value, key, certificate or address that cannot be used; a missing package. CheckpointError: not a
-            model.
+        UsageError: a value, key, certificate or address that cannot be used; a missing package. CheckpointError.
     """
     _check_packages()
     from vitmed.deploy.http.app import Service
@@ -69,7 +69,8 @@ def serve(
         saved = open_model(checkpoint)
         if saved.policy is None:
             warn(f"{saved.path}: {RAW}")
-        model = load(replace(saved, preprocessing=preprocessing_of(saved, frame)), device=device, precision=precision)
+        how = preprocessing_of(saved, frame, window)
+        model = load(replace(saved, preprocessing=how), device=device, precision=precision)
         log = None if scores is None else ScoreLog(Path(scores), model, listener().say)
         service, began = Service(model, limits, log, batch), f"{saved.path.name} answers at {door.address}"
         with stop_signals() as asked:

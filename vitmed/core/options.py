@@ -106,6 +106,10 @@ Devices = Annotated[
 ]
 Gates = Annotated[Sequence[str], Option("Exit code 6 if the result is worse.", metavar="METRIC=VALUE")]
 Offline = Annotated[bool, Option("Open no connection.", panel="Model")]
+AskedWindow = Annotated[
+    str | None,
+    Option("Of deep images, such as DICOM, for a model of 8-bit images: 40/400.", metavar="CENTRE/WIDTH"),
+]
 Force = Annotated[bool, Option("Replace an existing file.", panel=FIRST)]
 NewDataFolder = Annotated[Path | str, Argument("A new or empty folder.", "DIR")]
 

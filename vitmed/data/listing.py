@@ -37,6 +37,7 @@ from vitmed.data.label_kinds import (
     finding_strata,
     grade_order,
     number_in,
+    plain_grade,
     read_findings,
     read_grades,
     read_number,
@@ -115,6 +116,43 @@ def labels_from_table(
         notes=(*table.notes, *read.notes, *notes),
         known="" if group is None else known_by_column(table.header[group], "--labels"),
     )
+
+
+def further_columns(
+    file: Path, root: Path, paths: Sequence[str], labels: Sequence[str], outputs: Sequence[str]
+) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """The further columns of a table for images whose labels are known, a cell for each, empty for an image without a
+    row; and notes. DataError where it names none of the images, or one twice, or contradicts a label.
+
+    `labels` are the classes or grades; for other kinds (), and `outputs` name the columns that are labels.
+    """
+    table = read_table(file)
+    path = table.required(table.find(PATH_NAMES), "path of an image", PATH_NAMES)
+    images: Sequence[int | None] = table.images(path, root, paths)[0]
+    label = table.find(LABEL_NAMES)
+    rows: dict[int, int] = {}
+    for row, image in enumerate(images):
+        if image is None:
+            continue
+        if rows.setdefault(image, row) != row:
+            lines = f"line {table.lines[rows[image]]} and in line {table.lines[row]}"
+            raise DataError(f"{file}: {paths[image]} is named in {lines}", "keep one of the rows")
+        cell = "" if label is None else table.rows[row][label].strip()
+        if cell and labels and plain_grade(cell) != plain_grade(labels[image]):
+            raise DataError(
+                f"{file}: line {table.lines[row]}: {paths[image]} is {cell!r} here and {labels[image]!r} in the run",
+                "correct the cell, or leave the column of labels out: those of the run count",
+            )
+    if not rows:
+        raise DataError(f"{file}: no row names one of the {len(paths):,} images", "use the paths in predictions.csv")
+    left = len(paths) - len(rows)
+    notes = [f"{left:,} of {len(paths):,} images are not in {file.name}: their cells are empty."] if left else []
+    used = {path, label, table.find(SPLIT_COLUMN_NAMES), table.find(GROUP_NAMES)}
+    taken = {"", *TAKEN, *(() if labels else outputs)}
+    names = [(i, name) for i, name in enumerate(table.header) if i not in used and name not in taken]
+    further = [i for i, name in names if not name.startswith((PROB, LOGIT))]
+    cells = [table.rows[rows[i]] if i in rows else [""] * len(table.header) for i in range(len(paths))]
+    return {table.header[i]: tuple(line[i].strip() for line in cells) for i in further}, [*table.notes, *notes]
 
 
 def _rows_by_image(table: Table, column: int, root: Path, paths: Sequence[str], read: Labels) -> dict[int, int]:

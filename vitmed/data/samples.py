@@ -147,7 +147,7 @@ def labelled_by(
     """Logits (S, K) of the samples as predictions with labels, and with patients if every image has one."""
     paths = tuple(sample.path for sample in samples)
     groups = tuple(str(s.group) for s in samples) if all(s.group is not None for s in samples) else None
-    further = {name: tuple(s.columns[i] for s in samples) for i, name in enumerate(columns)}
+    further = cells_of(samples, columns)
     if target.kind in ("classes", "grades"):
         labels = np.array([s.label for s in samples], dtype=np.int64)
         return Predictions(classes, paths, groups, labels, logits, positive=positive, columns=further)
@@ -155,6 +155,11 @@ def labelled_by(
     if target.kind == "findings":
         return FindingPredictions(classes, paths, groups, targets.astype(np.int8), logits, columns=further)
     return NumberPredictions(classes, paths, groups, targets[:, 0], logits, target=target, columns=further)
+
+
+def cells_of(samples: Sequence[Sample], columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The further columns of samples: name -> a cell for each."""
+    return {name: tuple(sample.columns[i] for sample in samples) for i, name in enumerate(columns)}
 
 
 def describe_split(splits: Splits, split: str) -> str:

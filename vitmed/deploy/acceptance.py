@@ -26,7 +26,7 @@ from vitmed.core.text_files import YamlError, read_yaml
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, of_share
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.paired_comparison import ComparedPair, share_difference
+from vitmed.metrics.paired_comparison import share_difference
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.subgroups import FEWEST, check_columns, strata
 from vitmed.report.templates import fill
@@ -87,13 +87,11 @@ def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> N
             raise UsageError("worse_by_less_than compares with a second model", "vitmed compare NEW OLD --accept FILE")
 
 
-def judge(
-    criteria: Criteria, read: Sequence[Model], models: Sequence[Model], pairs: Sequence[ComparedPair], resamples: int
-) -> Acceptance:
-    """Judge the first model by each criterion.
+def judge(criteria: Criteria, read: Sequence[Model], models: Sequence[Model], resamples: int) -> Acceptance:
+    """Judge the first model by each criterion, and against the second, each at its own operating point.
 
     Args:
-        read: the models with all their images and columns; models: on their common images; pairs: of these.
+        read: the models with all their images and columns; models: on their common images.
     """
     kind, new = TARGETS[read[0].kind], read[0].predictions
     numbers: Numbers = kind.evaluate(new, resamples)
@@ -102,7 +100,7 @@ def judge(
         if criterion.in_each is not None:
             judged += [_judged(criterion, *stratum) for stratum in _of_strata(criterion, new, kind, resamples)]
         elif criterion.worse_by_less_than is not None:
-            judged.append(_judged(criterion, "", _gap(criterion, models, pairs)))
+            judged.append(_judged(criterion, "", _gap(criterion, models, resamples)))
         else:
             judged.append(_judged(criterion, "", _number(criterion, new, numbers)))
     described = list[dict[str, str]]()
@@ -137,12 +135,13 @@ def _number(criterion: Criterion, predictions: Predictions, numbers: Numbers) ->
     return found
 
 
-def _gap(criterion: Criterion, models: Sequence[Model], pairs: Sequence[ComparedPair]) -> Estimate:
+def _gap(criterion: Criterion, models: Sequence[Model], resamples: int) -> Estimate:
     """The new model minus the old, on the same images."""
     new, old = models[0].predictions, models[1].predictions
     of, name = class_of(criterion, new), criterion.metric
     if of is None:
-        return pairs[0].difference.get(name, UNKNOWN)
+        compared = TARGETS[models[0].kind].compare(new, old, resamples)
+        return compared.difference.get(name, UNKNOWN)
     if name in ("sensitivity", "specificity"):
         (truth, known, called), (_, _, other) = _calls(new, of), _calls(old, of)
         positive = name == "sensitivity"

@@ -67,9 +67,10 @@ def report_uid(model: Model, image: str) -> str:
 
 
 def _identity(model: Model) -> str:
-    policy = model.saved.policy
+    policy, how = model.saved.policy, model.preprocessing
     decides = json.dumps(policy.to_json(), sort_keys=True) if policy else ""
-    return hashlib.sha256(f"{model.saved.weights_hash} {model.preprocessing.frame} {decides}".encode()).hexdigest()
+    read = f"{how.frame}{how.window if '/' in str(how.window) else ''}"  # a window that serve was given
+    return hashlib.sha256(f"{model.saved.weights_hash} {read} {decides}".encode()).hexdigest()
 
 
 @dataclass

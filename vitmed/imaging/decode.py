@@ -18,7 +18,7 @@ from vitmed.core.files import check_regular
 from vitmed.core.process import NO_WARNINGS
 from vitmed.imaging import dicom, rasters
 from vitmed.imaging.raw_image import ImageHeader, MinSize, RawImage, to_mode, too_large
-from vitmed.imaging.window import Linear, Window, file_window_index, to_grey
+from vitmed.imaging.window import Linear, Window, asked_window, file_window_index, to_grey
 
 # Packages that decode a file or compute with its pixels. Packages that are not installed count as absent.
 DECODERS = (
@@ -165,7 +165,8 @@ def apply_window(path: Path, found: RawImage, window: Window) -> Image.Image:
     if window is None or window in ("auto", "percentiles"):
         raise DataError(
             f"{path}: {found.bits} bits per channel need a window, and this run was trained on 8-bit images only",
-            "convert it to 8 bits as the training images were; or train with --window auto on images like it",
+            "predict and serve take --window CENTRE/WIDTH, such as 40/400; or convert it to 8 bits as the training "
+            "images were, or train with --window auto on images like it",
         )
     index = file_window_index(window)
     if index is not None and index >= len(found.windows):
@@ -174,7 +175,8 @@ def apply_window(path: Path, found: RawImage, window: Window) -> Image.Image:
             f"{path}: has {has}, and the run's window is {window!r}",
             "train with --window percentiles, or with two numbers such as --window 40,400",
         )
-    grey = to_grey(found.values, found.windows[index] if index is not None else Linear(*window))  # type: ignore[misc]
+    mapped = found.windows[index] if index is not None else asked_window(window) or Linear(*window)  # type: ignore[misc]
+    grey = to_grey(found.values, mapped)
     if found.inverted:
         np.subtract(255, grey, out=grey)
     image = Image.fromarray(np.ascontiguousarray(grey))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
-Window = str | tuple[float, float] | None  # "dicom:1": the second of each file; (low, high); None: 8-bit images only
+from vitmed.core.errors import UsageError
+
+# "dicom:1": the second of each file; "40/400": centre and width, asked for now; (low, high); None: 8-bit images only
+Window = str | tuple[float, float] | None
 ROWS = 2**20  # values that are mapped at a time, to save memory
 
 
@@ -73,6 +77,20 @@ def to_grey(values: np.ndarray, window: FileWindow) -> np.ndarray:
         np.clip(x, 0, 255, out=x)
         out[start : start + ROWS] = x
     return out.reshape(values.shape)
+
+
+def asked_window(window: Window) -> Linear | None:
+    """What centre and width, such as "40/400", ask for; LINEAR_EXACT below a width of 1. None for any other `Window`.
+    Raises UsageError where they are no numbers, or the width is not above 0."""
+    if not isinstance(window, str) or "/" not in window:
+        return None
+    try:
+        centre, width = (float(part) for part in window.split("/"))
+    except ValueError:
+        centre = width = math.nan
+    if not (math.isfinite(centre) and 0 < width < math.inf):
+        raise UsageError(f"--window {window}: expected the centre and the width of the window", "for example 40/400")
+    return Linear.of(centre, width, exact=width < 1)
 
 
 def file_window_index(window: object) -> int | None:

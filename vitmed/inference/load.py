@@ -22,7 +22,8 @@ from vitmed.core.text import MEMBERS, NOTICE, listed
 from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import has_magic
 from vitmed.imaging.raw_image import RawImage
-from vitmed.inference.open_model import open_model, open_network
+from vitmed.imaging.window import asked_window
+from vitmed.inference.open_model import open_model, open_network, windowed_note
 from vitmed.inference.saved_model import SavedModel, check_precision
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import ANSWER, NO, OOD_SCORE, YES
@@ -256,8 +257,10 @@ class Model:
     def seen(self, image: ImageLike) -> tuple[np.ndarray, str]:
         """What the network sees of an image, (S, S, C) uint8, and what to know of that. Raises as `decoded`."""
         path, found = self.decoded(image)
-        flat = self.preprocessing.window is not None and isinstance(found, Image.Image)
-        return self.preprocessing.square(path, found), FLAT if flat else ""
+        window, deep = self.preprocessing.window, isinstance(found, RawImage)
+        asked = asked_window(window) is not None
+        note = "" if window is None or deep != asked else f"is {windowed_note(window)}" if asked else FLAT
+        return self.preprocessing.square(path, found), note
 
     def decoded(self, image: ImageLike) -> tuple[Path, RawImage | Image.Image]:
         """A name for messages, and what `decode` returns. Raises DataError; UsageError for DICOM without pydicom."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.errors import DataError
+from vitmed.core.errors import DataError, UsageError
 from vitmed.core.messages import say, warn
 from vitmed.core.places import refuse_archive
 from vitmed.core.run_folder import RunFolder
@@ -21,7 +21,8 @@ from vitmed.decisions.evaluation_folder import validation_of
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.policy import DecisionPolicy, choose_policy, policy_settings
 from vitmed.imaging.decode import read_header
-from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.imaging.preprocessing import JointPreprocessing, Preprocessing
+from vitmed.imaging.window import Window, asked_window
 from vitmed.inference.ensemble import Ensemble, EnsembleNetwork, ensemble_file, load_ensemble
 from vitmed.inference.onnx_model import ONNX, OnnxModel, OnnxNetwork, load_onnx
 from vitmed.inference.saved_model import Network, Outputs, SavedModel
@@ -111,18 +112,15 @@ class ImageFiles:
 
     def predictions(self, saved: SavedModel, outputs: Outputs) -> Predictions:
         """Those of the readable files; `errors` names the others."""
-        return unlabelled(
-            saved.splits.target,
-            saved.classes,
-            tuple(self.names[i] for i in outputs.indices),
-            outputs.logits,
-            tuple((self.names[i], problem) for i, problem in sorted(outputs.problems.items())),
-            outputs.columns,
-        )
+        names, window, columns = tuple(self.names[i] for i in outputs.indices), self.how.window, outputs.columns
+        if asked_window(window) is not None:  # an image of 8 bits has none
+            columns = {**columns, "window": tuple(str(window) * read_header(name).needs_window for name in names)}
+        errors = tuple((self.names[i], problem) for i, problem in sorted(outputs.problems.items()))
+        return unlabelled(saved.splits.target, saved.classes, names, outputs.logits, errors, columns)
 
 
 def open_files(
-    names: Sequence[str], saved: SavedModel, device: str, precision: str, frame: int | None
+    names: Sequence[str], saved: SavedModel, device: str, precision: str, frame: int | None, window: str | None = None
 ) -> tuple[Network, ImageFiles]:
     """What runs the model, and the files as it reads them; warns of what makes its answers worse.
 
@@ -131,15 +129,22 @@ def open_files(
     """
     if saved.policy is None:
         warn(f"{saved.path}: {RAW}")
-    how, network = preprocessing_of(saved, frame), open_network(saved, saved.policy, device, precision)
-    flat = 0
-    for name in names if how.window is not None else ():
+    how, flat = preprocessing_of(saved, frame, window), 0
+    network = open_network(saved, saved.policy, device, precision)
+    if window is not None:
+        warn(f"deep images are {windowed_note(window)}")
+    for name in names if saved.preprocessing.window is not None else ():
         with contextlib.suppress(DataError):  # an unreadable image is reported later
             flat += not read_header(name).needs_window
     if flat:
         found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
         warn(f"{found} not windowed; the model was trained on deeper ones")
     return network, ImageFiles(names, how)
+
+
+def windowed_note(window: Window) -> str:
+    """What to know of deep images that are answered by a model of 8-bit images, in words."""
+    return f"shown to the model in the window {window} (centre/width), which was asked for; it learnt from 8-bit images"
 
 
 def list_images(names: Sequence[str | Path]) -> list[str]:
@@ -171,6 +176,17 @@ def find_named(names: Sequence[str | Path]) -> list[Path]:
     return found
 
 
-def preprocessing_of(saved: SavedModel, frame: int | None) -> Preprocessing:
-    """How `predict` reads an image: the frame of files with several is that of the run unless `frame` names another."""
-    return saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
+def preprocessing_of(saved: SavedModel, frame: int | None, window: str | None = None) -> Preprocessing:
+    """How `predict` reads an image: the frame of files with several is that of the run unless `frame` names another; a
+    model of 8-bit images reads deep ones by the centre and width of `window`. Raises UsageError for a bad window."""
+    how = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
+    if window is None:
+        return how
+    if how.window is not None:
+        raise UsageError(f"--window {window}: {saved.path.name} has the window of its training images", "leave it out")
+    if asked_window(window) is None:
+        raise UsageError(f"--window {window}: expected the centre and the width of the window", "for example 40/400")
+    how = replace(how, window=window)
+    if isinstance(how, JointPreprocessing):
+        return replace(how, each=tuple(replace(one, window=window) for one in how.each))
+    return how

@@ -153,6 +153,24 @@ class Predictions:
             self, calibrated=None, threshold=None, costs=None, decided=None, members=None, thresholds=(), reach=None
         )
 
+    def against_rest(self, name: str) -> Predictions:
+        """One class and the rest as two classes, undecided; so are the columns with answers of readers."""
+        k, logits, both = self.classes.index(name), self.logits.astype(np.float64), (f"not {name}", name)
+        rest = np.logaddexp.reduce(np.delete(logits, k, axis=1), axis=1)  # (S,)
+        answers = {
+            column: tuple(cell and both[cell == name] for cell in cells)
+            for column, cells in self.columns.items()
+            if {*cells} <= {*self.classes, ""}
+        }
+        return replace(
+            self.undecided(),
+            classes=both,
+            labels=None if self.labels is None else (self.labels == k).astype(np.int64),
+            logits=np.stack([rest, logits[:, k]], axis=1).astype(np.float32),
+            positive=name,
+            columns={**self.columns, **answers},
+        )
+
     def pooled(self, parts: Sequence[Self]) -> tuple[Sequence[Self], dict[str, Any]]:
         """Predictions of several models on different images as they can be joined, and the fields that decide."""
         raw = all(part.calibrated is None for part in parts)

@@ -12,7 +12,7 @@ Performance Methods for Diagnostic Imaging (2017), chapter 22). Covariances come
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -262,17 +262,13 @@ def _units(predictions: Predictions, rows: np.ndarray) -> Units:
 
 
 def check_readers(
-    config: EvaluateConfig,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    paths: Sequence[str],
-    classes: Sequence[str],
+    config: EvaluateConfig, cells: Mapping[str, Sequence[str]], paths: Sequence[str], classes: Sequence[str]
 ) -> None:
-    """Raises UsageError or DataError if grades or readers' answers do not fit the classes: now, not after hours. `rows`
-    are the cells of the `columns` of the table of labels for the images of `paths`."""
+    """Raises UsageError or DataError if grades or readers' answers do not fit the classes: now, not after hours.
+    `cells` are those of each column of the table of labels for the images of `paths`."""
     grades_of(config.ordinal, classes)
     for name in config.raters:
-        readings([row[columns.index(name)] for row in rows], classes, paths, name)
+        readings(cells[name], classes, paths, name)
     check_scores(config.rater_scores, classes)
     for name in config.rater_scores:
-        read_scores([row[columns.index(name)] for row in rows], paths, name)
+        read_scores(cells[name], paths, name)

@@ -111,7 +111,7 @@ def check_columns(asked: Iterable[str], columns: Iterable[str], flag: str = "--s
     columns = tuple(columns)
     for name in asked:
         if not columns:
-            fix = "give them in the table of --labels; docs/subgroups.md"
+            fix = "add --labels TABLE, a table that has the column; docs/subgroups.md"
             raise UsageError(f"{flag} {name}: these images have no further columns", fix)
         if name not in columns:
             raise unknown_key(f"column for {flag}", name, columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,18 @@ from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import Config, EvaluateConfig, evaluate_config
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import json_of, read_json_lines
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.sections import TrainConfig
-from vitmed.core.text import counted, duration_text
+from vitmed.core.text import counted, duration_text, listed
 from vitmed.core.upgrade import without_gone
 from vitmed.data.folders import image_files
+from vitmed.data.listing import further_columns
 from vitmed.data.patients import describe_patients
+from vitmed.data.samples import cells_of
 from vitmed.decisions.evaluation_folder import (
     Evaluated,
     Folds,
@@ -37,10 +39,10 @@ from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing, thumbnail
 from vitmed.inference.saved_model import Network, SavedModel
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import OOD_SCORE, WRITTEN
 from vitmed.metrics.readers import check_readers
-from vitmed.metrics.subgroups import check_columns
+from vitmed.metrics.subgroups import MOST, check_columns, strata
 from vitmed.models.sizes import describe_model
 from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation, report_evaluation
@@ -81,11 +83,30 @@ def evaluate_settings(
 ) -> tuple[EvaluateConfig, list[str]]:
     """The settings of the run with the flags, as far as they fit the images and this machine; and notes on the rest."""
     notes: list[str] = []
-    own = [name for name in chosen.columns if name not in WRITTEN]  # vitmed 0.2.0 took tables that have such columns
+    cells = {**cells_of(chosen.samples, chosen.columns), **(chosen.table or {})}
+    own = [name for name in cells if name not in WRITTEN]  # vitmed 0.2.0 took tables that have such columns
+    if chosen.table is not None:
+        flags = table_flags(flags, chosen.table, saved.splits.target.kind, saved.classes)
     config = _fitting(saved.config, flags, saved.splits.target.kind, saved.classes, own, notes)
-    rows, paths = [sample.columns for sample in chosen.samples], [sample.path for sample in chosen.samples]
-    check_readers(config, chosen.columns, rows, paths, saved.classes)
+    check_readers(config, cells, [sample.path for sample in chosen.samples], saved.classes)
     return config, notes
+
+
+def table_flags(
+    flags: dict[str, Any], cells: Mapping[str, Sequence[str]], kind: str, classes: Sequence[str]
+) -> dict[str, Any]:
+    """The flags; where they name no column, with subgroups by every column that a table added and that has strata."""
+    if any(flags.get(flag) for flag in ("subgroup", "rater", "rater_score")):
+        return flags
+    cuts = {name: strata(column, range(len(column)), "images") for name, column in cells.items()}
+    named = [name for name, cut in cuts.items() if 1 < len(cut.names) <= MOST and not {*cells[name]} <= {*classes, ""}]
+    if "evaluate.subgroups" in TARGETS[kind].idle:
+        named = []
+    if not named:
+        warn("the table of --labels adds nothing: the labels are those of the run, and no column has subgroups")
+        return flags
+    say(f"subgroups by {listed(named)}; --subgroup COLUMN names one, --rater COLUMN a reader")
+    return flags | {"subgroup": named}
 
 
 def _fitting(
@@ -256,8 +277,11 @@ def model_choice(saved: SavedModel) -> str:
     return f"epoch {record.get('epoch')}, {how}; the test set was not used"
 
 
-def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flags: dict[str, Any]) -> Evaluation:
-    """The report of a table; title, facts, notes, policy and the positive class come from the metrics.json beside it.
+def rebuild(
+    file: Path, output: str | Path | None, gates: dict[str, float], flags: dict[str, Any], labels: str | Path | None
+) -> Evaluation:
+    """The report of a table; title, facts, notes, policy and the positive class come from the metrics.json beside it,
+    further columns also from a table of `labels`.
 
     The table of a baseline takes the positive class alone: all else in metrics.json is about the model.
     """
@@ -267,7 +291,8 @@ def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flag
     of_model = not file.name.startswith(BASELINE)
     run, weights_hash = RunFolder(file.parent.parent), evaluated.weights_hash if of_model else None
     before, changes = _earlier_report(file, evaluated) if of_model else (None, [])
-    changes = [*predictions.notes, *changes]
+    predictions, flags, more = _with_table(predictions, file, labels, flags)
+    changes = [*predictions.notes, *changes, *more]
     beside = fitting_baselines(file.parent, predictions)
     beside.pop(file.stem.removeprefix(BASELINE), None)  # the table itself
     left_out = "beside the table is left out: it is not of the same images, classes and labels."
@@ -310,6 +335,57 @@ def rebuild(file: Path, output: str | Path | None, gates: dict[str, float], flag
     )
     metrics = Report.of(predictions, about, config, extra).write(folder)
     return report_evaluation(Evaluation(predictions, metrics, folder), gates, changes)
+
+
+def _with_table(
+    predictions: Predictions, file: Path, labels: str | Path | None, flags: dict[str, Any]
+) -> tuple[Predictions, dict[str, Any], list[str]]:
+    """The predictions with the further columns of a table, the flags with subgroups by them, and notes."""
+    if labels is None:
+        return predictions, flags, []
+    classes = predictions.classes
+    known = [] if predictions.kind != "classes" else [classes[k] for k in known_labels(predictions)]
+    cells, notes = further_columns(Path(labels), file.parent, predictions.paths, known, classes)
+    predictions = replace(predictions, columns={**predictions.columns, **cells})
+    return predictions, table_flags(flags, cells, predictions.kind, classes), notes
+
+
+def report_against_rest(
+    file: Path, positive: str, output: Any, gates: dict[str, float], flags: dict[str, Any], labels: str | Path | None
+) -> Evaluation:
+    """The report of a table of three classes or more, as one class against the rest, with a policy of its own."""
+    evaluated, run = read_evaluation(file), RunFolder(file.parent.parent)
+    predictions, flags, more = _with_table(evaluated.predictions, file, labels, flags)
+    if predictions.kind != "classes" or len(predictions.classes) < 3:
+        problem = f"--positive {positive}: one class against the rest is for three classes or more"
+        raise UsageError(problem, "leave it out; of findings each has a report: RUN/test/findings/FINDING")
+    if positive not in predictions.classes:
+        raise unknown_key("class", positive, predictions.classes)
+    before, changes = _earlier_report(file, evaluated)
+    folds = None if before is None else before.folds
+    _check_choosable(file, not file.name.startswith(BASELINE), folds, {"positive": positive})
+    folder = output_folder(output, file.parent / "against-rest", *data_of_runs([file]))
+    validation = validation_of(run.best, evaluated.weights_hash, evaluated.policy, None).against_rest(positive)
+    baselines = {key: match_images(other, predictions) for key, other in read_baselines(file.parent).items()}
+    assert before is not None  # else its validation is not known
+    predictions, origin = predictions.against_rest(positive), before.report
+    asked = _settings(origin).model_copy(update={"ordinal": [], "balanced": False, "cost": None})
+    notes = [*origin.notes, *changes, *more]
+    columns, kind = own_columns(predictions), predictions.kind
+    config = _fitting(Config(evaluate=asked), flags, kind, predictions.classes, columns, notes)
+    score = evaluated.policy.ood_score if evaluated.policy else None
+    policy = choose_policy(validation, config, score, evaluated.weights_hash)
+    predictions, validation = policy.apply(predictions), policy.apply(validation)
+    notes = [*(note for note in notes if note not in notes_of(evaluated.policy)), *notes_of(policy)]
+    title = f"{origin.title}: {positive} against the rest"
+    about = About(title, origin.facts, notes, run.name, evaluated.weights_hash, origin.precision)
+    beside = {key: other.against_rest(positive) for key, other in baselines.items() if other is not None}
+    extra = Extra(validation=validation, baselines=beside, policy=policy)
+    for note in notes_of(policy):
+        warn(note)
+    return report_evaluation(
+        Evaluation(predictions, Report.of(predictions, about, config, extra).write(folder), folder), gates
+    )
 
 
 def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, list[str]]:

@@ -6,7 +6,7 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import YamlError, from_cell, read_yaml
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation, torn_evaluations
+from vitmed.decisions.operating_points import TITLES
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.estimates import FEW_GROUPS, Estimate
@@ -244,26 +245,49 @@ def split_rows(run: RunFolder) -> dict[str, dict[str, str]]:
     return {from_cell(row["path"]): row for row in csv.DictReader(io.StringIO(text, newline=""))}
 
 
+def operating_point(model: Model) -> str:
+    """What decides between classes or findings, such as "--target-sensitivity 0.95"; "" for the likeliest."""
+    predictions, report = model.predictions, {} if model.known is None else model.known.metrics.get("report", {})
+    unset = (None,) * len(predictions.classes)
+    usual = all(getattr(predictions, name) in (value, unset) for name, value in predictions.DECIDING.items())
+    if predictions.kind == "number" or (usual and predictions.decided is None):
+        return ""
+    settings = report.get("evaluate", {})
+    flags = [f"--{key} {settings[key]}".replace("_", "-") for key in TITLES if settings.get(key)]
+    return " ".join(flags).removesuffix(" True") or "the decisions of its table"
+
+
+def operating_points(models: Sequence[Model]) -> tuple[dict[str, str], list[str]]:
+    """The operating point of each model, and a note where they differ."""
+    points = {model.name: operating_point(model) for model in models}
+    each = listed([f"{name} by {point or 'the likeliest class'}" for name, point in points.items()])
+    note = f"The operating points differ: {each}. Models of different points are compared by the likeliest class."
+    return points, [note] * (len(set(points.values())) > 1)
+
+
 def compare_models(
-    models: Sequence[Model], resamples: int, notes: Sequence[str] = (), labels: Kind | None = None
+    models: Sequence[Model],
+    resamples: int,
+    notes: Sequence[str] = (),
+    labels: Kind | None = None,
+    points: Mapping[str, str] | None = None,
 ) -> ComparisonResults:
     """Compare every two of several models, at least two, whose predictions are of the same images in one order.
 
     Args:
         resamples: 0 leaves out the intervals that need them: of classes all but AUROC, accuracy and balanced accuracy.
         labels: their kind; None: as the tables say.
+        points: as of `operating_points`; the likeliest class decides two that differ. None: each decides at its own.
     """
     notes, first = list(notes), models[0].predictions
     units = int(first.units.max()) + 1
     of: Kind = labels or ("grades" if any(model.kind == "grades" for model in models) else first.kind)
     kind = TARGETS[of]
     numbers = {model.name: kind.evaluate(model.predictions, resamples).overall for model in models}
-    pairs = _compare_pairs(models, kind, resamples)
+    pairs = _compare_pairs(models, kind, resamples, points or {})
     unit, deciding = "image" if first.groups is None else "patient", list(pairs[0].tests)[:2]
-    seeds = [
-        seed_spread(group, [numbers[name] for name in group], unit, kind.metrics, deciding)
-        for group in _seed_groups(models)
-    ]
+    groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
+    seeds = [seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
     trained = {model.name for model in models if model.baseline_of is None}
     only_seeds = bool(seeds) and trained == set(seeds[0].seeds)  # which seed is best says nothing
 
@@ -280,10 +304,9 @@ def compare_models(
         verb = "is" if units == 1 else "are"
         notes.append(f"There {verb} only {counted(units, 'patient')}: too few to show which model is better.")
     described = dict[str, ComparedModel]()
-    for model in models:
-        report = model.known  # None of a baseline: the one beside its table is about another model
-        stated = {name: getattr(report, name, None) for name in ("run", "created", "weights_hash")}
-        identity: dict[str, Any] = {name: value for name, value in stated.items() if value}
+    for model in models:  # a baseline has no report: the one beside its table is about another model
+        stated = ((name, getattr(model.known, name, None)) for name in ("run", "created", "weights_hash"))
+        identity: dict[str, Any] = {name: value for name, value in stated if value}
         overall = numbers[model.name]
         described[model.name] = ComparedModel(baseline_of=model.baseline_of, overall=overall, **identity)
     return ComparisonResults(
@@ -317,22 +340,37 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
     return [group for group in groups.values() if len(set(group.values())) == len(group) > 1]
 
 
-def _compare_pairs(models: Sequence[Model], kind: TargetKind, resamples: int) -> list[ComparedPair]:
-    """Every two models that are not both baselines, with a verdict.
+def _compare_pairs(
+    models: Sequence[Model], kind: TargetKind, resamples: int, points: Mapping[str, str]
+) -> list[ComparedPair]:
+    """Every two models that are not both baselines, with a verdict; the pairs without a baseline first.
 
-    The p of each test is adjusted over all pairs, that of a class or finding over all pairs and all of these.
+    The p of a test is adjusted over the pairs without a baseline, or over those with one; that of a class or finding
+    over the pairs and all of these. Two with different `points` are compared by the likeliest class.
     """
-    together = [p for p in itertools.combinations(models, 2) if not all(m.baseline_of for m in p)]
+    every = [*itertools.combinations(models, 2)]
+    families = [[pair for pair in every if sum(bool(m.baseline_of) for m in pair) == count] for count in (0, 1)]
+    return [pair for family in families if family for pair in _compare_family(family, kind, resamples, points)]
+
+
+def _compare_family(
+    family: Sequence[tuple[Model, Model]], kind: TargetKind, resamples: int, points: Mapping[str, str]
+) -> list[ComparedPair]:
+    together = list[list[Any]]()
+    for a, b in family:
+        both = [a.predictions, b.predictions]
+        alike = points.get(a.name) == points.get(b.name)
+        together.append(both if alike else [replace(p, decided=None, **p.DECIDING) for p in both])
     overall, each = [], []
     with bar("comparing", unit="pairs") as advance:
-        for a, b in together:
-            overall.append(kind.compare(a.predictions, b.predictions, resamples))
-            each.append(kind.compare_each(a.predictions, b.predictions))
+        for first, second in together:
+            overall.append(kind.compare(first, second, resamples))
+            each.append(kind.compare_each(first, second))
             advance(len(overall), len(together))
     tests = {name: iter(_adjusted([compared.tests[name] for compared in overall])) for name in overall[0].tests}
     areas = {name: iter(_adjusted([gap for gaps in each for gap in gaps[name].values()])) for name in each[0]}
     pairs = []
-    for (a, b), compared, gaps in zip(together, overall, each, strict=True):
+    for (a, b), decided, compared, gaps in zip(family, together, overall, each, strict=True):
         parts: dict[str, Any] = {name: {part: next(areas[name]) for part in gaps[name]} for name in gaps}
         pair = ComparedPair(
             first=a.name,
@@ -342,7 +380,7 @@ def _compare_pairs(models: Sequence[Model], kind: TargetKind, resamples: int) ->
             classes=parts.pop("auroc", None),
             **parts,
         )
-        text = _verdict(pair, kind, a.predictions, b.predictions, len(together))
+        text = _verdict(pair, kind, decided[0], decided[1], len(family))
         pairs.append(pair.model_copy(update={"verdict": text}))
     return pairs
 

@@ -22,7 +22,7 @@ from vitmed.core.run_folder import as_written
 from vitmed.core.sections import TrainConfig
 from vitmed.core.text import counted, duration_text, round_up
 from vitmed.data.patients import show_expression
-from vitmed.data.samples import Splits
+from vitmed.data.samples import Splits, cells_of
 from vitmed.data.splits import make_splits
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.imaging.augmentation import POLICIES
@@ -191,15 +191,15 @@ def check_against_splits(config: Config, splits: Splits) -> None:
     if (positive := config.data.positive) is not None:
         if len(splits.classes) != 2:
             problem = f"--positive {positive}: there are {len(splits.classes)} classes; a positive class is one of two"
-            raise UsageError(problem, "leave it out: the report has every number of each class")
+            raise UsageError(problem, f"omit it; vitmed evaluate RUN --positive {positive} takes it against the rest")
         if positive not in splits.classes:
             raise unknown_key("positive class", positive, splits.classes)
     check_columns(config.evaluate.subgroups, splits.columns)
     check_columns(config.evaluate.raters, splits.columns, "--rater")
     check_columns(config.evaluate.rater_scores, splits.columns, "--rater-score")
     for samples in splits.samples.values():
-        rows, paths = [sample.columns for sample in samples], [sample.path for sample in samples]
-        check_readers(config.evaluate, splits.columns, rows, paths, splits.classes)
+        cells, paths = cells_of(samples, splits.columns), [sample.path for sample in samples]
+        check_readers(config.evaluate, cells, paths, splits.classes)
 
 
 def config_of_target(config: Config, splits: Splits) -> Config:
