@@ -359,6 +359,9 @@ def test_errors_and_with_strict_warnings_end_with_3_after_the_report_is_written(
     assert run(folder, tmp_path).count("error") == 1  # in Python it is returned
     answer = vitmed("check", folder, "--output", tmp_path / "new", "--strict")
     assert answer.code == 3 and "zero.png" in answer.out and "Traceback" not in answer.err
+    assert answer.out.count("    fix: ") == 1 and "DOE_JANE" not in answer.out  # of the worst problem alone
+    spoken = vitmed("check", folder, "--output", tmp_path / "new", "--verbose").out
+    assert spoken.count("    fix: ") == len(run(folder, tmp_path).problems) and "DOE_JANE" in spoken
     assert (tmp_path / "new-2" / "data_report.json").is_file()  # never overwritten
     with pytest.raises(DataError):
         run(folder, tmp_path, strict=True)
