@@ -79,7 +79,8 @@ def test_grades_have_a_chapter_with_every_cut(tmp_path: Path) -> None:
         assert text.count(cut) == 1
     off = p.predicted - p.labels
     for grades in np.unique(off):
-        cells = rf"<td>{(off == grades).sum()}</td><td>{(off == grades).mean():.3f} <small>\(0\.\d+ to 0\.\d+\)</small></td>"
+        count, share = (off == grades).sum(), (off == grades).mean()
+        cells = rf"<td>{count}</td><td>{share:.3f} <small>\(0\.\d+ to 0\.\d+\)</small></td>"
         assert re.search(cells, text), cells
     assert metrics.overall["quadratic_kappa"] == metrics.grades.quadratic_kappa
     assert Results.read(json.loads((tmp_path / "metrics.json").read_text())) == metrics

@@ -162,7 +162,7 @@ def test_pictures_are_called_by_name_only_where_asked_for(tmp_path: Path, monkey
 
     seen: list[str] = []
 
-    def look(figure, pictures=False):  # type: ignore[no-untyped-def]
+    def look(figure, pictures=False, pdf=False):  # type: ignore[no-untyped-def]
         seen.extend(item.get_text() for item in figure.findobj(Text))
         return Drawn(b"a figure", b"a figure", b"a figure", "image/png", text_alternative(figure))
 
