@@ -68,7 +68,7 @@ def test_a_stratum_without_positives_is_undefined_in_the_forest() -> None:
 
 def test_patients_of_few_images_are_counted_in_bars() -> None:
     p = of_patients(12)
-    p = replace(p, groups=tuple(f"PATIENT{i // 2}" for i in range(len(p) - 1)) + ("alone",))
+    p = replace(p, groups=(*(f"PATIENT{i // 2}" for i in range(len(p) - 1)), "alone"))
     images, right = shares(p)["accuracy"]
     figure = patient_spread(p)
     assert is_png(figure)

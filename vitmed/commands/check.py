@@ -19,7 +19,7 @@ from vitmed.core.places import data_folder, refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.data.patients import compile_group
-from vitmed.report.data_check_page import NUMBERS, PAGE, write_data_report
+from vitmed.report.data_check_page import NUMBERS, PAGE, PAIRS_TABLE, write_data_report
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ def check(
         card: the public set that the images are; its card warns, and says how to find the patients, as for `train`.
         group_regex: finds the patient in a path relative to `data`; without it the patients are guessed from the file
             names, for these problems only.
-        groups: a table of patients (path, patient), or "dicom" for the PatientID of DICOM files.
+        groups: a table of patients (path, patient), or "dicom" for the PatientID of DICOM files,
+            "copies" for copies of one picture.
         labels: a CSV table with the class, and optionally patient and split, of the images to check, as for `train`;
             folder names are then no classes, and images without a row are ignored.
         target, finding, uncertain, ordinal, unit: what the labels of the table are, as for `train`.
@@ -94,7 +95,7 @@ def check(
     folder = free_name(Path(output))
     with whole_folder(folder) as part, bar("writing the report", unit="steps"):
         write_data_report(part, root, problems.content, problems.images, problems.problems, problems.copies)
-    say(f"report: {folder / PAGE}, {folder / NUMBERS}")
+    say(f"report: {folder / PAGE}, {folder / NUMBERS}; all copies: {folder / PAIRS_TABLE}")
     result = DataCheck(folder, tuple(problems.problems), problems.content)
     if strict and not result.clean:
         raise CheckFailed(result)

@@ -12,7 +12,7 @@ from pydantic import field_validator, model_validator
 from vitmed.core.base_models import Flag, Section, names_in, setting, share
 from vitmed.core.text import read_duration
 
-GROUP_WORDS = ("names", "dicom")  # values of data.groups that are not a table
+GROUP_WORDS = ("names", "dicom", "copies")  # values of data.groups that are not a table
 
 
 def read_window(value: Any) -> str | list[float] | None:
@@ -88,9 +88,9 @@ class DataConfig(Section):
     groups: str | None = setting(
         None,
         "Where to find the patient ID, instead of --group-regex: file names, DICOM's PatientID, or a CSV table. "
-        "The table has columns "
+        "copies: patients are unknown, but copies of one picture stay in one split. The table has columns "
         "path and patient; in a YAML file, its path is relative to that file.",
-        Flag(panel="Patients", metavar="names|dicom|TABLE"),
+        Flag(panel="Patients", metavar="names|dicom|copies|TABLE"),
     )
     labels: str | None = setting(
         None,
