@@ -47,6 +47,7 @@ def check(
     group_regex: str | None = None,
     groups: str | Path | None = None,
     labels: str | Path | None = None,
+    split_column: str | None = None,
     target: str = "auto",
     finding: str | Sequence[str] = (),
     uncertain: str = "ignore",
@@ -72,6 +73,7 @@ def check(
             "copies" for copies of one picture.
         labels: a CSV table with the class, and optionally patient and split, of the images to check, as for `train`;
             folder names are then no classes, and images without a row are ignored.
+        split_column: the column of the table that names the splits, as for `train`.
         target, finding, uncertain, ordinal, unit: what the labels of the table are, as for `train`.
         strict: raise after the report is written.
         index: keep the results in the cache folder, so that the next check is quick.
@@ -83,6 +85,7 @@ def check(
     root = data_folder(data)
     groups = None if groups is None else str(groups)
     given = {"root": str(root), "card": card, "group_regex": group_regex, "groups": groups, "on_bad_file": "skip"}
+    given["split_column"] = split_column
     kind = {"target": target, "findings": finding, "uncertain": uncertain, "unit": unit, "frame": frame}
     flags: dict[str, Any] = {f"data.{name}": value for name, value in {**given, **kind}.items()}
     config = load_config(overrides={**flags, "evaluate.ordinal": ordinal})

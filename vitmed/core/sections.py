@@ -98,6 +98,11 @@ class DataConfig(Section):
         "In a YAML file, relative to that file.",
         Flag(metavar="TABLE"),
     )
+    split_column: str | None = setting(
+        None,
+        "Column of the table of labels that names the splits, where it is not split, subset or partition.",
+        Flag(panel="Patients", metavar="COLUMN"),
+    )
     target: Literal["auto", "classes", "findings", "grades", "number"] = setting(
         "auto",
         "What the labels are: classes, several findings, grades in order, or a number; default auto. auto: findings "
