@@ -300,6 +300,7 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
     "data.group_regex": row(r"(P\d)", splits_of),
     "data.groups": row("names", splits_of),
     "data.labels": shown("tests/commands/test_labels_table.py"),
+    "data.split_column": shown("tests/data/test_splits_by_patient.py"),
     "data.target": row(
         "grades", splits_of, three="have no order", two="have no order", findings=Cell("number", said="column"),
         number=Cell("classes", said="too few"), grades=Cell("number", said="number"),

@@ -69,11 +69,9 @@ def check(
         card: the public set that the images are; its card warns, and says how to find the patients, as for `train`.
         group_regex: finds the patient in a path relative to `data`; without it the patients are guessed from the file
             names, for these problems only.
-        groups: a table of patients (path, patient), or "dicom" for the PatientID of DICOM files,
-            "copies" for copies of one picture.
-        labels: a CSV table with the class, and optionally patient and split, of the images to check, as for `train`;
-            folder names are then no classes, and images without a row are ignored.
-        split_column: the column of the table that names the splits, as for `train`.
+        groups: a table of patients (path, patient), "dicom" for DICOM's PatientID, or "copies" for copies of a picture.
+        labels, split_column: as for `train`, of the images to check: a CSV table with the class, and optionally
+            patient and split; folder names are then no classes, and images without a row are ignored.
         target, finding, uncertain, ordinal, unit: what the labels of the table are, as for `train`.
         strict: raise after the report is written.
         index: keep the results in the cache folder, so that the next check is quick.
@@ -85,8 +83,14 @@ def check(
     root = data_folder(data)
     groups = None if groups is None else str(groups)
     given = {"root": str(root), "card": card, "group_regex": group_regex, "groups": groups, "on_bad_file": "skip"}
-    given["split_column"] = split_column
-    kind = {"target": target, "findings": finding, "uncertain": uncertain, "unit": unit, "frame": frame}
+    kind = {
+        "target": target,
+        "findings": finding,
+        "uncertain": uncertain,
+        "unit": unit,
+        "frame": frame,
+        "split_column": split_column,
+    }
     flags: dict[str, Any] = {f"data.{name}": value for name, value in {**given, **kind}.items()}
     config = load_config(overrides={**flags, "evaluate.ordinal": ordinal})
     report_card(config.data.card)

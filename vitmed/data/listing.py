@@ -71,8 +71,7 @@ def labels_from_table(
     """
     table = read_table(file)
     path = table.required(table.find(PATH_NAMES, asked.card), "path of an image", PATH_NAMES)
-    label = table.find(LABEL_NAMES, asked.card)
-    usual = table.find(SPLIT_COLUMN_NAMES)
+    label, usual = table.find(LABEL_NAMES, asked.card), table.find(SPLIT_COLUMN_NAMES)
     split = usual if asked.split_column is None else table.column(asked.split_column, "--split-column")
     group = table.find(GROUP_NAMES, asked.card) if own_groups else None
     for column, what in ((path, "path"), (group, "patient"), (split, "split")):

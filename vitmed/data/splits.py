@@ -166,8 +166,8 @@ def with_samples(listing: Listing, parts: dict[str, np.ndarray], made: dict[str,
     raise DataError(
         f"{listing.source}: {count}:\n{lines_of(names, NAMED)}",
         f"{column}--resplit ignores the splits of the {'folder' if listing.source == listing.root else 'table'} and "
-        f"splits by {splits.unit}; or move all images of a {splits.unit} to one split; or --allow-leakage: the result is "
-        "then optimistic, and says so",
+        f"splits by {splits.unit}; or move all images of a {splits.unit} to one split; or --allow-leakage: the result "
+        "is then optimistic, and says so",
     )
 
 
