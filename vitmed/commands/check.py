@@ -83,16 +83,9 @@ def check(
     root = data_folder(data)
     groups = None if groups is None else str(groups)
     given = {"root": str(root), "card": card, "group_regex": group_regex, "groups": groups, "on_bad_file": "skip"}
-    kind = {
-        "target": target,
-        "findings": finding,
-        "uncertain": uncertain,
-        "unit": unit,
-        "frame": frame,
-        "split_column": split_column,
-    }
+    kind = {"target": target, "findings": finding, "uncertain": uncertain, "unit": unit, "frame": frame}
     flags: dict[str, Any] = {f"data.{name}": value for name, value in {**given, **kind}.items()}
-    config = load_config(overrides={**flags, "evaluate.ordinal": ordinal})
+    config = load_config(overrides={**flags, "data.split_column": split_column, "evaluate.ordinal": ordinal})
     report_card(config.data.card)
     compile_group(config.data.group_regex)  # raises now, not after the scan
     refuse_inside(root, output)
