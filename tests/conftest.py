@@ -257,11 +257,11 @@ def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(write, "plots", dict)
     nothing = Drawn(b"a figure", b"a figure", b"a figure", "image/png", "")
-    monkeypatch.setattr(write, "drawn", lambda figure, pictures=False: nothing)
+    monkeypatch.setattr(write, "drawn", lambda figure, pictures=False, pdf=False: nothing)
     for module in (one_run, pretrain):
         monkeypatch.setattr(module, "png", lambda figure: b"a figure")
     for module in (write, one_run):
-        monkeypatch.setattr(module, "drawn_curves", lambda records: nothing)
+        monkeypatch.setattr(module, "drawn_curves", lambda records, pdf=False: nothing)
     monkeypatch.setattr(pretrain, "loss_curves", lambda records: None)
     monkeypatch.setattr(pretrain, "reconstruction_figure", lambda pictures: None)
     monkeypatch.setattr(one_run, "contact_sheet", lambda images, classes: None)

@@ -300,6 +300,7 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
     "data.group_regex": row(r"(P\d)", splits_of),
     "data.groups": row("names", splits_of),
     "data.labels": shown("tests/commands/test_labels_table.py"),
+    "data.split_column": shown("tests/data/test_splits_by_patient.py"),
     "data.target": row(
         "grades", splits_of, three="have no order", two="have no order", findings=Cell("number", said="column"),
         number=Cell("classes", said="too few"), grades=Cell("number", said="number"),
@@ -490,7 +491,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "weights where": ("models/weights/test_weights_catalogue", "name"),
     "summary": ("models/test_vit test_api", "num_classes model"),
 }  # fmt: skip
-EVERYWHERE = {"quiet", "as_json"}  # tests/cli/test_streams.py
+EVERYWHERE = {"quiet", "verbose", "as_json"}  # tests/cli/test_streams.py
 OTHER_NAMES = {
     "normalise_patches": "normalise",
     "max_megabytes": "megabytes",

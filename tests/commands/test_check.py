@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import hashlib
 import html
@@ -654,3 +655,54 @@ def test_findings_that_are_hard_to_tell_apart_are_mended_in_the_table(tmp_path: 
     alike = next(problem for problem in found.problems if problem.code == "class_names_alike")
     assert alike.text == "labels 'Fluid' and 'fluid' are hard to tell apart by eye"
     assert alike.fix == "write one of the names in the table"
+
+
+def test_every_copy_is_in_the_table_and_groups_copies_keeps_them_in_one_split(tmp_path: Path) -> None:
+    root = draw_classes(tmp_path / "data", 40)
+    for i in range(25):  # more than a problem names
+        shutil.copy(root / f"amber/amber_{i}.png", root / f"amber/again_{i}.png")
+    photo().save(root / "amber/first.png")
+    photo().save(root / "amber/second.jpg", quality=85)
+    found = run(root, tmp_path)
+    with (found.folder / "copies.csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    pairs = {(row["same"], *sorted((row["first"], row["second"]))) for row in rows}
+    assert pairs == {
+        *(("file", f"amber/again_{i}.png", f"amber/amber_{i}.png") for i in range(25)),
+        ("picture", "amber/first.png", "amber/second.jpg"),
+    }
+    assert {(row["where"], row["first_label"], row["second_label"]) for row in rows} == {
+        ("with one label", "amber", "amber")
+    }
+    for seed in range(3):
+        splits = make_splits(DataConfig(root=str(root), groups="copies", split_seed=seed))
+        place = {sample.path: name for name, samples in splits.samples.items() for sample in samples}
+        assert len(place) == 107 and all(place[first] == place[second] for _, first, second in pairs)
+    assert any("26 images are a copy" in note for note in splits.notes)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "asked"),
+    [
+        ("unifected", "uninfected", True),
+        ("neutrophil", "neutrophils", True),
+        ("Parasitized cell", "parasitised cell", True),
+        ("benign", "bengin", True),
+        ("typical", "atypical", False),
+        ("grade a", "grade b", False),
+        ("gradeA", "gradeB", False),
+        ("KL0", "KL1", False),
+        ("infected", "uninfected", False),
+    ],
+)
+def test_class_folders_that_differ_by_a_letter_are_asked_about(
+    tmp_path: Path, first: str, second: str, asked: bool
+) -> None:
+    for name in (first, second, "other things"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        picture().save(tmp_path / "data" / name / "1.png")
+    texts = [
+        problem.text for problem in run(tmp_path / "data", tmp_path).problems if problem.code == "class_names_alike"
+    ]
+    named = sorted((first, second))
+    assert texts == ([f"class folders {named[0]!r} and {named[1]!r} differ by one letter"] if asked else [])

@@ -132,9 +132,9 @@ def test_classes_are_matched_by_name(trained: Trained, tmp_path: Path) -> None:
 def test_a_report_says_which_images_it_judged(trained: Trained, tmp_path: Path) -> None:
     flat, parts = draw_classes(tmp_path / "flat", 3, seed=5), draw_splits(tmp_path / "parts", 2, 2, 0, seed=6)
     for data, split, title in (
-        (trained.data, "val", "val of data"),
-        (flat, "test", "all of flat"),
-        (parts, "val", "val of parts"),
+        (trained.data, "val", "data, val split"),
+        (flat, "test", "flat, all images"),
+        (parts, "val", "parts, val split"),
     ):
         report = judge(trained, tmp_path / title, data=data, split=split).metrics["report"]
         assert report["title"] == title
@@ -204,7 +204,7 @@ def test_a_report_made_again_says_what_the_first_said(trained: Trained, tmp_path
     found = evaluate(tmp_path / "predictions.csv").metrics
     again = found.to_dict()
     assert again["report"].pop("rebuilt") >= before["report"]["created"] and "rebuilt" in found.identity
-    assert again == before and before["report"]["title"] == "test of data" and "Seed" in before["report"]["facts"]
+    assert again == before and before["report"]["title"] == "data, test split" and "Seed" in before["report"]["facts"]
     assert any("Patients are unknown" in note for note in again["report"]["notes"])
     for other in ("{}", json.dumps(before | {"positive_class": "violet"})):
         (tmp_path / "metrics.json").write_text(other)
@@ -222,7 +222,7 @@ def test_two_reports_of_one_title_are_told_apart(trained: Trained, tmp_path: Pat
     assert run == trained.folder.name and datetime.datetime.fromisoformat(created).utcoffset() == datetime.timedelta(0)
     line = f"run {run}, {created[:10]} {created[11:16]} UTC, weights {weights[:12]}"
     page = (trained.folder / "test" / "report.html").read_text()
-    assert line in page and f"<title>test of data ({run})</title>" in page
+    assert line in page and f"<title>data, test split ({run})</title>" in page
     assert line.replace("_", r"\_") in (trained.folder / "model_card.md").read_text()
     assert line in trained.ui.said and f"<td>{weights}</td>" in page
     assert str(tmp_path) not in page

@@ -289,3 +289,27 @@ def test_copies_are_found_by_content_alone(tmp_path: Path) -> None:
         (tmp_path / f"{i}.png").write_text(text)
     names = [f"{i}.png" for i in range(len(contents))] + ["gone.png"]
     assert first_copies(tmp_path, names).tolist() == [0, 1, 0, 3, 4, 5, 6, 5, 8]
+
+
+def test_another_column_of_splits_is_named_where_the_usual_one_leaks(tmp_path: Path) -> None:
+    """Of 12 images of 4 patients, `split` divides each patient, `by eye` divides none, `half` divides one."""
+    names = [f"p{i // 3}_{i}.png" for i in range(12)]
+    root = files(tmp_path / "data", names)
+    rows = [
+        f"{name},{'ab'[i % 2]},p{i // 3},{('train', 'val', 'test')[i % 3]},{('train', 'train', 'val', 'test')[i // 3]},"
+        f"{('train', 'val', 'val', 'test')[(i + 1) // 4]}"
+        for i, name in enumerate(names)
+    ]
+    table = tmp_path / "t.csv"
+    table.write_text("\n".join(["path,label,patient,split,by eye,half", *rows]), encoding="utf-8")
+    with pytest.raises(DataError, match="4 patients are in two splits") as error:
+        split(root, labels=str(table))
+    assert error.value.fix.startswith("--split-column 'by eye', whose splits share no patient; or --resplit")
+    made = split(root, labels=str(table), split_column="by eye")
+    assert {name: {s.group for s in samples} for name, samples in made.samples.items()} == {
+        "train": {"p0", "p1"}, "val": {"p2"}, "test": {"p3"},
+    }  # fmt: skip
+    with pytest.raises(UsageError, match=r"--split-column eye: .* has no such column; it has 'path', 'label'"):
+        split(root, labels=str(table), split_column="eye")
+    with pytest.raises(UsageError, match="--split-column"):
+        split(root, split_column="by eye")

@@ -16,8 +16,8 @@ from sklearn.model_selection import GroupKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from vitmed.checks.duplicates import near_pairs
 from vitmed.data import synthetic
+from vitmed.data.duplicates import near_pairs
 from vitmed.data.synthetic import FINDINGS, HEARTS, SHARES, TABLE, draw_chests
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.raw_image import ImageHeader

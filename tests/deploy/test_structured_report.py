@@ -105,8 +105,25 @@ def test_a_report_on_classes_grades_and_a_number_says_what_the_model_says(ct: An
     (group,) = groups(write("number", ct, tmp_path))
     assert numbers(group)["Predicted value"] == 61.25
     assert numbers(group)["Lower end of the 90% prediction interval"] == 50.5
-    assert numbers(group)["Upper end of the 90% prediction interval"] == 70.125
+    assert numbers(group)["Upper end of the 90% prediction interval"] == 70.12  # four digits
     assert {one.unit.value for one in group.get_measurements()} == {"a", "1"}  # UCUM: year, no units
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "line"),
+    [
+        ("classes", {}, "grün <x>, probability 0.7. "),
+        ("findings", {}, "Present: edema. "),
+        ("findings", {"prediction": ()}, "Present: none of the findings. "),
+        ("number", {}, "61.25 years (interval 50.5 to 70.12). "),
+        ("grades", UNSURE, "No answer: unlike the training images, 2 classes are possible. "),
+    ],
+)
+def test_a_report_opens_with_the_result_in_a_line(
+    ct: Any, tmp_path: Path, kind: str, changes: dict[str, Any], line: str
+) -> None:
+    first = pydicom.dcmread(write(kind, ct, tmp_path, **changes)).ContentSequence[0]
+    assert first.ConceptNameCodeSequence[0].CodeMeaning == "Result" and first.TextValue.startswith(line)
 
 
 def test_a_report_on_findings_has_a_group_for_each(ct: Any, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_misses_and_false_alarms_have_the_interval_of_scipy(tmp_path: Path, no_f
             labelled = p.labels[:, k] == value
             wrong, n = int((p.predicted[labelled, k] != value).sum()), int(labelled.sum())
             low, high = (f"{100 * end:.1f}" for end in binomtest(wrong, n).proportion_ci(method="wilson"))
-            assert f"<td>{wrong}<small>{100 * wrong / n:.1f} % ({low} to {high} %)</small></td>" in text
+            assert f"<td>{wrong} <small>({100 * wrong / n:.1f} %, {low} to {high} %)</small></td>" in text
 
 
 def test_axes_of_shares_end_at_0_and_1() -> None:

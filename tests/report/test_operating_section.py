@@ -71,7 +71,7 @@ def test_roc_are_the_same_on_the_page_and_in_the_terminal(tmp_path: Path) -> Non
     for one, line in zip(found.sensitivity, said[start + 1 :], strict=False):
         assert line.startswith(f"{one.fixed:.2f}         {one.reached.value:.3f}") and len(line) < 80
         limits = "too few to say" if one.too_few else f"{one.reached.low:.3f} to {one.reached.high:.3f}"
-        assert f"<td>{one.reached.value:.3f}<small>{limits}</small></td>" in text
+        assert f"<td>{one.reached.value:.3f} <small>({limits})</small></td>" in text
         assert ("(too few to say)" in line) == one.too_few
     assert found.sensitivity[3].too_few  # 0.99 of about 200 negatives
 
@@ -83,6 +83,6 @@ def test_more_classes_have_a_table_of_each_against_the_rest(classes: int, tmp_pa
     assert "Each class against all others" in text and len(found.classes) == min(classes, 10)
     for own in found.classes.values():
         row = next(row for row in own.prevalence.rows if row.prevalence == 0.01)
-        assert f"<td>{row.ppv.value:.3f}<small>{row.ppv.low:.3f} to {row.ppv.high:.3f}</small></td>" in text
+        assert f"<td>{row.ppv.value:.3f} <small>({row.ppv.low:.3f} to {row.ppv.high:.3f})</small></td>" in text
     assert ("with the most images, and of the others" in text) == (classes > 10)
     assert not any("specificity  sensitivity" in line for line in said) and Results.read(metrics.to_dict()) == metrics

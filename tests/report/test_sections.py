@@ -14,7 +14,7 @@ from reports import write_report
 from vitmed.core.base_models import Target
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted, format_probability, listed
-from vitmed.decisions.policy import count_answers
+from vitmed.decisions.policy import choose_policy, count_answers
 from vitmed.metrics.estimates import learnt_nothing
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.findings import FindingPredictions
@@ -80,7 +80,8 @@ def test_grades_have_a_chapter_with_every_cut(tmp_path: Path) -> None:
         assert text.count(cut) == 1
     off = p.predicted - p.labels
     for grades in np.unique(off):
-        cells = rf"<td>{(off == grades).sum()}</td><td>{(off == grades).mean():.3f}<small>0\.\d+ to 0\.\d+</small></td>"
+        count, share = (off == grades).sum(), (off == grades).mean()
+        cells = rf"<td>{count}</td><td>{share:.3f} <small>\(0\.\d+ to 0\.\d+\)</small></td>"
         assert re.search(cells, text), cells
     assert metrics.overall["quadratic_kappa"] == metrics.grades.quadratic_kappa
     assert Results.read(json.loads((tmp_path / "metrics.json").read_text())) == metrics
@@ -293,3 +294,18 @@ def test_balanced_accuracy_of_one_class_is_undefined_on_page_and_terminal(tmp_pa
 def test_reasons_name_numbers_as_the_tables_do(tmp_path: Path) -> None:
     text, metrics = page(tmp_path, draw("constant"))
     assert metrics["no_interval"] and "log_loss" not in text and "no image shows how much it varies: MCC" in text
+
+
+def test_a_blank_stands_between_the_sentences_on_calibration(tmp_path: Path) -> None:
+    def skewed(seed: int) -> Predictions:
+        rng = np.random.default_rng(seed)
+        labels = rng.integers(3, size=900)
+        logits = (np.eye(3)[labels] * 2 + rng.normal(size=(900, 3))) * (1, 6, 0.3) + (4, 0, -2)  # wrong in each class
+        return Predictions(("a", "b", "c"), tuple(map(str, range(900))), None, labels, logits.astype(np.float32))
+
+    config = EvaluateConfig(resamples=0)
+    policy = choose_policy(skewed(1), config, None, None)
+    assert policy is not None and policy.calibration.method == "vector"
+    write_report(tmp_path / "r", policy.apply(skewed(2)), title="t", facts={}, config=config, policy=policy)
+    text = " ".join((tmp_path / "r/report.html").read_text().split())
+    assert "fitted on validation. Vector scaling was chosen because" in text

@@ -112,7 +112,7 @@ def test_the_folder_is_complete_and_self_contained(tmp_path: Path) -> None:
     assert "Split by image: likely optimistic." in html
     assert "not a medical device" in html and "images of 12 patients" in html
     entry = metrics["overall"]["auroc"]
-    assert f"{entry['value']:.3f}<small>{entry['low']:.3f} to {entry['high']:.3f}</small>" in html
+    assert f"{entry['value']:.3f} <small>({entry['low']:.3f} to {entry['high']:.3f})</small>" in html
     assert all(metric.title in unescape(html) for metric in METRICS.values())
     assert html.index("<dl") < html.index("<img") < html.index("<table")  # the headline comes first
 
@@ -162,7 +162,7 @@ def test_pictures_are_called_by_name_only_where_asked_for(tmp_path: Path, monkey
 
     seen: list[str] = []
 
-    def look(figure, pictures=False):  # type: ignore[no-untyped-def]
+    def look(figure, pictures=False, pdf=False):  # type: ignore[no-untyped-def]
         seen.extend(item.get_text() for item in figure.findobj(Text))
         return Drawn(b"a figure", b"a figure", b"a figure", "image/png", text_alternative(figure))
 

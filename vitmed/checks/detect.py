@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 import yaml
 
-from vitmed.checks.duplicates import exact_groups, near_pairs
 from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
 from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
 from vitmed.core.messages import bar
 from vitmed.core.text import counted, listed
+from vitmed.data.duplicates import find_copies
 from vitmed.data.folders import SPLITS
 from vitmed.data.patient_names import AS_ORIGINALS, group_word
 from vitmed.imaging.file_record import FileRecord
@@ -122,10 +122,7 @@ def run_checks(images: Sequence[Image], source: str | None, splits: Sequence[str
     `source`: how the patients are known, in words, or None; `splits`: where to look for shortcuts, None for everywhere.
     """
     with bar("looking for copies", unit="steps"):
-        exact_copies = exact_groups([image.record.sha256 if image.record.size > 0 else "" for image in images])
-        repeated = {i for group in exact_copies for i in group[1:]}
-        good = [i for i, image in enumerate(images) if image.record.thumbnail is not None and i not in repeated]
-        near_copies = [[good[i], good[j]] for i, j in near_pairs([images[i].record for i in good])]
+        exact_copies, near_copies = find_copies([image.record for image in images])
     exact, near = _sort_copies(images, exact_copies), _sort_copies(images, near_copies, near=True)
     shortcuts: list[tuple[str | None, Shortcut]] = []
     with bar("looking for shortcuts", unit="steps"):
@@ -142,12 +139,13 @@ def run_checks(images: Sequence[Image], source: str | None, splits: Sequence[str
         *_personal_data_problems(images),
         *_shortcut_problems(shortcuts),
     ]
+    repeated = sum(len(group) - 1 for group in exact_copies)
     parts = [Counter(images[i].split for i in group) for group in [*exact_copies, *near_copies]]
     places = {(image.group, image.split) for image in images if image.group is not None}
     counts = {
         "unreadable": sum(bool(image.record.kind) for image in images),
-        "duplicates": len(repeated) + len(near_copies),
-        "exact_duplicates": len(repeated),
+        "duplicates": repeated + len(near_copies),
+        "exact_duplicates": repeated,
         "near_duplicates": len(near_copies),
         "duplicates_across_splits": sum(part.total() - max(part.values()) for part in parts if len(part) > 1),
         "patients_across_splits": sum(count > 1 for count in Counter(group for group, _ in places).values()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import unicodedata
@@ -17,6 +18,8 @@ from vitmed.checks.detect import SMALL_CLASS, Problem, make
 from vitmed.core.text import counted, listed
 from vitmed.data.folders import SPLITS, list_folder, split_of
 from vitmed.data.label_kinds import Labels
+
+LONG_WORD = 5  # letters; shorter names, such as a and b, differ by one letter on purpose
 
 
 class Place(NamedTuple):
@@ -174,6 +177,12 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
             what, fix = ("labels", "write one of the names in the table") if contents.read else ("class folders", "")
             text = f"{what} {' and '.join(map(repr, same))} are hard to tell apart by eye"
             yield make("class_names_alike", text, same, fix=fix)
+    for first, second in itertools.combinations(alike, 2):
+        if _one_letter_apart(first, second):
+            same = [alike[first][0], alike[second][0]]
+            what, fix = ("labels", "the table") if contents.read else ("class folders", "the folders")
+            text = f"{what} {' and '.join(map(repr, same))} differ by one letter"
+            yield make("class_names_alike", text, same, "warning", f"if they are one class, give it one name in {fix}")
     loose = [path for path, place in zip(contents.files, contents.places, strict=True) if place.label is None]
     if loose and labels:
         yield make("loose_images", f"{counted(len(loose), 'image')} in no class folder", loose)
@@ -187,6 +196,21 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
     if contents.others:
         types = ", ".join(f"{count:,} {suffix}" for suffix, count in list(contents.others.items())[:8])
         yield make("other_files", f"files of a type that vitmed does not read: {types}")
+
+
+def _one_letter_apart(first: str, second: str) -> bool:
+    """Whether one word of two names has a letter too many, another letter or two letters exchanged within it: not at
+    its beginning, as in typical and atypical, nor another at its end, as in graded and grades; of five letters or more.
+    """
+    apart = [(a, b) for a, b in itertools.zip_longest(first.split(), second.split(), fillvalue="") if a != b]
+    if len(apart) != 1 or not all(word.isalpha() and len(word) >= LONG_WORD for word in apart[0]):
+        return False
+    short, long = sorted(apart[0], key=len)
+    k = next((k for k, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
+    if len(short) < len(long):
+        return k > 0 and short[k:] == long[k + 1 :]
+    exchanged = short[k] == long[k + 1 : k + 2] and short[k + 1 : k + 2] == long[k] and short[k + 2 :] == long[k + 2 :]
+    return 0 < k < len(short) - 1 and (short[k + 1 :] == long[k + 1 :] or exchanged)
 
 
 def _class_counts(contents: FolderContents, classes: Sequence[str]) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ from vitmed.core.places import data_folder, refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.data.patients import compile_group
-from vitmed.report.data_check_page import NUMBERS, PAGE, write_data_report
+from vitmed.report.data_check_page import NUMBERS, PAGE, PAIRS_TABLE, write_data_report
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ def check(
     group_regex: str | None = None,
     groups: str | Path | None = None,
     labels: str | Path | None = None,
+    split_column: str | None = None,
     target: str = "auto",
     finding: str | Sequence[str] = (),
     uncertain: str = "ignore",
@@ -68,9 +69,9 @@ def check(
         card: the public set that the images are; its card warns, and says how to find the patients, as for `train`.
         group_regex: finds the patient in a path relative to `data`; without it the patients are guessed from the file
             names, for these problems only.
-        groups: a table of patients (path, patient), or "dicom" for the PatientID of DICOM files.
-        labels: a CSV table with the class, and optionally patient and split, of the images to check, as for `train`;
-            folder names are then no classes, and images without a row are ignored.
+        groups: a table of patients (path, patient), "dicom" for DICOM's PatientID, or "copies" for copies of a picture.
+        labels, split_column: as for `train`, of the images to check: a CSV table with the class, and optionally
+            patient and split; folder names are then no classes, and images without a row are ignored.
         target, finding, uncertain, ordinal, unit: what the labels of the table are, as for `train`.
         strict: raise after the report is written.
         index: keep the results in the cache folder, so that the next check is quick.
@@ -84,7 +85,7 @@ def check(
     given = {"root": str(root), "card": card, "group_regex": group_regex, "groups": groups, "on_bad_file": "skip"}
     kind = {"target": target, "findings": finding, "uncertain": uncertain, "unit": unit, "frame": frame}
     flags: dict[str, Any] = {f"data.{name}": value for name, value in {**given, **kind}.items()}
-    config = load_config(overrides={**flags, "evaluate.ordinal": ordinal})
+    config = load_config(overrides={**flags, "data.split_column": split_column, "evaluate.ordinal": ordinal})
     report_card(config.data.card)
     compile_group(config.data.group_regex)  # raises now, not after the scan
     refuse_inside(root, output)
@@ -94,7 +95,7 @@ def check(
     folder = free_name(Path(output))
     with whole_folder(folder) as part, bar("writing the report", unit="steps"):
         write_data_report(part, root, problems.content, problems.images, problems.problems, problems.copies)
-    say(f"report: {folder / PAGE}, {folder / NUMBERS}")
+    say(f"report: {folder / PAGE}, {folder / NUMBERS}; all copies: {folder / PAIRS_TABLE}")
     result = DataCheck(folder, tuple(problems.problems), problems.content)
     if strict and not result.clean:
         raise CheckFailed(result)

@@ -50,7 +50,7 @@ def read_cost(value: Any) -> str | list[list[float]] | None:
 
 
 SHARES = ("target_sensitivity", "target_specificity", "prevalence", "coverage", "max_risk")  # fields between 0 and 1
-FORMATS = ("html", "md", "json")  # that a report can be written as
+FORMATS = ("html", "md", "json", "paper")  # that a report can be written as
 
 
 class EvaluateConfig(Section):
@@ -115,7 +115,8 @@ class EvaluateConfig(Section):
     )
     format: str = setting(
         "html",
-        "Formats of the report: html, md, json. html and json are always written.",
+        "Formats of the report: html, md, json, paper. html and json are always written; paper: figures as PDF, tables "
+        "as LaTeX and CSV, and the results in one sentence.",
         Flag(panel="Output", metavar="FORMAT,..."),
     )
     report: bool = setting(

@@ -12,7 +12,7 @@ from pydantic import field_validator, model_validator
 from vitmed.core.base_models import Flag, Section, names_in, setting, share
 from vitmed.core.text import read_duration
 
-GROUP_WORDS = ("names", "dicom")  # values of data.groups that are not a table
+GROUP_WORDS = ("names", "dicom", "copies")  # values of data.groups that are not a table
 
 
 def read_window(value: Any) -> str | list[float] | None:
@@ -88,15 +88,20 @@ class DataConfig(Section):
     groups: str | None = setting(
         None,
         "Where to find the patient ID, instead of --group-regex: file names, DICOM's PatientID, or a CSV table. "
-        "The table has columns "
+        "copies: patients are unknown, but copies of one picture stay in one split. The table has columns "
         "path and patient; in a YAML file, its path is relative to that file.",
-        Flag(panel="Patients", metavar="names|dicom|TABLE"),
+        Flag(panel="Patients", metavar="names|dicom|copies|TABLE"),
     )
     labels: str | None = setting(
         None,
         "CSV table with columns path and label, instead of a folder for each class. More columns: docs/patients.md. "
         "In a YAML file, relative to that file.",
         Flag(metavar="TABLE"),
+    )
+    split_column: str | None = setting(
+        None,
+        "Column of the table of labels that names the splits, where it is not split, subset or partition.",
+        Flag(panel="Patients", metavar="COLUMN"),
     )
     target: Literal["auto", "classes", "findings", "grades", "number"] = setting(
         "auto",

@@ -51,7 +51,7 @@ VALUES: dict[str, dict[Any, str]] = {
     "ensemble.way": {"soup": "--way mean"},
 }
 NAMES: dict[str, dict[str, str]] = {  # "section.field" -> {name in its list that never changed a result: what to use}
-    "evaluate.format": {"pdf": "print report.html from any browser"},
+    "evaluate.format": {"pdf": "print report.html from any browser; --format paper has the figures as PDF"},
     "train.track": {"tensorboard": "--track mlflow or --track wandb"},
 }
 

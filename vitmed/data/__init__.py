@@ -10,6 +10,7 @@ label_kinds         the kinds of labels: what you ask of them, what was read; gr
 patients            the patient of each image: by expression, table, DICOM PatientID; notes on patients and splits
 patient_names       what groups are called; guesses of patients and of augmented copies from file names
 scan                every file hashed and decoded once: `Scan`; identical images
+duplicates          copies: identical and nearly identical
 image_cache         hashes, records and squares of earlier scans, by content and decoder versions
 loading             the scan of a run, where its squares are kept, and samples to batches
 thread_batches      work on many files in threads

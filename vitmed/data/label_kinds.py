@@ -43,6 +43,7 @@ class Asked(NamedTuple):
     order: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     card: str | None = None
+    split_column: str | None = None
 
     @classmethod
     def of(cls, config: DataConfig, ordinal: Sequence[str] = ()) -> Asked:
@@ -57,10 +58,14 @@ class Asked(NamedTuple):
                 raise UsageError(f"{flag} is for --target {needed}, not for --target {kind}", f"omit {flag}")
             kind = needed if given and kind == "auto" else kind
         order = tuple(ordinal) if kind == "grades" else ()
-        return cls(kind, tuple(config.findings), config.uncertain, config.unit, order, card=config.card)
+        return cls(
+            kind, tuple(config.findings), config.uncertain, config.unit, order, (), config.card, config.split_column
+        )
 
     def check_folders(self) -> None:
-        """Raises UsageError for labels that no folder can name."""
+        """Raises UsageError for labels that no folder can name, and for a column without a table."""
+        if self.split_column is not None:
+            raise UsageError("--split-column: is a column of a table of labels", "add --labels TABLE")
         if self.kind in ("findings", "number"):
             raise UsageError(f"--target {self.kind}: folders name one class of an image", "add --labels TABLE")
 

@@ -72,14 +72,15 @@ def labels_from_table(
     """
     table = read_table(file)
     path = table.required(table.find(PATH_NAMES, asked.card), "path of an image", PATH_NAMES)
-    label = table.find(LABEL_NAMES, asked.card)
-    split, group = table.find(SPLIT_COLUMN_NAMES), table.find(GROUP_NAMES, asked.card) if own_groups else None
+    label, usual = table.find(LABEL_NAMES, asked.card), table.find(SPLIT_COLUMN_NAMES)
+    split = usual if asked.split_column is None else table.column(asked.split_column, "--split-column")
+    group = table.find(GROUP_NAMES, asked.card) if own_groups else None
     for column, what in ((path, "path"), (group, "patient"), (split, "split")):
         if column is not None and table.header[column] in asked.findings:
             name = table.header[column]
             problem = f"{table.file}: the column {name!r} holds the {what} of each image, so it cannot be a finding"
             raise UsageError(problem, "omit it from --finding, or rename the column")
-    others = [i for i, name in enumerate(table.header) if name and i not in (path, label, group, split)]
+    others = [i for i, name in enumerate(table.header) if name and i not in (path, label, group, split, usual)]
     read = read_targets(table, label, others, asked)
     further = [i for i in others if i not in read.used]
     columns = tuple(table.header[i] for i in further)

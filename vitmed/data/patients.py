@@ -5,6 +5,7 @@ And what a reader must know about patients and splits before believing a number.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import sys
@@ -20,14 +21,18 @@ from vitmed.core.files import check_regular
 from vitmed.core.messages import say, warn
 from vitmed.core.sections import GROUP_WORDS, DataConfig
 from vitmed.core.text import counted, counted_doing, lines_of, visible
+from vitmed.data.duplicates import find_copies
+from vitmed.data.image_cache import ImageCache
 from vitmed.data.patient_names import AS_ORIGINALS, Guess, guess_copies, guess_patients, known_by_column
 from vitmed.data.samples import Splits
+from vitmed.data.scan import scan
 from vitmed.data.tables import groups_from_table
 from vitmed.data.thread_batches import Progress
+from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import QUIET
 
-NAMES, DICOM = GROUP_WORDS
+NAMES, DICOM, COPIES = GROUP_WORDS
 SECONDS, SECONDS_A_PATH = 5.0, 1e-4  # for all paths of a data set, whatever the expression
 MOST = 100_000  # length of an expression with its repetitions written out
 REPETITION = re.compile(r"(\))?\{(\d*),?(\d*)\}")
@@ -78,6 +83,10 @@ def find_patients(
         return None
     if config.groups == DICOM:
         return KnownPatients(_by_dicom(root, paths, progress, config), "by PatientID (--groups dicom)", [])
+    if config.groups == COPIES:
+        groups, count = _by_copies(root, paths, config)
+        note = f"{counted_doing(count, 'image')} a copy of another; copies stay in one split. {NO_PATIENTS}"
+        return KnownPatients(groups, f"{AS_ORIGINALS}, by their pixels (--groups copies)", [note])
     groups, column, notes = groups_from_table(config.groups, root, paths, config.card)
     return KnownPatients(groups, known_by_column(column, "--groups"), notes)
 
@@ -158,6 +167,26 @@ def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[st
 
 
 @QUIET
+def _by_copies(root: Path, paths: Sequence[str], config: DataConfig) -> tuple[list[str], int]:
+    """For every image the path of the first of its copies, of identical files and of pictures that look alike; and how
+    many images are copies."""
+    window = choose_window([root / path for path in paths], "auto", config.frame).window  # as `vitmed check` sees them
+    records = scan(root, paths, ImageCache.open(config.frame, window, keep=config.cache))
+    first = list(range(len(paths)))
+
+    def first_of(i: int) -> int:
+        while first[i] != i:
+            i = first[i]
+        return i
+
+    for group in itertools.chain(*find_copies(records)):
+        starts = [first_of(i) for i in group]
+        for start in starts:
+            first[start] = min(starts)
+    firsts = [first_of(i) for i in range(len(paths))]
+    return [paths[i] for i in firsts], sum(i != j for i, j in enumerate(firsts))
+
+
 def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None, config: DataConfig) -> list[str]:
     """PatientID (0010,0020) of every file; vitmed keeps nothing else and reads no pixel.
 

@@ -5,6 +5,7 @@ No file is copied, moved or changed. All splits share one class order.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
 from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted, counted_doing, lines_of, listed
-from vitmed.data.folders import SPLITS, image_names, split_folders
+from vitmed.data.folders import SPLITS, image_names, split_folders, split_of
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.listing import ALL, Listing, list_images
 from vitmed.data.patients import find_patients
@@ -159,13 +160,22 @@ def with_samples(listing: Listing, parts: dict[str, np.ndarray], made: dict[str,
     count = f"{counted_doing(len(shared), splits.unit)} in two splits"
     if allow_leakage:
         return replace(splits, notes=(*splits.notes, f"{count} (--allow-leakage): the result is optimistic"))
+    better = [name for k, name in enumerate(listing.columns) if _keeps_groups(listing, k)]
+    column = f"--split-column {shlex.quote(better[0])}, whose splits share no {splits.unit}; or " if better else ""
     names = [f"{group!r} in {' and '.join(of_group)}" for group, of_group in shared.items()]
     raise DataError(
         f"{listing.source}: {count}:\n{lines_of(names, NAMED)}",
-        f"--resplit ignores the splits of the {'folder' if listing.source == listing.root else 'table'} and splits by "
-        f"{splits.unit}; or move all images of a {splits.unit} to one split; or --allow-leakage: the result is then "
-        "optimistic, and says so",
+        f"{column}--resplit ignores the splits of the {'folder' if listing.source == listing.root else 'table'} and "
+        f"splits by {splits.unit}; or move all images of a {splits.unit} to one split; or --allow-leakage: the result "
+        "is then optimistic, and says so",
     )
+
+
+def _keeps_groups(listing: Listing, column: int) -> bool:
+    """Whether a further column of the table names splits, of which no two share a patient."""
+    cells, groups = [row[column] for row in listing.rows], listing.groups or []
+    pairs = set(zip(groups, map(split_of, cells), strict=True))
+    return {"train"} < {split for _, split in pairs} <= set(SPLITS) and len(pairs) == len(set(groups))
 
 
 def with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:

@@ -22,13 +22,14 @@ from pydicom.sr.codedict import codes
 from pydicom.valuerep import DA, TM
 
 from vitmed import __version__
-from vitmed.core.text import NOTICE
+from vitmed.core.text import NOTICE, format_probability
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy, NumberPolicy
 from vitmed.inference.load import Answer, Model
 
-SCHEME, FORM = "99VITMED", "1"  # the private codes; a new form of the report is another object, so has another UID
+SCHEME, FORM = "99VITMED", "2"  # the private codes; a new form of the report is another object, so has another UID
 LONGEST = 64  # characters of a code's meaning (VR LO)
 MOST_CLASSES = 20  # likeliest classes whose probability a report has
+DIGITS = 4  # of a number; more are not known
 SERIES = 9100  # number of the series of reports in a study, far from those of a scanner
 UCUM = {  # what users call a unit -> its code
     "years": "a",
@@ -87,10 +88,11 @@ class Group:
         self.evaluations.append(sr.QualitativeEvaluation(name=name, value=value))
 
     def measure(self, name: str, value: float | None, unit: Any = None) -> None:
-        """Add a number; one that is not known or not finite is left out."""
+        """Add a number, to `DIGITS` digits; one that is not known or not finite is left out."""
         if value is not None and np.isfinite(value):
             of = codes.UCUM.NoUnits if unit is None else unit
-            self.measurements.append(sr.Measurement(name=coded(name), value=float(value), unit=of))
+            value = float(f"{value:.{DIGITS}g}")
+            self.measurements.append(sr.Measurement(name=coded(name), value=value, unit=of))
 
 
 def coded(text: str) -> Any:
@@ -129,6 +131,18 @@ def groups_of(answer: Answer, policy: DecisionPolicy | None, kind: str) -> list[
         whole.say(coded("Cannot be excluded"), coded(member))
     whole.measure("Out-of-distribution score (above 1: unlike training)", answer.ood_score)
     return [whole, *parts]
+
+
+def result_line(answer: Answer) -> str:
+    """The result in a line, as text, which a viewer shows first."""
+    if not answer.answered:
+        return f"No answer: {answer.reason}"
+    if isinstance(answer.prediction, tuple):
+        return f"Present: {', '.join(answer.prediction) or 'none of the findings'}"
+    if isinstance(answer.prediction, float):
+        ends = "" if answer.interval is None else " (interval {:.{d}g} to {:.{d}g})".format(*answer.interval, d=DIGITS)
+        return f"{answer.prediction:.{DIGITS}g} {answer.unit}".strip() + ends
+    return f"{answer.prediction}, probability {format_probability(answer.probabilities[answer.prediction])}"
 
 
 def _class(group: Group, answer: Answer, policy: DecisionPolicy | None) -> None:
@@ -191,6 +205,8 @@ def structured_report(answer: Answer, model: Model, header: Any, uid: str, note:
         procedure_reported=codes.SCT.ImagingProcedure,
         imaging_measurements=[_container(group, model, image) for group in groups],
     )
+    line = f"{result_line(answer)}. {NOTICE}"
+    content[0].ContentSequence.insert(0, sr.TextContentItem(coded("Result"), line, sr.RelationshipTypeValues.CONTAINS))
     return _filed(content[0], model, header, uid)
 
 

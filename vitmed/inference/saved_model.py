@@ -51,7 +51,7 @@ class SavedModel:
         seen: sha256 of the images that the starting weights were made with.
         policy: the decision policy; None if there is none.
         weights_hash: the sha256 of the weights, which every evaluation of them states.
-        fingerprints: train and val -> `checks.duplicates.fingerprints` of the images, in the order of the samples;
+        fingerprints: train and val -> `data.duplicates.fingerprints` of the images, in the order of the samples;
             empty where they are not known.
     """
 

@@ -7,6 +7,7 @@ chapters            the chapters and their figures, report.html, the limitations
 blocks              text, table, first numbers, figure; drawn as HTML, as Markdown (report.md) and in the terminal
 templates           the templates of pages and cards, and the words that they share
 methods_text        the statistical methods in words, for a paper: methods.md
+paper               `--format paper`: a sentence of results, tables as LaTeX and CSV, figures as PDF
 slider              the numbers behind the threshold slider
 headline            the result in the terminal, and quality gates
 checklists          CLAIM, TRIPOD+AI and STARD-AI, and what answers their items

@@ -10,7 +10,7 @@ import base64
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import product, repeat
 from typing import Any, NamedTuple
 
 from markupsafe import Markup, escape
@@ -281,7 +281,8 @@ def _joined(parts: Iterable[Markup]) -> Markup:
 
 
 def _value(cell: Cell) -> Markup:
-    return cell.words if cell.small is None else cell.words + _element("small", cell.small)
+    """A blank and brackets: what is copied into a text or into Word has neither the size nor the place of <small>."""
+    return cell.words + (Markup(" <small>({})</small>").format(cell.small) if cell.small else "")
 
 
 def _cell(cell: Cell) -> Markup:
@@ -320,8 +321,12 @@ def _lines(block: Block) -> Iterator[str]:
         case Headline(entries):
             cells = ((title, td(value(entry), interval(entry) or "no interval")) for title, entry in entries)
             yield from ("", *(f"- {_phrase(title)}: {_cell_text(cell)}" for title, cell in cells))
-        case Table(head, rows):
-            yield from ("", *_table([[_phrase(title) for title in head]] if head else [], rows))
+        case Table(head):
+            lines = [[_cell_text(cell) for cell in row] for row in grid(block)]
+            width = max(map(len, lines), default=len(head))
+            lines = [[*map(_phrase, head), *repeat("", width - len(head))], *lines] if head else lines
+            lines.insert(1, ["---"] * width)
+            yield from ("", *(f"| {' | '.join(line)} |" for line in lines))
         case Picture(name, title, caption):
             alt = escape_markdown(plain(block.alt))
             yield from ("", f"### {escape_markdown(title)}", "", f"![{alt}]({name}.png)", "", escape_markdown(caption))
@@ -346,28 +351,18 @@ def _cell_text(cell: Cell) -> str:
     return _phrase(cell.words) + (f" ({_phrase(cell.small)})" if cell.small else "")
 
 
-def _table(lines: list[list[str]], rows: Sequence[Sequence[Cell]]) -> Iterator[str]:
-    """The lines of a table, as wide as its widest row; the first is the head. A cell stands in the first of its columns
-    and rows, and the others are empty.
-    """
-    below: dict[int, int] = {}  # column -> further rows that a cell above takes
-    for row in rows:
-        line: list[str] = []
-        skipped = 0  # columns of the cell before
+def grid(table: Table) -> list[list[Cell]]:
+    """The cells as a rectangle: one over several rows stands in each of them, one over several columns in the first."""
+    taken: dict[tuple[int, int], Cell] = {}  # (row, column) -> the cell there
+    for k, row in enumerate(table.rows):
+        column = 0
         for cell in row:
-            line += repeat("", skipped)
-            while below.get(len(line)):
-                below[len(line)] -= 1
-                line.append("")
-            below |= dict.fromkeys(range(len(line), len(line) + cell.columns), cell.rows - 1)
-            line.append(_cell_text(cell))
-            skipped = cell.columns - 1
-        lines.append(line)
-    width = max(map(len, lines), default=0)
-    for k, line in enumerate(lines):
-        yield "| " + " | ".join([*line, *repeat("", width - len(line))]) + " |"
-        if k == 0:
-            yield "|" + "---|" * width
+            while (k, column) in taken:
+                column += 1
+            places = product(range(k, k + cell.rows), range(column, column + cell.columns))
+            taken |= {place: cell if place[1] == column else td("") for place in places}
+    width = max([len(table.head), *(column + 1 for _, column in taken)])
+    return [[taken.get((k, column), td("")) for column in range(width)] for k in range(len(table.rows))]
 
 
 def terminal(block: Headline | Table) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from vitmed.checks.detect import COPIES, PROBLEMS, Copies, Image, Problem
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_json, write_text
+from vitmed.core.text_files import csv_text
 from vitmed.imaging.decode import read_image
 from vitmed.report.blocks import data_uri
 from vitmed.report.plots.drawing import BLUE, COLOURS, plot, png, short
@@ -24,6 +25,7 @@ from vitmed.report.templates import fill
 
 NUMBERS, PAGE = "data_report.json", "data_report.html"
 EXAMPLES = 8  # pictures of a class
+PAIRS_TABLE = "copies.csv"
 PAIRS = 12  # pairs of copies
 CLASSES = 20  # classes with pictures
 SIDE = 96  # of a picture, px
@@ -62,13 +64,14 @@ def write_data_report(
     problems: Sequence[Problem],
     copies: Mapping[str, Copies],
 ) -> None:
-    """Write both files, each whole or not at all.
+    """Write page, numbers and copies.csv, each whole or not at all.
 
     Args:
         content: of data_report.json.
         copies: "exact" and "near".
     """
     write_json(folder / NUMBERS, content)
+    write_text(folder / PAIRS_TABLE, csv_text(_pairs(images, copies)))
     groups = [
         (f"the same {what} {COPIES[code]}", group[:4])
         for kind, what in (("exact", "file"), ("near", "picture"))
@@ -86,6 +89,16 @@ def write_data_report(
         pairs=[(title, _strip(root, [images[i].path for i in group])) for title, group in groups[:PAIRS]],
     )
     write_text(folder / PAGE, html)
+
+
+def _pairs(images: Sequence[Image], copies: Mapping[str, Copies]) -> Iterator[tuple[str, ...]]:
+    """A row for every copy and the first image that it is a copy of; the worst first."""
+    yield ("same", "where", "first", "second", "first_label", "second_label", "first_split", "second_split")
+    for kind, what in (("exact", "file"), ("near", "picture")):
+        for code, (first, *others) in ((code, group) for code, found in copies[kind].items() for group in found):
+            for pair in ((images[first], images[other]) for other in others):
+                labels = ("; ".join(image.kinds) or image.label or "" for image in pair)
+                yield (what, COPIES[code], *(image.path for image in pair), *labels, *(i.split or "" for i in pair))
 
 
 def _examples(root: Path, images: Sequence[Image]) -> list[Strip]:

@@ -179,7 +179,7 @@ def report_images(
     beside = fitting_baselines(run.path / own, predictions) if own and baselines is None else {}
     with bar("drawing the report", unit="steps"):
         about = About(
-            title=what,
+            title=f"{chosen.root.resolve().name}, {f'{chosen.part} split' if chosen.part else 'all images'}",
             facts=facts(saved, what, len(chosen.samples), where),
             notes=used.notes,
             run=run.name,

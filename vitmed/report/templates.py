@@ -105,6 +105,23 @@ def share(found: Estimate) -> str:
     return value(found) if found.value is None else f"{value(found)} ({interval(found) or 'no interval'})"
 
 
+def results_sentence(metrics: Results) -> str:
+    """The first numbers with their intervals in one sentence, for a paper."""
+    positive, points = metrics.positive_class, metrics.operating_points
+    found = [f"{phrase(title)} {share(entry)}" for _, title, entry in headline_of(metrics) if entry.value is not None]
+    if not found:
+        return "There are no images, so there are no results."
+    whose = f"{metrics.unit}s that are unknown" if metrics.n_groups is None else counted(metrics.n_groups, metrics.unit)
+    of_class = "" if positive is None else f" (positive class: {positive}"
+    if points is not None and points.threshold is not None:
+        of_class += f", from a probability of {format_probability(points.threshold)}"
+    numbers = " and ".join(filter(None, [", ".join(found[:-1]), found[-1]]))
+    return (
+        f"On {counted(metrics.n, 'image')} of {whose}, the model reached {numbers}{of_class}{')' if of_class else ''}; "
+        f"in brackets: {100 * metrics.level:.0f} % confidence intervals."
+    )
+
+
 def each(names: Iterable[object], *patterns: str) -> list[str]:
     """Headings of columns: every pattern, such as "{}, images", for each name."""
     return [pattern.format(name) for name in names for pattern in patterns]
@@ -268,7 +285,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
         for one in (
             *(number, value, interval, signed, share, percent, in_percent, percentage, ranges, phrase, reasons),
             *(td, cell, cells, counted, counted_doing, summary_of, title_of, titles_of, sampling_of, worth, at, rows),
-            *(at_threshold, at_threshold_of, of_classes, methods_text, why_chosen),
+            *(at_threshold, at_threshold_of, of_classes, methods_text, results_sentence, why_chosen),
         )
     },
     "values": lambda found, names: [value(found[name]) for name in names],

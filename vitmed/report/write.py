@@ -28,14 +28,16 @@ from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_files import read_predictions
 from vitmed.report.analyses import ANALYSES, Extra, Material
-from vitmed.report.blocks import Document, to_markdown
+from vitmed.report.blocks import Document, escape_markdown, to_markdown
 from vitmed.report.chapters import MAIN, MANY, document, plots, render
 from vitmed.report.methods_text import methods_markdown
+from vitmed.report.paper import FOLDER, write_paper
 from vitmed.report.participant_flow import evaluated_images
 from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import Drawn, drawn
 from vitmed.report.results import Baseline, Flow, Origin, Results
 from vitmed.report.slider import slider_data
+from vitmed.report.templates import results_sentence
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
 MARKDOWN = "report.md"
@@ -95,7 +97,7 @@ class Report:
         baselines: predictions of the same images, by their key in `BASELINES`.
         results: what metrics.json holds.
         figures: by their name in `plots`.
-        formats: of the page, "html" and "md"; none where the numbers alone are asked for.
+        formats: "html", "md" and "paper"; none where the numbers alone are asked for.
         findings: folder below this one -> the report of a finding, as of two classes.
         content: of the pages, as blocks; None where there are no pages.
     """
@@ -147,13 +149,13 @@ class Report:
         notes.sort(key=lambda note: note == TABLE_ALONE)
         shown = numbers.model_copy(update={"notes": notes})
         results = Results.of(shown, **parts)
-        figures = _draw(predictions, results, extra) if config.report else {}
+        formats = config.format.split(",") if config.report else ()
+        figures = _draw(predictions, results, extra, "paper" in formats) if config.report else {}
         findings: dict[str, tuple[str, Report]] = {}
         if predictions.kind == "findings":
             findings = _of_findings(material, about)
             pages = {name: f"{place}/{REPORT}" if own.formats else place for name, (place, own) in findings.items()}
             results = results.model_copy(update={"finding_reports": pages})
-        formats = config.format.split(",") if config.report else ()
         content = None
         if formats:
             slider = slider_data(predictions, results.operating_points) if predictions.kind == "classes" else None
@@ -188,9 +190,12 @@ class Report:
                 write_bytes(part / f"{name}.svg", figure.svg)
             if self.content is not None:
                 write_text(part / REPORT, render(results, self.content))
-                write_text(part / METHODS_TEXT, methods_markdown(results))
+                sentence = escape_markdown(results_sentence(results))
+                write_text(part / METHODS_TEXT, f"{methods_markdown(results)}\n## Results\n\n{sentence}\n")
                 if "md" in self.formats:
                     write_text(part / MARKDOWN, to_markdown(self.content))
+                if "paper" in self.formats:
+                    write_paper(part / FOLDER, results, self.content)
         return results
 
 
@@ -263,7 +268,7 @@ def baseline_text(key: str, kind: str) -> str:
     return BASELINES[key].format(TARGETS[kind].linear)
 
 
-def _draw(predictions: Predictions, results: Results, extra: Extra) -> dict[str, Drawn]:
+def _draw(predictions: Predictions, results: Results, extra: Extra, pdf: bool) -> dict[str, Drawn]:
     """The figures of `plots` that have something to show, or those of them that are asked for."""
     figures = {}
     doubted = results.label_errors
@@ -275,9 +280,9 @@ def _draw(predictions: Predictions, results: Results, extra: Extra) -> dict[str,
         source = extra.maps if plot.maps else extra.read if plot.pictures else results
         figure = None if source is None else plot.draw(predictions, source)
         if figure is not None:
-            figures[name] = drawn(figure, plot.pictures or plot.maps)
+            figures[name] = drawn(figure, plot.pictures or plot.maps, pdf)
     if extra.records:
-        figures["training_curves"] = drawn_curves(extra.records)
+        figures["training_curves"] = drawn_curves(extra.records, pdf)
     return figures
 
 

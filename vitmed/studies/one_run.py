@@ -14,7 +14,6 @@ from typing import Any
 
 import vitmed
 from vitmed.checks.data_check import check_before_training, check_folder
-from vitmed.checks.duplicates import fingerprints
 from vitmed.core import upgrade
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.dataset_cards import report_card
@@ -25,6 +24,7 @@ from vitmed.core.messages import Gathered, bar, gathering, gravest_first, say, s
 from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import counted, duration_text, file_name, visible
+from vitmed.data.duplicates import fingerprints
 from vitmed.data.folders import has_classes
 from vitmed.data.loading import ReadSplits, images_of, read_all, read_splits
 from vitmed.data.patients import show_expression

@@ -53,7 +53,7 @@ def test_chosen_images_are_answered_with_set_pictures_and_verdict(
     assert page.run("document.body.innerText").startswith("Research use only")
     page.choose("#files", *images)
     shown = cards(page, 2)
-    for image, text in zip(reversed(images), shown, strict=True):
+    for image, text in zip(images, shown, strict=True):  # in the order of the files
         answer = server.post(image, params={"pictures": "true"}).json()["images"][0]
         assert image.name in text and f"{answer['prediction']} {100 * answer['probability']:.1f} %" in text
         assert ("The model does not answer" in text) != answer["answered"]
@@ -89,10 +89,13 @@ def test_the_key_is_typed_into_the_page(page: Page, trained: Trained) -> None:
     with serving(trained.folder, key=KEY) as served:
         page.open(served.url)
         page.choose("#files", image)
-        assert "the key is missing or wrong" in cards(page, 1)[0]
+        assert "type it into the field Key above" in cards(page, 1)[0]
         page.run(f"document.getElementById('key').value = '{KEY}'")
+        page.run("document.getElementById('key').dispatchEvent(new Event('change'))")
         page.choose("#files", image)
         assert "Out-of-distribution score" in cards(page, 2)[0]
+        about = page.run("document.getElementById('about').textContent")
+        assert about.startswith("Model vit") and "amber" in about
     page.choose("#files", image)
     assert "the server cannot be reached" in cards(page, 3)[0]
 

@@ -22,8 +22,9 @@ from vitmed.core.base_models import Kind
 from vitmed.core.errors import DataError
 from vitmed.core.process import SharedContext
 from vitmed.core.run_folder import NUMBERS, RunFolder
-from vitmed.core.text import NOTICE, counted, csp_hash
+from vitmed.core.text import NOTICE, counted, csp_hash, format_probability
 from vitmed.decisions.evaluation_folder import find_evaluation, read_metrics
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy
 from vitmed.deploy.http.limits import Refusal, Upload
 from vitmed.explanation.results import TITLES, UNCHECKED, cells, known_verdicts
 from vitmed.imaging.dicom import QUIET, silence
@@ -115,6 +116,10 @@ class Headline(BaseModel):
 class ModelCard(ModelHash):
     """What the model is. It names no file and no machine."""
 
+    name: str = Field(description="of the network")
+    decides: str | None = Field(
+        description="at which probability, in words; null where the likeliest class is predicted"
+    )
     kind: Kind
     classes: list[str]
     unit: str
@@ -135,6 +140,8 @@ def model_card(model: Model) -> ModelCard:
     saved, policy = model.saved, model.saved.policy
     return ModelCard(
         weights_sha256=saved.weights_hash,
+        name=saved.config.model.name,
+        decides=_decides(policy),
         kind=model.kind,
         classes=list(saved.classes),
         unit=model.unit,
@@ -148,6 +155,15 @@ def model_card(model: Model) -> ModelCard:
         terms=saved.config.model.terms,
         test=_headline(saved),
     )
+
+
+def _decides(policy: DecisionPolicy | None) -> str | None:
+    if not isinstance(policy, ClassPolicy):
+        return f"Decision: {policy.summary}" if isinstance(policy, FindingPolicy) else None
+    threshold, positive = policy.operating.threshold, policy.operating.positive
+    if positive is None:
+        return None
+    return f"It says {positive} from a probability of {format_probability(0.5 if threshold is None else threshold)}"
 
 
 def _headline(saved: SavedModel) -> Headline | None:

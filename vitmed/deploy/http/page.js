@@ -69,6 +69,10 @@ async function ask(file) {
   try {
     const headers = key ? { Authorization: "Bearer " + key.value } : {};
     const reply = await fetch("v1/predict?pictures=true", { method: "POST", body: form, headers });
+    if (reply.status === 401 && key) {
+      key.focus();
+      return { problem: key.value ? "this is not the key of the server" : "the server needs a key", fix: "type it into the field Key above, and choose the image again" };
+    }
     const content = await reply.json();
     return content.images ? content.images[0] : content;
   } catch (error) {
@@ -84,14 +88,23 @@ async function fill(file, card) {
 }
 
 function take(list) {
+  const cards = document.createDocumentFragment();
   for (const file of list) {
     const card = make("section", "", "image");
     make("p", file.name, "name", card);
     make("p", "waits for its answer ...", "quiet waits", card);
-    answers.prepend(card);
+    cards.append(card);
     turn = turn.then(() => fill(file, card));
   }
+  answers.prepend(cards);
 }
+
+if (key) key.addEventListener("change", async () => {
+  const reply = await fetch("v1/model", { headers: { Authorization: "Bearer " + key.value } }), about = document.getElementById("about");
+  if (!reply.ok) return void (about.textContent = "This is not the key of the server.");
+  const card = await reply.json();
+  about.textContent = "Model " + card.name + ": " + few(card.classes) + (card.decides ? ". " + card.decides : "") + ".";
+});
 
 files.addEventListener("change", () => { take(files.files); files.value = ""; });
 for (const name of ["dragover", "dragleave", "drop"]) {

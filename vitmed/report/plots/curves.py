@@ -39,14 +39,14 @@ from vitmed.report.plots.drawing import (
 from vitmed.report.results import Results
 
 
-def drawn_curves(records: Sequence[Mapping[str, Any]]) -> Drawn:
+def drawn_curves(records: Sequence[Mapping[str, Any]], pdf: bool = False) -> Drawn:
     """`training_curves` as files; drawn once for the run folder and the reports of one run."""
-    return _drawn_curves(json.dumps(list(records)))
+    return _drawn_curves(json.dumps(list(records)), pdf)
 
 
 @lru_cache(maxsize=1)
-def _drawn_curves(records: str) -> Drawn:
-    return drawn(training_curves(json.loads(records)))
+def _drawn_curves(records: str, pdf: bool) -> Drawn:
+    return drawn(training_curves(json.loads(records)), pdf=pdf)
 
 
 def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:

@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -46,14 +47,19 @@ class Drawn:
     small: bytes
     kind: str
     text: str
+    pdf: bytes = b""  # with its fonts; only where asked for
 
 
-def drawn(figure: Figure, pictures: bool = False) -> Drawn:
+def drawn(figure: Figure, pictures: bool = False, pdf: bool = False) -> Drawn:
     """The figure as files; a palette of 256 colours would spoil `pictures`, which are a JPEG on the page."""
     image, stream = _raster(figure), io.BytesIO()
     figure.set_layout_engine("none")  # all parts are in place: to place them again takes as long as drawing
     with _any_glyph(), rc_context({"svg.hashsalt": "vitmed"}):
         FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None, "Creator": None})
+    vector = io.BytesIO()
+    if pdf:
+        with _any_glyph(), rc_context({"pdf.fonttype": 42}):  # TrueType: journals refuse type 3
+            FigureCanvasPdf(figure).print_pdf(vector, metadata={"CreationDate": None, "Creator": None})
     png, svg = _encoded(image, dpi=(DPI, DPI)), stream.getvalue()
     ways = [(png, "image/png")]
     if pictures:  # at the best quality that takes no more than `LARGE` bytes, otherwise at the lowest
@@ -66,7 +72,7 @@ def drawn(figure: Figure, pictures: bool = False) -> Drawn:
         ways.append((_encoded(image.quantize(256, dither=Image.Dither.NONE), optimize=True), "image/png"))
         ways.append((svg, "image/svg+xml"))
     small, kind = min(ways, key=lambda way: len(way[0]))
-    return Drawn(png, svg, small, kind, text_alternative(figure))
+    return Drawn(png, svg, small, kind, text_alternative(figure), vector.getvalue())
 
 
 def text_alternative(figure: Figure) -> str:

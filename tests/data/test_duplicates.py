@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitmed.checks.duplicates import (
+from vitmed.data.duplicates import (
     DISTANCE,
     candidates,
     exact_groups,

@@ -42,6 +42,14 @@ def exact_groups(digests: Sequence[str]) -> list[list[int]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
+def find_copies(records: Sequence[FileRecord]) -> tuple[list[list[int]], list[list[int]]]:
+    """Groups of identical files, and pairs of images that look alike; of identical files the first takes part."""
+    exact = exact_groups([record.sha256 if record.size > 0 else "" for record in records])
+    repeated = {i for group in exact for i in group[1:]}
+    good = [i for i, record in enumerate(records) if record.thumbnail is not None and i not in repeated]
+    return exact, [[good[i], good[j]] for i, j in near_pairs([records[i] for i in good])]
+
+
 def perceptual_hash(thumbnails: np.ndarray) -> np.ndarray:
     """(N, S, S) uint8 -> (N,) uint64: bit k is 1 where the k-th of 8 x 8 low frequencies is above the median."""
     return _low_frequencies(thumbnails, LOW).view(np.uint64).ravel()

@@ -1,0 +1,68 @@
+"""What `--format paper` writes says the same as metrics.json, in files that LaTeX, a spreadsheet and a journal take."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import draw_only
+from reports import write_report
+
+from vitmed.core.config import EvaluateConfig
+from vitmed.metrics.predictions import Predictions
+
+CLASSES = ("50 % & more_{a}", "#2 \\ ^~$")
+
+
+@pytest.fixture
+def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Any]:
+    draw_only(monkeypatch, "roc")
+    rng = np.random.default_rng(0)
+    labels = rng.integers(2, size=60)
+    logits = rng.normal(size=(60, 2)).astype(np.float32) + np.eye(2, dtype=np.float32)[labels]
+    p = Predictions(
+        CLASSES, tuple(f"{i}.png" for i in range(60)), tuple(f"p{i % 12}" for i in range(60)), labels, logits
+    )
+    config = EvaluateConfig(resamples=20, format="html,paper")
+    write_report(tmp_path / "report", p, title="t", facts={}, config=config)
+    found = json.loads((tmp_path / "report/metrics.json").read_text())
+    return tmp_path / "report/paper", found
+
+
+def test_tables_are_numbers_and_intervals_of_metrics_json(paper: tuple[Path, Any]) -> None:
+    folder, metrics = paper
+    tables = [list(csv.DictReader(file.open(newline=""))) for file in sorted(folder.glob("results-*.csv"))]
+    rows = {row["Class"]: row for row in next(table for table in tables if "Class" in table[0])}
+    assert rows.keys() == set(CLASSES)
+    for name, row in zip(metrics["per_class"], rows.values(), strict=True):
+        own = metrics["per_class"][name]["sensitivity"]
+        assert row["Sensitivity"] == f"{own['value']:.3f}"
+        assert row["Sensitivity, interval"] == f"{own['low']:.3f} to {own['high']:.3f}"
+
+
+def test_latex_has_no_open_special_character_and_as_many_cells_as_columns(paper: tuple[Path, Any]) -> None:
+    text = (paper[0] / "tables.tex").read_text()
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") >= 3
+    for columns, body in re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", text, re.S):
+        for line in (line for line in body.splitlines() if line.endswith(r" \\")):
+            assert len(re.findall(r"(?<!\\)&", line)) == len(columns) - 1
+            assert not re.search(r"(?<!\\)[%#$_~^]", line), line
+    assert r"50 \% \& more\_\{a\}" in text and r"\#2 \textbackslash{} \textasciicircum{}\textasciitilde{}\$" in text
+
+
+def test_a_figure_is_a_pdf_with_its_fonts(paper: tuple[Path, Any]) -> None:
+    content = (paper[0] / "roc.pdf").read_bytes()
+    assert content.startswith(b"%PDF") and b"/FontFile2" in content and b"/Type3" not in content
+
+
+def test_one_sentence_has_the_first_numbers_with_intervals(paper: tuple[Path, Any]) -> None:
+    folder, metrics = paper
+    sentence, area = (folder / "results.txt").read_text(), metrics["overall"]["auroc"]
+    assert sentence.startswith("On 60 images of 12 patients, the model reached AUROC ")
+    assert f"AUROC {area['value']:.3f} ({area['low']:.3f} to {area['high']:.3f})" in sentence
+    assert sentence.count("\n") == 1 and "95 % confidence intervals" in sentence
