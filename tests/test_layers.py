@@ -128,17 +128,17 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (48_800, 38_000),  # 92 of them: 16-bit floats with fp32 near the borders; 330: weights by default
-    "files": (233, 210),  # choice.py: which weights `train` starts from
-    "functions in 1,000 lines": (55.7, 46),
+    "lines": (49_620, 38_000),  # 820 of them: issue 40, which may take 900; 330: weights by default
+    "files": (234, 210),  # report/paper.py: figures and tables for a manuscript
+    "functions in 1,000 lines": (55.9, 46),
     "imports, % of the lines": (8.2, 6),
-    "functions with more than 6 parameters": (17, 10),
+    "functions with more than 6 parameters": (18, 10),  # `predict`: --window
     "functions over 60 lines": (3, 5),
     "files under 60 lines": (8, 0),
     "fmt: skip": (0, 0),
     "isinstance of predictions": (0, 0),
     "files in commands": (29, 30),
-    "lines in commands": (2_209, 2_500),
+    "lines in commands": (2_237, 2_500),
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
