@@ -138,7 +138,7 @@ BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one t
     "fmt: skip": (0, 0),
     "isinstance of predictions": (0, 0),
     "files in commands": (29, 30),
-    "lines in commands": (2_237, 2_500),
+    "lines in commands": (2_238, 2_500),
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

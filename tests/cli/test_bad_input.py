@@ -183,7 +183,13 @@ def test_a_full_disk(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (("--group-regex", "("), ["not a regular expression"]),
         (("--fail-under", "aurok=1"), ["unknown metric 'aurok'", "did you mean 'auroc'"]),
         (("--set", "data.val_fraction=0.4", "--set", "data.test_fraction=0.6"), ["leave nothing to train on"]),
-        (("--positive", "amber"), ["--positive amber: there are 3 classes", "leave it out"]),
+        (
+            ("--positive", "amber"),
+            [
+                "--positive amber: there are 3 classes",
+                "omit it; vitmed evaluate RUN --positive amber takes it against the rest",
+            ],
+        ),
     ],
 )
 def test_a_wrong_value_says_what_is_right(

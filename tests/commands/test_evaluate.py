@@ -274,7 +274,7 @@ def test_a_table_alone_warns_first_of_its_rare_class(tmp_path: Path, vitmed: Cal
     assert answer.code == 0 and notes[0].startswith("Class 'yes' has only 3 images")
     assert notes[-1] == "Made from a table alone: the split and the model are unknown."
     assert not (tmp_path / "report" / "methods.md").exists() and "methods.md" not in answer.err + answer.out
-    assert vitmed("evaluate", table, "-o", tmp_path / "page").err.count("methods.md") == 1
+    assert vitmed("evaluate", table, "-o", tmp_path / "page", "--verbose").err.count("methods.md") == 1
 
 
 def test_one_class_of_three_against_the_rest_has_its_own_threshold(tmp_path: Path) -> None:

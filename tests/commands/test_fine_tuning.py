@@ -134,7 +134,7 @@ def test_freeze_keeps_the_network_and_fits_the_head(frozen: tuple[TrainResult, R
     assert set(result.test.metrics["baselines"]) == {"nearest_neighbours", "colour_and_size"}
     assert not (result.folder / "last.pt").exists() and not (result.folder / "metrics.jsonl").exists()
     assert "inverse penalty C" in result.test.metrics["report"]["facts"]["Model choice"]
-    assert any("features of the frozen network" in text for text in ui.said)
+    assert any("a logistic regression on its" in text and "frozen parameters" in text for text in ui.said)
 
 
 def test_the_frozen_head_reads_back_as_it_was_fitted(frozen: tuple[TrainResult, Recorder]) -> None:

@@ -91,7 +91,7 @@ def test_images_of_another_place_by_its_own_table(run: TrainResult, tmp_path: Pa
     data, table = draw_table(tmp_path, seed=5, first=90)
     found = evaluate(run.folder, data=data, labels=table, output=tmp_path / "a", resamples=20)
     assert found.metrics["n"] == 48 and found.metrics["resampling"] == "by patient"
-    assert list(found.predictions.columns)[-1] == "site" and found.metrics["report"]["title"] == "all of images"
+    assert list(found.predictions.columns)[-1] == "site" and found.metrics["report"]["title"] == "images, all images"
     rows = [line.split(";") for line in table.read_text().splitlines()]
     (tmp_path / "who.csv").write_text("\n".join(["path,who", *(f"{r[0]},{r[3]}" for r in rows[1:])]))
     who = {"groups": tmp_path / "who.csv", "output": tmp_path / "b"}
@@ -152,7 +152,8 @@ def test_a_run_without_patients_says_so_at_the_head_and_shows_its_guess(tmp_path
     assert any("look like 6 patients (P0, P1, P2, ...): confirm with --groups names" in text for text in ui.warned)
     assert "split by image: likely optimistic" in (result.folder / "test" / "report.html").read_text()
     metrics = json.loads((result.folder / "test" / "metrics.json").read_text())
-    assert metrics["notes"][0].startswith("Split by image: likely optimistic.") and metrics["n_groups"] is None
+    assert metrics["notes"][0].startswith("Data: 6 patients in two splits (guessed from the file names).")
+    assert metrics["notes"][1].startswith("Split by image: likely optimistic.") and metrics["n_groups"] is None
     assert any(text.endswith("likely optimistic") for text in ui.said)
 
 

@@ -304,7 +304,7 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
         "compile": True, "stem": "conv", "positions": "sincos_1d", "pool": "cls", "drop_path": 0.1,
     }  # fmt: skip
     del values["group_regex"]  # one way of knowing patients at a time
-    assert {*values, "group_regex", "sites"} == set(PRETRAIN_FLAGS)
+    assert {*values, "group_regex", "sites", "split_column"} == set(PRETRAIN_FLAGS)
     seen: list[PretrainConfig] = []
     monkeypatch.setattr(pretrain, "new_pretraining", lambda config, *_: seen.append(config) or 1 / 0)
     args: list[object] = []

@@ -151,7 +151,7 @@ def test_a_plan_of_folds_is_for_their_share_of_the_time(tmp_path: Path) -> None:
     data, ui = draw_classes(tmp_path / "data", 16), recording()
     planned = plan(data, output=tmp_path / "plan.yaml", sets=TINY_SETS, folds=2, time="95s", weights="none")
     assert "--time 1m35s: 40s for each fold" in ui.said and planned.minutes == pytest.approx(40 / 60)
-    assert any(" for each fold is enough for " in line for line in ui.said)
+    assert any(" for each fold is enough for " in line for line in ui.warned)
     assert yaml.safe_load((tmp_path / "plan.yaml").read_text())["train"]["time"] == 95  # train divides it
     with pytest.raises(UsageError, match="--time 50s is too short for 2 folds: each takes 9 s") as refused:
         plan(data, output=tmp_path / "short.yaml", sets=TINY_SETS, folds=2, time="50s", weights="none")

@@ -140,7 +140,8 @@ def test_a_stored_pdf_or_tensorboard_changed_no_result_and_is_left_out_with_a_no
     with pytest.warns(upgrade.OldNameWarning) as told:
         config = build_config(stored)
     assert (config.evaluate.format, config.train.track) == ("html", ["mlflow"])
-    assert str(told[0].message) == "evaluate.format pdf is no longer there: print report.html from any browser"
+    gone = "evaluate.format pdf is no longer there: print report.html from any browser; --format paper has the figures"
+    assert str(told[0].message) == f"{gone} as PDF"
     with pytest.raises(UsageError, match="--format pdf is no longer there"):  # as `vitmed evaluate` reads its flags
         evaluate_config(EvaluateConfig(), {"format": "pdf"})
     with pytest.warns(upgrade.OldNameWarning):

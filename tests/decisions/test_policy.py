@@ -311,7 +311,7 @@ def test_only_the_users_own_columns_are_offered(run: Trained, tmp_path: Path) ->
         (
             "--format",
             "docx",
-            "--format docx: expected html, md, json\nFix: see evaluate.format in docs/configuration.md",
+            "--format docx: expected html, md, json, paper\nFix: see evaluate.format in docs/configuration.md",
         ),
         ("--calibration", "platt", "--calibration"),
         ("--cost", "[[0,1],[1]]", "--cost [[0,1],[1]]: expected two numbers above 0 such as 10:1"),

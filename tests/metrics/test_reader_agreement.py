@@ -137,4 +137,4 @@ def test_a_run_with_a_reader_and_grades(tmp_path: Path) -> None:
     ui = recording()
     elsewhere = evaluate(result.folder, data=other, resamples=20).metrics
     assert elsewhere.agreement is None and elsewhere.grades is not None and elsewhere.grades.order == list(names)
-    assert any("No agreement with reader: these images have no such column" in text for text in ui.warned)
+    assert any("No agreement with reader: these images have no such column" in text for text in ui.said)

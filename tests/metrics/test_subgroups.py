@@ -404,6 +404,6 @@ def test_a_run_with_subgroups(tmp_path: Path) -> None:
     assert set(result.test.metrics["subgroups"]) == {"site"}
     other, ui = draw_classes(tmp_path / "other", 6, tuple(COLOURS)[:2], seed=9), recording()
     found = evaluate(result.folder, data=other, resamples=20)  # of the run's wish, of a folder without the column
-    assert "subgroups" not in found.metrics and any("No subgroups by site" in text for text in ui.warned)
+    assert "subgroups" not in found.metrics and any("No subgroups by site" in text for text in ui.said)
     with pytest.raises(UsageError, match="no further columns"):
         evaluate(result.folder, data=other, resamples=20, subgroup="site")

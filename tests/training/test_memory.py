@@ -148,7 +148,7 @@ def test_auto_is_reported_and_kept(vitmed: RUN, tmp_path: Path, monkeypatch: pyt
     data = draw_splits(tmp_path / "data")
     args = [*TINY_ARGS, "--accumulate", "2", "--no-report"]
     monkeypatch.setattr(out_of_memory, "_fit_cpu", lambda *_: out_of_memory.Fit(5, False, "two are company"))
-    answer = vitmed("train", data, *args, "--batch-size", "auto", "-o", tmp_path, "--name", "run")
+    answer = vitmed("train", data, *args, "--batch-size", "auto", "-o", tmp_path, "--name", "run", "--verbose")
     assert answer.code == 0
     assert "batch: 24 images, 5 at once (two are company; --micro-batch 5)" in answer.err
     train = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["train"]

@@ -32,7 +32,6 @@ from vitmed.report.evaluate import (
 )
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import write_card
-from vitmed.studies.comparison import table_of
 
 
 def evaluate(
@@ -82,6 +81,8 @@ def evaluate(
     gates = parse_gates(fail_under)
     checkpoint = Path(checkpoint)
     if positive is not None and checkpoint.suffix != ".csv":
+        from vitmed.studies.comparison import table_of  # here, since a report of a table needs no torch
+
         checkpoint = table_of(checkpoint if checkpoint.is_dir() else checkpoint.parent)
     if checkpoint.suffix == ".csv":
         of_images: dict[str, Any] = {"data": data, "group-regex": group_regex, "groups": groups}
