@@ -2,8 +2,7 @@
 
     python benchmarks/finetune.py WORK_FOLDER --weights FILE [--data DATA_FOLDER] [--sets busi ...] [--minutes 2 5]
         [--contenders plan timm scratch resnet18 probe] [--seeds 0] [--set section.field=value ...] [--long 20]
-    python benchmarks/finetune.py WORK_FOLDER --tell [--plot finetune.png]
-    python benchmarks/finetune.py WORK_FOLDER --final
+    python benchmarks/finetune.py WORK_FOLDER --tell
 
 DATA_FOLDER (default: VITMED_DATA) holds the development sets; `medical_sets.py` divides each, and says what `val` and
 `shift` are. FILE is a ViT of timm's names, 224 px, class token (`vit_tiny_patch16_224_augreg.pth`).
@@ -283,7 +282,6 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="a change of the plan; it is named after it")
     parser.add_argument("--long", type=float, help="R: thin the training images to R:1")
     parser.add_argument("--tell", action="store_true", help="only the tables of what is finished")
-    parser.add_argument("--final", action="store_true", help="score the test of every finished run, once")
     options = parser.parse_args()
     if not options.tell and (options.data is None or options.weights is None):
         parser.error("name the folder of the sets with --data or VITMED_DATA, and the file of --weights")

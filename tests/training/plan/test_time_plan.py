@@ -199,7 +199,7 @@ def test_a_time_chooses_only_epochs_where_the_network_is_decided(data: Path, tra
 
 
 def test_with_weights_the_time_chooses_the_input(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass is 4 times as long at twice the side; five passes are enough."""
+    """A pass is 4 times as long at twice the side; four passes are enough."""
     model = build_config({"model": {"width": 192, "depth": 1, "heads": 3, "image_size": 224}}).model
     torch.save(ViT(model, 10).state_dict(), foreign := tmp_path / "foreign.pth")
     usual = planned(data, weights=foreign)[0]
@@ -211,13 +211,13 @@ def test_with_weights_the_time_chooses_the_input(data: Path, tmp_path: Path, mon
         return int(planned(data, weights=foreign, time=f"{seconds:g}s", **asked)[0].model.image_size)
 
     monkeypatch.setattr(Forecaster, "of", forecast)
-    at = {s: 40 + 5 * (s / 64) ** 2 for s in (64, 96, 128, 160, 224)}
+    at = {s: 40 + 4 * (s / 64) ** 2 for s in (64, 96, 128, 160, 224)}
     assert usual.model.image_size == 224
     assert {s: side(math.ceil(seconds) + 1) for s, seconds in at.items()} == {s: s for s in at}
     assert side(at[64] - 1) == 64  # nothing smaller is tried
     assert side(at[96], image_size=128) == 128 and side(at[128] + 1, epochs=3) == 224  # you chose
     why = planned(data, weights=foreign, time=f"{at[96] + 1:g}s")[1]
-    assert "at 224 px the time is enough for fewer than 5 passes" in why
+    assert "at 224 px the time is enough for fewer than 4 passes" in why
 
 
 def test_too_short_a_time_ends_with_exit_code_2(data: Path, vitmed: Any) -> None:

@@ -38,8 +38,8 @@ MADE_OF = {  # names in the hub's own cache
     "timm_vit_small_augreg": "vit_small_patch16_224.augreg_in21k_ft_in1k",
 }
 GAIN = (
-    "AugReg weights gave AUROC 0.944 in 29 min on four classes of MR, random ones 0.879 in 8 min; on skin 0.959 "
-    "and 0.920"
+    "In two minutes of one core AugReg weights gave AUROC 0.998 on blood cells and 0.806 on knees, random ones 0.993 "
+    "and 0.780"
 )
 
 
@@ -84,7 +84,10 @@ def choose_weights(model: ModelConfig, small: bool, offline: bool) -> Choice | N
 def warning_of(reason: str) -> str:
     """Say that a run has no weights, why, which command gets some, and what they gain; for the head of the report."""
     name = next(filter(_readable, TINY))
-    return f"training starts from random weights: {reason}. {GAIN}: vitmed weights fetch {name}, then train again"
+    offline = ", where there is a network, and name the file in VITMED_WEIGHTS" if is_offline(False) else ""
+    return (
+        f"training starts from random weights: {reason}. {GAIN}: vitmed weights fetch {name}{offline}, then train again"
+    )
 
 
 def unasked(entry: Entry) -> bool:

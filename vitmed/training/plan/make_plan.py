@@ -51,7 +51,7 @@ from vitmed.training.plan.time import (
     time_line,
 )
 
-SIDES, ENOUGH = (160, 128, 96, 64), 5  # px of smaller inputs for weights; passes
+SIDES, ENOUGH = (160, 128, 96, 64), 4  # px of smaller inputs for weights; passes
 SAMPLE = 200  # training images whose size is read
 LAST_KEPT = (
     "--patience {} changes nothing: this run keeps its last epoch (train.choose last), so it does not stop early; "
@@ -262,7 +262,8 @@ def input_for_time(config: Config, forecaster: Forecaster) -> list[PlannedSettin
     """The largest input on which weights have the time for `ENOUGH` passes, otherwise the smallest.
 
     Empty without a time limit, and where the time is enough for the input that the weights had. On 1,600 knee X-rays in
-    five grades, in two minutes, 5.9 passes at 128 px gave AUROC 0.824, 9.5 at 96 px 0.807: benchmarks/finetune.py.
+    five grades, in two minutes of a core, 128 px (forecast 4.9 passes, made 5.9) gave AUROC 0.824, 96 px 0.807 and
+    64 px 0.806: benchmarks/finetune.py.
     """
     seconds, own, patch = config.train.time, config.model.image_size, config.model.patch_size
     if seconds is None:
