@@ -56,6 +56,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.syspath_prepend(site)
         patch.setenv("PIP_NO_INDEX", "1")
         patch.setenv("PIP_FIND_LINKS", str(wheels))
+        patch.setenv("PIP_QUIET", "1")  # of a user: `pip list` then prints nothing, and nothing would be pinned
         yield wheels
 
 

@@ -37,7 +37,8 @@ from vitmed.inference.saved_model import SavedModel
 
 TOOLS = ("pip", "wheel", "piplicenses", "cyclonedx_py")  # modules that run as programs
 OF_TORCH = re.compile(r"^Requires-Dist: (torch|torchvision|torchinfo|albumentations)\b.*\n", re.MULTILINE)
-ALONE = {"PYTHONPATH": "", "PYTHONUTF8": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "SOURCE_DATE_EPOCH": "315532800"}
+ALONE = {"PYTHONPATH": "", "PYTHONUTF8": "1", "SOURCE_DATE_EPOCH": "315532800"}
+ALONE |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_QUIET": "0"}  # quiet, `pip list` names nothing to be pinned
 LEFT_HERE = shutil.ignore_patterns("__pycache__", "RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 
 
