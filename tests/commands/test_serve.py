@@ -8,6 +8,7 @@ import signal
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,14 +19,18 @@ import checkpoints
 import httpx
 import numpy as np
 import pytest
+import torch
 from conftest import Answer, Trained, images_of
 from served import Served, serving
 from test_export import WITHOUT_TORCH
 
 import vitmed as package
+from vitmed.commands.serve import computing_elsewhere
+from vitmed.core.process import cores
 from vitmed.core.text import NOTICE
 from vitmed.deploy.http import listening
 from vitmed.deploy.http.app import Service
+from vitmed.models.hardware import using_threads
 
 KEY = "0123456789abcdef"
 
@@ -383,3 +388,13 @@ def test_https(trained: Trained, exported: Path, tmp_path: Path, vitmed: Callabl
         assert process.wait(60) == 0
     finally:
         process.kill()
+
+
+def test_only_the_threads_that_begin_have_several_cores() -> None:
+    before, there = torch.get_num_threads(), list[int]()
+    with using_threads(2), computing_elsewhere():
+        thread = threading.Thread(target=lambda: there.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        assert (torch.get_num_threads(), there) == (1, [min(2, cores())])
+    assert torch.get_num_threads() == before
