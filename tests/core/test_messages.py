@@ -123,3 +123,8 @@ def test_every_word_of_the_ranking_is_one_that_vitmed_writes() -> None:
         assert words.lstrip("^") in text, words
     for words in REMARK.pattern.replace("(decides|calls|predicts)", "decides").split("|"):
         assert words.lstrip("^") in text, words
+
+
+def test_a_percentage_is_not_broken_over_two_lines() -> None:
+    text = wrapped("x" * 95 + " 94.1 % of the images")
+    assert text.splitlines() == ["x" * 95, "  94.1 % of the images"]

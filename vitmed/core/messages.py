@@ -204,10 +204,11 @@ def gathering() -> Iterator[Gathered]:
 
 
 def wrapped(text: str, head: str = "") -> str:
-    """Text in lines of at most `WIDE` characters, of which the first follows `head`; a path is not broken."""
+    """Text in lines of at most `WIDE` characters, the first after `head`; breaks no path and no percentage."""
     form = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * max(2, len(head))}
-    lines = (textwrap.wrap(head + line, WIDE, **form) for line in text.splitlines())  # type: ignore[arg-type]
-    return "\n".join(itertools.chain.from_iterable(lines))[len(head) :]
+    kept = (head + text).replace(" %", "\xa0%").splitlines()  # textwrap breaks no line at a no-break space
+    lines = (textwrap.wrap(line, WIDE, **form) for line in kept)  # type: ignore[arg-type]
+    return "\n".join(itertools.chain.from_iterable(lines)).replace("\xa0%", " %")[len(head) :]
 
 
 def same_words(text: str) -> str:
