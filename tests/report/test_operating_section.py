@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import numpy as np
 import pytest
 from conftest import recording
 from reports import write_report
+from scipy.special import softmax
+from sklearn.metrics import balanced_accuracy_score
 
 from vitmed.core.config import EvaluateConfig
+from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.headline import Evaluation, report_evaluation
+from vitmed.report.headline import Evaluation, headline, report_evaluation
 from vitmed.report.results import Results
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -86,3 +90,31 @@ def test_more_classes_have_a_table_of_each_against_the_rest(classes: int, tmp_pa
         assert f"<td>{row.ppv.value:.3f} <small>({row.ppv.low:.3f} to {row.ppv.high:.3f})</small></td>" in text
     assert ("with the most images, and of the others" in text) == (classes > 10)
     assert not any("specificity  sensitivity" in line for line in said) and Results.read(metrics.to_dict()) == metrics
+
+
+def test_classes_far_apart_have_both_balanced_accuracies_on_the_first_screen(tmp_path: Path) -> None:
+    """As scikit-learn computes them: of the likeliest class, and of the class that is likely for how common it is."""
+
+    def said_of(p: Predictions, **fields: Any) -> tuple[list[str], str]:
+        config = EvaluateConfig(resamples=50, calibration="none", **fields)
+        policy = choose_policy(p, config, None, None)
+        assert policy is not None
+        folder = tmp_path / f"{len(p.labels)} {fields}"
+        metrics = write_report(folder, policy.apply(p), title="t", facts={}, config=config, policy=policy)
+        return headline(metrics).split("\n"), (folder / "report.html").read_text()
+
+    drawn = draw(3, 1200)
+    p = drawn.take(np.flatnonzero((drawn.labels < 2) | (np.arange(1200) % 10 == 0)))  # a tenth of the third class
+    common = np.log(np.bincount(p.labels) / len(p.labels)).astype(np.float32)
+    p = replace(p, logits=p.logits + common)  # as a network learns it
+    chance = softmax(p.logits.astype(np.float64), axis=1)
+    likeliest = balanced_accuracy_score(p.labels, chance.argmax(axis=1))
+    balanced = balanced_accuracy_score(p.labels, (chance / chance.mean(axis=0)).argmax(axis=1))
+    assert balanced > likeliest + 0.02
+    lines, text = said_of(p)
+    assert [line.split(" (")[0] for line in lines if line.startswith("Balanced")] == [
+        f"Balanced accuracy {likeliest:.3f}", f"Balanced accuracy with --balanced {balanced:.3f}",
+    ]  # fmt: skip
+    assert "<dt>Balanced accuracy with --balanced</dt>" in text
+    for other, fields in ((drawn, {}), (p, {"balanced": True})):
+        assert not any("--balanced" in line for line in said_of(other, **fields)[0])

@@ -30,7 +30,7 @@ GRAVE = (  # words of warnings and notes on what may make a result false, the gr
 )
 REMARK = re.compile(  # words of notes on how a result was computed: they make nothing false
     "^Pooled over|^The intervals of the pooled|^Each fold (decides|calls|predicts)|^Predicted in|"
-    "training starts from random weights|these images have no such column|is undefined in |eans over findings|"
+    "these images have no such column|is undefined in |eans over findings|"
     "uncertainty is unknown, not small|every number counts the known labels"
 )
 

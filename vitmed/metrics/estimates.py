@@ -199,6 +199,7 @@ def check_finite(values: np.ndarray, what: str = "score that is not a finite num
 
 FEW_GROUPS = 10  # below this many groups the spread between them is itself hardly known
 FEW_IMAGES = 30  # the same of independent images
+APART = 5  # images of the commonest class for each of the rarest, beyond which plan and report speak of imbalance
 NEARLY_ALL = 0.95  # of the images: a model that calls so many the same has learnt nothing
 FEW_POSITIVE = 10  # below so many images of a class, their number hardly shows how common it is
 BY_PREVALENCE = "PPV, F1, MCC, kappa and average precision"  # numbers that depend on how common a class is

@@ -19,7 +19,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.report.blocks import Headline, Table, number, td, terminal, words
 from vitmed.report.chapters import first_sentence
 from vitmed.report.results import Baseline, Results
-from vitmed.report.templates import headline_of, main_methods
+from vitmed.report.templates import headline_of, if_balanced, main_methods
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _say_numbers(metrics: Results) -> None:
 
 def headline(metrics: Results) -> str:
     """The first numbers, each in a line that a narrow terminal holds; then what their intervals are."""
-    first = [(words(title), number) for _, title, number in headline_of(metrics)[:3]]
+    first = [(words(title), number) for _, title, number in headline_of(metrics)[:3] + if_balanced(metrics)]
     how = "no intervals"
     if any(number.low is not None for _, number in first):
         unit = "image" if metrics.n_groups is None else metrics.unit

@@ -18,9 +18,10 @@ from markupsafe import Markup
 from vitmed.core.messages import is_warning
 from vitmed.core.text import LISTED, by_reason, counted, counted_doing, format_probability, listed
 from vitmed.decisions.calibration import why_chosen
+from vitmed.decisions.operating_points import DecisionShares
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import percentage, ranges
-from vitmed.metrics.estimates import FEW_GROUPS, FEWEST, Estimate, decimals
+from vitmed.metrics.estimates import APART, FEW_GROUPS, FEWEST, Estimate, decimals
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.metric_table import METHODS, PER_CLASS, TITLES, phrase
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
@@ -32,6 +33,7 @@ from vitmed.report.slider import at, rows
 
 FOLDER = Path(__file__).parent
 RATES = ("sensitivity", "specificity", "ppv", "npv")
+BALANCED = "Balanced accuracy with --balanced"
 BESIDE_RATES = ("auroc", "balanced_accuracy")  # what the summary shows of the headline where it shows `RATES`
 MOST_CLASSES = 100  # rows of a table of classes
 
@@ -90,9 +92,19 @@ def titles_of(metrics: Results, names: Iterable[str]) -> list[str]:
 
 
 def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
-    """The four or six numbers of the first screen, as in `headline_of`."""
-    found = headline_of(metrics)
+    """The four or six numbers of the first screen, as in `headline_of`; of classes far apart also `if_balanced`."""
+    found = headline_of(metrics) + if_balanced(metrics)
     return found if metrics.positive_class is None else [line for line in found if line[0] in BESIDE_RATES + RATES]
+
+
+def if_balanced(metrics: Results) -> list[tuple[str, str, Estimate]]:
+    """What `--balanced` would reach, where classes are more than `APART` to 1 apart and it does not decide."""
+    points, counts = metrics.operating_points, [found.n for found in metrics.per_class.values() if found.n]
+    apart = max(counts, default=0) > APART * min(counts, default=0)
+    if not apart or points is None or "balanced_accuracy" not in TARGETS[metrics.target.kind].headline:
+        return []
+    reached = getattr(points.points.get("balanced"), "reached", None) if points.chosen != "balanced" else None
+    return [("if_balanced", BALANCED, reached.balanced_accuracy)] if isinstance(reached, DecisionShares) else []
 
 
 def signed(found: Estimate) -> str:

@@ -18,8 +18,8 @@ import yaml
 
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.load_config import with_values
+from vitmed.metrics.estimates import APART
 
-APART = 5  # images of the commonest class for each of the rarest, beyond which the plan speaks of imbalance
 SMALL = 48  # px, of images that have patches of 8 px; both numbers stand in rules.yaml too
 SCRATCH, OWN = "from scratch", "vitmed"  # beside the kinds of public weights
 
