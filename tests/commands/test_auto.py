@@ -105,6 +105,8 @@ def test_the_folder_says_where_to_look(done: AutoRun, ui: Recorder) -> None:
         where = done.folder / place
         told = where if "check" in place else where.parent
         assert where.is_file() and any(text.endswith(str(told)) for text in ui.said), place
+    (time,) = [text for text in ui.warned if text.startswith("one training is the better use of 5m on a CPU")]
+    assert time.endswith("--time 5m")
     text = (done.folder / "auto.json").read_text()
     assert json.loads(text)["used"] == pytest.approx(done.content["used"], abs=5) and str(done.folder) not in text
 

@@ -22,6 +22,7 @@ from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
+from vitmed.models.hardware import pick_device
 from vitmed.models.weights.choice import choose_weights
 from vitmed.report.data_check_page import PAGE
 from vitmed.report.results import Results
@@ -34,6 +35,7 @@ from vitmed.training.plan.make_plan import config_of_target
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds
 TO_CHOOSE, SHORTEST = 0.25, 45.0  # of the time, for the ways that are compared, and s of each at least
+TRIED = 960.0  # s of one core, in which `auto` was no better than one training: docs/many-runs.md
 HELD_OUT, AT_END = 0.2, 40.0  # of the patients, and s for the reports
 PLAIN = ("data", "config", "sets", "offline")  # arguments that are no flags
 FILES = ("data", "config", "groups", "labels", "weights")  # arguments that may name one
@@ -142,6 +144,11 @@ def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) 
     config_of_target(settings, splits)  # raises now for a setting that does not go with the labels
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings)}_auto")
     say(f"{duration_text(limit)} in {folder.path}")
+    if limit <= TRIED and pick_device(settings.train.device).type == "cpu":
+        warn(
+            f"one training is the better use of {duration_text(limit)} on a CPU: in 8 to 16 minutes of one core, auto was "
+            f"no better on four of five sets. To train one model: vitmed train {splits.root} --time {duration_text(limit)}"
+        )
     checked = vitmed.check(
         splits.root,
         group_regex=data.group_regex,
