@@ -22,6 +22,8 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, GateError, UsageError
 from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.predictions import Predictions
+from vitmed.report.participant_flow import evaluated_images
+from vitmed.report.results import Flow
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 CLASSES = tuple(COLOURS)
@@ -278,7 +280,19 @@ def test_a_table_alone_warns_first_of_its_rare_class(tmp_path: Path, vitmed: Cal
 
 
 def test_one_class_of_three_against_the_rest_has_its_own_threshold(tmp_path: Path) -> None:
-    """AUROC as scikit-learn computes it; the threshold is chosen on validation, and readers are compared."""
+    """AUROC as scikit-learn computes it; the threshold is chosen on validation, readers are compared, and what the run
+    knows of its images is kept: also what one of its groups is called."""
+    known: dict[str, Any] = dict.fromkeys(("unreadable", "exact_duplicates", "near_duplicates"), 0)
+    known |= {
+        "found": 540,
+        "duplicates_across_splits": 0,
+        "used": 540,
+        "left_out": 0,
+        "why_left_out": "",
+        "patients": 270,
+    }
+    how = "as originals of augmented copies, by their pixels"
+    flow = Flow(**known, level="patient", how=how, patients_in_two=0, copies_in_two=0, splits={})
     classes, rng, run = ("benign", "malignant", "normal"), np.random.default_rng(0), tmp_path / "run"
     config, policy = EvaluateConfig(resamples=0, report=False), None
     for split, size in (("val", 300), ("test", 240)):
@@ -286,9 +300,12 @@ def test_one_class_of_three_against_the_rest_has_its_own_threshold(tmp_path: Pat
         logits = (np.eye(3)[labels] + rng.normal(size=(size, 3))).astype(np.float32)
         paths, reader = tuple(f"{split}-{i}.png" for i in range(size)), [classes[k] for k in labels]
         reader[:3] = ["normal", "benign", "malignant"]  # wrong three times, but once not about malignant
-        drawn = Predictions(classes, paths, None, labels, logits, columns={"reader": tuple(reader)})
+        groups = tuple(f"{split}-{i // 2}" for i in range(size))
+        drawn = Predictions(classes, paths, groups, labels, logits, columns={"reader": tuple(reader)})
         policy = policy or choose_policy(drawn, config, None, "ab")  # on validation, the first
-        write_report(run / split, policy.apply(drawn), config, policy=policy, title=split, weights_hash="ab")
+        of_split = flow.model_copy(update={"evaluated": evaluated_images(drawn, split)})
+        about: dict[str, Any] = {"title": split, "weights_hash": "ab", "flow": of_split}
+        write_report(run / split, policy.apply(drawn), config, policy=policy, **about)
     found = evaluate(run, positive="malignant", target_sensitivity=0.9, rater=["reader"], resamples=0)
     assert found.folder == run / "test" / "against-rest" and found.metrics["positive_class"] == "malignant"
     chance, truth = softmax(logits, axis=1)[:, 1], labels == 1
@@ -303,6 +320,8 @@ def test_one_class_of_three_against_the_rest_has_its_own_threshold(tmp_path: Pat
     of_reader = {one["number"]: one["readers"]["reader"] for one in found.metrics["readers"]}
     assert of_reader == {"sensitivity": pytest.approx(79 / 80), "specificity": pytest.approx(159 / 160)}
     assert "malignant against the rest" in found.metrics["report"]["title"]
+    assert found.metrics.unit == "original" and found.metrics["flow"]["evaluated"]["split"] == "test"
+    assert [own["images"] for own in found.metrics["flow"]["evaluated"]["classes"].values()] == [160, 80]
     with pytest.raises(UsageError, match="did you mean 'malignant'"):
         evaluate(run, positive="maligant", output=tmp_path / "none")
     with pytest.raises(UsageError, match="evaluated without model and images, and so is --positive"):

@@ -46,7 +46,7 @@ from vitmed.metrics.subgroups import MOST, check_columns, strata
 from vitmed.models.sizes import describe_model
 from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation, report_evaluation
-from vitmed.report.participant_flow import evaluated_images, run_flow
+from vitmed.report.participant_flow import EvaluatedImages, evaluated_images, run_flow
 from vitmed.report.results import Origin, Results
 from vitmed.report.write import TABLE_ALONE, About, Report, read_baselines
 
@@ -378,7 +378,10 @@ def report_against_rest(
     predictions, validation = policy.apply(predictions), policy.apply(validation)
     notes = [*(note for note in notes if note not in notes_of(evaluated.policy)), *notes_of(policy)]
     title = f"{origin.title}: {positive} against the rest"
-    about = About(title, origin.facts, notes, run.name, evaluated.weights_hash, origin.precision)
+    flow = before.flow
+    if flow is not None and flow.evaluated is not None:
+        flow = flow.model_copy(update={"evaluated": _recounted(flow.evaluated, predictions)})
+    about = About(title, origin.facts, notes, run.name, evaluated.weights_hash, origin.precision, flow)
     beside = {key: other.against_rest(positive) for key, other in baselines.items() if other is not None}
     extra = Extra(validation=validation, baselines=beside, policy=policy)
     for note in notes_of(policy):
@@ -416,11 +419,14 @@ def _settings(origin: Origin) -> EvaluateConfig:
     return EvaluateConfig(**without_gone({"evaluate": origin.evaluate})["evaluate"])
 
 
+def _recounted(evaluated: EvaluatedImages, predictions: Predictions) -> EvaluatedImages:
+    return evaluated_images(predictions, evaluated.split, evaluated.seen, evaluated.folds)
+
+
 def _counted_again(before: Results, predictions: Predictions) -> tuple[Results, list[str]]:
     rows, flow, facts = len(predictions), before.flow, before.report.facts
     if flow is not None and flow.evaluated is not None:
-        evaluated = evaluated_images(predictions, flow.evaluated.split, flow.evaluated.seen, flow.evaluated.folds)
-        flow = flow.model_copy(update={"evaluated": evaluated})
+        flow = flow.model_copy(update={"evaluated": _recounted(flow.evaluated, predictions)})
     facts = {k: text.replace(f": {before.n:,} evaluated", f": {rows:,} evaluated") for k, text in facts.items()}
     of = f"{rows:,} of the {before.n:,}" if rows < before.n else f"{rows:,} instead of the {before.n:,}"
     note = f"The table has {of} rows that the report was made of."
