@@ -251,7 +251,9 @@ def test_models_of_other_operating_points_are_compared_by_the_likeliest_class(tm
     at_half = [(p.logits.argmax(axis=1) == p.labels).mean() for p in (usual, other)]
     assert found["pairs"][0]["difference"]["accuracy"]["value"] == pytest.approx(at_half[0] - at_half[1])
     (note,) = [note for note in found["notes"] if "operating points differ" in note]
-    assert "a by the likeliest class, b by --target-sensitivity 0.99" in note
+    assert "a by the likeliest class; b by --target-sensitivity 0.99" in note
+    (note,) = [note for note in judge(*folders).content["notes"] if "operating points differ" in note]
+    assert "a by the likeliest class; b, c by --target-sensitivity 0.99" in note
     found = judge(*folders[1:]).content  # both at their own threshold
     assert not any("operating points" in note for note in found["notes"])
     assert found["models"]["b"]["overall"]["accuracy"]["value"] != pytest.approx(at_half[1])

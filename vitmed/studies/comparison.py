@@ -260,9 +260,10 @@ def operating_point(model: Model) -> str:
 def operating_points(models: Sequence[Model]) -> tuple[dict[str, str], list[str]]:
     """The operating point of each model, and a note where they differ."""
     points = {model.name: operating_point(model) for model in models}
-    each = listed([f"{name} by {point or 'the likeliest class'}" for name, point in points.items()])
-    note = f"The operating points differ: {each}. Models of different points are compared by the likeliest class."
-    return points, [note] * (len(set(points.values())) > 1)
+    together = {point: listed([name for name in points if points[name] == point]) for point in points.values()}
+    each = "; ".join(f"{names} by {point or 'the likeliest class'}" for point, names in together.items())
+    how = "Two models of the same point are compared at it, two of different points by the likeliest class."
+    return points, [f"The operating points differ: {each}. {how}"] * (len(together) > 1)
 
 
 def compare_models(
