@@ -149,7 +149,7 @@ def asked_point(config: EvaluateConfig, classes: int) -> str:
     if given and given[0] not in ("balanced", "cost") and classes != 2:
         raise UsageError(
             f"{flags}: a threshold decides between two classes, and there are {classes}",
-            "train without it, then vitmed evaluate RUN --positive CLASS with it takes one class against the rest; or "
+            "vitmed evaluate RUN --positive CLASS with it takes one class of a trained run against the rest; or "
             f"take --balanced, or give what each error costs: --cost '{example(classes)}'",
         )
     if given == ["cost"]:

@@ -236,6 +236,7 @@ def plan_inputs(config: Config, splits: Splits, weights: Weights | None, device:
         lora=config.train.lora is not None,
         ratio=max(counts) / max(1, min(counts)),
         views=safe_views(config.augment.policy, config.augment.flips),
+        kind=splits.target.kind,
     )
 
 

@@ -36,6 +36,7 @@ class PlanInputs:
         width: D of the network.
         lora: whether only low-rank additions learn.
         ratio: training images of the commonest class for each of the rarest.
+        kind: of the labels, a key of `TARGETS`.
         views: a key of `imaging.exact_views.VIEWS`, the most that the augmentation policy calls safe.
     """
 
@@ -48,6 +49,7 @@ class PlanInputs:
     lora: bool = False
     ratio: float = 1.0
     views: str = "one"
+    kind: str = "classes"
 
     @property
     def scratch(self) -> bool:
