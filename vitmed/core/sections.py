@@ -152,7 +152,7 @@ class DataConfig(Section):
     )
     allow_leakage: bool = setting(
         False,
-        "Continue even if a patient is in two of the folder's own splits, or a file has two labels; the report says so.",
+        "Continue even if a patient is in two of the folder's own splits, or a file has two labels.",
         Flag(panel="Patients"),
     )
     positive: str | None = setting(

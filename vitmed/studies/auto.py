@@ -145,10 +145,9 @@ def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) 
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings)}_auto")
     say(f"{duration_text(limit)} in {folder.path}")
     if limit <= TRIED and pick_device(settings.train.device).type == "cpu":
-        warn(
-            f"one training is the better use of {duration_text(limit)} on a CPU: in 8 to 16 minutes of one core, auto was "
-            f"no better on four of five sets. To train one model: vitmed train {splits.root} --time {duration_text(limit)}"
-        )
+        time, better = duration_text(limit), "in 8 to 16 minutes of one core, auto was no better on four of five sets"
+        again = f"vitmed train {splits.root} --time {time}"
+        warn(f"one training is the better use of {time} on a CPU: {better}. To train one model: {again}")
     checked = vitmed.check(
         splits.root,
         group_regex=data.group_regex,
