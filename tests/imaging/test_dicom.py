@@ -99,6 +99,10 @@ def test_windows_against_pydicom(tmp_path: Path) -> None:
         assert np.abs(grey(file, name) - (theirs - low) / (high - low) * 255).max() <= 1
     with pytest.raises(DataError, match=r"has 2 windows of its own.*'dicom:2'"):
         read_image(file, window="dicom:2")
+    with pytest.raises(DataError, match="--window CENTRE/WIDTH, 600/800, its own") as error:
+        read_image(file, window=None)
+    assert "need a window" in str(error.value)
+    assert (grey(file, "600/800") == grey(file, "dicom")).all()
 
 
 @pytest.mark.parametrize("function", ["LINEAR", "LINEAR_EXACT"])

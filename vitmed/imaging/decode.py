@@ -163,10 +163,12 @@ def _as_data_error(path: Path) -> Iterator[None]:
 def apply_window(path: Path, found: RawImage, window: Window) -> Image.Image:
     """Map raw values to 8 bits: L, LA, RGB or RGBA. Raises DataError if the window does not fit."""
     if window is None or window in ("auto", "percentiles"):
+        stored = next((w for w in found.windows if isinstance(w, Linear)), None)
+        usual = "such as 40/400 for CT, or 2048/4096 for all values of 12 bits"
         raise DataError(
-            f"{path}: {found.bits} bits per channel need a window, and this run was trained on 8-bit images only",
-            "predict and serve take --window CENTRE/WIDTH, such as 40/400; or convert it to 8 bits as the training "
-            "images were, or train with --window auto on images like it",
+            f"{path}: {found.bits} bits per channel need a window to become grey, and the training images had none",
+            f"predict and serve take --window CENTRE/WIDTH, {usual if stored is None else f'{stored.text}, its own'}; or "
+            "convert it to 8 bits as the training images were, or train with --window auto on images like it",
         )
     index = file_window_index(window)
     if index is not None and index >= len(found.windows):

@@ -27,6 +27,11 @@ class Linear(NamedTuple):
             return cls(centre - width / 2, centre + width / 2)
         return cls(centre - 0.5 - (width - 1) / 2, centre - 0.5 + (width - 1) / 2)
 
+    @property
+    def text(self) -> str:
+        """Centre and width, as `--window` of predict takes them."""
+        return f"{(self.low + self.high + 1) / 2:g}/{self.high - self.low + 1:g}"
+
     def grey(self, x: np.ndarray) -> np.ndarray:
         """Float values -> 0..255 in place, or a new array."""
         if self.high <= self.low:
@@ -89,7 +94,10 @@ def asked_window(window: Window) -> Linear | None:
     except ValueError:
         centre = width = math.nan
     if not (math.isfinite(centre) and 0 < width < math.inf):
-        raise UsageError(f"--window {window}: expected the centre and the width of the window", "for example 40/400")
+        raise UsageError(
+            f"--window {window}: expected the centre and the width of the window",
+            "for example 40/400; of two limits LOW and HIGH that is (LOW + HIGH) / 2 and HIGH - LOW",
+        )
     return Linear.of(centre, width, exact=width < 1)
 
 
