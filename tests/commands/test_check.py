@@ -315,14 +315,25 @@ def test_a_table_says_class_patient_and_split(folder: Path, tmp_path: Path, vitm
     shutil.copy(files[0], flat / "99.png")
     rows.append("99.png,malignant,p99,train")
     picture(5).save(flat / "in_no_row.png")
-    table = tmp_path / "labels.csv"
+    table = flat / "labels.csv"
     table.write_text("\n".join(rows))
+    assert "--labels" in next(one.fix for one in run(flat, tmp_path).problems if one.code == "other_files")
     found = run(flat, tmp_path, labels=table)
+    assert "other_files" not in {one.code for one in found.problems}
     assert (found.content["images"], found.content["classes"]) == (len(files) + 1, 2)
     assert found.content["patients_from"] == "by table (--labels)"
     codes = {f.code: f for f in found.problems}
     assert codes["two_labels"].severity == "error" and "loose_images" not in codes and "no_classes" not in codes
-    assert found.content["patients_across_splits"] == len(files) // 3
+    each, two = -(-len(files) // 3), len(files) // 3
+    assert (
+        found.content["splits"] == f"patients: {each + 1} in train, {each} in val, {two} in test; {two} in two splits"
+    )
+    apart = [row if not row[0].isdigit() else f"{row.rpartition(',')[0]},train" for row in rows]
+    apart[-1] = "99.png,malignant,p99,val"
+    table.write_text("\n".join(apart))
+    answer = vitmed("check", str(flat), "--labels", str(table), "-o", str(tmp_path / "apart"))
+    assert f"patients: {each} in train, 1 in val; none in two splits" in answer.out
+    table.write_text("\n".join(rows))
     answer = vitmed("check", str(flat), "--labels", str(table), "-o", str(tmp_path / "again"), "--json")
     assert answer.code == 3 and json.loads(answer.out)["images"] == len(files) + 1
     table.write_text("path,label\nnone.png,benign\n")

@@ -27,7 +27,7 @@ from vitmed.data.folders import SPLITS, image_names, import_fix
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import Asked, Labels
 from vitmed.data.listing import labels_from_table
-from vitmed.data.patient_names import Guess
+from vitmed.data.patient_names import Guess, group_word
 from vitmed.data.patients import find_patients, groups_of, suggest_groups
 from vitmed.data.samples import Splits
 from vitmed.data.scan import scan
@@ -144,6 +144,14 @@ def _report(problems: Iterable[Problem], root: Path) -> list[Problem]:
     return serious
 
 
+def _patients_of_splits(images: Sequence[Image], unit: str) -> str:
+    """How many patients each split has, and whether one is in two, in a line; "" without splits."""
+    groups = {split: {i.group for i in images if i.split == split} - {None} for split in SPLITS}
+    each = [f"{len(known):,} in {split}" for split, known in groups.items() if known]
+    two = sum(count > 1 for count in Counter(group for known in groups.values() for group in known).values())
+    return f"{unit}s: {', '.join(each)}; {f'{two:,}' if two else 'none'} in two splits" if len(each) > 1 else ""
+
+
 def table(images: Sequence[Image]) -> list[dict[str, Any]]:
     """One row per split and class, or finding: images, patients (None: unknown), unreadable files."""
     rows: dict[tuple[str, str], list[Image]] = {}
@@ -215,6 +223,10 @@ def _by_table(
     for warning in table.notes:
         warn(warning)
     kept = named_in_table(contents, table)
+    if file.resolve().is_relative_to(root.resolve()):  # the table is read
+        kept = replace(
+            kept, others={k: left for k, n in kept.others.items() if (left := n - (k == file.suffix.lower()))}
+        )
     if len(kept.files) < len(contents.files):
         total = len(contents.files)
         say(f"{total - len(kept.files):,} of {total:,} images are in no row of {file.name}")
@@ -295,6 +307,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         "classes": len(labels_of.outputs) or len(classes),
         "patients": len({image.group for image in images} - {None}) if source is not None else None,
         "patients_from": source,
+        "splits": "" if source is None else _patients_of_splits(images, group_word(source)),
         **found.counts,
         "table": table(images),
         "sizes": sizes(images),

@@ -231,6 +231,7 @@ def print_check(checked: Any) -> None:
         )
     hidden = len(table) - MOST
     lines = [plain(f"... and {hidden:,} more rows, in data_report.json")] if hidden > 0 else []
+    lines += [plain(text)] if (text := checked.content["splits"]) else []
     whole = len(checked.problems) if listener().verbose else 1
     for number, problem in enumerate(checked.problems[: max(whole, LINES)]):
         colour = {"error": "red", "warning": "yellow", "note": "cyan"}[problem.severity]

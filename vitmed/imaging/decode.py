@@ -165,9 +165,10 @@ def apply_window(path: Path, found: RawImage, window: Window) -> Image.Image:
     if window is None or window in ("auto", "percentiles"):
         stored = next((w for w in found.windows if isinstance(w, Linear)), None)
         usual = "such as 40/400 for CT, or 2048/4096 for all values of 12 bits"
+        such = usual if stored is None else f"{stored.text}, its own"
         raise DataError(
             f"{path}: {found.bits} bits per channel need a window to become grey, and the training images had none",
-            f"predict and serve take --window CENTRE/WIDTH, {usual if stored is None else f'{stored.text}, its own'}; or "
+            f"predict and serve take --window CENTRE/WIDTH, {such}; or "
             "convert it to 8 bits as the training images were, or train with --window auto on images like it",
         )
     index = file_window_index(window)
