@@ -62,6 +62,8 @@ def test_a_number_after_the_word_patient_is_enough() -> None:
 def test_two_eyes_are_one_person() -> None:
     paths = [f"{grade}/{i}_{eye}.jpeg" for i in range(10, 20) for grade, eye in (("0", "left"), ("2", "right"))]
     assert ids(paths) == [str(i) for i in range(10, 20) for _ in range(2)]
+    paths = [f"KL{side == 'R':d}/{9003175 + i}{side}.jpg" for i in range(10) for side in "LR"]  # knees
+    assert ids(paths) == [str(9003175 + i) for i in range(10) for _ in range(2)]
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ SHAPES = (
     Shape(_known(r"(?:^|/)(sub-[A-Za-z0-9]+)[_/]")),  # Brain Imaging Data Structure
     Shape(_known(rf"(?i)(?:^|[/_\-. ])((?:{WORDS})[ _\-.]?(?:id)?[ _\-.]?[a-z]{{0,2}}\d+)")),
     Shape(_folders, least=FEW, shared=0.5, plain=True),
-    Shape(_known(r"(?:^|/)([^/]*\d)[_-](?i:left|right|od|os)\.[^/]*$"), shared=0.5),  # two eyes of one person
+    Shape(_known(r"(?:^|/)([^/]*\d)(?:[_-](?i:left|right|od|os|l|r)|[LR])\.[^/]*$"), shared=0.5),  # eyes, knees
     Shape(_names, least=FEW, shared=0.5, plain=True),
 )
 
