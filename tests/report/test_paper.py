@@ -55,6 +55,17 @@ def test_latex_has_no_open_special_character_and_as_many_cells_as_columns(paper:
     assert r"50 \% \& more\_\{a\}" in text and r"\#2 \textbackslash{} \textasciicircum{}\textasciitilde{}\$" in text
 
 
+def test_each_checklist_is_a_table_to_fill_in(paper: tuple[Path, Any]) -> None:
+    claim, tripod, stard = (
+        list(csv.reader(file.open(newline=""))) for file in sorted(paper[0].glob("checklists-*.csv"))
+    )
+    assert claim[0] == ["Item", "Asks for", "Here", "Left to the author"]
+    assert len(claim) == 45 and claim[1][0] == "1"  # CLAIM 2024 has 44 items
+    assert any("ROC curve" in row[2] for row in claim) and any(row[2] == "not supplied" and row[3] for row in claim)
+    assert len(tripod) > 40 and len(stard) > 30
+    assert "checklist" not in (paper[0] / "tables.tex").read_text()
+
+
 def test_a_figure_is_a_pdf_with_its_fonts(paper: tuple[Path, Any]) -> None:
     content = (paper[0] / "roc.pdf").read_bytes()
     assert content.startswith(b"%PDF") and b"/FontFile2" in content and b"/Type3" not in content

@@ -266,7 +266,8 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     ):
         if (path / mark).is_file():
             raise CheckpointError(f"{path}: {what}", fix)
-    content = _load(path, FORMAT, "a vitmed checkpoint", "weights alone have no classes: train --weights FILE, or vitmed.build_model(weights=FILE)")
+    fix = "weights alone have no classes: train --weights FILE, or vitmed.build_model(weights=FILE)"
+    content = _load(path, FORMAT, "a vitmed checkpoint", fix)
     with _damage(path):
         found = _parse(path, content)
         if found.policy is not None and found.policy.weights_hash not in (None, found.weights_hash):

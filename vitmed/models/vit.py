@@ -298,7 +298,8 @@ def check_network(config: ModelConfig) -> None:
     width, _, heads = size_of(config)
     if size % patch:
         near = max(patch, round(size / patch) * patch)
-        raise UsageError(f"image size {size} is not divisible by patch size {patch}", f"--image-size {near}, in Python image_size={near}")
+        fix = f"--image-size {near}, in Python image_size={near}"
+        raise UsageError(f"image size {size} is not divisible by patch size {patch}", fix)
     if width % heads:
         good = [a for a in range(1, width + 1) if width % a == 0 and a <= 24]
         raise UsageError(f"{heads} heads do not divide width {width}", f"use heads in {', '.join(map(str, good))}")

@@ -16,21 +16,21 @@ from vitmed.report.templates import results_sentence
 
 FOLDER = "paper"
 SENTENCE, LATEX = "results.txt", "tables.tex"
-LEFT_OUT = ("prose", "checklist")  # tables of explanations, which methods.md and the page have
+LEFT_OUT, CHECKLIST = "prose", "checklist"  # tables of explanations, which methods.md has; those of text, no LaTeX
 SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
 def write_paper(folder: Path, metrics: Results, content: Document) -> None:
-    """Write the sentence, every table of numbers (CHAPTER-1.csv, and all in tables.tex), and every figure as PDF."""
+    """Write the sentence, every table (CHAPTER-1.csv; those of numbers also in tables.tex), and every figure as PDF."""
     make_folder(folder)
     latex = ["% \\usepackage{booktabs}; in brackets: confidence intervals"]
     write_text(folder / SENTENCE, results_sentence(metrics) + "\n")
     for chapter in content.chapters:
         blocks = list(_inside(chapter.blocks))
-        tables = [block for block in blocks if isinstance(block, Table) and block.head and block.css not in LEFT_OUT]
+        tables = [block for block in blocks if isinstance(block, Table) and block.head and block.css != LEFT_OUT]
         for number, table in enumerate(tables, 1):
             write_text(folder / f"{chapter.key}-{number}.csv", csv_text(_columns(table)))
-            latex += ["", *_latex(table, f"{chapter.title} ({number})")]
+            latex += [] if table.css == CHECKLIST else ["", *_latex(table, f"{chapter.title} ({number})")]
         for picture in (block for block in blocks if isinstance(block, Picture)):
             write_bytes(folder / f"{picture.name}.pdf", picture.drawn.pdf)
     write_text(folder / LATEX, "\n".join(latex) + "\n")
