@@ -267,7 +267,7 @@ def _gap(name: str, values: np.ndarray, wide: np.ndarray, strata: Sequence[str])
     and how far apart they are, then in each shuffle, (1 + R,)."""
     compared = int(np.isfinite(values).sum())
     if compared < 2:
-        return Gap(**NO_GAP, metric=name, reason=f"fewer than two strata have {FEWEST} images that it is made of")
+        return Gap(**NO_GAP, metric=name, reason=f"fewer than two strata have {FEWEST} of the images that it counts")
     most, least = (strata[int(pick(values))] for pick in (np.nanargmax, np.nanargmin))
     best, worst = (least, most) if name in SMALLER_IS_BETTER else (most, least)
     alike = wide[np.isfinite(wide)]
