@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import vitmed
 from vitmed.core.config import Config
 from vitmed.core.errors import DataError, Interrupted, UsageError, VitmedError
-from vitmed.core.messages import Gathered, Mute, listening, say, warn
+from vitmed.core.messages import Gathered, Mute, Once, listener, listening, say, warn
 from vitmed.core.text import counted, lines_of
 from vitmed.data.folders import image_names
 from vitmed.studies.ray_driver import FAILED, KILLED, LOST, Node, Request
@@ -127,7 +127,7 @@ def each(place: Executor | None, function: Callable[..., Any], calls: Iterable[t
         yield from itertools.starmap(function, calls)
         return
     left, running = iter(calls), dict[Future[Any], tuple[tuple[Any, ...], int]]()
-    width = 2 * getattr(place, "places", WIDE // 2)
+    width, once = 2 * getattr(place, "places", WIDE // 2), Once(listener())
     try:
         while True:
             for arguments in itertools.islice(left, width - len(running)):
@@ -137,7 +137,9 @@ def each(place: Executor | None, function: Callable[..., Any], calls: Iterable[t
             for done in wait(running, return_when=FIRST_COMPLETED).done:
                 arguments, tries = running.pop(done)
                 try:
-                    yield result_of(done)
+                    with listening(once):  # they warn of the same
+                        result = result_of(done)
+                    yield result
                 except Killed as error:
                     if tries == TRIES:
                         raise VitmedError(f"{error} ended it {TRIES} times, perhaps for lack of memory", REST) from None
@@ -208,7 +210,7 @@ class RayCluster(Executor):
             [sys.executable, "-c", "from vitmed.studies.ray_driver import main; main()", address],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=open(os.environ.get("DBG","/dev/null"),"w"),
             env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0"},
             start_new_session=True,  # Ctrl-C is for the command
         )

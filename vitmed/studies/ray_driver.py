@@ -46,11 +46,17 @@ def _nodes(ray: Any) -> list[Node]:
     return [Node(n["NodeID"], n["NodeManagerAddress"], r.get("CPU", 0), r.get("GPU", 0)) for n, r in has]
 
 
+def apply(function: Any, *arguments: Any) -> Any:
+    """Call a function, on a worker."""
+    return function(*arguments)
+
+
 class Driver:
     """Passes requests on to Ray, and answers (number, kind, value)."""
 
     def __init__(self, ray: Any, answers: BinaryIO) -> None:
         self.ray, self.answers, self.one, self.wanted = ray, answers, threading.Lock(), frozenset[str]()
+        self.apply = ray.remote(max_retries=0)(apply)
 
     def answer(self, number: int, kind: str, value: Any) -> None:
         with self.one:
@@ -60,13 +66,13 @@ class Driver:
     def begin(self, request: Request) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        how: dict[str, Any] = {"num_cpus": request.cpus, "num_gpus": request.gpus, "max_retries": 0}
+        how: dict[str, Any] = {"num_cpus": request.cpus, "num_gpus": request.gpus}
         if request.cpus:
             self.wanted = frozenset(request.nodes)
             how["label_selector"] = {"ray.io/node-id": f"in({','.join(request.nodes)})"}
         else:
             how["scheduling_strategy"] = NodeAffinitySchedulingStrategy(request.nodes[0], soft=False)
-        result = self.ray.remote(request.function).options(**how).remote(*request.arguments)
+        result = self.apply.options(**how).remote(request.function, *request.arguments)
         result.future().add_done_callback(partial(self.ended, request.number))
 
     def ended(self, number: int, result: Any) -> None:
