@@ -210,7 +210,7 @@ class RayCluster(Executor):
             [sys.executable, "-c", "from vitmed.studies.ray_driver import main; main()", address],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=open(os.environ.get("DBG","/dev/null"),"w"),
+            stderr=subprocess.DEVNULL,
             env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0"},
             start_new_session=True,  # Ctrl-C is for the command
         )
@@ -328,7 +328,7 @@ class RayCluster(Executor):
         self.gpus = devices if self.has_gpus else 0
         self.cpus = max(next(fits, 1), devices) if parallel else 1
         try:
-            self.submit(os.getpid).result(PLACE)
+            self.submit(platform.node).result(PLACE)
         except TooLate:
             size = counted(self.cpus, "core") + (f" and {counted(self.gpus, 'GPU')}" if self.gpus else "")
             problem = f"{self.name}: no node had {size} free for {PLACE:.0f} s"
