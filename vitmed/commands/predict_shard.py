@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable
-from contextlib import nullcontext
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -80,7 +78,7 @@ def predict_shard(
     check_pyarrow(folder)
     refuse_file(folder)
     sources: list[str | Path] = [images] if isinstance(images, str | Path) else list(images)
-    divides = shard == ALL and bool(on or os.environ.get(VARIABLE))
+    divides = shard == ALL and (on or os.environ.get(VARIABLE)) is not None
     with opened(on if divides else "local", strict=strict) as (_, place):
         saved = find_checkpoint(checkpoint, runs)
         named = find_named(sources)
@@ -100,23 +98,21 @@ def predict_shard(
         how = How(saved.path, device, precision, frame, features, folder, about)
         make_folder(folder)
         remove_abandoned(folder)
-        write: Callable[..., WrittenPredictions] = write_shard
+        write = write_shard
         if place is None:
             write = partial(write_shard, model=(saved, open_network(saved, saved.policy, device, precision)))
-        else:
-            prepare(place, [saved.path, *three([name for name in every if Path(name).is_file()])], folder)
+        prepare(place, [saved.path, *three(every)], folder)
         missing = frozenset(path.as_posix() for path in named if not path.exists())
-        calls = ((how, one, [every[i] for i in one.rows(len(every))], missing) for one in shards)
+        calls = ((how, one, every[one.rows(len(every)).start : one.rows(len(every)).stop], missing) for one in shards)
         written = list[WrittenPredictions]()
-        with bar("predicting", unit="parts") if place else nullcontext(lambda *_: None) as advance:
-            for one in each(place, write, calls):
-                written.append(one)
-                advance(len(written), count)
-    if not divides:
-        return written[0]
-    say(f"{counted(len(every), 'image')} in {counted(count, 'part')}; to join them: vitmed merge {folder}")
-    errors = [error for one in sorted(written) for error in one.errors]
-    return WrittenPredictions(folder, sum(one.read for one in written), tuple(errors))
+        for one in each(place, write, calls):
+            written.append(one)
+            if place is not None:
+                say(f"{len(written)} of {counted(count, 'part')}: {one.file}")
+    errors = tuple(error for one in sorted(written) for error in one.errors)
+    if divides:
+        say(f"{counted(len(every), 'image')} in {counted(count, 'part')}; to join them: vitmed merge {folder}")
+    return WrittenPredictions(folder if divides else written[0].file, sum(one.read for one in written), errors)
 
 
 class How(NamedTuple):

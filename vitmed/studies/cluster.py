@@ -1,4 +1,4 @@
-"""Where jobs run, if not in this process: on an executor of `concurrent.futures`, one of which is a Ray cluster.
+"""Where jobs run, if not in this process: on an executor of Python. A Ray cluster is one.
 
 A worker gets a function, its arguments and the folder in which the command was given; files are shared, and what it
 writes is the record. Nothing here imports ray: `ray_driver.py` does, in a process of its own.
@@ -31,14 +31,15 @@ from vitmed.core.errors import DataError, Interrupted, UsageError, VitmedError
 from vitmed.core.messages import Gathered, Mute, Once, listener, listening, say, warn
 from vitmed.core.text import counted, lines_of
 from vitmed.data.folders import image_names
-from vitmed.studies.ray_driver import FAILED, KILLED, LOST, Node, Request
+from vitmed.studies.ray_driver import DONE, KILLED, LOST, Node
 
 VARIABLE = "VITMED_ON"
 PORT = 6379  # of a head, as `ray start --head` chooses it
-TOUCH, CONNECT, NODE, PLACE = 5.0, 15.0, 30.0, 30.0  # s: address, cluster, a node, a free place
+TOUCH, CONNECT, NODE, PLACE = 5.0, 15.0, 30.0, 30.0  # s for the address, the cluster, a node, a free place
 WIDE = 64  # calls that wait in an executor that does not say how many places it has
 TRIES = 3  # starts of what is killed
 REST = "run the same command again: it does what is left"
+DRIVER = "from vitmed.studies.ray_driver import main; main()"
 
 
 class Killed(Exception):
@@ -50,6 +51,9 @@ class Places(NamedTuple):
 
     runs: int = 1
     executor: Executor | None = None
+
+
+HERE = Places()
 
 
 @contextlib.contextmanager
@@ -67,31 +71,32 @@ def opened(on: str | Executor | None, parallel: int | None = None, strict: bool 
     on = on or os.environ.get(VARIABLE) or "local"
     if parallel is not None and parallel < 1:
         raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
-    with contextlib.ExitStack() as stack:
-        if not isinstance(on, Executor) and on != "local":
-            on = stack.enter_context(RayCluster(ray_address(on), strict))
-        place = None if isinstance(on, str) else on
-        yield Places(parallel or (place.runs if isinstance(place, RayCluster) else 1), place)
+    if isinstance(on, Executor):
+        yield Places(parallel or int(getattr(on, "runs", 1)), on)
+    elif on == "local":
+        yield Places(parallel or 1)
+    else:
+        with RayCluster(ray_address(on), strict) as cluster:
+            yield Places(parallel or cluster.runs, cluster)
 
 
 def ray_address(on: str) -> str:
     """HOST:PORT of `ray` or `ray:HOST:PORT`. Raises UsageError for anything else."""
     kind, _, address = on.partition(":")
-    if kind != "ray" or address.startswith("//") or (address.count(":") > 1 and not address.startswith("[")):
-        text = "Ray Client cannot be used" if on.startswith("ray://") else "no such place"
-        raise UsageError(f"--on {on}: {text}; expected local, ray or ray:HOST:PORT", f"--on ray:HOST:{PORT}")
-    if not address:  # as the other commands of Ray find it
+    if kind != "ray" or address.startswith("//") or address.count(":") > 1:
+        raise UsageError(f"--on {on}: expected local, ray or ray:HOST:PORT", f"--on ray:HOST:{PORT}")
+    if not address:  # as the commands of Ray find it
         file = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
-        address = os.environ.get("RAY_ADDRESS", "") or (file.read_text().strip() if file.is_file() else "127.0.0.1")
-        return ray_address(address if address.startswith("ray:") else f"ray:{address}")
-    return address if address.rpartition(":")[2].isdecimal() else f"{address}:{PORT}"
+        address = os.environ.get("RAY_ADDRESS") or (file.read_text().strip() if file.is_file() else "127.0.0.1")
+        return ray_address(f"ray:{address.removeprefix('ray:')}")
+    return address if ":" in address else f"{address}:{PORT}"
 
 
 def call(function: Callable[..., Any], arguments: tuple[Any, ...], folder: str) -> tuple[Any, Any, list[str]]:
     """Do what a worker is asked, in the folder of the command: the result, the VitmedError, and the warnings."""
     kept = Gathered(Mute())
     try:
-        if folder != _here():
+        if folder != str(Path.cwd()):
             os.chdir(folder)
         with listening(kept):
             return function(*arguments), None, kept.warnings
@@ -103,7 +108,7 @@ def call(function: Callable[..., Any], arguments: tuple[Any, ...], folder: str) 
 
 def submit(place: Executor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
     """Begin a call there; `result_of` reads how it ended."""
-    return place.submit(call, function, arguments, _here())
+    return place.submit(call, function, arguments, str(Path.cwd()))
 
 
 def result_of(future: Future[Any]) -> Any:
@@ -152,10 +157,9 @@ def each(place: Executor | None, function: Callable[..., Any], calls: Iterable[t
 
 def files_of(settings: Config) -> list[Path]:
     """What every node has to see of a data folder: three images, and the tables and weights that are named."""
-    data, weights = settings.data, settings.model.weights
-    root = Path(str(data.root))
-    named = [Path(file) for file in (data.labels, data.groups, weights) if file is not None and Path(file).is_file()]
-    return [*three([root / name for name in image_names(root)]), *named]
+    root, named = Path(str(settings.data.root)), (settings.data.labels, settings.data.groups, settings.model.weights)
+    images = three([root / name for name in image_names(root)])
+    return [*images, *(Path(file) for file in named if file is not None and Path(file).is_file())]
 
 
 def three(files: Sequence[Any]) -> list[Any]:
@@ -164,201 +168,172 @@ def three(files: Sequence[Any]) -> list[Any]:
 
 
 def look(files: Sequence[str], new: str) -> dict[str, str]:
-    """What is here: versions, and size and hash of files; also writes a new file.
-
-    Returns:
-        what -> value; a file that cannot be read or written has why.
-    """
-    found = {"vitmed": vitmed.__version__, "Python": platform.python_version(), "torch": "torch"}
-    found["torch"] = importlib.metadata.version("torch")
+    """What is here, as what -> value: versions, and size and hash of files, or why not; also writes a new file."""
+    versions = {"torch": importlib.metadata.version("torch"), "vitmed": vitmed.__version__}
+    found = {"Python": platform.python_version(), **versions}
     for name in files:
         try:
-            with Path(name).open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-                found[name] = f"{stream.tell():,} bytes, SHA-256 {digest[:12]}"
+            content = Path(name).read_bytes()
+            found[name] = f"{len(content):,} bytes, SHA-256 {hashlib.sha256(content).hexdigest()[:12]}"
         except OSError as error:
             found[name] = f"{error.strerror}"
-    try:
+    with contextlib.suppress(OSError):  # the command looks for it
         Path(new).write_text(new)
-    except OSError as error:
-        found[str(Path(new).parent)] = f"{error.strerror}"
     return found
 
 
 class RayCluster(Executor):
     """A Ray cluster that is there already: calls of functions on the nodes that see what this process sees.
 
+    Attributes:
+        places: calls at the same time; runs: trainings: a GPU for each or, where there is none, a core or a node.
+
     Raises:
         UsageError: nothing answers at the address, or not as a cluster of this version.
     """
 
     def __init__(self, address: str, strict: bool = False) -> None:
-        self.name, self.strict, self.cpus, self.gpus = f"ray:{address}", strict, 1, 0
+        self.name, self.strict, self.left_out, self.cpus, self.gpus = f"ray:{address}", strict, list[str](), 1, 0
         if importlib.util.find_spec("ray") is None:
             raise UsageError(f"--on {self.name}: needs one more package", "pip install 'vitmed[ray]'")
         host, _, port = address.rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), TOUCH).close()
-        except (OSError, OverflowError) as error:
+            socket.create_connection((host, int(port)), TOUCH).close()
+        except (OSError, OverflowError, ValueError) as error:
             fix = "start the cluster, or name the address of its head: --on ray:HOST:PORT"
             raise UsageError(f"--on {self.name}: nothing answers there ({error})", fix) from None
         say(f"connecting to {self.name}")
-        self.numbers, self.waiting, self.lost = itertools.count(1), dict[int, Future[Any]](), ""
-        self.one, ready = threading.Lock(), Future[list[Node]]()
-        self.waiting[0] = ready
-        self.driver = subprocess.Popen(
-            [sys.executable, "-c", "from vitmed.studies.ray_driver import main; main()", address],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0"},
-            start_new_session=True,  # Ctrl-C is for the command
-        )
+        self.numbers, self.one, self.lost, ready = itertools.count(1), threading.Lock(), "", Future[Any]()
+        self.waiting = {0: ready}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        variables = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}
+        command = [sys.executable, "-c", DRIVER, address]  # in a session of its own: Ctrl-C is for this process
+        self.driver: Any = subprocess.Popen(command, env=variables, start_new_session=True, **pipes)
         threading.Thread(target=self._read, daemon=True).start()
         try:
-            self.nodes = ready.result(CONNECT)
+            self._use(ready.result(CONNECT))
         except (TooLate, VitmedError) as error:
             self.shutdown()
             why = error.problem if isinstance(error, VitmedError) else f"no answer within {CONNECT:.0f} s"
             problem = f"--on {self.name}: something answers there, but this process cannot join it: {why[:300]}"
             fix = "use the Ray and the Python of the cluster, on one of its machines, and its token if it has one"
             raise UsageError(problem, fix) from None
-        self.left_out = dict[str, str]()
+
+    def _use(self, nodes: list[Node]) -> None:
+        self.nodes, gpus, cores = nodes, int(sum(n.gpus for n in nodes)), int(sum(n.cpus for n in nodes))
+        self.has_gpus, self.places = gpus > 0, max(1, gpus or cores)
+        self.runs = max(1, gpus or sum(node.cpus >= 1 for node in nodes))
 
     def _read(self) -> None:
         """What the thread that reads answers does, until there are no more."""
-        assert self.driver.stdout is not None
         why = "the connection is lost"
         with contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):
             while True:
                 number, kind, value = pickle.load(self.driver.stdout)
-                if kind == LOST:
-                    why = value
+                why = value if kind == LOST else why
+                future = self.waiting.pop(number, None)
+                if future is None or not future.set_running_or_notify_cancel():
                     continue
-                with self.one:
-                    future = self.waiting.pop(number)
-                if not future.set_running_or_notify_cancel():
-                    continue
-                if kind == KILLED:
-                    future.set_exception(Killed(f"the end of a worker or node ({value})"))
-                elif kind == FAILED:
-                    future.set_exception(VitmedError(value, REST))
-                else:
+                if kind == DONE:
                     future.set_result(value)
+                elif kind == KILLED:
+                    future.set_exception(Killed(f"the end of a worker or node ({value})"))
+                else:
+                    future.set_exception(VitmedError(value, REST))
         with self.one:
-            self.lost, waiting = f"{self.name}: {why}; what was written is saved", [*self.waiting.values()]
-            self.waiting.clear()
-        for future in waiting:
+            self.lost = f"{self.name}: {why}; what was written is saved"
+        for future in self.waiting.values():
             if future.set_running_or_notify_cancel():
                 future.set_exception(Interrupted(self.lost, REST))
 
-    @property
-    def has_gpus(self) -> int:
-        """How many GPUs its nodes have."""
-        return int(sum(node.gpus for node in self.nodes))
-
-    @property
-    def places(self) -> int:
-        """Calls at the same time: one for each GPU or, where there is none, for each CPU core."""
-        return max(1, self.has_gpus or int(sum(node.cpus for node in self.nodes)))
-
-    @property
-    def runs(self) -> int:
-        """Trainings at the same time: one for each GPU or, where there is none, for each node."""
-        return max(1, self.has_gpus or sum(node.cpus >= 1 for node in self.nodes))
-
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         """Call a function of a module, on any node that can be used."""
-        return self._begin([node.number for node in self.nodes], self.cpus, self.gpus, function, *arguments)
+        return self._begin((function, *arguments), [node.number for node in self.nodes], self.cpus, self.gpus)
 
-    def _begin(self, nodes: Sequence[str], cpus: int, gpus: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _begin(self, call: tuple[Any, ...], nodes: list[str], cpus: int = 0, gpus: int = 0) -> Future[Any]:
         future = Future[Any]()
         with self.one:
             if self.lost:
                 raise Interrupted(self.lost, REST)
-            number = next(self.numbers)
-            self.waiting[number] = future
-            assert self.driver.stdin is not None
+            self.waiting[number := next(self.numbers)] = future
             with contextlib.suppress(OSError):  # lost: `_read` says so
-                pickle.dump(Request(number, function, arguments, nodes, cpus, gpus), self.driver.stdin)
+                pickle.dump((number, call, nodes, cpus, gpus), self.driver.stdin)
                 self.driver.stdin.flush()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the driver, with which Ray ends its workers; the cluster stays."""
-        assert self.driver.stdin is not None
-        with contextlib.suppress(OSError):
-            self.driver.stdin.close()
         try:
+            with contextlib.suppress(OSError):
+                self.driver.stdin.close()
             self.driver.wait(5)
         except subprocess.TimeoutExpired:
             self.driver.kill()
             self.driver.wait()
 
-    def prepare(self, files: Sequence[str | Path], folder: Path, parallel: int = 0, devices: int = 1) -> None:
-        """Leave out the nodes that do not see these files, or do not share the folder to be written.
-
-        Args:
-            parallel, devices: trainings at the same time, which share the nodes, and of each; 0: calls of one core.
-
-        Raises:
-            UsageError: no node is left, with `strict` one is left out, or there is no place for a job.
-        """
+    def leave_out(self, files: Sequence[str | Path], folder: Path) -> None:
+        """Use only the nodes that see these files, and share the folder to be written. Raises UsageError."""
         mine = folder / f".vitmed-{secrets.token_hex(4)}"
         names, asked = [*map(str, files), str(mine)], list[tuple[Node, Path, Future[Any]]]()
         try:
             mine.write_text(self.name)
-            here = look(names, f"{mine}-here")
+            here, good = look(names, f"{mine}-here"), list[Node]()
             for node in self.nodes:
                 file = mine.with_name(f"{mine.name}-{node.number}")
-                asked.append((node, file, self._begin([node.number], 0, 0, call, look, (names, str(file)), _here())))
+                asked.append(
+                    (node, file, self._begin((call, look, (names, f"{file}"), f"{Path.cwd()}"), [node.number]))
+                )
             for node, file, answer in asked:
                 if why := _why_not(answer, file, here):
-                    self.left_out[node.number] = f"{node.address}: {why}"
-                    warn(f"{self.name}: a node is left out, {node.address}: {why}")
+                    self.left_out.append(f"{node.address}: {why}")
+                    warn(f"{self.name}: a node is left out, {self.left_out[-1]}")
+                else:
+                    good.append(node)
         finally:
             for file in folder.glob(f"{mine.name}*"):
                 file.unlink(missing_ok=True)
-        self.nodes = [node for node in self.nodes if node.number not in self.left_out]
-        if not self.nodes or (self.strict and self.left_out):
-            problem = f"{self.name}: {counted(len(self.left_out), 'node')} cannot be used:\n"
-            raise UsageError(problem + lines_of([*self.left_out.values()]), "mend that, or leave --strict out")
-        most = int(max(node.cpus for node in self.nodes))
-        fits = (n for n in range(most, 0, -1) if sum(node.cpus // n for node in self.nodes) >= parallel)
-        self.gpus = devices if self.has_gpus else 0
-        self.cpus = max(next(fits, 1), devices) if parallel else 1
-        try:
-            self.submit(platform.node).result(PLACE)
-        except TooLate:
-            size = counted(self.cpus, "core") + (f" and {counted(self.gpus, 'GPU')}" if self.gpus else "")
-            problem = f"{self.name}: no node had {size} free for {PLACE:.0f} s"
-            raise UsageError(problem, "wait until others end, or ask for less with --parallel or --devices") from None
-
-
-def _here() -> str:
-    return str(Path.cwd())
+        if not good or (self.strict and self.left_out):
+            problem = f"{self.name}: {counted(len(self.left_out), 'node')} cannot be used:\n{lines_of(self.left_out)}"
+            raise UsageError(problem, "mend that" + " or leave --strict out" * bool(good))
+        self._use(good)
 
 
 def _why_not(answer: Future[Any], file: Path, here: dict[str, str]) -> str:
     """What a node sees otherwise than this process does; "" where it can be used."""
     try:
-        there = result_of(answer) if not wait([answer], NODE).not_done else None
-        written = file.read_text() if there is not None else ""
+        if wait([answer], NODE).not_done:
+            return f"no answer within {NODE:.0f} s"
+        there = result_of(answer)
+        other = [f"{what}: {value} here, {there.get(what)} there" for what, value in here.items()]
+        differing = [text for text, what in zip(other, here, strict=True) if there.get(what) != here[what]]
+        return (differing or [""])[0] or ("" if file.read_text() == f"{file}" else f"{file.parent}: another folder")
     except (Killed, VitmedError) as error:
         return getattr(error, "problem", f"{error}")
     except OSError as error:
         return f"what it writes into {file.parent} is not seen here ({error.strerror})"
-    if there is None:
-        return f"no answer within {NODE:.0f} s"
-    other = [
-        f"{what}: {value} here, {there.get(what)} there" for what, value in here.items() if there.get(what) != value
-    ]
-    return other[0] if other else "" if written == str(file) else f"{file.parent} is another folder there"
 
 
 def prepare(
     place: Executor | None, files: Sequence[str | Path], folder: Path, parallel: int = 0, devices: int = 1
 ) -> None:
-    """Do as `RayCluster.prepare`, where it is one; another executor is as its owner made it."""
-    if isinstance(place, RayCluster):
-        place.prepare(files, folder, parallel, devices)
+    """Look at the nodes of a Ray cluster and at its free places; another executor is as its owner made it.
+
+    Args:
+        parallel, devices: trainings at the same time, which share the nodes, and of each; 0: calls of one core.
+
+    Raises:
+        UsageError: as `leave_out`, or there is no place for a job.
+    """
+    if not isinstance(place, RayCluster):
+        return
+    place.leave_out(files, folder)
+    most = int(max(node.cpus for node in place.nodes))
+    fits = (n for n in range(most, 0, -1) if sum(node.cpus // n for node in place.nodes) >= parallel)
+    place.gpus = devices if place.has_gpus else 0
+    place.cpus = max(next(fits, 1), devices) if parallel else 1
+    try:
+        place.submit(platform.node).result(PLACE)
+    except TooLate:
+        size = counted(place.cpus, "core") + (f" and {counted(place.gpus, 'GPU')}" if place.gpus else "")
+        problem = f"{place.name}: no node had {size} free for {PLACE:.0f} s"
+        raise UsageError(problem, "wait until others end, or ask for less with --parallel or --devices") from None

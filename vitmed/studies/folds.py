@@ -50,7 +50,7 @@ from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Results
 from vitmed.report.write import About, Report, read_baselines
-from vitmed.studies.cluster import Places
+from vitmed.studies.cluster import HERE, Places
 from vitmed.studies.study import Job, Study, conduct, read_study, settings_of
 
 AGAIN = "start again with vitmed cross-validate"
@@ -141,11 +141,7 @@ class CrossValidation(Study[Evaluation]):
     time: SharedTime | None = None
 
     def __init__(
-        self,
-        folder: RunFolder,
-        first: Mapping[str, Any] | None = None,
-        offline: bool = False,
-        places: Places = Places(),  # noqa: B008  frozen
+        self, folder: RunFolder, first: Mapping[str, Any] | None = None, offline: bool = False, places: Places = HERE
     ) -> None:
         self.folder, self.first, self.offline, self.places = folder, first, offline, places
         self.divided = read_study(folder.folds, Divided, AGAIN)

@@ -32,7 +32,7 @@ from vitmed.metrics.tuning_study import SEED, TrialResult, TuningStudy, combined
 from vitmed.report.plots.curves import history_figure
 from vitmed.report.plots.drawing import png
 from vitmed.report.results import Results
-from vitmed.studies.cluster import Places
+from vitmed.studies.cluster import HERE, Places
 from vitmed.studies.search_plan import BASE, NEW, REFIT, Asked, as_sets, as_text, suggest
 from vitmed.studies.study import Job, OnEpoch, Study, workers
 from vitmed.training.plan.time import Clock
@@ -86,7 +86,7 @@ class Search(Study[TuningStudy]):
         folder: RunFolder,
         asked: Asked,
         clock: Clock,
-        places: Places = Places(),  # noqa: B008  frozen
+        places: Places = HERE,
         devices: int | None = None,
     ) -> None:
         self.optuna, self.folder, self.asked, self.clock = optuna, folder, asked, clock

@@ -106,7 +106,7 @@ class Study(ABC, Generic[Result]):
 
     folder: RunFolder
     command: str
-    places = cluster.Places()
+    places = cluster.HERE
     devices: int | None = None
     logged = False
 
@@ -238,7 +238,7 @@ def workers(
         devices: of each job, as in `vitmed train --devices`; its processes are never this one.
         logged: keep what jobs say in FOLDER/JOB.log in any case.
     """
-    if places == cluster.Places() and (devices or 1) == 1:
+    if places == cluster.HERE and (devices or 1) == 1:
         executor = Executor(folder, logged)
         yield executor
         executor.once.show_counts()
