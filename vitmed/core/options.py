@@ -109,7 +109,7 @@ Strict = Annotated[bool, Option("Stop if a node of the cluster cannot be used.")
 Devices = Annotated[
     int | None,
     Option(
-        "Train on this many GPUs of this machine, or with as many processes on its CPU; docs/scale.md.",
+        "Train on this many GPUs of this machine, or with as many processes on its CPU; docs/many-machines.md.",
         metavar="N",
         panel="Training",
         min=1,
