@@ -61,7 +61,7 @@ def test_every_keyword_of_the_python_function_is_an_option(vitmed: RUN, name: st
         "csv",
         "plot",
         "force",
-        *("shard output features on strict".split()),
+        *(["shard", "output", "features", "on", "strict"]),
     }  # of `predict_shard`
     printed = own.get(name, set()) | {"as_json", "quiet", "verbose"}
     offered = set(options) - printed - fields.get(name, set())

@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import platform
+from collections.abc import Iterator
+from concurrent.futures import Executor
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -65,9 +67,9 @@ def predict_shard(
         UsageError: no such shard, or a part of it that is of another checkpoint or list of images.
     """
     # Here, since merge needs no torch.
-    from vitmed.inference.open_model import find_checkpoint, find_named, list_images, open_network, preprocessing_of
+    from vitmed.inference.open_model import find_checkpoint, find_named, list_images
     from vitmed.inference.saved_model import check_precision
-    from vitmed.studies.cluster import VARIABLE, each, opened, prepare, three
+    from vitmed.studies.cluster import VARIABLE, opened
 
     if output is None:
         raise excluded("folder of parts")
@@ -87,32 +89,35 @@ def predict_shard(
         every = list(dict.fromkeys(list_images(sources)))
         count = -(-len(every) // min(max(len(every) // PARTS, FEWEST), MOST)) if divides else part.count
         shards = [Shard(number, count) for number in range(1, count + 1)] if divides else [part]
-        settings = [saved.policy and saved.policy.to_json(), preprocessing_of(saved, frame).to_dict(), features]
-        about = {
-            "checkpoints": saved.weights_hash,
-            "settings": hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest(),
-            "lists of images": hashlib.sha256(b"".join(os.fsencode(name) + b"\0" for name in every)).hexdigest(),
-            "images": len(every),
-        }
         device = _device_of_rank() if device == "auto" and shard == AUTO else device
-        how = How(saved.path, device, precision, frame, features, folder, about)
-        make_folder(folder)
-        remove_abandoned(folder)
-        write = write_shard
-        if place is None:
-            write = partial(write_shard, model=(saved, open_network(saved, saved.policy, device, precision)))
-        prepare(place, [saved.path, *three(every)], folder)
+        how = How(saved.path, device, precision, frame, features, folder, _about(saved, every, frame, features))
         missing = frozenset(path.as_posix() for path in named if not path.exists())
-        calls = ((how, one, every[one.rows(len(every)).start : one.rows(len(every)).stop], missing) for one in shards)
-        written = list[WrittenPredictions]()
-        for one in each(place, write, calls):
-            written.append(one)
-            if place is not None:
-                say(f"{len(written)} of {counted(count, 'part')}: {one.file}")
+        written = list(_write_shards(place, how, shards, every, missing, saved))
     errors = tuple(error for one in sorted(written) for error in one.errors)
     if divides:
         say(f"{counted(len(every), 'image')} in {counted(count, 'part')}; to join them: vitmed merge {folder}")
     return WrittenPredictions(folder if divides else written[0].file, sum(one.read for one in written), errors)
+
+
+def _write_shards(
+    place: Executor | None, how: How, shards: list[Shard], names: list[str], missing: frozenset[str], saved: SavedModel
+) -> Iterator[WrittenPredictions]:
+    """Write the shards, here one after another, and yield each that is written."""
+    from vitmed.inference.open_model import open_network
+    from vitmed.studies.cluster import each, prepare, three
+
+    make_folder(how.folder)
+    remove_abandoned(how.folder)
+    write = write_shard
+    if place is None:
+        write = partial(write_shard, model=(saved, open_network(saved, saved.policy, how.device, how.precision)))
+    prepare(place, [how.checkpoint, *three(names)], how.folder)
+    blocks = ((one, one.rows(len(names))) for one in shards)
+    calls = ((how, one, names[rows.start : rows.stop], missing) for one, rows in blocks)
+    for done, one in enumerate(each(place, write, calls), 1):
+        if place is not None:
+            say(f"{done} of {counted(len(shards), 'part')}: {one.file}")
+        yield one
 
 
 class How(NamedTuple):
@@ -170,6 +175,19 @@ def write_shard(
         write_part(file, about, predictions, outputs.features)
     say(f"shard {part}: {counted(len(names), 'image')} in {file}")
     return WrittenPredictions(file, len(names) - len(errors), errors)
+
+
+def _about(saved: SavedModel, names: list[str], frame: int | None, features: bool) -> dict[str, Any]:
+    """What every part of a list of images states, but for its shard and the precision of its network."""
+    from vitmed.inference.open_model import preprocessing_of
+
+    settings = [saved.policy and saved.policy.to_json(), preprocessing_of(saved, frame).to_dict(), features]
+    return {
+        "checkpoints": saved.weights_hash,
+        "settings": hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest(),
+        "lists of images": hashlib.sha256(b"".join(os.fsencode(name) + b"\0" for name in names)).hexdigest(),
+        "images": len(names),
+    }
 
 
 def _device_of_rank() -> str:

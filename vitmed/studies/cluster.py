@@ -336,4 +336,4 @@ def prepare(
     except TooLate:
         size = counted(place.cpus, "core") + (f" and {counted(place.gpus, 'GPU')}" if place.gpus else "")
         problem = f"{place.name}: no node had {size} free for {PLACE:.0f} s"
-        raise UsageError(problem, "wait until others end, or ask for less with --parallel or --devices") from None
+        raise UsageError(problem, "wait until others end, or ask for fewer cores or GPUs") from None
