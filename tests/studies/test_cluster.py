@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import BARE, TINY_SETS, draw_classes, draw_pairs, python, recording
 
-from vitmed import cross_validate, merge, predict_shard
+from vitmed import cross_validate, merge, predict_shard, train, tune
 from vitmed.commands import predict_shard as verb
 from vitmed.core.errors import DataError, UsageError, VitmedError
 from vitmed.core.messages import warn
@@ -126,6 +126,29 @@ def test_folds_of_an_executor_are_those_of_processes_here(tmp_path: Path) -> Non
         there = cross_validate(data, name="there", on=executor, parallel=2, **settings)
     tables = [(result.folder / "test" / "predictions.csv").read_bytes() for result in (here, there)]
     assert tables[0] == tables[1] and (there.folder / "fold-2.log").is_file()
+
+
+@pytest.mark.slow
+def test_trials_of_an_executor_end_early_and_the_winner_is_trained_there(tmp_path: Path) -> None:
+    data = draw_pairs(tmp_path / "data", 24)
+    settings = {**BARE, "epochs": 9, "group_regex": r"(p\d+)_", "sets": TINY_SETS, "output": tmp_path}
+    for key in ("report", "baseline", "map_images"):  # trials have these
+        del settings[key]
+    with ThreadPoolExecutor(2) as executor:
+        found = tune(data, name="t", trials=5, on=executor, parallel=2, **settings)
+    trials = found.study.trials
+    assert [trial.number for trial in trials] == [1, 2, 3, 4, 5] and {trial.state for trial in trials} <= {
+        "done",
+        "stopped",
+    }
+    assert all(trial.epochs == 9 for trial in trials if trial.state == "done") and found.study.test is not None
+    assert not list(found.folder.glob(".*.stop"))
+
+
+def test_one_run_is_not_divided(tmp_path: Path) -> None:
+    data = draw_pairs(tmp_path / "data", 24)
+    with pytest.raises(UsageError, match="--on: one run is not divided"):
+        train(data, on="local", output=tmp_path)
 
 
 # ---- which cluster ----
