@@ -219,6 +219,8 @@ def test_a_look_names_what_differs(tmp_path: Path) -> None:
 class Fake(RayCluster):
     """A cluster whose nodes are functions."""
 
+    busy = False
+
     def __init__(self, strict: bool = False, **looks: Any) -> None:
         self.name, self.strict, self.left_out, self.looks = "ray:fake", strict, [], looks
         self._use([Node(name, f"10.0.0.{name}", 2, 0) for name in looks])
@@ -227,7 +229,8 @@ class Fake(RayCluster):
         future, (function, *arguments) = Future[Any](), call
         if cpus:
             self.size = (len(nodes), cpus, gpus)
-            future.set_result("a node")
+            if not self.busy:
+                future.set_result("a node")
         else:
             future.set_result(self.looks[nodes[0]](function(*arguments)))
         return future
@@ -253,3 +256,11 @@ def test_a_node_that_sees_other_files_is_left_out(tmp_path: Path) -> None:
         prepare(Fake(strict=True, one=good, two=other), [image], tmp_path)
     with pytest.raises(UsageError, match="1 node cannot be used"):
         prepare(Fake(two=other), [image], tmp_path)
+
+
+def test_no_free_place_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "PLACE", 0.1)
+    nodes = Fake(one=lambda answer: answer)
+    nodes.busy = True
+    with pytest.raises(UsageError, match=r"ray:fake: no node had 2 cores free for 0 s\nFix: wait until others end"):
+        prepare(nodes, [], tmp_path, parallel=1)

@@ -358,10 +358,11 @@ def run_process(words: Sequence[str], log: Path, environment: Mapping[str, str],
                 elif time.monotonic() > deadline:
                     child.kill()
             return child.returncode
-        finally:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
+        finally:  # such as the end of the worker
+            child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(GRACE)
+            child.kill()
 
 
 def _words(arguments: Mapping[str, Any]) -> list[str]:
