@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import vitmed
 from vitmed.core.config import Config
 from vitmed.core.errors import DataError, Interrupted, UsageError, VitmedError
+from vitmed.core.files import write_text
 from vitmed.core.messages import Gathered, Mute, Once, listener, listening, say, warn
 from vitmed.core.text import counted, lines_of
 from vitmed.data.folders import image_names
@@ -276,13 +277,12 @@ class RayCluster(Executor):
         mine = folder / f".vitmed-{secrets.token_hex(4)}"
         names, asked = [*map(str, files), str(mine)], list[tuple[Node, Path, Future[Any]]]()
         try:
-            mine.write_text(self.name)
+            write_text(mine, self.name)
             here, good = look(names, f"{mine}-here"), list[Node]()
             for node in self.nodes:
                 file = mine.with_name(f"{mine.name}-{node.number}")
-                asked.append(
-                    (node, file, self._begin((call, look, (names, f"{file}"), f"{Path.cwd()}"), [node.number]))
-                )
+                arguments = (names, str(file)), str(Path.cwd())
+                asked.append((node, file, self._begin((call, look, *arguments), [node.number])))
             for node, file, answer in asked:
                 if why := _why_not(answer, file, here):
                     self.left_out.append(f"{node.address}: {why}")
@@ -333,7 +333,7 @@ def prepare(
     place.cpus = max(next(fits, 1), devices) if parallel else 1
     try:
         place.submit(platform.node).result(PLACE)
-    except TooLate:
+    except (TooLate, Killed):
         size = counted(place.cpus, "core") + (f" and {counted(place.gpus, 'GPU')}" if place.gpus else "")
         problem = f"{place.name}: no node had {size} free for {PLACE:.0f} s"
         raise UsageError(problem, "wait until others end, or ask for fewer cores or GPUs") from None
