@@ -434,17 +434,19 @@ RUN = "training/plan/test_plan_rules commands/test_train studies/test_study"
 NEW = "data config sets output name offline"
 OPTIONS: dict[str, tuple[str, str]] = {
     "train": (
-        f"{RUN} commands/test_resume studies/test_folds commands/test_evaluate commands/test_scale",
-        f"{NEW} resume parallel fail_under devices",
+        f"{RUN} commands/test_resume studies/test_folds commands/test_evaluate commands/test_scale "
+        "studies/test_cluster",
+        f"{NEW} resume parallel on strict fail_under devices",
     ),
     "check": ("commands/test_check cli/test_cli test_settings", "data output strict leakage_gap no_index"),
     "plan": (f"{RUN} cli/test_written_files", "data config sets output force offline"),
-    "probe": (f"{RUN} studies/test_rank_weights", f"{NEW} fail_under"),
+    "probe": (f"{RUN} studies/test_rank_weights studies/test_cluster", f"{NEW} on strict fail_under"),
     "pretrain": (f"{RUN} commands/test_pretrain", "data config sets output name resume"),
     "demo": ("test_api commands/test_evaluate data/test_synthetic", "output seed cells target fail_under"),
     "predict": (
-        "commands/test_predict commands/test_predict_shard cli/test_written_files inference/test_inference",
-        "images checkpoint runs top_k csv plot force window shard precision features output",
+        "commands/test_predict commands/test_predict_shard cli/test_written_files inference/test_inference "
+        "studies/test_cluster",
+        "images checkpoint runs top_k csv plot force window shard precision features output on strict",
     ),
     "merge": ("commands/test_predict_shard cli/test_written_files", "folder output force"),
     "evaluate": (
@@ -460,14 +462,15 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "sample-size": (
         "metrics/test_sample_size", "number expected half_width lower_bound power prevalence images_per_patient icc",
     ),
-    "auto": (f"{RUN} commands/test_auto studies/test_folds", f"{NEW} resume parallel"),
+    "auto": (f"{RUN} commands/test_auto studies/test_folds studies/test_cluster", f"{NEW} resume parallel on strict"),
     "cross-validate": (
-        f"{RUN} studies/test_folds commands/test_evaluate commands/test_resume", f"{NEW} resume parallel fail_under",
+        f"{RUN} studies/test_folds commands/test_evaluate commands/test_resume studies/test_cluster",
+        f"{NEW} resume parallel on strict fail_under",
     ),
     "ensemble": ("commands/test_ensemble", "output way runs"),
     "tune": (
-        f"{RUN} commands/test_tune commands/test_scale",
-        f"{NEW} trials time space grid seeds prune resume parallel devices",
+        f"{RUN} commands/test_tune commands/test_scale studies/test_cluster",
+        f"{NEW} trials time space grid seeds prune resume parallel devices on strict",
     ),
     "runs": ("commands/test_runs", "folder sort"),
     "diff": ("commands/test_diff", "first second"),

@@ -21,6 +21,7 @@ RAISED_BY = {
     "train pretrain predict evaluate explain stress": "cli/entry",
     "train cross-validate": "studies/folds",
     "cross-validate": "studies/study",
+    "train cross-validate tune auto": "studies/cluster",
     "tune": "studies/search studies/search_plan",
     "stress": "explanation/robustness",
     "probe": "studies/rank_weights",

@@ -56,7 +56,13 @@ def test_every_keyword_of_the_python_function_is_an_option(vitmed: RUN, name: st
     keywords = set(inspect.signature(getattr(package, name.replace("-", "_"))).parameters)
     fields = {"summary": {"image_size", "patch_size", "channels"}, "evaluate": set(EVALUATE_FLAGS)}
     own = {"check": {"no_index"}, "train": {"devices"}}
-    own["predict"] = {"top_k", "csv", "plot", "force", "shard", "output", "features"}  # three are of `predict_shard`
+    own["predict"] = {
+        "top_k",
+        "csv",
+        "plot",
+        "force",
+        *(["shard", "output", "features", "on", "strict"]),
+    }  # of `predict_shard`
     printed = own.get(name, set()) | {"as_json", "quiet", "verbose"}
     offered = set(options) - printed - fields.get(name, set())
     if "flags" in keywords and name != "evaluate":

@@ -31,4 +31,4 @@ def test_every_row_is_raised_in_one_place() -> None:
 
 
 def test_the_message_holds_what_was_given() -> None:
-    assert str(excluded("parallel", given=3)).startswith("--parallel 3: one run is not divided")
+    assert str(excluded("parallel", given="--parallel 3")).startswith("--parallel 3: one run is not divided")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import is_stream, whole_file, write_bytes, write_text
-from vitmed.core.places import check_name, data_of_runs, new_file, refuse_file, refuse_inside
+from vitmed.core.places import check_images, check_name, data_folder, data_of_runs, new_file, refuse_file, refuse_inside
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import visible
 
@@ -180,3 +180,13 @@ def test_names_are_shown_without_control_characters() -> None:
     assert visible("a\x1b[31m\r\x07\x9b\u202e\udce9") == r"a\x1b[31m\r\x07\x9b\u202e\udce9"
     for text in ("two\nlines\t", "naïve Ω 細胞 😀", "[bold]", r"\x1b"):
         assert visible(text) == text
+
+
+@pytest.mark.parametrize("name", ["s3://bucket/cells", "gs://bucket/cell.png", "https://example.org/cells"])
+def test_an_address_is_refused_by_its_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for refused in (lambda: data_folder(name), lambda: check_images([name])):
+        with pytest.raises(DataError, match=f"vitmed reads no {name.partition('//')[0]}// addresses"):
+            refused()
+    monkeypatch.chdir(tmp_path)
+    Path("s3:", "cells").mkdir(parents=True)
+    assert data_folder("s3:/cells") == Path("s3:/cells")  # a folder of this name

@@ -6,6 +6,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,21 @@ def test_weights_that_see_are_ahead_of_weights_that_do_not_and_like_their_twin(
     assert "chance may decide: twin.safetensors" in found.content["verdict"]
     assert found.content["images"] == 80 and "colours and size" in found.content["models"]
     assert (found.folder / "ranking.csv").read_text().splitlines()[1].startswith("1,sighted.safetensors,")
+
+
+def test_workers_of_an_executor_rank_alike(data: Path, tmp_path: Path, files: dict) -> None:
+    given = files["blind"], files["cnn"], files["sighted"]
+    here = rank(data, tmp_path, *given)
+    with ThreadPoolExecutor(2) as executor:
+        ui = recording()
+        there = rank(data, tmp_path, *given, on=executor)
+    assert "cnn.safetensors is left out" in "\n".join(ui.warned)
+    for found in (here, there):
+        for row in found.content["ranking"]:
+            del row["seconds"]
+    assert there.content == here.content and [row[:5] for row in there.rows] == [row[:5] for row in here.rows]
+    with pytest.raises(UsageError, match="--on: there is one thing to evaluate"):
+        probe(data, on="local")
 
 
 def test_the_number_is_that_of_a_probe_with_these_weights_alone(tmp_path: Path, files: dict) -> None:

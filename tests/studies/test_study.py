@@ -28,7 +28,8 @@ from vitmed.core.errors import (
 )
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder, is_running
-from vitmed.studies.study import Job, _error, _words, local
+from vitmed.studies.cluster import Places, opened
+from vitmed.studies.study import Job, _error, _words, workers
 
 SETS = (*TINY_SETS, "evaluate.report=false", "evaluate.map_images=0", "evaluate.resamples=20", "train.test=false")
 SETTINGS: dict[str, Any] = TINY | {"baseline": False, "autotune": False, "group_regex": r"(p\d+)_", "sets": SETS}
@@ -59,14 +60,14 @@ def test_one_at_a_time_trains_here_when_it_is_submitted(
 ) -> None:
     draw_nothing(monkeypatch)
     folder, ui, seen = RunFolder(tmp_path), recording(), list[int]()
-    with local(folder, 1) as executor:
+    with workers(folder, Places()) as executor:
         found = executor.submit(job(data, epochs=1), lambda record: bool(seen.append(record["epoch"])))
         assert found.done() and found.result() is not None and seen == [1] and "run one" in ui.said
         monkeypatch.setattr(vitmed, "train", None)
         assert executor.submit(job(data)).result() is not None  # it is done
     assert not list(tmp_path.glob("*.log"))
     monkeypatch.undo()
-    with local(RunFolder(tmp_path), 1, logged=True) as executor:
+    with workers(RunFolder(tmp_path), Places(), logged=True) as executor:
         wrong = executor.submit(job(data, "two", sets=(*SETS, "model.heads=3")))
     with pytest.raises(UsageError, match="heads do not divide"):  # an error here is that of the job
         wrong.result()
@@ -84,7 +85,7 @@ def test_a_process_that_is_killed_is_tried_again_and_errors_are_those_of_the_job
             os.kill(killed[0], signal.SIGKILL)
         return False
 
-    with local(folder, 2) as executor:
+    with workers(folder, Places(2)) as executor:
         first = executor.submit(job(data, epochs=20), kill)
         second = executor.submit(job(data, "two", epochs=500), lambda record: record["epoch"] >= 2)
         third = executor.submit(job(tmp_path / "nowhere", "three"))
@@ -101,12 +102,13 @@ def test_a_process_that_is_killed_is_tried_again_and_errors_are_those_of_the_job
 STUDY = """
 import json, sys
 from pathlib import Path
-from vitmed.studies.study import Job, local
+from vitmed.studies.study import Job, workers
+from vitmed.studies.cluster import Places
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.messages import Ui
 from vitmed.cli.entry import _signals
 folder, arguments = Path(sys.argv[1]), json.loads(sys.argv[2])
-with _signals(), local(RunFolder(folder), 2) as executor:
+with _signals(), workers(RunFolder(folder), Places(2)) as executor:
     futures = [executor.submit(Job(name, name, arguments, "val")) for name in sys.argv[3:]]
     for future in futures:
         future.result()
@@ -161,6 +163,6 @@ def test_a_command_line_has_the_settings_of_the_job(tmp_path: Path) -> None:
     assert words[-2:] == ["--", str(tmp_path)] and "--offline" in words and "--name=x" in words
 
 
-def test_fewer_than_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--parallel 0"), local(RunFolder(tmp_path), 0):
+def test_fewer_than_one_is_refused() -> None:
+    with pytest.raises(UsageError, match="--parallel 0"), opened(None, 0):
         pass

@@ -270,7 +270,7 @@ def predict(
     **options: Any,
 ) -> None:
     """Predict the labels of images: classes with probabilities, findings, or a number with its interval."""
-    if options.keys() & {"shard", "features", "output"}:
+    if options.keys() & {"shard", "features", "output", "on", "strict"}:
         if csv is not None or plot is not None or window is not None:
             raise excluded("table or parts")
         if top_k is not None or force:

@@ -6,10 +6,23 @@ import time
 
 from vitmed.core.errors import CheckpointError, Interrupted, excluded
 from vitmed.core.files import json_of, write_json
-from vitmed.core.options import ConfigFile, Data, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
+from vitmed.core.options import (
+    ConfigFile,
+    Data,
+    Offline,
+    On,
+    Parallel,
+    Resume,
+    RunName,
+    RunsFolder,
+    Sets,
+    Settings,
+    Strict,
+)
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.upgrade import READER
 from vitmed.studies.auto import AutoRun, begin_auto, finish_auto
+from vitmed.studies.cluster import opened
 
 
 def auto(
@@ -20,7 +33,9 @@ def auto(
     output: RunsFolder = "runs",
     name: RunName = None,
     resume: Resume = None,
-    parallel: Parallel = 1,
+    parallel: Parallel = None,
+    on: On = None,
+    strict: Strict = False,
     offline: Offline = False,
     **flags: Settings,
 ) -> AutoRun:
@@ -56,7 +71,8 @@ def auto(
 
     with run_lock(folder):
         try:
-            return finish_auto(folder, state, save, parallel)
+            with opened(on, parallel, strict) as places:
+                return finish_auto(folder, state, save, places)
         except (Interrupted, KeyboardInterrupt) as error:
             raise Interrupted(
                 getattr(error, "problem", "stopped at once"), f"vitmed auto --resume {folder.path}"

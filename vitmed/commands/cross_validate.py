@@ -7,7 +7,20 @@ from typing import Any
 from vitmed.commands.train import train
 from vitmed.core.errors import CheckpointError
 from vitmed.core.load_config import load_config
-from vitmed.core.options import ConfigFile, Data, Gates, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
+from vitmed.core.options import (
+    ConfigFile,
+    Data,
+    Gates,
+    Offline,
+    On,
+    Parallel,
+    Resume,
+    RunName,
+    RunsFolder,
+    Sets,
+    Settings,
+    Strict,
+)
 from vitmed.core.run_folder import RunFolder
 from vitmed.studies.one_run import TrainResult
 
@@ -22,7 +35,9 @@ def cross_validate(
     output: RunsFolder = "runs",
     name: RunName = None,
     resume: Resume = None,
-    parallel: Parallel = 1,
+    parallel: Parallel = None,
+    on: On = None,
+    strict: Strict = False,
     fail_under: Gates = (),
     offline: Offline = False,
     **flags: Settings,
@@ -37,4 +52,5 @@ def cross_validate(
     if resume is None and not named and not load_config(config, {}, sets).data.divided:
         flags["folds"] = FOLDS
     given: dict[str, Any] = {"config": config, "sets": sets, "output": output, "name": name, "resume": resume, **flags}
-    return train(data, parallel=parallel, fail_under=fail_under, offline=offline, **given)
+    given |= {"parallel": parallel, "on": on, "strict": strict}
+    return train(data, fail_under=fail_under, offline=offline, **given)

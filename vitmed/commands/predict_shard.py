@@ -5,19 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from vitmed.core.errors import UsageError, excluded
+from vitmed.core.errors import CheckpointError, DataError, UsageError, excluded
 from vitmed.core.files import make_folder, remove_abandoned
 from vitmed.core.messages import bar, say
-from vitmed.core.options import CHECKPOINT, Images, Option, Precision, Runs
+from vitmed.core.options import CHECKPOINT, Images, On, Option, Precision, Runs, Strict
 from vitmed.core.places import refuse_file, refuse_inside
 from vitmed.core.text import counted
 from vitmed.core.text_files import from_cell
 from vitmed.metrics.predictions_files import (
     AUTO,
     ERROR,
+    Shard,
     WrittenPredictions,
     check_pyarrow,
     read_part,
@@ -26,7 +31,11 @@ from vitmed.metrics.predictions_files import (
 )
 
 if TYPE_CHECKING:
+    from vitmed.inference.open_model import Network
     from vitmed.inference.saved_model import SavedModel
+
+ALL = "1/1"
+PARTS, FEWEST, MOST = 400, 256, 16_384  # with `on`: about so many parts, and images of one
 
 
 def predict_shard(
@@ -36,7 +45,7 @@ def predict_shard(
     runs: Runs = "runs",
     shard: Annotated[
         str, Option("Only this share of the images, from 1/N to N/N; with --output.", metavar="I/N|auto")
-    ] = "1/1",
+    ] = ALL,
     precision: Precision = "auto",
     features: Annotated[bool, Option("Also write the features of each image; with --output.")] = False,
     output: Annotated[
@@ -45,47 +54,109 @@ def predict_shard(
     ] = None,
     device: str = "auto",
     frame: int | None = None,
+    on: On = None,
+    strict: Strict = False,
 ) -> WrittenPredictions:
     """Predict one shard of many images and write it as a Parquet file. A shard that is finished is skipped.
 
     All but `shard` is the same for every shard, and as in `predict`; an image that is named twice counts once.
-    `features` are D float32 of each image, the input of the head.
+    `features` are D float32 of each image, the input of the head. With `on` all shards; their number follows from that
+    of the images, and the result names the folder.
 
     Raises:
         UsageError: no such shard, or a part of it that is of another checkpoint or list of images.
     """
     # Here, since merge needs no torch.
-    from vitmed.inference.open_model import find_checkpoint, find_named, list_images, open_files
+    from vitmed.inference.open_model import find_checkpoint, find_named, list_images
     from vitmed.inference.saved_model import check_precision
+    from vitmed.studies.cluster import VARIABLE, opened
 
     if output is None:
         raise excluded("folder of parts")
+    if on is not None and shard != ALL:
+        raise excluded("on and shard")
     check_precision(precision)
     part, folder = read_shard(shard, os.environ), Path(output)
     check_pyarrow(folder)
     refuse_file(folder)
     sources: list[str | Path] = [images] if isinstance(images, str | Path) else list(images)
-    saved = find_checkpoint(checkpoint, runs)
-    for place in (*filter(Path.is_dir, find_named(sources)), saved.splits.root):
-        refuse_inside(place, folder)
-    every = list(dict.fromkeys(list_images(sources)))
-    rows = part.rows(len(every))
-    names = every[rows.start : rows.stop]
-    device = _device_of_rank() if device == "auto" and shard == AUTO else device
-    network, files = open_files(names, saved, device, precision, frame)
-    settings = [saved.policy and saved.policy.to_json(), files.how.to_dict(), features]
-    about = {
-        "checkpoints": saved.weights_hash,
-        "settings": hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest(),
-        "precision": network.precision,
-        "lists of images": hashlib.sha256(b"".join(os.fsencode(name) + b"\0" for name in every)).hexdigest(),
-        "images": len(every),
-        "shards": part.count,
-        "shard": part.number,
-    }
-    make_folder(folder)
-    remove_abandoned(folder)
-    file, errors = folder / f"part-{part.number:05d}-of-{part.count:05d}.parquet", tuple[tuple[str, str], ...]()
+    divides = shard == ALL and (on or os.environ.get(VARIABLE)) is not None
+    with opened(on if divides else "local", strict=strict) as (_, place):
+        saved = find_checkpoint(checkpoint, runs)
+        named = find_named(sources)
+        for source in (*filter(Path.is_dir, named), saved.splits.root):
+            refuse_inside(source, folder)
+        every = list(dict.fromkeys(list_images(sources)))
+        count = -(-len(every) // min(max(len(every) // PARTS, FEWEST), MOST)) if divides else part.count
+        shards = [Shard(number, count) for number in range(1, count + 1)] if divides else [part]
+        device = _device_of_rank() if device == "auto" and shard == AUTO else device
+        how = How(saved.path, device, precision, frame, features, folder, _about(saved, every, frame, features))
+        missing = frozenset(path.as_posix() for path in named if not path.exists())
+        written = list(_write_shards(place, how, shards, every, missing, saved))
+    errors = tuple(error for one in sorted(written) for error in one.errors)
+    if divides:
+        say(f"{counted(len(every), 'image')} in {counted(count, 'part')}; to join them: vitmed merge {folder}")
+    return WrittenPredictions(folder if divides else written[0].file, sum(one.read for one in written), errors)
+
+
+def _write_shards(
+    place: Executor | None, how: How, shards: list[Shard], names: list[str], missing: frozenset[str], saved: SavedModel
+) -> Iterator[WrittenPredictions]:
+    """Write the shards, here one after another, and yield each that is written."""
+    from vitmed.inference.open_model import open_network
+    from vitmed.studies.cluster import each, prepare, three
+
+    make_folder(how.folder)
+    remove_abandoned(how.folder)
+    write = write_shard
+    if place is None:
+        write = partial(write_shard, model=(saved, open_network(saved, saved.policy, how.device, how.precision)))
+    prepare(place, [how.checkpoint, *three(names)], how.folder)
+    blocks = ((one, one.rows(len(names))) for one in shards)
+    calls = ((how, one, names[rows.start : rows.stop], missing) for one, rows in blocks)
+    for done, one in enumerate(each(place, write, calls), 1):
+        if place is not None:
+            say(f"{done} of {counted(len(shards), 'part')}: {one.file}")
+        yield one
+
+
+class How(NamedTuple):
+    """What is the same for every shard: the file of the checkpoint, how it predicts, and what each part states."""
+
+    checkpoint: Path
+    device: str
+    precision: str
+    frame: int | None
+    features: bool
+    folder: Path
+    about: dict[str, Any]
+
+
+@lru_cache(1)
+def _model(path: Path, digest: str, device: str, precision: str) -> tuple[SavedModel, Network]:
+    """Open the model of a worker once. Raises CheckpointError if it is another one than the command's."""
+    from vitmed.inference.open_model import open_model, open_network
+
+    saved = open_model(path)
+    if saved.weights_hash != digest:
+        raise CheckpointError(f"{path}: has other weights on {platform.node()}", "copy the same file there")
+    return saved, open_network(saved, saved.policy, device, precision)
+
+
+def write_shard(
+    how: How, part: Shard, names: list[str], missing: frozenset[str], model: tuple[SavedModel, Network] | None = None
+) -> WrittenPredictions:
+    """Predict the images of a shard, unless its part is there, and write the part.
+
+    Args:
+        missing: named images that do not exist; another one that this machine does not see is an error of the machine.
+        model: opened already; default: that of `how`.
+    """
+    from vitmed.inference.open_model import files_for
+
+    saved, network = model or _model(how.checkpoint, how.about["checkpoints"], how.device, how.precision)
+    about = {**how.about, "precision": network.precision, "shards": part.count, "shard": part.number}
+    file, errors = how.folder / f"part-{part.number:05d}-of-{part.count:05d}.parquet", tuple[tuple[str, str], ...]()
     if file.exists():
         written, table = read_part(file)
         if differing := [name for name in about if written[name] != about[name]]:
@@ -93,13 +164,30 @@ def predict_shard(
         cells = zip(table["path"].to_pylist(), table[ERROR].to_pylist(), strict=True)
         errors = tuple((from_cell(path), from_cell(problem)) for path, problem in cells if problem)
     elif names:
+        files = files_for(names, saved, how.frame)
         with bar(f"predicting shard {part}") as advance:
-            outputs = network.outputs(files.read, len(files), advance, features)
+            outputs = network.outputs(files.read, len(files), advance, how.features)
         predictions = saved.decided(files.predictions(saved, outputs))
         errors = predictions.errors
+        unseen = [name for name, _ in errors if model is None and name not in missing and not Path(name).exists()]
+        if unseen:
+            raise DataError(f"{platform.node()}: does not see {unseen[0]}", "mount the same files there, and go on")
         write_part(file, about, predictions, outputs.features)
     say(f"shard {part}: {counted(len(names), 'image')} in {file}")
     return WrittenPredictions(file, len(names) - len(errors), errors)
+
+
+def _about(saved: SavedModel, names: list[str], frame: int | None, features: bool) -> dict[str, Any]:
+    """What every part of a list of images states, but for its shard and the precision of its network."""
+    from vitmed.inference.open_model import preprocessing_of
+
+    settings = [saved.policy and saved.policy.to_json(), preprocessing_of(saved, frame).to_dict(), features]
+    return {
+        "checkpoints": saved.weights_hash,
+        "settings": hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest(),
+        "lists of images": hashlib.sha256(b"".join(os.fsencode(name) + b"\0" for name in names)).hexdigest(),
+        "images": len(names),
+    }
 
 
 def _device_of_rank() -> str:

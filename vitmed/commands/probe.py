@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.commands.train import train
 from vitmed.core.config import FLAGS, PROBE_FLAGS, Config, EvaluateConfig, read_overrides
 from vitmed.core.errors import UsageError, excluded
-from vitmed.core.files import write_json, write_text
+from vitmed.core.files import make_folder, write_json, write_text
 from vitmed.core.load_config import check_names, load_config, store_paths, with_values
 from vitmed.core.messages import say, warn
-from vitmed.core.options import ConfigFile, Data, Fields, Gates, Offline, RunName, RunsFolder, Sets
+from vitmed.core.options import ConfigFile, Data, Fields, Gates, Offline, On, RunName, RunsFolder, Sets, Strict
 from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text_files import csv_text
@@ -22,7 +23,9 @@ from vitmed.decisions.policy import CHOOSING
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.metrics.metric_table import METRICS
 from vitmed.models.sizes import SIZES
+from vitmed.models.weights.catalogue import means_file
 from vitmed.report.headline import check_gates, parse_gates
+from vitmed.studies.cluster import files_of, opened, prepare
 from vitmed.studies.one_run import TrainResult, default_name
 from vitmed.studies.rank_weights import (
     ALL_LOCAL,
@@ -48,6 +51,8 @@ def probe(
     name: RunName = None,
     fail_under: Gates = (),
     offline: Offline = False,
+    on: On = None,
+    strict: Strict = False,
     **flags: Annotated[Any, Fields(Config, PROBE_FLAGS)],
 ) -> TrainResult | RankingResult:
     """Evaluate a baseline in minutes, without training a network. The arguments are those of `train`.
@@ -59,7 +64,7 @@ def probe(
 
     With several weights (a list, names with commas between them, or "all-local" for every file in the cache folder):
     which of them suit these images, by a linear model that is fitted on train and judged on validation. The test is not
-    read.
+    read. `on` computes their features.
 
     Returns:
         as `train`; `checkpoint` is None without weights. For several weights their ranking.
@@ -86,7 +91,11 @@ def probe(
         given = [f"{key}={json.dumps(value)}" for key, value in settings_given.items() if value is not None]
         words = [str(data)] * (data is not None) + ["--config", str(config)] * (config is not None)
         words += [word for one in (*([sets] if isinstance(sets, str) else sets), *given) for word in ("--set", one)]
-        return _rank(settings, names, (output, name), offline or flags["weights"] == ALL_LOCAL, words)
+        with opened(on, strict=strict) as places:
+            local = offline or flags["weights"] == ALL_LOCAL
+            return _rank(settings, names, (output, name, places.executor), local, words)
+    if on is not None:
+        raise excluded("on of one")
     if settings.model.start is not None:
         flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
         return train(data, offline=offline, **{**flags, "freeze": True})
@@ -102,12 +111,19 @@ def probe(
 
 
 def _rank(
-    settings: Config, names: Sequence[str], place: tuple[str | Path, str | None], offline: bool, words: Sequence[str]
+    settings: Config,
+    names: Sequence[str],
+    place: tuple[str | Path, str | None, Executor | None],
+    offline: bool,
+    words: Sequence[str],
 ) -> RankingResult:
     """Rank the weights into a run folder; `words` are the arguments of `vitmed train` with the same settings."""
-    output, name = place
+    output, name, executor = place
     settings, splits = open_folder(with_values(settings, {"model.weights": None}), output, "folds")
-    content, rows, best = rank_weights(settings, splits, names, offline)
+    if executor is not None:
+        make_folder(output)
+        prepare(executor, [*files_of(settings), *filter(means_file, names)], Path(output))
+    content, rows, best = rank_weights(settings, splits, names, offline, executor)
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings).rpartition('_')[0]}_weights")
     write_text(folder.config, store_paths(settings, folder.path).to_yaml())
     write_json(folder.ranking, content)

@@ -10,11 +10,25 @@ from vitmed.core.config import FLAGS, read_overrides
 from vitmed.core.errors import UsageError, excluded
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import Mute, listener, listening, say
-from vitmed.core.options import ConfigFile, Data, Gates, Offline, Parallel, Resume, RunName, RunsFolder, Sets, Settings
+from vitmed.core.options import (
+    ConfigFile,
+    Data,
+    Gates,
+    Offline,
+    On,
+    Parallel,
+    Resume,
+    RunName,
+    RunsFolder,
+    Sets,
+    Settings,
+    Strict,
+)
 from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import duration_text, file_name
 from vitmed.report.headline import check_gates, parse_gates
+from vitmed.studies.cluster import opened
 from vitmed.studies.folds import CrossValidation, SharedTime, train_folds
 from vitmed.studies.one_run import RESUMABLE, OneRun, TrainResult, default_name
 from vitmed.training.plan.time import Clock
@@ -33,7 +47,9 @@ def train(
     resume: Resume = None,
     fail_under: Gates = (),
     offline: Offline = False,
-    parallel: Parallel = 1,
+    parallel: Parallel = None,
+    on: On = None,
+    strict: Strict = False,
     each_epoch: EachEpoch | None = None,
     **flags: Settings,
 ) -> TrainResult:
@@ -47,6 +63,8 @@ def train(
         fail_under: gates on the test metrics, such as "auroc=0.9".
         offline: open no connection, not even for public weights; see docs/weights.md.
         parallel: with folds, how many to train at the same time, each in a process of its own.
+        on: with folds, "ray:HOST:PORT" or an executor that trains them (docs/many-machines.md); with `strict` a node
+            that cannot be used ends it.
         each_epoch: called with the record of an epoch, its line of metrics.jsonl, when last.pt holds the epoch; where
             it returns true, the run ends with EndedByCaller. Not called with folds.
         **flags: the names in `FLAGS`, as on the command line: epochs=5, lr=1e-3.
@@ -58,20 +76,21 @@ def train(
     with Ranks.join() as ranks, listening(listener() if ranks.leads else Mute()):
         gates = parse_gates(fail_under)  # so that a wrong gate ends the run now, not after hours
         clock, listener().began = Clock(listener().began), None  # each of several folds has its own
-        if parallel < 1:
-            raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
         run = OneRun(ranks, clock, output, name, offline, each_epoch)
         arguments = {"data": data, "config": config, "sets": sets}
+        where = {"on": on, "parallel": parallel, "strict": strict}
         if resume is None:
-            result = _begin(run, arguments, flags, parallel, bool(gates))
+            result = _begin(run, arguments, flags, where, bool(gates))
         else:
-            result = _resume(run, Path(resume), arguments, flags, parallel)
+            result = _resume(run, Path(resume), arguments, flags, where)
         if result.test is not None:
             check_gates(gates, result.test.metrics, result)
         return result
 
 
-def _begin(run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], parallel: int, gated: bool) -> TrainResult:
+def _begin(
+    run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], where: dict[str, Any], gated: bool
+) -> TrainResult:
     """Train one run or, where the data are divided, a run for each fold."""
     overrides, (data, config, sets) = read_overrides(flags, FLAGS, "train"), arguments.values()
     if run.ranks.wide and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
@@ -91,32 +110,36 @@ def _begin(run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], parall
         _refuse_ranks(run.ranks, "--freeze, which trains no network", "start one process")
     if divided:
         _refuse_ranks(run.ranks, "--folds", "one fold at a time: --folds N --fold I")
-    elif parallel > 1:
-        raise excluded("parallel", given=parallel)
+    elif where["on"] or where["parallel"] not in (None, 1):
+        raise excluded("parallel", given="--on" if where["on"] else f"--parallel {where['parallel']}")
     check_run_place(settings, run.output, run.name)
     if not divided:
         return run.new(settings, config is None)
     of = f"{settings.data.folds}-folds" if settings.data.sites is None else file_name(settings.data.sites)
     name = run.name or f"{default_name(data_folder(settings.data.root), settings)}_{of}"
-    study, first = CrossValidation.new(settings, run.output, name), {**arguments, **flags}
-    if (shared := SharedTime.of(settings, parallel)) is not None:
-        first["time"] = shared.each(run.clock.seconds())
-    study = CrossValidation(study.folder, first, run.offline, parallel)
-    study.time = shared
-    test = train_folds(study)
+    with opened(**where) as places:
+        study, first = CrossValidation.new(settings, run.output, name), {**arguments, **flags}
+        if (shared := SharedTime.of(settings, places.runs)) is not None:
+            first["time"] = shared.each(run.clock.seconds())
+        study = CrossValidation(study.folder, first, run.offline, places)
+        study.time = shared
+        test = train_folds(study)
     if shared is not None:
         say(f"time: {duration_text(run.clock.seconds())} of {duration_text(shared.limit)} used for all folds")
     return TrainResult(study.folder.path, None, None, test)
 
 
-def _resume(run: OneRun, resume: Path, arguments: dict[str, Any], flags: dict[str, Any], parallel: int) -> TrainResult:
+def _resume(
+    run: OneRun, resume: Path, arguments: dict[str, Any], flags: dict[str, Any], where: dict[str, Any]
+) -> TrainResult:
     """Continue one run, or the folds of a folder."""
     overrides, (data, config, sets) = read_overrides(flags, FLAGS, "train"), arguments.values()
     if run.ranks.first(RunFolder(resume).folds.is_file):
         _refuse_ranks(run.ranks, "folds", "one fold at a time: --folds N --fold I")
         if (run.name, config, data) != (None, None, None) or sets or overrides:
             raise excluded("resume of folds")
-        test = train_folds(CrossValidation(RunFolder(resume), None, run.offline, parallel))
+        with opened(**where) as places:
+            test = train_folds(CrossValidation(RunFolder(resume), None, run.offline, places))
         return TrainResult(resume, None, None, test)
     changes = [*overrides, *sets] + ["config"] * (config is not None)
     folder = run.ranks.first(lambda: folder_to_resume(resume, run.name, changes, FLAGS, RESUMABLE))

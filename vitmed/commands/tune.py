@@ -17,17 +17,20 @@ from vitmed.core.options import (
     Devices,
     Fields,
     Offline,
+    On,
     Option,
     Parallel,
     Resume,
     RunName,
     RunsFolder,
     Sets,
+    Strict,
 )
 from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.metrics.tuning_study import SEED
+from vitmed.studies.cluster import opened
 from vitmed.studies.one_run import default_name
 from vitmed.studies.search import Search, TuneResult
 from vitmed.studies.search_plan import new_study, plan_study, read_space, resumed_study
@@ -67,7 +70,9 @@ def tune(
     output: RunsFolder = "runs",
     name: RunName = None,
     resume: Resume = None,
-    parallel: Parallel = 1,
+    parallel: Parallel = None,
+    on: On = None,
+    strict: Strict = False,
     devices: Devices = None,
     offline: Offline = False,
     **flags: Annotated[Any, Fields(Config, TUNE_FLAGS)],
@@ -91,36 +96,36 @@ def tune(
     clock, listener().began = Clock(listener().began), None  # the trainings have their own
     if is_rank():
         raise UsageError("tune: not as one of the processes of torchrun", "vitmed tune DIR --devices N")
-    if parallel < 1 or (trials is not None and trials < 1):
-        flag = f"--parallel {parallel}" if parallel < 1 else f"--trials {trials}"
-        raise UsageError(f"{flag}: expected at least 1", f"{flag.split()[0]} 2")
+    if trials is not None and trials < 1:
+        raise UsageError(f"--trials {trials}: expected at least 1", "--trials 2")
     seconds = load_config(None, {"train.time": time}).train.time
     try:
         import optuna
     except ImportError:
         raise UsageError("vitmed tune needs one more package", "pip install 'vitmed[tune]'") from None
-    if resume is not None:
-        if (data, config, name, prune, seeds) != (None,) * 5 or space or grid or sets or flags:
-            raise excluded("resume of tune")
-        folder, asked = resumed_study(RunFolder(resume), trials, seconds)
-    else:
-        settings = load_config(config, {"data.root": data, **read_overrides(dict(flags), FLAGS, "tune")}, sets)
-        if (grid or seeds is not None) and (not grid or space or trials is not None or prune):
-            raise excluded("grid")
-        domains = read_space(space or grid, sets, "--grid" if grid else "--space")
-        if grid:
-            numbers = "0" if seeds is None else seeds if isinstance(seeds, str) else ",".join(map(str, seeds))
-            domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds"), **domains}
-        what = {"space": domains, "trials": trials, "prune": not grid and prune is not False, "time": seconds}
-        check_run_place(settings, output, name)
-        prepared, forecast = plan_study(settings, config is None, seconds, offline, devices or 1)
-        name = name or f"{default_name(data_folder(prepared.config.data.root), prepared.config)}_tune"
-        folder, asked = new_study(prepared, {**what, **forecast, "offline": offline}, output, name)
     with contextlib.ExitStack() as stack:
+        places = stack.enter_context(opened(on, parallel, strict))
+        if resume is not None:
+            if (data, config, name, prune, seeds) != (None,) * 5 or space or grid or sets or flags:
+                raise excluded("resume of tune")
+            folder, asked = resumed_study(RunFolder(resume), trials, seconds)
+        else:
+            settings = load_config(config, {"data.root": data, **read_overrides(dict(flags), FLAGS, "tune")}, sets)
+            if (grid or seeds is not None) and (not grid or space or trials is not None or prune):
+                raise excluded("grid")
+            domains = read_space(space or grid, sets, "--grid" if grid else "--space")
+            if grid:
+                numbers = "0" if seeds is None else seeds if isinstance(seeds, str) else ",".join(map(str, seeds))
+                domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds"), **domains}
+            what = {"space": domains, "trials": trials, "prune": not grid and prune is not False, "time": seconds}
+            check_run_place(settings, output, name)
+            prepared, forecast = plan_study(settings, config is None, seconds, offline, devices or 1)
+            name = name or f"{default_name(data_folder(prepared.config.data.root), prepared.config)}_tune"
+            folder, asked = new_study(prepared, {**what, **forecast, "offline": offline}, output, name)
         stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         stack.enter_context(run_lock(folder))
-        search = Search(optuna, folder, asked, clock, parallel, devices)
+        search = Search(optuna, folder, asked, clock, places, devices)
         search.announce()
         study = conduct(search)
     return TuneResult(folder.path, study)

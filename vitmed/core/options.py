@@ -20,6 +20,7 @@ type that is not known here must not be the first of a union.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -93,12 +94,22 @@ RunsFolder = Annotated[
 RunName = Annotated[str | None, Option("Name of the run folder; default date, data and model.")]
 Resume = Annotated[Path | str | None, Option("Run folder of an interrupted run to continue.", panel="Training")]
 Parallel = Annotated[
-    int, Option("Processes that train several runs at the same time; default 1.", metavar="N", panel="Patients", min=1)
+    int | None,
+    Option(
+        "Trainings at the same time; default 1, on a cluster its GPUs or nodes.", metavar="N", panel="Patients", min=1
+    ),
 ]
+On = Annotated[
+    str | Executor | None,
+    Option(
+        "Where the work runs; default VITMED_ON, else local; docs/many-machines.md.", metavar="local|ray[:HOST:PORT]"
+    ),
+]
+Strict = Annotated[bool, Option("Stop if a node of the cluster cannot be used.")]
 Devices = Annotated[
     int | None,
     Option(
-        "Train on this many GPUs of this machine, or with as many processes on its CPU; docs/scale.md.",
+        "Train on this many GPUs of this machine, or with as many processes on its CPU; docs/many-machines.md.",
         metavar="N",
         panel="Training",
         min=1,

@@ -122,15 +122,20 @@ class ImageFiles:
 def open_files(
     names: Sequence[str], saved: SavedModel, device: str, precision: str, frame: int | None, window: str | None = None
 ) -> tuple[Network, ImageFiles]:
-    """What runs the model, and the files as it reads them; warns of what makes its answers worse.
+    """What runs the model, and the files as it reads them; warns as `files_for`.
 
     Raises:
         UsageError: this machine has no such device or precision.
     """
+    files = files_for(names, saved, frame, window)
+    return open_network(saved, saved.policy, device, precision), files
+
+
+def files_for(names: Sequence[str], saved: SavedModel, frame: int | None, window: str | None = None) -> ImageFiles:
+    """Give the files as a model reads them; warns of what makes its answers worse."""
     if saved.policy is None:
         warn(f"{saved.path}: {RAW}")
     how, flat = preprocessing_of(saved, frame, window), 0
-    network = open_network(saved, saved.policy, device, precision)
     if window is not None:
         warn(f"deep images are {windowed_note(window)}")
     for name in names if saved.preprocessing.window is not None else ():
@@ -139,7 +144,7 @@ def open_files(
     if flat:
         found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
         warn(f"{found} not windowed; the model was trained on deeper ones")
-    return network, ImageFiles(names, how)
+    return ImageFiles(names, how)
 
 
 def windowed_note(window: Window) -> str:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import vitmed
-from vitmed.core.config import FLAGS, Config, read_overrides
+from vitmed.core.config import FLAGS, Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, VitmedError, excluded
 from vitmed.core.files import write_json
-from vitmed.core.load_config import load_config
 from vitmed.core.messages import say, warn
 from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder, find_path, store_path
@@ -26,10 +25,11 @@ from vitmed.models.hardware import pick_device
 from vitmed.models.weights.choice import choose_weights
 from vitmed.report.data_check_page import PAGE
 from vitmed.report.results import Results
+from vitmed.studies.cluster import Places
 from vitmed.studies.comparison import Model, compare_models
 from vitmed.studies.one_run import default_name
 from vitmed.studies.rank_weights import ALL_LOCAL, OF_RANKING
-from vitmed.studies.study import Job, OnEpoch, Study, check_same_data, conduct
+from vitmed.studies.study import Job, OnEpoch, Study, check_same_data, conduct, settings_of
 from vitmed.training.plan.make_plan import config_of_target
 
 USUAL, LEAST = 3600.0, 300.0  # s
@@ -37,7 +37,6 @@ FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds
 TO_CHOOSE, SHORTEST = 0.25, 45.0  # of the time, for the ways that are compared, and s of each at least
 TRIED = 960.0  # s of one core, in which `auto` was no better than one training: docs/many-runs.md
 HELD_OUT, AT_END = 0.2, 40.0  # of the patients, and s for the reports
-PLAIN = ("data", "config", "sets", "offline")  # arguments that are no flags
 FILES = ("data", "config", "groups", "labels", "weights")  # arguments that may name one
 Save = Callable[[], float]  # writes auto.json, and returns the seconds used
 
@@ -71,9 +70,13 @@ class Ways(Study[dict[str, Any]]):
 
     command = "auto"
 
-    def __init__(self, folder: RunFolder, ways: Mapping[str, Job], parallel: int, save: Save) -> None:
-        self.folder, self.ways, self.parallel, self.save = folder, ways, parallel, save
+    def __init__(self, folder: RunFolder, ways: Mapping[str, Job], places: Places, save: Save) -> None:
+        self.folder, self.ways, self.places, self.save = folder, ways, places, save
         self.failed: dict[str, VitmedError] = {}
+
+    @property
+    def settings(self) -> Config:
+        return settings_of(next(iter(self.ways.values())).arguments, "auto")
 
     def jobs(self) -> Iterator[Job]:
         yield from self.ways.values()
@@ -124,16 +127,9 @@ def headline_number(place: Path) -> tuple[str, Estimate, int]:
     return metric, results.overall[metric], results.n
 
 
-def _settings(arguments: Mapping[str, Any]) -> Config:
-    """Raises UsageError for arguments that `train` refuses."""
-    flags = {key: value for key, value in arguments.items() if key not in PLAIN}
-    overrides = {"data.root": arguments["data"], **read_overrides(flags, FLAGS, "auto")}
-    return load_config(arguments["config"], overrides, arguments["sets"])
-
-
 def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) -> RunFolder:
     """Make a new folder with what auto was asked for. Raises UsageError, or DataError for data with errors."""
-    settings = _settings(arguments)
+    settings = settings_of(arguments, "auto")
     if settings.data.divided or settings.train.freeze or not settings.train.test:
         raise excluded("choices of auto")
     limit = settings.train.time or USUAL
@@ -172,19 +168,19 @@ def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) 
     return folder
 
 
-def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, parallel: int) -> AutoRun:
+def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, places: Places) -> AutoRun:
     """Do everything that is not done yet; `state` is the content of auto.json, which `save` writes."""
     arguments, limit = {"data": None, "config": None, **state["arguments"]}, float(state["limit"])
     arguments |= {key: find_stored(arguments[key], folder) for key in FILES if arguments.get(key)}
-    settings = _settings(arguments)
+    settings = settings_of(arguments, "auto")
     check_same_data(settings, state["identity"], folder)
     if "weights" not in state:
-        state |= _ranked(folder, state, arguments)
+        state |= _ranked(folder, state, arguments, places)
         save()
     weights = None if state["weights"] is None else find_stored(state["weights"], folder)
     if "winner" not in state:
         given = [weights] if "weights" in arguments or weights is None else [None, weights]
-        seconds = max(SHORTEST, limit * TO_CHOOSE * min(parallel, len(given)) / len(given))
+        seconds = max(SHORTEST, limit * TO_CHOOSE * min(places.runs, len(given)) / len(given))
         short = {"fold": 1, "test": False, "time": duration_text(seconds), "report": False, "map_images": 0}
         jobs = {}
         for start in given:
@@ -194,17 +190,18 @@ def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, parallel: 
             jobs[name] = Job(f"way-{name}", f"{name}: {what}", of_way, "val")
         chosen: dict[str, Any] = {"tried": [], "winner": next(iter(jobs)), "why": "the only way here"}
         if len(jobs) > 1:
-            chosen = conduct(Ways(folder, jobs, parallel, save))
+            chosen = conduct(Ways(folder, jobs, places, save))
         state |= chosen
         save()
+    there: dict[str, Any] = {"parallel": places.runs, "on": places.executor or "local"}
     place, joined = (RunFolder(folder.path / part) for part in ("folds", "folds/ensemble"))
     if place.folds.is_file() and not (place.path / "test" / PREDICTIONS).is_file():
-        vitmed.cross_validate(resume=place.path, parallel=parallel)
+        vitmed.cross_validate(resume=place.path, **there)
     elif not place.folds.is_file():
         left = duration_text(max(60.0 * state["divided"]["folds"], limit - save() - AT_END))
         best = weights if state["winner"] == "weights" else None
         of_folds = {**arguments, **state["divided"], "weights": best or "none", "time": left}
-        vitmed.cross_validate(of_folds.pop("data"), output=folder.path, name="folds", parallel=parallel, **of_folds)
+        vitmed.cross_validate(of_folds.pop("data"), output=folder.path, name="folds", **there, **of_folds)
     if not joined.ensemble.is_file():
         vitmed.ensemble([place.path])
     if not (joined.path / "test" / NUMBERS).is_file():
@@ -219,19 +216,21 @@ def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, parallel: 
     return AutoRun(folder.path, content, joined.path)
 
 
-def _ranked(folder: RunFolder, state: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _ranked(
+    folder: RunFolder, state: Mapping[str, Any], arguments: Mapping[str, Any], places: Places
+) -> dict[str, Any]:
     """The weights that are given, or the best on this machine and the ranking; None where there are none."""
     if "weights" in arguments:
         given = state["arguments"]["weights"]
         return {"weights": None if given == "none" else given}
     used = {k: v for k, v in arguments.items() if FLAGS.get(k, "data.").startswith(("data.", *OF_RANKING))}
-    of_probe = {**used, **state["divided"], "fold": 1, "weights": ALL_LOCAL}
+    of_probe = {**used, **state["divided"], "fold": 1, "weights": ALL_LOCAL, "on": places.executor or "local"}
     try:
         ranking: Any = vitmed.probe(of_probe.pop("data"), output=folder.path, name="weights", **of_probe)
         return {"weights": stored("weights", ranking.weights, folder), "ranking": ranking.rows}
     except (UsageError, CheckpointError) as error:
         say(f"no weights to begin with: {error.line}")
-    choice = choose_weights(_settings(arguments).model, False, bool(arguments.get("offline")))
+    choice = choose_weights(settings_of(arguments, "auto").model, False, bool(arguments.get("offline")))
     if choice is None or choice.value is None:
         return {"weights": None}
     return {"weights": stored("weights", choice.value, folder)}

@@ -18,6 +18,7 @@ import vitmed
 from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import write_json
+from vitmed.core.load_config import load_config
 from vitmed.core.messages import bar, gathering, same_words, say
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, run_lock
@@ -49,7 +50,8 @@ from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Results
 from vitmed.report.write import About, Report, read_baselines
-from vitmed.studies.study import Job, Study, conduct, read_study
+from vitmed.studies.cluster import HERE, Places
+from vitmed.studies.study import Job, Study, conduct, read_study, settings_of
 
 AGAIN = "start again with vitmed cross-validate"
 JOINING = 15.0  # s of --time, for the report on all folds, their ensemble and its evaluation
@@ -139,9 +141,9 @@ class CrossValidation(Study[Evaluation]):
     time: SharedTime | None = None
 
     def __init__(
-        self, folder: RunFolder, first: Mapping[str, Any] | None = None, offline: bool = False, parallel: int = 1
+        self, folder: RunFolder, first: Mapping[str, Any] | None = None, offline: bool = False, places: Places = HERE
     ) -> None:
-        self.folder, self.first, self.offline, self.parallel = folder, first, offline, parallel
+        self.folder, self.first, self.offline, self.places = folder, first, offline, places
         self.divided = read_study(folder.folds, Divided, AGAIN)
 
     @classmethod
@@ -170,6 +172,10 @@ class CrossValidation(Study[Evaluation]):
         """The configuration of the first fold, which all take; None where it has not begun."""
         attempts = self.job(1, 1).attempts(self.folder)
         return next((place.config for place in attempts if place.config.is_file()), None)
+
+    @property
+    def settings(self) -> Config:
+        return load_config(self.planned) if self.planned else settings_of(self.first or {}, "train")
 
     def job(self, repeat: int, fold: int, **arguments: Any) -> Job:
         name = f"fold-{fold}" if repeat == 1 else f"repeat-{repeat}-fold-{fold}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -36,6 +37,7 @@ from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
 from vitmed.report.write import About, Report, baseline_text
+from vitmed.studies.cluster import each
 from vitmed.studies.comparison import Model, align, better, compare_models, short_names
 from vitmed.training.baselines import fit_colours, fit_logistic, frozen_features
 from vitmed.training.environment import check_images, splits_csv
@@ -97,9 +99,12 @@ def weight_list(given: str | Path | Sequence[str | Path] | None) -> list[str] | 
 
 
 def rank_weights(
-    settings: Config, splits: Splits, names: Sequence[str], offline: bool
+    settings: Config, splits: Splits, names: Sequence[str], offline: bool, place: Executor | None = None
 ) -> tuple[dict[str, Any], list[list[str]], str]:
     """Rank weights by a linear model of their frozen features, fitted on train; the test is not read.
+
+    Args:
+        place: computes the features; default: this process.
 
     Returns:
         the first fields of `RankingResult`, and the best weights as they were named.
@@ -110,14 +115,15 @@ def rank_weights(
     splits = replace(splits, samples={part: splits.samples[part] for part in ("train", "val")})
     given = dict(zip(short_names([Path(name).absolute().parts for name in names]), names, strict=True))
     models, seconds, left_out = list[Model](), dict[str, float](), dict[str, str]()
-    for name, weights in given.items():
-        say(f"weights {list(given).index(name) + 1} of {len(names)}: {name}")
-        try:
-            predictions, seconds[name] = _judged(weights, name, settings, splits, offline)
+    calls = [(weights, name, settings, splits, offline) for name, weights in given.items()]
+    judged = {name: (predictions, took, why) for name, predictions, took, why in each(place, _judged_or_why, calls)}
+    for name in given:
+        predictions, took, why = judged[name]
+        if why:
+            left_out[name] = why
+        else:
+            seconds[name] = took
             models.append(Model(name, predictions))
-        except (CheckpointError, UsageError, OutOfMemoryError) as error:
-            left_out[name] = error.line
-            warn(f"{name} is left out: {error.line}")
     if not models:
         raise CheckpointError("none of these weights can be used:\n" + "\n".join(left_out.values()), "name others")
     read = read_splits(splits, Preprocessing.of(settings), settings.data, records=False)
@@ -148,6 +154,16 @@ def rank_weights(
     ranking = [{"name": n, "seconds": seconds[n], "clearly_behind": n in groups["yes"]} for n in order]
     content = {"best": best, "ranking": ranking, "left_out": left_out, **compared.to_dict(), "verdict": verdict}
     return content, rows, given[best]
+
+
+def _judged_or_why(given: str, name: str, *others: Any) -> tuple[str, Any, float, str]:
+    """The name, what `_judged` returns, and why these weights are left out."""
+    say(f"weights: {name}")
+    try:
+        return name, *_judged(given, name, *others), ""
+    except (CheckpointError, UsageError, OutOfMemoryError) as error:
+        warn(f"{name} is left out: {error.line}")
+        return name, None, 0.0, error.line
 
 
 def _judged(given: str, name: str, settings: Config, splits: Splits, offline: bool) -> tuple[Any, float]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitmed.core.base_models import Frozen
+from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, DiskFullError, EndedByCaller, Interrupted, VitmedError
 from vitmed.core.files import read_json_lines, write_bytes, write_json, write_text
 from vitmed.core.load_config import load_config, store_paths
@@ -31,8 +32,9 @@ from vitmed.metrics.tuning_study import SEED, TrialResult, TuningStudy, combined
 from vitmed.report.plots.curves import history_figure
 from vitmed.report.plots.drawing import png
 from vitmed.report.results import Results
+from vitmed.studies.cluster import HERE, Places
 from vitmed.studies.search_plan import BASE, NEW, REFIT, Asked, as_sets, as_text, suggest
-from vitmed.studies.study import Job, OnEpoch, Study, local
+from vitmed.studies.study import Job, OnEpoch, Study, workers
 from vitmed.training.plan.time import Clock
 from vitmed.training.train_state import Record
 
@@ -79,10 +81,16 @@ class Search(Study[TuningStudy]):
     command, logged = "tune", True
 
     def __init__(
-        self, optuna: Any, folder: RunFolder, asked: Asked, clock: Clock, parallel: int = 1, devices: int | None = None
+        self,
+        optuna: Any,
+        folder: RunFolder,
+        asked: Asked,
+        clock: Clock,
+        places: Places = HERE,
+        devices: int | None = None,
     ) -> None:
         self.optuna, self.folder, self.asked, self.clock = optuna, folder, asked, clock
-        self.parallel, self.devices = parallel, devices
+        self.places, self.devices = places, devices
         self.metric, self.pace, self.queue = ALL_METRICS[asked.metric], asked.one_pass, asked.queue
         self.most = len(self.queue) if asked.seeds else asked.trials
         pruner = optuna.pruners.NopPruner()
@@ -106,6 +114,10 @@ class Search(Study[TuningStudy]):
             if self.files[number].state or self.result(number).value is not None:
                 self._tell(number)
         clock.go_on(max((file.spent for file in self.files), default=0))
+
+    @property
+    def settings(self) -> Config:
+        return load_config(self.folder.path / BASE)
 
     def _path(self, number: int) -> Path:
         return self.folder.path / f"trial-{number + 1:04d}.json"
@@ -190,7 +202,7 @@ class Search(Study[TuningStudy]):
                 self._note(number, reason="the time was used" if late else "")
             return late or (poor and epoch < self.asked.epochs)
 
-        with (listener() if self.parallel == 1 else Silent()).bar(job.title, "epochs") as advance:
+        with (listener() if self.places.runs == 1 else Silent()).bar(job.title, "epochs") as advance:
             yield on_epoch
 
     def ended(self, job: Job, run: Future[RunFolder | None]) -> None:
@@ -276,7 +288,7 @@ class Search(Study[TuningStudy]):
         left = {} if asked.time is None else {"time": max(asked.time - self.clock.seconds(), self.reserve)}
         title = f"trial {best.number} is the best on validation; its settings once more, with another seed"
         job = Job(REFIT, title, {"config": folder.path / BASE, "sets": sets, "offline": asked.offline, **left})
-        with local(folder, 1, devices=self.devices) as executor:
+        with workers(folder, Places(1, self.places.executor), devices=self.devices) as executor:
             run = executor.submit(job).result()
         assert run is not None
         val, test = self.estimate(run, "val"), self.estimate(run, "test")

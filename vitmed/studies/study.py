@@ -1,14 +1,14 @@
 """Many runs with one purpose: what a study says of itself, the one way to conduct it, and who trains its runs.
 
-An executor trains jobs, here or in processes. A job leaves no trace but its run folder, which is the record: to resume
-a study is to submit what is not `done`. Nothing else knows about processes, so that another engine can stand behind the
-same `submit`.
+An executor trains jobs: here, in processes of this machine, or in processes that `cluster.py` begins elsewhere. A job
+leaves no trace but its run folder, which is the record: to resume a study is to submit what is not `done`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import queue
 import re
@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from contextvars import copy_context
@@ -29,7 +29,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel
 
 import vitmed
-from vitmed.core.config import FLAGS, Config
+from vitmed.core.config import FLAGS, Config, read_overrides
 from vitmed.core.errors import (
     CheckpointError,
     DataError,
@@ -42,10 +42,12 @@ from vitmed.core.errors import (
     VitmedError,
 )
 from vitmed.core.files import read_json_lines
+from vitmed.core.load_config import load_config
 from vitmed.core.messages import Logged, Once, listener, listening, say, warn
 from vitmed.core.process import DRIVER, cores
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, is_running
 from vitmed.data.splits import make_splits
+from vitmed.studies import cluster
 from vitmed.training.train_state import Record
 
 Result = TypeVar("Result")
@@ -53,7 +55,7 @@ File = TypeVar("File", bound=BaseModel)
 LOOK = 0.5  # s between two looks at whether the next run can begin
 PAUSE = 0.2  # s between two looks at a process
 GRACE = 30.0  # s that a process has to save its last.pt
-TRIES = 3  # starts of a job whose process is killed or has no memory
+PLAIN = ("data", "config", "sets", "offline")  # arguments of `train` that are no flags
 ERRORS = (UsageError, DataError, CheckpointError, OutOfMemoryError, GateError, Interrupted)  # by their exit codes
 OnEpoch = Callable[[Record], bool]
 
@@ -99,18 +101,23 @@ class Study(ABC, Generic[Result]):
 
     Attributes:
         command: that continues it, as `vitmed COMMAND --resume FOLDER`.
-        parallel, devices, logged: of its runs, as in `local`.
+        places, devices, logged: of its runs, as in `workers`.
     """
 
     folder: RunFolder
     command: str
-    parallel = 1
+    places = cluster.HERE
     devices: int | None = None
     logged = False
 
     @abstractmethod
     def jobs(self) -> Iterator[Job | None]:
         """Yield the runs, each when one can begin; None where the next one needs what another has yet to do."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> Config:
+        """The settings of its runs, whose data every worker has to see."""
 
     @abstractmethod
     def finish(self) -> Result:
@@ -135,10 +142,14 @@ def conduct(study: Study[Result]) -> Result:
         Interrupted: says how to continue. VitmedError: as `Study.ended`.
     """
     jobs, running = study.jobs(), dict[Future[RunFolder | None], Job]()
+    parallel, place = study.places
     try:
-        with local(study.folder, study.parallel, devices=study.devices, logged=study.logged) as executor:
+        if place is not None:
+            files = cluster.files_of(study.settings)
+            cluster.prepare(place, files, study.folder.path, parallel, study.devices or 1)
+        with workers(study.folder, study.places, devices=study.devices, logged=study.logged) as executor:
             while True:
-                while len(running) < study.parallel and (job := next(jobs, None)) is not None:
+                while len(running) < parallel and (job := next(jobs, None)) is not None:
                     with study.watch(job) as on_epoch:
                         running[executor.submit(job, on_epoch)] = job
                 if not running:
@@ -151,6 +162,13 @@ def conduct(study: Study[Result]) -> Result:
         study.interrupted()
         problem = error.problem if isinstance(error, Interrupted) else "stopped; what is trained is saved"
         raise Interrupted(problem, f"vitmed {study.command} --resume {study.folder.path}") from None
+
+
+def settings_of(arguments: Mapping[str, Any], command: str) -> Config:
+    """Read the settings of the arguments of `train`. Raises UsageError for what it refuses."""
+    flags = {key: value for key, value in arguments.items() if key not in PLAIN}
+    overrides = {"data.root": arguments["data"], **read_overrides(flags, FLAGS, command)}
+    return load_config(arguments["config"], overrides, arguments["sets"])
 
 
 def read_study(file: Path, form: type[File], fix: str) -> File:
@@ -206,29 +224,26 @@ class Executor:
 
 
 @contextlib.contextmanager
-def local(folder: RunFolder, parallel: int, *, devices: int | None = None, logged: bool = False) -> Iterator[Executor]:
-    """Train jobs on this machine.
+def workers(
+    folder: RunFolder, places: cluster.Places, *, devices: int | None = None, logged: bool = False
+) -> Iterator[Executor]:
+    """Train jobs on this machine, or where an executor runs what it gets.
 
-    With one at a time this process trains each when it is submitted. Otherwise each of `parallel` slots trains in a
-    process of its own, with its share of the CPU cores and with one GPU in turn; what it says is in FOLDER/JOB.log. A
-    process that is killed or has no memory is tried again. At the end, also by Ctrl-C or SIGTERM, every process that is
-    left saves its last.pt.
+    On this machine, with one at a time, this process trains each when it is submitted. Otherwise each of the slots
+    trains in a process of its own, here with its share of the CPU cores and with one GPU in turn; what it says is in
+    FOLDER/JOB.log. A process that is killed or has no memory is tried again. At the end, also by Ctrl-C or SIGTERM,
+    every process that is left saves its last.pt.
 
     Args:
         devices: of each job, as in `vitmed train --devices`; its processes are never this one.
         logged: keep what jobs say in FOLDER/JOB.log in any case.
-
-    Raises:
-        UsageError: fewer than one process.
     """
-    if parallel < 1:
-        raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
-    if parallel == 1 and (devices or 1) == 1:
+    if places == cluster.HERE and (devices or 1) == 1:
         executor = Executor(folder, logged)
         yield executor
         executor.once.show_counts()
         return
-    processes = _Processes(folder, parallel, devices or 1, logged)
+    processes = _Processes(folder, places, devices or 1, logged)
     try:
         yield processes
     finally:
@@ -238,19 +253,23 @@ def local(folder: RunFolder, parallel: int, *, devices: int | None = None, logge
 class _Processes(Executor):
     """Trains each job by `python -m vitmed train`, as many at a time as there are slots."""
 
-    def __init__(self, folder: RunFolder, parallel: int, devices: int, logged: bool) -> None:
-        import torch
-
+    def __init__(self, folder: RunFolder, places: cluster.Places, devices: int, logged: bool) -> None:
         super().__init__(folder, logged)
-        self.devices = devices
-        self.threads = max(1, cores() // (parallel * devices))
-        gpus = ",".join(map(str, range(torch.cuda.device_count())))
-        self.gpus = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", gpus).split(",") if name]
+        parallel, place = places
+        self.devices, self.here, self.gpus = devices, place is None, list[str]()
         self.slots: queue.SimpleQueue[int] = queue.SimpleQueue()
         for slot in range(parallel):
             self.slots.put(slot)
         self.pool, self.ending, self.one = ThreadPoolExecutor(parallel), threading.Event(), threading.Lock()
-        say(f"{parallel} at a time, each on {self.threads * devices} of {cores()} cores; see {folder.path}/*.log")
+        self.place, each = place or ThreadPoolExecutor(parallel), ""
+        if self.here:
+            import torch
+
+            self.threads = max(1, cores() // (parallel * devices))
+            gpus = ",".join(map(str, range(torch.cuda.device_count())))
+            self.gpus = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", gpus).split(",") if name]
+            each = f", each on {self.threads * devices} of {cores()} cores"
+        say(f"{parallel} at a time{each}; see {folder.path}/*.log")
 
     def submit(self, job: Job, on_epoch: OnEpoch | None = None) -> Future[RunFolder | None]:
         return self.pool.submit(copy_context().run, self._train, job, on_epoch)  # its messages go where ours go
@@ -259,6 +278,8 @@ class _Processes(Executor):
         """Begin no more jobs, and let those under way save their last.pt."""
         self.ending.set()
         self.pool.shutdown(cancel_futures=True)
+        if self.here:
+            self.place.shutdown()
 
     def _train(self, job: Job, on_epoch: OnEpoch | None) -> RunFolder | None:
         """What the thread of a slot does for a job."""
@@ -266,7 +287,7 @@ class _Processes(Executor):
         try:
             if job.done(self.folder) is None and not self.logged:
                 say(job.title)
-            for left in reversed(range(TRIES)):
+            for left in reversed(range(cluster.TRIES)):
                 if (run := job.done(self.folder)) is not None:
                     return run
                 code, ended = self._run(job, on_epoch, slot, log)
@@ -289,38 +310,59 @@ class _Processes(Executor):
         begun = next((place for place in reversed(before) if place.last.is_file()), None)
         records = [] if begun is None else read_json_lines(begun.metrics)
         seen = max((record["epoch"] for record in records), default=0)
-        environment = {"OMP_NUM_THREADS": f"{self.threads}", DRIVER: f"{os.getpid()}"}
+        environment = {"OMP_NUM_THREADS": f"{self.threads}"} if self.here else {}
         if 1 < len(self.gpus) >= self.devices:
             mine = [self.gpus[(slot * self.devices + k) % len(self.gpus)] for k in range(self.devices)]
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
         words = [f"--devices={self.devices}"] * (self.devices > 1) + _words(job.start(self.folder))
-        command = [sys.executable, "-m", "vitmed", "train", "--json", "--verbose", *words]
-        ended, deadline = False, None
-        with log.open("ab") as out:  # Ctrl-C in a terminal is for the driver, which then asks each process once
-            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
-            child = subprocess.Popen(command, env=os.environ | environment, start_new_session=True, **streams)
-            try:
-                while True:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        child.wait(PAUSE)
-                    if on_epoch is not None and not ended and not self.ending.is_set():
-                        begun = begun or next((p for p in job.attempts(self.folder)[len(before) :]), None)
-                        for record in [] if begun is None else read_json_lines(begun.metrics):
-                            if record["epoch"] > seen and not ended:
-                                seen = record["epoch"]
-                                with self.one:
-                                    ended = on_epoch(record)
-                    if child.returncode is not None:
-                        return child.returncode, ended
-                    if deadline is None and (ended or self.ending.is_set()):
-                        deadline = time.monotonic() + GRACE
-                        child.terminate()
-                    elif deadline is not None and time.monotonic() > deadline:
-                        child.kill()
-            finally:
-                if child.poll() is None:
+        stop, ended, deadline = log.with_name(f".{job.name}.stop"), False, math.inf
+        stop.unlink(missing_ok=True)
+        process = cluster.submit(self.place, run_process, words, log, environment, stop)
+        try:
+            while True:
+                over = bool(wait([process], PAUSE).done)
+                if on_epoch is not None and not ended and not self.ending.is_set():
+                    begun = begun or next((p for p in job.attempts(self.folder)[len(before) :]), None)
+                    for record in [] if begun is None else read_json_lines(begun.metrics):
+                        if record["epoch"] > seen and not ended:
+                            seen = record["epoch"]
+                            with self.one:
+                                ended = on_epoch(record)
+                if over:
+                    return cluster.result_of(process), ended
+                if deadline == math.inf and (ended or self.ending.is_set()):
+                    deadline = time.monotonic() + 2 * GRACE
+                    stop.touch()
+                elif time.monotonic() > deadline and process.cancel():  # it has not begun
+                    return -signal.SIGTERM, ended
+        except cluster.Killed:
+            return -signal.SIGKILL, ended
+        finally:
+            stop.unlink(missing_ok=True)
+
+
+def run_process(words: Sequence[str], log: Path, environment: Mapping[str, str], stop: Path) -> int:
+    """Run `vitmed train` with these words until it ends, or until there is a file `stop`, and return its exit code."""
+    command, deadline = [sys.executable, "-m", "vitmed", "train", "--json", "--verbose", *words], math.inf
+    variables = {**os.environ, **environment, DRIVER: f"{os.getpid()}"}
+    with log.open("ab") as out:  # Ctrl-C in a terminal is for the driver, which then asks each process once
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
+        child = subprocess.Popen(command, env=variables, start_new_session=True, **streams)
+        try:
+            while child.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(PAUSE)
+                if deadline == math.inf and stop.exists():
+                    deadline = time.monotonic() + GRACE
+                    child.terminate()
+                elif time.monotonic() > deadline:
                     child.kill()
-                    child.wait()
+            return child.returncode
+        finally:  # such as the end of the worker
+            child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(GRACE)
+            child.kill()
 
 
 def _words(arguments: Mapping[str, Any]) -> list[str]:
@@ -337,9 +379,11 @@ def _words(arguments: Mapping[str, Any]) -> list[str]:
 
 def _error(code: int, log: Path) -> VitmedError:
     """The error that ended a process, from the last line of its log, with its class."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     if code < 0:
-        problem = f"its process ended {TRIES} times, by {signal.Signals(-code).name}, perhaps for lack of memory"
+        problem = (
+            f"its process ended {cluster.TRIES} times, by {signal.Signals(-code).name}, perhaps for lack of memory"
+        )
         return VitmedError(problem, f"see {log}")
     try:
         error = json.loads(lines[-1])["error"]
