@@ -55,7 +55,7 @@ def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
         saved = open_model(run)
         home = RunFolder(saved.path.parent)
         splits = ("test", "val") if split is None else (split,)
-        files = (find_evaluation(home, name, saved.weights_hash, saved.policy) for name in splits)
+        files = (find_evaluation(home, name, saved.weights_hash) for name in splits)
         file = next((file for file in files if file is not None), None)
         if file is None:
             raise UsageError(

@@ -318,7 +318,7 @@ def read_facts(path: Path) -> RunFacts:
     if path.is_dir() or facts.kind == "pretraining":
         return facts
     saved = load_checkpoint(path)
-    table = find_evaluation(run, "test", saved.weights_hash, saved.policy)
+    table = find_evaluation(run, "test", saved.weights_hash)
     why_not = "" if table is not None else f"{path.name} was not evaluated on its test"
     return replace(facts, path=path, table=table, why_not=why_not)
 

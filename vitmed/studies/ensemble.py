@@ -88,7 +88,7 @@ def read_candidate(folder: RunFolder) -> Candidate:
         saved = load_checkpoint(folder.path)
         if saved.policy is None:
             raise CheckpointError(f"{saved.path}: holds no decision policy", "name the best.pt of a finished run")
-        predictions = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
+        predictions = validation_of(saved.path, saved.weights_hash, saved.config.data.positive)
         return Candidate(folder, (saved,), saved.policy.apply(predictions), 1, False)
     study = CrossValidation(folder)
     done, folds = len(study.done()), len(study.divided.places)

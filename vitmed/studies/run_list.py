@@ -180,7 +180,7 @@ class Head(Frozen):
 
     def is_of(self, split: str) -> bool:
         """Whether it is of a split of the run's own images, or of the tests of folds."""
-        evaluated = None if self.flow is None else upgrade.flow(self.flow).get("evaluated")
+        evaluated = None if self.flow is None else self.flow.get("evaluated")
         return evaluated is None or evaluated.get("split") == split or evaluated.get("folds") is not None
 
 
@@ -266,7 +266,7 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
         return
     row |= {"kind": "training" if isinstance(config, Config) else "pretraining", "of": config.train.epochs}
     with _reading(run, run.metrics):
-        records = upgrade.records(read_json_lines(run.metrics))
+        records = read_json_lines(run.metrics)
         monitor = config.train.monitor if isinstance(config, Config) else "loss"
         if records:
             title = "loss" if monitor == "loss" else ALL_METRICS[monitor].title
@@ -332,7 +332,9 @@ def _evaluated(run: RunFolder, *splits: str) -> RunMetric | None:
 def read_head(file: Path) -> Head:
     """Read the head of a metrics.json. Raises OSError or ValueError if it is none."""
     try:
-        return Head.model_validate_json(file.read_bytes())
+        head = Head.model_validate_json(file.read_bytes())
+        upgrade.check_version("judged" in (head.flow or {}))
+        return head
     except UsageError as error:
         raise ValueError(error.problem) from None
 
