@@ -441,7 +441,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "plan": (f"{RUN} cli/test_written_files", "data config sets output force offline"),
     "probe": (f"{RUN} studies/test_rank_weights", f"{NEW} fail_under"),
     "pretrain": (f"{RUN} commands/test_pretrain", "data config sets output name resume"),
-    "demo": ("test_api commands/test_evaluate data/test_synthetic", "output seed cells target fail_under"),
+    "demo": ("test_api commands/test_evaluate data/test_synthetic", "output seed cells fail_under"),
     "predict": (
         "commands/test_predict commands/test_predict_shard cli/test_written_files inference/test_inference",
         "images checkpoint runs top_k csv plot force window shard precision features output",

@@ -92,7 +92,7 @@ VERBS = {
         "Pretrain on images without labels (masked autoencoder); `vitmed train --weights` takes the result.",
         lambda result: {"run": str(result.folder), "encoder": str(result.encoder), "last": result.records[-1]},
     ),
-    "demo": Verb("Draw blood cells or chests; train a small ViT, evaluate it on other patients (minutes).", train_json),
+    "demo": Verb("Draw blood cells; train a small ViT, evaluate it on other patients (minutes).", train_json),
     "auto": Verb(
         "Find the best model that a time allows: check, compare ways to train, cross-validate, join, test once.",
         lambda result: in_folder(result, result.content),
