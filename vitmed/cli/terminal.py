@@ -338,7 +338,6 @@ def print_runs(listed_runs: RunList) -> None:
 
 def print_diff(diff: RunDiff) -> None:
     """Tables of what differs, images with the first paths of each kind, and last the sentences."""
-    from vitmed.metrics.estimates import value_text
 
     def shown(value: object) -> str:
         return "none" if value is None else str(value)
@@ -351,16 +350,12 @@ def print_diff(diff: RunDiff) -> None:
     if diff.images is not None and diff.images.counts:
         changes = [[what, f"{n:,}", listed(diff.images.files[what], 3)] for what, n in diff.images.counts.items()]
         print_rows("images|>count|the first of them", changes, caption="", width=200)
-    if diff.numbers:
-        results = []
-        for number in diff.numbers:
-            gap = value_text(number.difference) if number.difference else ""
-            results.append([number.title, value_text(number.first), value_text(number.second), gap])
-        print_rows(f"test|{diff.first}|{diff.second}|first minus second", results, caption="", width=200)
+    numbers = [metric.text if metric else "none" for metric in diff.metrics]
+    print_rows(f"first number|{diff.first}|{diff.second}", [["", *numbers]], caption="", width=200)
     images = diff.images
     changed = {} if images is None else {"added": images.classes_added, "removed": images.classes_removed}
     classes = [f"classes {what}: {listed(names)}" for what, names in changed.items() if names]
-    for line in (*classes, *diff.notes, diff.result, diff.verdict):
+    for line in (*classes, *diff.notes, diff.verdict):
         sys.stdout.write(f"{visible(line)}\n")
 
 
