@@ -472,9 +472,8 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "runs": ("commands/test_runs", "folder sort"),
     "diff": ("commands/test_diff", "first second"),
     "export": (
-        "commands/test_export deploy/test_export_weights cli/test_written_files", "checkpoint to form data force",
+        "commands/test_export deploy/test_export_weights cli/test_written_files", "checkpoint to data force",
     ),
-    "push": ("commands/test_push commands/test_export", "checkpoint repository form data public may_share offline"),
     "bundle": ("commands/test_bundle", "model to onnx no_torch extras force"),
     "serve": (
         "commands/test_serve deploy/http/test_limits deploy/http/test_scores deploy/test_structured_report",

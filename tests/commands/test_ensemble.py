@@ -156,10 +156,7 @@ def test_an_ensemble_of_0_2_is_read(folds: Path, data: Path, tmp_path: Path) -> 
         load_ensemble(file)
 
 
-def test_other_commands_take_an_ensemble(
-    folds: Path, data: Path, tmp_path: Path, vitmed: RUN, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("VITMED_OFFLINE", raising=False)  # offline, a push ends before it looks at the model
+def test_other_commands_take_an_ensemble(folds: Path, data: Path, tmp_path: Path, vitmed: RUN) -> None:
     assert str(folds.parent) not in (folds / "ensemble" / "ensemble.json").read_text()  # no folder of the machine
     image = images_of(data)[0]
     expected = predict([image], checkpoint=folds)
@@ -171,9 +168,8 @@ def test_other_commands_take_an_ensemble(
     assert explained.maps.keys() == members[0].maps.keys() >= {"rollout"}
     for name, grid in explained.maps.items():
         assert grid == pytest.approx(np.mean([one.maps[name] for one in members], axis=0), abs=1e-6)
-    for command in (["bundle", folds, "--to", tmp_path / "b.tar"], ["push", folds, "a/b"]):
-        refused = vitmed(*command)
-        assert refused.code in (2, 4) and "one network" in refused.err, refused.err
+    refused = vitmed("bundle", folds, "--to", tmp_path / "b.tar")
+    assert refused.code in (2, 4) and "one network" in refused.err, refused.err
     said = vitmed("predict", str(image), "--checkpoint", str(folds), "--json")
     assert said.code == 0 and json.loads(said.out)["images"][0]["prediction"] == expected.classes[expected.predicted[0]]
 

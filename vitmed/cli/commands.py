@@ -142,10 +142,6 @@ VERBS = {
         "Write a model as a file or folder that other programs run, if it decides as the checkpoint does.",
         lambda result: {"file": str(result.file), "bytes": result.size, "gate": result.gate.to_dict()},
     ),
-    "push": Verb(
-        "Upload weights, preprocessing and card of a model to the Hugging Face hub, for timm or transformers.",
-        lambda hub: {"url": hub.url, "files": hub.files, "private": hub.private, "gate": hub.gate.to_dict()},
-    ),
     "bundle": Verb(
         "Write a model, its programs and their licences as one archive, for a machine without a network.",
         lambda tar: {"file": str(tar.file), "bytes": tar.size, "sha256": tar.sha256, "packages": tar.packages},

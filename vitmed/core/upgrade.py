@@ -19,6 +19,7 @@ PRETRAIN_FIRST = "vitmed pretrain DIR, then vitmed train DIR --weights RUN/encod
 
 COMMANDS: dict[str, str] = {  # `vitmed NAME` -> what to use instead
     "lr-find": "the plan sets the rate: vitmed plan DATA shows it, vitmed train --lr sets another",
+    "push": "vitmed export RUN --to FOLDER, then hf upload OWNER/NAME FOLDER --private",
     "sweep": "vitmed tune DIR --grid model.heads=2,4,8 --seeds 0,1,2",
 }
 NODE = "dicom-port dicom-host ae allow watch to output spool modality body-part view"  # of a DICOM node
@@ -29,6 +30,7 @@ FLAGS: dict[str, str] = {  # "--flag", or "command --flag" where other commands 
     "runs --html": "--json has the table, and report.html of a run its curves",
     "runs --force": "leave it out: no page is written",
     "--int8": "export without it and quantise the file with onnxruntime, see docs/export.md",
+    "export --form": "leave it out: a folder is timm's, which transformers reads too",
     "--conformal": "leave it out: prediction sets order the classes by probability (LAC)",
     "--pretrain": PRETRAIN_FIRST,
     "--pretrain-epochs": "vitmed pretrain --epochs",
