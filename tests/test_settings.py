@@ -464,7 +464,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "cross-validate": (
         f"{RUN} studies/test_folds commands/test_evaluate commands/test_resume", f"{NEW} resume parallel fail_under",
     ),
-    "ensemble": ("commands/test_ensemble", "output way runs"),
+    "ensemble": ("commands/test_ensemble", "output runs"),
     "tune": (
         f"{RUN} commands/test_tune commands/test_scale",
         f"{NEW} trials time space grid seeds prune resume parallel devices",

@@ -30,6 +30,7 @@ FLAGS: dict[str, str] = {  # "--flag", or "command --flag" where other commands 
     "runs --html": "--json has the table, and report.html of a run its curves",
     "runs --force": "leave it out: no page is written",
     "--int8": "export without it and quantise the file with onnxruntime, see docs/export.md",
+    "ensemble --way": "leave it out: every member counts alike",
     "export --form": "leave it out: a folder is timm's, which transformers reads too",
     "--conformal": "leave it out: prediction sets order the classes by probability (LAC)",
     "--pretrain": PRETRAIN_FIRST,
@@ -50,7 +51,6 @@ SETTINGS: dict[str, tuple[list[Any] | None, str]] = {
 # "section.field" or "command.keyword" -> {value that is gone: what to use instead}
 VALUES: dict[str, dict[Any, str]] = {
     "augment.policy": {"views": "leave it out"},
-    "ensemble.way": {"soup": "--way mean"},
 }
 NAMES: dict[str, dict[str, str]] = {  # "section.field" -> {name in its list that never changed a result: what to use}
     "evaluate.format": {"pdf": "print report.html from any browser; --format paper has the figures as PDF"},
