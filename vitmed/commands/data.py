@@ -8,12 +8,13 @@ from typing import Annotated, Any
 from vitmed.core.dataset_cards import advice, cards, find_set
 from vitmed.core.downloads import fetch_file
 from vitmed.core.errors import DataError
+from vitmed.core.files import whole_folder
 from vitmed.core.messages import say, warn
 from vitmed.core.options import Argument, NewDataFolder, Offline
-from vitmed.core.places import refuse_inside
+from vitmed.core.places import new_folder, refuse_inside
 from vitmed.core.run_folder import cache_folder
 from vitmed.core.text import counted
-from vitmed.data.convert import GROUPS, KINDS, check_new, convert, labels_flag, new_folder, pick_classes, write_groups
+from vitmed.data.convert import GROUPS, KINDS, convert, labels_flag, pick_classes, write_groups
 from vitmed.data.folders import has_classes, image_files, refuse_among_classes
 
 
@@ -53,14 +54,14 @@ def fetch_dataset(
     """
     folder, card = Path(folder), find_set(name)
     assert card.download is not None
-    check_new(folder)
+    new_folder(folder)
     refuse_among_classes(folder)
     store = cache_folder().absolute() / "datasets" / name
     if "NC" in card.licence_of(name):
         warn(f"the licence of {name}, {card.licence_of(name)}, forbids commercial use")
     files = [fetch_file(source, store / source.file, offline) for source in card.sources(name)]
     what = files[0] if len(files) == 1 else store
-    with new_folder(folder) as part:
+    with whole_folder(folder) as part:
         if card.download.layout == "folders":
             pick_classes(what, card, part)
         else:
@@ -96,13 +97,13 @@ def import_dataset(
         DataError: files of another kind, or damaged, incomplete or hostile ones.
     """
     folder, source = Path(folder), Path(source)
-    check_new(folder)
+    new_folder(folder)
     if not source.exists():
         raise DataError(f"{source}: no such file or folder", f"name {KINDS}")
     if source.is_dir():
         refuse_inside(source, folder)
     refuse_among_classes(folder)
-    with new_folder(folder) as part:
+    with whole_folder(folder) as part:
         convert(source, part)
         count = len(image_files(part))
     labels = labels_flag(folder) or ("" if has_classes(folder) else " --labels TABLE")

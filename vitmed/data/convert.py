@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import gzip
-import hashlib
-import os
 import shutil
 import stat
 import tarfile
@@ -23,14 +21,11 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple, cast
 
-from filelock import FileLock
-
 from vitmed.core.dataset_cards import Card
 from vitmed.core.downloads import check_room
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.messages import bar
-from vitmed.core.run_folder import cache_folder
 from vitmed.core.text_files import csv_text
 from vitmed.data.folders import has_classes, image_files
 from vitmed.data.patients import groups_of
@@ -45,42 +40,6 @@ SUFFIXES = (*ZIPS, ".tar", ".tar.gz", ".tgz")  # of what `unpack` reads
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, UnicodeError)
 AGAIN = "fetch or copy it again"
 HOSTILE = "do not use this archive; get it from its owner and check its hash"
-
-
-@contextlib.contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """Fill a folder completely or not at all: the files are written next to it, and it gets its name at the end.
-
-    Removes the remains of a dead process. One process at a time. UsageError: the folder exists, or is not writable.
-    """
-    folder = Path(os.path.abspath(folder))  # noqa: PTH100  (resolve would follow a link that is there)
-    part = folder.with_name(f".{folder.name}.vitmed.part")
-    lock = cache_folder() / "locks" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
-    try:
-        lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with FileLock(lock):
-            check_new(folder)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            if part.is_dir():
-                shutil.rmtree(part)
-            part.mkdir()
-            try:
-                yield part
-                if folder.is_dir():
-                    folder.rmdir()  # it is empty
-                part.rename(folder)
-            finally:
-                shutil.rmtree(part, ignore_errors=True)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be written ({error.strerror or error})", "name another folder") from None
-
-
-def check_new(folder: Path) -> None:
-    """Raise UsageError if a folder exists and is not empty, or if the path is not a folder."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise UsageError(f"{folder}: exists already and is not a folder", "name a new folder")
-    if folder.is_dir() and any(folder.iterdir()):
-        raise UsageError(f"{folder}: exists already and is not empty", "name a new folder, or remove it")
 
 
 class Member(NamedTuple):

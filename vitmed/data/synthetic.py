@@ -10,10 +10,8 @@ green and blue.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.files import is_empty, whole_folder
 
 CLASSES = ("infected", "uninfected")
 DRAWING = 1  # increase it when the same arguments draw different images
@@ -65,9 +64,9 @@ def draw_cells(
         found = f"{cells} cells of {patients} patients at {size} px"
         raise UsageError(f"cannot draw {found}", "use at least 4 patients, 4 cells per patient and 16 px")
     arguments = {"drawing": DRAWING, "seed": seed, "cells": cells, "patients": patients, "size": size}
-    with whole_set(root, arguments, "*/*/P*_c*.png", cells) as drawn:
-        if drawn is None:
-            return
+    if _is_there(root, arguments):
+        return
+    with whole_folder(root) as drawn:
         for split in ("train", "val", "test"):
             for name in CLASSES:
                 (drawn / split / name).mkdir(parents=True)
@@ -79,40 +78,22 @@ def draw_cells(
             image.save(drawn / split / CLASSES[0 if infected else 1] / f"P{patient:03d}_c{cell:03d}.png")
             if progress is not None:
                 progress(done, len(plan))
+        (drawn / "demo.json").write_text(json.dumps(arguments) + "\n", encoding="utf-8")
 
 
-@contextlib.contextmanager
-def whole_set(root: Path, arguments: dict[str, Any], pattern: str, count: int) -> Iterator[Path | None]:
-    """A folder to draw in, which becomes `root` when the block ends; None where `root` holds this set already.
-
-    `root/demo.json` keeps the arguments; `count` images match the pattern. Raises UsageError if `root` cannot be
-    written, DataError if it holds something else.
-    """
+def _is_there(root: Path, arguments: dict[str, Any]) -> bool:
+    """Whether `root` holds the set of these arguments, as its demo.json says. Raises DataError for anything else."""
+    if not root.exists() or is_empty(root):
+        return False
     try:
-        if root.exists() and (not root.is_dir() or any(root.iterdir())):
-            found = json.loads((root / "demo.json").read_text(encoding="utf-8"))
-            there = sum(1 for _ in root.glob(pattern))
-            if found == arguments and there == count:
-                yield None
-                return
-            problem = f"{root}: holds {there} images of the demo set {found}, wanted {arguments}"
-            raise DataError(problem, "name another folder: --output")
+        found = json.loads((root / "demo.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise DataError(f"{root}: exists and is not a demo set", "name another folder: --output") from None
-    try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{root.name}-", dir=root.parent) as folder:
-            drawn = Path(folder, "drawn")  # the temporary folder itself is private
-            drawn.mkdir()
-            yield drawn
-            (drawn / "demo.json").write_text(json.dumps(arguments) + "\n", encoding="utf-8")
-            if root.exists():
-                root.rmdir()
-            drawn.rename(root)
-    except OSError as error:
-        raise UsageError(
-            f"{root}: cannot be written ({error.strerror or error})", "name another folder: --output"
-        ) from None
+    there = sum(1 for _ in root.glob("*/*/P*_c*.png"))
+    if found != arguments or there != arguments["cells"]:
+        problem = f"{root}: holds {there} images of the demo set {found}, wanted {arguments}"
+        raise DataError(problem, "name another folder: --output")
+    return True
 
 
 def _plan(seed: int, cells: int, patients: int) -> list[tuple[str, int, int, bool]]:
