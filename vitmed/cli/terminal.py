@@ -327,13 +327,13 @@ def print_runs(listed_runs: RunList) -> None:
     if not listed_runs.runs:
         sys.stdout.write(f"{plain(str(listed_runs.folder))}: no runs\n")
         return
-    rows = [[column.text(run) for column in COLUMNS.values()] for run in listed_runs.runs]
+    rows = [[text(run) for text in COLUMNS.values()] for run in listed_runs.runs]
     for run, row in zip(listed_runs.runs, rows, strict=True):
         row[0] = "  " * (run.parent is not None) + row[0]
     lines = [f"{run.run}: {run.state}, {run.problem}" for run in listed_runs.runs if run.problem]
     hidden = [f"... and {len(lines) - 10:,} more, in --json"] * (len(lines) > 10)
-    titles = [">" * column.right + "/" * (name == "run") + name for name, column in COLUMNS.items()]
-    print_rows("|".join(titles), rows, *lines[:10], *hidden, caption=listed_runs.summary, width=200)
+    titles = "|".join(COLUMNS).replace("run|", "/run|", 1).replace("|epochs|time|", "|>epochs|>time|")
+    print_rows(titles, rows, *lines[:10], *hidden, caption=listed_runs.summary, width=200)
 
 
 def print_diff(diff: RunDiff) -> None:

@@ -120,16 +120,6 @@ class Answer:
         top = [{"class": name, "probability": p} for name, p in self.ranking[:top_k]]
         return {"prediction": self.prediction, "confidence": self.probability, "top": top}
 
-    @property
-    def text(self) -> str:
-        """The prediction in words."""
-        if isinstance(self.prediction, float):
-            ends = "" if self.interval is None else f" ({self.interval[0]:.4g} to {self.interval[1]:.4g})"
-            return f"{self.prediction:.4g}{f' {self.unit}' if self.unit else ''}{ends}"
-        if isinstance(self.prediction, tuple):
-            return ", ".join(f"{name} {self.probabilities[name]:.3f}" for name in self.prediction) or NO_FINDING
-        return f"{self.prediction} {self.probability:.3f}"
-
 
 def answer_columns(predictions: Predictions) -> list[str]:
     """The headings of `Answer.cells`; ">" stands before a column of numbers."""

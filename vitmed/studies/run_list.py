@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import ConfigDict
 
@@ -101,50 +101,40 @@ class ListedRun(Frozen):
         return f"{self.done}/{self.of or '?'}" + " folds" * (self.kind == "cross-validation")
 
 
-class Column(NamedTuple):
-    """A column: its text, and a key by which runs are sorted (None is last)."""
-
-    text: Callable[[ListedRun], str]
-    order: Callable[[ListedRun], Any]
-    right: bool = False
-
-
 def natural(name: str) -> tuple[str | int, ...]:
     """Return a key that sorts fold-2 before fold-10."""
     return tuple(int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name))
 
 
-COLUMNS: dict[str, Column] = {
-    "run": Column(lambda run: run.name, lambda run: natural(run.run)),
-    "kind": Column(lambda run: run.kind, lambda run: run.kind),
-    "data": Column(lambda run: run.data, lambda run: run.data or None),
-    "model": Column(lambda run: run.model, lambda run: run.model or None),
-    "metric": Column(lambda run: run.metric.text if run.metric else "", lambda run: run.metric and run.metric.order),
-    "epochs": Column(lambda run: run.progress, lambda run: -run.done or None, right=True),
-    "time": Column(
-        lambda run: "" if run.seconds is None else duration_text(run.seconds),
-        lambda run: None if run.seconds is None else -run.seconds,
-        right=True,
-    ),
-    "state": Column(lambda run: run.state, lambda run: STATES.index(run.state)),
-    "started": Column(
-        lambda run: (run.started or "")[:16].replace("T", " "),
-        lambda run: run.started and -datetime.fromisoformat(run.started).timestamp(),
-    ),
+COLUMNS: dict[str, Callable[[ListedRun], str]] = {
+    "run": lambda run: run.name,
+    "kind": lambda run: run.kind,
+    "data": lambda run: run.data,
+    "model": lambda run: run.model,
+    "metric": lambda run: run.metric.text if run.metric else "",
+    "epochs": lambda run: run.progress,
+    "time": lambda run: "" if run.seconds is None else duration_text(run.seconds),
+    "state": lambda run: run.state,
+    "started": lambda run: (run.started or "")[:16].replace("T", " "),
+}
+ORDERS: dict[str, Callable[[ListedRun], Any]] = {  # --sort -> a key, None where it is not known
+    "started": lambda run: run.started and -datetime.fromisoformat(run.started).timestamp(),
+    "metric": lambda run: run.metric and run.metric.order,
+    "run": lambda run: natural(run.run),
 }
 
 
-def in_order(runs: Iterable[ListedRun], column: str) -> list[ListedRun]:
-    """Sort runs by a column of `COLUMNS`, each followed by its parts in the same order: better metrics, more epochs,
-    longer times and newer runs first, unknown last, then by name."""
-    order, parts = COLUMNS[column].order, dict[str | None, list[ListedRun]]()
+def in_order(runs: Iterable[ListedRun], order: str) -> list[ListedRun]:
+    """Sort runs by a key of `ORDERS`, each followed by its parts in the same order: newer runs and better metrics
+    first, unknown last, then by name."""
+    key, parts = ORDERS[order], dict[str | None, list[ListedRun]]()
     for run in sorted(runs, key=lambda run: natural(run.run)):
         parts.setdefault(run.parent, []).append(run)
 
     def below(parent: str | None) -> list[ListedRun]:
-        sorted_runs = [run for run in parts.get(parent, []) if order(run) is not None]
-        rest = [run for run in parts.get(parent, []) if order(run) is None]
-        return [row for run in [*sorted(sorted_runs, key=order), *rest] for row in (run, *below(run.run))]
+        known = [run for run in parts.get(parent, []) if key(run) is not None]
+        rest = [run for run in parts.get(parent, []) if key(run) is None]
+        return [row for run in [*sorted(known, key=key), *rest] for row in (run, *below(run.run))]
 
     return below(None)
 

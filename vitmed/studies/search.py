@@ -43,7 +43,6 @@ REDUCTION = 3  # Hyperband keeps one of so many trials
 RUNGS = REDUCTION**2  # the first look at a trial is after one of so many parts of its epochs
 STARTUP = 5  # trials at random, before the tree-structured Parzen estimator has something to learn from
 STARTS = 3  # of a trial without a new epoch, before it is given up
-ENOUGH = 6  # finished trials, from which importance is estimated
 
 
 class TrialFile(Frozen):
@@ -247,17 +246,6 @@ class Search(Study[TuningStudy]):
             run=runs[-1].path.name if runs else None,
         )
 
-    def importance(self) -> dict[str, float]:
-        """Estimate setting -> share of the variance of finished trials that it explains (fANOVA); {} for too few."""
-        if sum(not file.state for file in self.files) < ENOUGH or len(self.asked.space) < 2:
-            return {}
-        how = self.optuna.importance.FanovaImportanceEvaluator(seed=0)
-        try:
-            shares = self.optuna.importance.get_param_importances(self.study, evaluator=how)
-        except (RuntimeError, ValueError):  # all trials are equal
-            return {}
-        return {place: float(share) for place, share in shares.items() if math.isfinite(share)}
-
     def announce(self) -> None:
         """Say what is searched, and for how long."""
         folder, asked = self.folder, self.asked
@@ -326,7 +314,6 @@ class Search(Study[TuningStudy]):
             changed=changed,
             optimism=optimism,
             plan=next(iter(plan), None),
-            importance=self.importance(),
         )
 
 
@@ -352,9 +339,6 @@ def _notes(study: TuningStudy) -> list[str]:
             notes.append("That is worse than the plan: the search found nothing that is surely better. Keep the plan.")
     if study.test is not None:
         notes.append(f"On the test, evaluated once: {title} {value_text(study.test)}.")
-    if study.importance:
-        shares = [f"{place} {share:.0%}" for place, share in sorted(study.importance.items(), key=lambda one: -one[1])]
-        notes.append(f"Share of the variance between finished trials that each setting explains: {', '.join(shares)}.")
     if stopped := [trial for trial in study.trials if trial.state == "stopped"]:
         used, most = sum(trial.epochs for trial in study.trials), study.epochs * len(study.trials)
         notes.append(f"{counted(len(stopped), 'trial')} stopped early: {used:,} of {most:,} epochs were trained.")

@@ -189,7 +189,6 @@ class Executor:
             if job.done(self.folder) is None:
                 if not self.logged:
                     say(job.title)
-                self.once.job = job.name
                 with listening(Logged(self.folder.path / f"{job.name}.log") if self.logged else self.once):
                     try:
                         vitmed.train(**job.start(self.folder), each_epoch=on_epoch)
@@ -224,9 +223,7 @@ def local(folder: RunFolder, parallel: int, *, devices: int | None = None, logge
     if parallel < 1:
         raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
     if parallel == 1 and (devices or 1) == 1:
-        executor = Executor(folder, logged)
-        yield executor
-        executor.once.show_counts()
+        yield Executor(folder, logged)
         return
     processes = _Processes(folder, parallel, devices or 1, logged)
     try:
