@@ -12,7 +12,7 @@ from vitmed.core.options import FIRST, Force, Option, RunFile
 from vitmed.core.places import new_file, new_folder
 from vitmed.core.upgrade import READER
 from vitmed.deploy.export_onnx import ExportGate, write_onnx
-from vitmed.deploy.export_weights import SAFETENSORS, WeightsGate, write_weights
+from vitmed.deploy.export_weights import WEIGHTS, WeightsGate, write_weights
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.onnx_model import ONNX, OnnxModel
 from vitmed.inference.open_model import open_model
@@ -31,7 +31,7 @@ def export(
     checkpoint: RunFile,
     *,
     to: Annotated[
-        Path | str | None, Option("What to write: .onnx, .safetensors for timm, or a folder for timm.", panel=FIRST)
+        Path | str | None, Option("What to write: a file .onnx, or a folder for timm and transformers.", panel=FIRST)
     ] = None,
     data: Annotated[Path | str | None, Option("Data folder of the run, where it has moved.", panel=FIRST)] = None,
     force: Force = False,
@@ -40,8 +40,8 @@ def export(
 
     Args:
         checkpoint: with a decision policy; for .onnx also an ensemble.
-        to: a new file; its suffix is the format: .onnx for ONNX Runtime and others, .safetensors for the weights
-            alone, in timm's names. Without a suffix, a new folder for timm, which transformers reads too.
+        to: a new file that ends in .onnx, for ONNX Runtime and others; without a suffix a new folder with the weights
+            for timm, which transformers reads too.
 
     Raises:
         GateError: the file decides otherwise than the checkpoint, and is not written.
@@ -52,9 +52,9 @@ def export(
     file = Path(to)
     if file.suffix == ".pt2":
         raise UsageError(f"{file}: vitmed writes no .pt2 any more; vitmed {READER} does", "--to model.onnx")
-    if file.suffix not in (ONNX, SAFETENSORS, ""):
-        names = f"{ONNX} or {SAFETENSORS}, or without a dot for a folder"
-        raise UsageError(f"{file}: expected a name that ends in {names}", "--to model.onnx, or --to FOLDER")
+    if file.suffix not in (ONNX, ""):
+        problem = f"{file}: expected a name that ends in {ONNX}, or without a dot for a folder"
+        raise UsageError(problem, f"--to model.onnx; or --to FOLDER, in which {WEIGHTS} has the weights")
     saved = open_model(checkpoint)
     if isinstance(saved, OnnxModel):
         raise UsageError(f"{saved.path}: is exported already", "name the run folder")
@@ -68,7 +68,8 @@ def export(
         if not isinstance(saved, Checkpoint):
             raise UsageError(f"{saved.path}: timm has no ensembles", "--to model.onnx, or export a member")
         written = write_weights(saved, file, root)
-        say(f"{file}: {written.gate.in_words}; load it with\n{written.line}")
+        load = f'timm.create_model("local-dir:{file}", pretrained=True)'
+        say(f"{file}: {written.gate.in_words}; load it with\n{load}")
         return Exported(file, written.size, written.gate)
     gate = write_onnx(saved, file, root)
     say(f"{file}: {gate.in_words}")

@@ -1,4 +1,4 @@
-"""The weights of a network for timm, which transformers reads too: a folder with preprocessing and a card, or one file.
+"""The weights of a network for timm, which transformers reads too: a folder with preprocessing and a card.
 
 The way back is `models.weights.layouts`. The folder is what `timm.create_model("local-dir:FOLDER", pretrained=True)`
 reads, from timm 1.0.15: config.json and model.safetensors.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,8 +31,7 @@ from vitmed.models.weights.files import State
 from vitmed.report.headline import known_evaluation
 from vitmed.report.model_card import weights_card
 
-CARD, CONFIG, SAFETENSORS = "README.md", "config.json", ".safetensors"
-WEIGHTS = f"model{SAFETENSORS}"
+CARD, CONFIG, WEIGHTS = "README.md", "config.json", "model.safetensors"
 MOST_APART = 1e-4  # of two logits, as a share of the largest logit or of 1
 SIZES = {
     "img_size": "image_size",
@@ -75,12 +73,11 @@ class WeightsGate(Frozen):
 
 
 class WrittenWeights(NamedTuple):
-    """A folder for timm, or the weight file alone; `line` of Python loads it."""
+    """A folder for timm."""
 
     path: Path
     size: int  # bytes
     gate: WeightsGate
-    line: str
 
 
 def lacks(fields: dict[str, Any]) -> str | None:
@@ -180,8 +177,7 @@ def write_weights(saved: Checkpoint, target: Path, root: Path) -> WrittenWeights
     """Write a model for timm, and compare its logits there with ours if timm is installed.
 
     Args:
-        target: a new folder; a name with .safetensors: the weights alone, whose metadata repeat config.json.
-        root: the data folder.
+        target: a new folder; root: the data folder.
 
     Raises:
         GateError: the logits differ, or timm cannot load the folder; nothing is written.
@@ -190,24 +186,14 @@ def write_weights(saved: Checkpoint, target: Path, root: Path) -> WrittenWeights
     """
     saved.chosen_policy()
     fields, licence = fields_of_model(saved), saved.config.model.licence
-    if target.suffix == SAFETENSORS:
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as place:
-            gate = _write(saved, fields, Path(place) / "model", root, alone=True)
-            (Path(place) / "model" / WEIGHTS).replace(target)
-        size, given = target.stat().st_size, {"checkpoint_path": str(target), "num_classes": len(saved.classes)}
-        words = ", ".join(f"{key}={value!r}" for key, value in (given | arguments(fields)).items())
-        line = f'timm.create_model("{architecture(fields)}", {words})'
-    else:
-        gate = _write(saved, fields, target, root)
-        size = sum(file.stat().st_size for file in target.iterdir())
-        line = f'timm.create_model("local-dir:{target}", pretrained=True)'
+    gate, size = _write(saved, fields, target, root), sum(file.stat().st_size for file in target.iterdir())
     if (why := stops_sharing(licence)) is not None:
         warn(f"the licence of the starting weights, {licence}, {why}: read it before you share the model")
-    return WrittenWeights(target, size, gate, line)
+    return WrittenWeights(target, size, gate)
 
 
-def _write(saved: Checkpoint, fields: dict[str, Any], target: Path, root: Path, alone: bool = False) -> WeightsGate:
-    """Write tensors, configuration and card. One entry of metadata, as safetensors writes several in random order."""
+def _write(saved: Checkpoint, fields: dict[str, Any], target: Path, root: Path) -> WeightsGate:
+    """Write tensors, configuration and card."""
     try:
         from safetensors.torch import save
     except ImportError:
@@ -215,9 +201,9 @@ def _write(saved: Checkpoint, fields: dict[str, Any], target: Path, root: Path, 
     with whole_folder(target) as folder:
         config, gate = described(saved, fields), WeightsGate()
         (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False), encoding="utf-8")
-        metadata = {"config": json.dumps(config)} if alone else {"format": "pt"}
         state = renamed(fields, saved.model().state_dict())
-        (folder / WEIGHTS).write_bytes(save(state, metadata))  # its own `save_file` gives a full disk another error
+        content = save(state, {"format": "pt"})  # its own `save_file` gives a full disk another error
+        (folder / WEIGHTS).write_bytes(content)
         with contextlib.suppress(ImportError):
             gate = compare_weights(saved, folder, target, root)
         if not gate.passed:

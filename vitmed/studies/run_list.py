@@ -26,7 +26,6 @@ from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.models.sizes import model_label
 
 DEPTH = 3  # folders below the one that is listed: study/cross-validation/fold-1
-EMPTY = "an empty folder: it ended before its first file, or has just begun"
 KILLED = "its process was killed, or the machine stopped"
 Records = Sequence[dict[str, Any]]
 
@@ -235,9 +234,6 @@ def _read_joined(run: RunFolder, row: dict[str, Any]) -> None:
 
 def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
     """A run with a configuration: of training, of pretraining, of a baseline, or of a ranking of weights."""
-    if not any(run.path.iterdir()):
-        row |= {"state": "incomplete", "problem": EMPTY}
-        return
     with _reading(run, run.config):
         tree = read_config(run.config)
         kind: Any = Config if "evaluate" in tree else PretrainConfig
@@ -343,11 +339,9 @@ def _heads(run: RunFolder, split: str) -> list[Head]:
 def run_folders(top: Path) -> Iterator[tuple[Path, Path | None]]:
     """Yield the run folders in a folder, and itself if it is one, each after the run that it lies in.
 
-    An empty folder beside a run counts as one, since a run folder is made before its first file. A folder that may not
-    be read is left out.
+    A folder that may not be read is left out.
     """
     waiting: list[tuple[Path, Path | None, int]] = [(top, None, DEPTH)]
-    beside, empty = set[Path](), list[tuple[Path, Path | None]]()
     while waiting:
         folder, parent, depth = waiting.pop()
         names, inner = set[str](), list[Path]()
@@ -358,9 +352,5 @@ def run_folders(top: Path) -> Iterator[tuple[Path, Path | None]]:
                     inner.append(folder / entry.name)
         if any(file.name in names for file in RunFolder(folder).marks):
             yield folder, parent
-            beside.add(folder.parent)
             parent = folder
-        elif not names and folder != top:
-            empty.append((folder, parent))
         waiting += [(path, parent, depth - 1) for path in inner] if depth else []
-    yield from (pair for pair in empty if pair[0].parent in beside)
