@@ -158,7 +158,6 @@ def print_rows(
 
 
 def _column(titles: Sequence[str], cells: Sequence[Sequence[str]], i: int) -> list[str]:
-    """The title of a column and its cells."""
     return [titles[i].lstrip(">/"), *(row[i] for row in cells if i < len(row))]
 
 

@@ -49,7 +49,7 @@ SETTINGS: dict[str, tuple[list[Any] | None, str]] = {
     "train.pretrain_epochs": ([None], "vitmed pretrain --epochs"),
     "train.pretrain_also": ([None], "vitmed pretrain --unlabelled"),
 }
-# "section.field" or "command.keyword" -> {value that is gone: what to use instead}
+# "section.field" -> {value that is gone: what to use instead}
 VALUES: dict[str, dict[Any, str]] = {
     "augment.policy": {"views": "leave it out"},
 }
@@ -172,7 +172,8 @@ def without_gone(tree: dict[str, Any], given: Collection[str] = ()) -> dict[str,
                 raise UsageError(f"{key} = {value!r} is no longer there; vitmed {READER} has it", instead)
             del fields[field]
         elif key in VALUES:
-            check_value(key, value)
+            if isinstance(value, str) and value in VALUES[key]:
+                raise UsageError(f"{key} = {value!r} is no longer there; vitmed {READER} has it", VALUES[key][value])
         elif isinstance(value, str) or (isinstance(value, list) and all(isinstance(part, str) for part in value)):
             parts = [part.strip() for part in (value if isinstance(value, str) else ",".join(value)).split(",")]
             for name in [name for name in NAMES[key] if name in parts]:
@@ -184,12 +185,6 @@ def without_gone(tree: dict[str, Any], given: Collection[str] = ()) -> dict[str,
             if not parts:
                 del fields[field]
     return tree
-
-
-def check_value(key: str, value: Any) -> None:
-    """Raise UsageError for a value that is gone."""
-    if isinstance(value, str | int | float | bool) and value in VALUES[key]:
-        raise UsageError(f"{key} = {value!r} is no longer there; vitmed {READER} has it", VALUES[key][value])
 
 
 def gone(words: list[str], message: str) -> UsageError | None:

@@ -193,7 +193,6 @@ def write_weights(saved: Checkpoint, target: Path, root: Path) -> WrittenWeights
 
 
 def _write(saved: Checkpoint, fields: dict[str, Any], target: Path, root: Path) -> WeightsGate:
-    """Write tensors, configuration and card."""
     try:
         from safetensors.torch import save
     except ImportError:

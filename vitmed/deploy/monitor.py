@@ -217,7 +217,6 @@ class _Watched:
 
 
 def _labelled(table: Table) -> np.ndarray:
-    """(S,) bool: rows with any label."""
     columns = [name for name in table.header if name == "label" or name.startswith(LABEL)]
     return np.array([any((row.get(name) or "").strip() for name in columns) for row in table.rows], dtype=bool)
 

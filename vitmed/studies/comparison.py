@@ -436,5 +436,4 @@ def _deciding(pair: ComparedPair) -> str:
 
 
 def _no_gap(gap: Estimate) -> bool:
-    """Whether a difference and its interval are exactly 0."""
     return gap.value == 0 and gap.low in (0, None) and gap.high in (0, None)

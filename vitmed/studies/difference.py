@@ -207,7 +207,6 @@ def _settings(first: RunFacts, second: RunFacts) -> list[Difference]:
 
 
 def _image_differences(first: RunFacts, second: RunFacts) -> ImageDifferences:
-    """The images that were added, removed, renamed, changed or moved, and the classes."""
     before, after, files = first.images or {}, second.images or {}, dict[str, list[str]]()
     both = [path for path in before if path in after]
     added, removed = [p for p in after if p not in before], [p for p in before if p not in after]

@@ -106,7 +106,6 @@ def _choice(candidates: Sequence[Candidate], parts: Sequence[Any]) -> dict[str, 
 
 
 def _about_policy(first: Candidate, members: int) -> str:
-    """On which predictions the policy was chosen."""
     if not first.folds:
         return "The decision policy was chosen on the validation images, on which each run chose its best epoch."
     models = counted(first.models, "model")
@@ -117,7 +116,6 @@ def _about_policy(first: Candidate, members: int) -> str:
 
 
 def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[Splits, dict[str, list[str]]]:
-    """The images that made the members, and the test."""
     first = members[0]
     images = {
         sample.path: (sample, digest)
@@ -160,7 +158,6 @@ def _trained_on_test(members: Sequence[Checkpoint], splits: Splits, hashes: dict
 
 
 def _held_out(first: Checkpoint) -> dict[str, tuple[Sample, str]]:
-    """Path -> image and sha256 of what is in no fold."""
     data = first.config.data
     root = first.data_root("put the folder there again")
     config = build_config(resumed_settings(first.config, RunFolder(first.path.parent), root, {}))

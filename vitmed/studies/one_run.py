@@ -104,7 +104,6 @@ class OneRun:
             return self._finish(run, task)
 
     def _new(self, config: Config, plans: bool) -> tuple[Run[Config], Finetune]:
-        """Plan a run and make its folder."""
         ranks = self.ranks
         if ranks.leads:
             plan = make_plan(config, plans, self.offline, ranks.world)
@@ -187,7 +186,6 @@ class OneRun:
         return run, task
 
     def _finish(self, run: Run[Config], task: Finetune) -> TrainResult:
-        """Train and evaluate, with the trackers of the run."""
         config, folder, leads = run.config, run.folder, self.ranks.leads
         trained = not config.train.freeze and finished(run.state, config)
         fix = f"start again: vitmed train --config {folder.config}"  # --freeze has nothing to go on from

@@ -16,7 +16,7 @@ from pydantic import ConfigDict
 from vitmed.core import upgrade
 from vitmed.core.base_models import CLASSES, Frozen, Target
 from vitmed.core.config import Config, PretrainConfig
-from vitmed.core.errors import UsageError, VitmedError
+from vitmed.core.errors import VitmedError
 from vitmed.core.files import read_json_lines
 from vitmed.core.load_config import build_config, read_config
 from vitmed.core.run_folder import NUMBERS, RunFolder, is_running, was_killed
@@ -315,23 +315,14 @@ def _evaluated(run: RunFolder, *splits: str) -> RunMetric | None:
     return None
 
 
-def read_head(file: Path) -> Head:
-    """Read the head of a metrics.json. Raises OSError or ValueError if it is none."""
-    try:
-        head = Head.model_validate_json(file.read_bytes())
-        upgrade.check_version("judged" in (head.flow or {}))
-        return head
-    except UsageError as error:
-        raise ValueError(error.problem) from None
-
-
 def _heads(run: RunFolder, split: str) -> list[Head]:
     """The evaluations of a split of the run, the oldest first."""
     heads = list[Head]()
     for file in (folder / NUMBERS for folder in run.evaluations(split)):
         if file.is_file():
             with _reading(run, file):
-                head = read_head(file)
+                head = Head.model_validate_json(file.read_bytes())
+                upgrade.check_version("judged" in (head.flow or {}))
                 heads += [head] * head.is_of(split)
     return heads
 

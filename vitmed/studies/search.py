@@ -123,7 +123,6 @@ class Search(Study[TuningStudy]):
         return read_json_lines(runs[-1].metrics) if runs else []
 
     def _note(self, number: int, **values: Any) -> None:
-        """Write what is known of a trial."""
         self.files[number] = self.files[number].model_copy(update={**values, "spent": self.clock.seconds()})
         write_json(self._path(number), self.files[number].model_dump())
 
@@ -149,7 +148,6 @@ class Search(Study[TuningStudy]):
         return trial.number >= len(self.queue) and bool(trial.should_prune())
 
     def _tell(self, number: int) -> None:
-        """Tell Optuna how a trial ended."""
         states, state = self.optuna.trial.TrialState, self.files[number].state
         how = {"": states.COMPLETE, "stopped": states.PRUNED, "failed": states.FAIL}[state]
         self.study.tell(self.open.pop(number), None if state else self.result(number).value, state=how)

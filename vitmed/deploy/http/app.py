@@ -266,7 +266,6 @@ class Service:
 
 
 def _numbers(answer: Answer) -> np.ndarray:
-    """The numbers of an answer, (K,) float64."""
     own = [answer.prediction, *(answer.interval or ())] if isinstance(answer.prediction, float) else []
     return np.array([*answer.probabilities.values(), *own], np.float64)
 
