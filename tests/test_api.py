@@ -17,7 +17,7 @@ from vitmed.core.errors import UsageError
 
 PUBLIC = (
     "VitmedError auto build_model bundle check compare cross_validate demo diff ensemble evaluate explain export load "
-    "merge monitor plan predict predict_shard pretrain probe push runs sample_size serve stress summary train tune"
+    "merge monitor plan predict predict_shard pretrain probe runs sample_size serve stress summary train tune"
 )
 
 

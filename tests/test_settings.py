@@ -442,7 +442,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "plan": (f"{RUN} cli/test_written_files", "data config sets output force offline"),
     "probe": (f"{RUN} studies/test_rank_weights studies/test_cluster", f"{NEW} on strict fail_under"),
     "pretrain": (f"{RUN} commands/test_pretrain", "data config sets output name resume"),
-    "demo": ("test_api commands/test_evaluate data/test_synthetic", "output seed cells target fail_under"),
+    "demo": ("test_api commands/test_evaluate data/test_synthetic", "output seed cells fail_under"),
     "predict": (
         "commands/test_predict commands/test_predict_shard cli/test_written_files inference/test_inference "
         "studies/test_cluster",
@@ -467,7 +467,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
         f"{RUN} studies/test_folds commands/test_evaluate commands/test_resume studies/test_cluster",
         f"{NEW} resume parallel on strict fail_under",
     ),
-    "ensemble": ("commands/test_ensemble", "output way runs"),
+    "ensemble": ("commands/test_ensemble", "output runs"),
     "tune": (
         f"{RUN} commands/test_tune commands/test_scale studies/test_cluster",
         f"{NEW} trials time space grid seeds prune resume parallel devices on strict",
@@ -475,13 +475,12 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "runs": ("commands/test_runs", "folder sort"),
     "diff": ("commands/test_diff", "first second"),
     "export": (
-        "commands/test_export deploy/test_export_weights cli/test_written_files", "checkpoint to form data force",
+        "commands/test_export deploy/test_export_weights cli/test_written_files", "checkpoint to data force",
     ),
-    "push": ("commands/test_push commands/test_export", "checkpoint repository form data public may_share offline"),
     "bundle": ("commands/test_bundle", "model to onnx no_torch extras force"),
     "serve": (
         "commands/test_serve deploy/http/test_limits deploy/http/test_scores deploy/test_structured_report",
-        "checkpoint host port api_key_file no_key tls_cert tls_key max_megabytes max_images timeout queue batch scores "
+        "checkpoint host port api_key_file no_key max_megabytes max_images timeout queue batch scores "
         "precision window",
     ),
     "monitor": (

@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
     from vitmed.commands.predict_shard import predict_shard as predict_shard
     from vitmed.commands.pretrain import pretrain as pretrain
     from vitmed.commands.probe import probe as probe
-    from vitmed.commands.push import push as push
     from vitmed.commands.runs import runs as runs
     from vitmed.commands.sample_size import sample_size as sample_size
     from vitmed.commands.serve import serve as serve
@@ -40,7 +39,7 @@ if TYPE_CHECKING:  # what `__getattr__` gives, for type checkers and editors
 __version__ = "0.3.0"
 _VERBS = (
     "auto bundle check compare cross_validate demo diff ensemble evaluate explain export merge monitor plan predict "
-    "predict_shard pretrain probe push runs sample_size serve stress summary train tune"
+    "predict_shard pretrain probe runs sample_size serve stress summary train tune"
 )
 _PUBLIC = {  # name -> the module that defines it; loaded when the name is used, so that `vitmed --help` loads no torch
     **{name: f"vitmed.commands.{name}" for name in _VERBS.split()},

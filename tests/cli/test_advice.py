@@ -26,7 +26,7 @@ RAISED_BY = {
     "stress": "explanation/robustness",
     "probe": "studies/rank_weights",
     "serve": "deploy/http/limits deploy/http/listening deploy/http/scores",
-    "export push": "deploy/export_weights",
+    "export": "deploy/export_weights",
     "train probe pretrain evaluate stress": "core/files",
     "predict plan": "core/places",
     f"{CONFIGURED} predict evaluate explain stress": "models/hardware",
@@ -50,8 +50,6 @@ RAISED_BY = {
 # Advice beside the point of one command: a function that only the others of its module call.
 BY_FUNCTION = {
     "--unlabelled": "pretrain",
-    "--public": "push",
-    "--may-share": "push",
     "--name": "train probe pretrain",
     "--model": "train plan pretrain",
     "--allow-leakage": CONFIGURED,

@@ -132,25 +132,3 @@ def test_a_signal_ends_every_command_as_ctrl_c_does(
         assert removed and signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, old)
-
-
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer")
-def test_a_signal_amid_a_destructor_ends_a_command_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Python ignores what a destructor raises."""
-
-    class Freed:
-        def __del__(self) -> None:
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0)
-
-    def run(args: list[str]) -> None:
-        Freed()
-        time.sleep(20)
-
-    monkeypatch.setattr(entry, "_run", run)
-    with pytest.raises(SystemExit) as stopped:
-        entry.main(["predict"])
-    assert stopped.value.code == 130
-    assert capsys.readouterr().err == "stopped: interrupted before anything could be saved\n"

@@ -4,31 +4,16 @@ import csv
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from conftest import Answer, Trained
 
-from vitmed import compare, diff
+from vitmed import diff
 from vitmed.core.errors import CheckpointError, DataError, UsageError
-from vitmed.metrics.predictions import Predictions
 from vitmed.studies.difference import RunDiff
-
-
-@pytest.fixture
-def other_seed(trained: Trained, tmp_path: Path) -> Path:
-    """As the same training with another seed: its setting, and other answers to the same test."""
-    run = Path(shutil.copytree(trained.folder, tmp_path / "seed-1"))
-    change_config(run, "train", seed=1)
-    table = run / "test" / "predictions.csv"
-    said = Predictions.from_csv(table)
-    logits = said.logits + np.random.default_rng(0).normal(0, 4, said.logits.shape).astype(np.float32)
-    table.write_text(replace(said, logits=logits, columns={}).to_csv(), newline="")
-    return run
 
 
 @pytest.fixture
@@ -61,19 +46,18 @@ def test_a_copy_in_another_place_does_not_differ(trained: Trained, copied: Path)
     assert same.verdict == "Nothing differs: tiny and copied have the same settings, images and versions."
     assert (same.settings, same.environment) == ([], []) and same.images is not None and same.images.counts == {}
     assert same.images.same_file == same.images.first == same.images.second > 0
-    assert "predict the same for every image" in same.result
+    assert same.metrics[0] == same.metrics[1] and same.metrics[0] is not None and same.metrics[0].of == "test"
+    assert same.notes == ["Whether one is better, on the same test images: vitmed compare."]
 
 
-def test_only_the_seed_differs_and_the_numbers_are_those_of_compare(trained: Trained, other_seed: Path) -> None:
-    seeds = found(trained.folder, other_seed)
-    assert seeds.verdict == "Only the seed differs: 0 in tiny, 1 in seed-1."
+def test_only_the_seed_differs(trained: Trained, copied: Path, vitmed: Callable[..., Answer]) -> None:
+    change_config(copied, "train", seed=1)
+    seeds = found(trained.folder, copied)
+    assert seeds.verdict == "Only the seed differs: 0 in tiny, 1 in copied."
     assert [(one.name, one.first, one.second) for one in seeds.settings] == [("train.seed", 0, 1)]
-    known = compare(trained.folder, other_seed).content
-    pair = next(pair for pair in known.pairs if {pair.first, pair.second} == {"tiny", "seed-1"})
-    assert {number.name: number.difference for number in seeds.numbers} == {
-        number.name: pair.difference[number.name] for number in seeds.numbers
-    }
-    assert seeds.numbers[0].first == known.models["tiny"].overall["auroc"] and seeds.numbers[0].p is not None
+    numbers = json.loads((copied / "test" / "metrics.json").read_text())["overall"]["auroc"]
+    assert seeds.metrics[1] is not None and seeds.metrics[1].estimate.value == numbers["value"]
+    assert seeds.metrics[1].text in vitmed("diff", trained.folder, copied).out
 
 
 def test_every_kind_of_change_of_the_images(trained: Trained, copied: Path) -> None:
@@ -118,61 +102,25 @@ def test_settings_and_versions_in_plain_words(trained: Trained, copied: Path) ->
     )
 
 
-def test_other_test_images_and_the_same_paths_with_other_content_are_not_compared(
-    trained: Trained, copied: Path
-) -> None:
-    change_splits(copied, lambda rows: [{**row, "sha256": "0" * 64} if row["split"] == "test" else row for row in rows])
-    apart = found(trained.folder, copied)
-    assert "differ in the content" in apart.result and all(number.difference is None for number in apart.numbers)
-    shutil.copy(trained.folder / "splits.csv", copied)
-    table = copied / "test" / "predictions.csv"
-    table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
-    apart = found(trained.folder, copied)
-    assert "not the same (17 images are in both)" in apart.result and "vitmed compare" in apart.result
-    assert apart.numbers and all(number.difference is None for number in apart.numbers)
-
-
-def test_a_run_without_a_result_and_a_checkpoint_alone(trained: Trained, copied: Path, tmp_path: Path) -> None:
+def test_a_run_without_a_result_and_a_checkpoint_in_its_run(trained: Trained, copied: Path) -> None:
     shutil.rmtree(copied / "test")
-    assert "has no evaluation of its best.pt" in found(trained.folder, copied).result
-    lone = Path(shutil.copy(trained.best, tmp_path / "lone.pt"))
-    alone = found(trained.folder, lone)
-    assert "a checkpoint without its run" in alone.result and alone.environment is None
-    assert alone.images is not None and alone.images.counts == {} and alone.images.same_file == alone.images.first
-    early = found(trained.folder, trained.folder / "epoch_0002.pt")
-    assert "epoch_0002.pt was not evaluated on its test" in early.result
+    apart = found(trained.folder, copied)
+    assert apart.metrics[1] is None or apart.metrics[1].of == "validation"
+    assert apart.notes == [] and apart.verdict.startswith("Nothing differs")
+    assert found(trained.best, copied / "best.pt").verdict.startswith("Nothing differs")
 
 
-def test_folds_are_the_splits_of_a_cross_validation(trained: Trained, copied: Path, tmp_path: Path) -> None:
-    """Fold 2 tests what the first one validates; in the other study an image has gone from fold 1 to fold 2."""
-    studies = [tmp_path / name for name in ("one", "two")]
-    for study in studies:
-        for name, test in (("fold-1", "test"), ("fold-2", "val")):
-            run = Path(shutil.copytree(copied, study / name))
-            swap = {test: "test", "test": test}
-            change_splits(run, lambda rows, s=swap: [{**r, "split": s.get(r["split"], r["split"])} for r in rows])  # type: ignore[misc]
-            change_config(run, "data", folds=2, fold=int(name[-1]))
-        (study / "folds.json").write_text('{"folds": 2, "window": null}')
-    same = found(*studies)
-    assert same.verdict.startswith("Nothing differs") and same.images is not None and same.images.counts == {}
-    moved: list[str] = []
-
-    def take(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-        row = next(row for row in rows if row["split"] == "test")
-        moved.append(row["path"])
-        row["split"] = "train"
-        return rows
-
-    change_splits(studies[1] / "fold-1", take)
-    change_splits(
-        studies[1] / "fold-2", lambda rows: [{**r, "split": "test"} if r["path"] == moved[0] else r for r in rows]
-    )
-    images = found(*studies).images
-    assert images is not None and images.counts == {"moved from fold 1 to fold 2": 1}
-    single = found(studies[0], trained.folder)
-    assert any("splits are not compared" in note for note in single.notes)
-    assert single.images is not None and single.images.counts == {}
-    assert [one.name for one in single.settings] == ["data.folds"]
+def test_folds_are_named_one_by_one(trained: Trained, copied: Path, tmp_path: Path) -> None:
+    shutil.copytree(copied, tmp_path / "study" / "fold-1")
+    (tmp_path / "study" / "folds.json").write_text('{"folds": 2, "window": null}')
+    with pytest.raises(UsageError, match="holds folds") as error:
+        found(tmp_path / "study", trained.folder)
+    assert error.value.fix.endswith("fold-1")
+    change_config(tmp_path / "study" / "fold-1", "data", folds=2, fold=1)
+    assert {one.name for one in found(tmp_path / "study" / "fold-1", trained.folder).settings} == {
+        "data.folds",
+        "data.fold",
+    }
 
 
 @pytest.mark.parametrize(
@@ -180,12 +128,9 @@ def test_folds_are_the_splits_of_a_cross_validation(trained: Trained, copied: Pa
     [
         ("config.yaml", "a: [1", "config.yaml"), ("config.yaml", "- 1", "config.yaml"),
         ("splits.csv", "path\na.png\n", "splits.csv"), ("environment.json", "[]", "environment.json"),
-        ("test/metrics.json", "high", "not the metrics"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_named(trained: Trained, copied: Path, file: str, content: str, told: str) -> None:
-    if content == "high":
-        content = json.dumps(json.loads((copied / file).read_text()) | {"overall": {"auroc": content}})
     (copied / file).write_text(content)
     with pytest.raises(DataError, match=told):
         found(trained.folder, copied)

@@ -16,19 +16,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import same
-from conftest import (
-    BARE,
-    TINY_ARGS,
-    TINY_SETS,
-    Answer,
-    Recorder,
-    Trained,
-    draw_classes,
-    draw_splits,
-    exit_code,
-    once,
-    recording,
-)
+from conftest import BARE, TINY_ARGS, TINY_SETS, Answer, Recorder, Trained, draw_splits, exit_code, once
 
 from vitmed import compare, evaluate, train
 from vitmed.core.errors import DataError, Interrupted, UsageError
@@ -87,30 +75,16 @@ def test_a_kill_in_the_report_phase_loses_nothing(
 
 
 @pytest.fixture
-def torn(trained: Trained, tmp_path: Path) -> Path:
-    """A run whose test/ was cut off by an earlier version."""
+def moved(trained: Trained, tmp_path: Path) -> Path:
+    """A copy of a finished run, beside its data."""
     shutil.copytree(trained.data.parent, tmp_path / "moved")
-    run = tmp_path / "moved" / "runs" / "tiny"
-    for name in ("metrics.json", "report.html"):
-        (run / "test" / name).unlink()
-    return run
+    return tmp_path / "moved" / "runs" / "tiny"
 
 
-def test_a_torn_report_of_an_earlier_version_is_named_and_replaced_by_resume(torn: Path, tmp_path: Path) -> None:
-    for named in (torn, torn / "test"):
-        with pytest.raises(DataError, match="test: incomplete") as refused:
-            compare(named, named)
-        assert f"--resume {torn}" in refused.value.fix
-    ui, other = recording(), draw_classes(tmp_path / "other", 5, ("amber", "blue", "green"), seed=99)
-    evaluate(torn, data=other, output=tmp_path / "out", resamples=10, map_images=0)
-    assert any(f"{torn / 'test'} is incomplete" in text for text in ui.said)
-    ui = recording()
-    result = train(resume=torn)
-    assert result.test.folder == torn / "test" and any("was incomplete" in text for text in ui.warned)
-    assert sorted(path.name for path in torn.glob("*t*st*")) == ["test"] and (torn / "test" / "report.html").is_file()
-    (torn / "model_card.md").unlink()  # a report without its model card is completed
-    train(resume=torn)
-    assert (torn / "model_card.md").is_file() and not (torn / "test-2").exists()
+def test_a_missing_model_card_is_written_by_resume(moved: Path) -> None:
+    (moved / "model_card.md").unlink()
+    train(resume=moved)
+    assert (moved / "model_card.md").is_file() and not (moved / "test-2").exists()
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -271,8 +245,6 @@ def test_evaluate_takes_the_place_of_what_holds_nothing(trained: Trained, tmp_pa
     shutil.rmtree(run / "test")
     (run / "test").mkdir()
     assert evaluated() == "test"
-    (run / "test" / "metrics.json").unlink()  # cut off
-    assert evaluated() == "test" and (run / "test" / "report.html").is_file()
     (run / "test" / "report.html").unlink()
     (run / "test" / "notes.txt").write_text("mine")
     assert evaluated() == "test-2"
@@ -293,9 +265,9 @@ def test_weights_are_those_of_a_run_whose_image_never_broke(data: Path, tmp_path
     same(*trees, "weights")
 
 
-def test_numbers_of_other_weights_are_kept_without_their_page(torn: Path, trained: Trained) -> None:
-    shutil.copy(trained.folder / "test" / "metrics.json", torn / "test")
-    numbers = (torn / "test" / "metrics.json").read_text().replace('"weights_hash": "', '"weights_hash": "0')
-    (torn / "test" / "metrics.json").write_text(numbers)
-    assert train(resume=torn).test.folder == torn / "test-2"
-    assert (torn / "test" / "metrics.json").read_text() == numbers
+def test_numbers_of_other_weights_are_kept_without_their_page(moved: Path) -> None:
+    (moved / "test" / "report.html").unlink()
+    numbers = (moved / "test" / "metrics.json").read_text().replace('"weights_hash": "', '"weights_hash": "0')
+    (moved / "test" / "metrics.json").write_text(numbers)
+    assert train(resume=moved).test.folder == moved / "test-2"
+    assert (moved / "test" / "metrics.json").read_text() == numbers

@@ -62,12 +62,11 @@ def test_the_states_of_runs_that_are_not_finished(place: Path) -> None:
     cut(copy(place, "no-last"), 0)
     (place / "no-last" / "last.pt").unlink()
     cut(copy(place, "busy"), 3)
-    (place / "empty").mkdir()
     with run_lock(RunFolder(place / "busy")):
         found = {run.run: run for run in runs(place).runs}
     assert {name: run.state for name, run in found.items()} == {
         "done": "finished", "ctrl-c": "interrupted", "killed": "interrupted", "not-evaluated": "not evaluated",
-        "no-last": "incomplete", "busy": "running", "empty": "incomplete",
+        "no-last": "incomplete", "busy": "running",
     }  # fmt: skip
     assert "was killed" in found["killed"].problem and not found["ctrl-c"].problem
     metric = found["ctrl-c"].metric
@@ -173,7 +172,8 @@ def test_the_order_of_a_column_and_the_unknown_last(place: Path) -> None:
         content = json.loads(file.read_text())
         content["overall"]["auroc"]["value"] = value
         file.write_text(json.dumps(content))
-    (place / "none").mkdir()
+    cut(copy(place, "none"), 0)
+    (place / "none" / "environment.json").unlink()
     order = [run.run for run in runs(place, sort="metric").runs]
     assert order == ["better", "done", "worse", "none"]
     started = {"better": "2026-01-03", "done": "2026-01-01", "worse": "2026-01-02"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import ssl
 import subprocess
 import sys
 import threading
@@ -307,8 +306,7 @@ def test_a_stop_answers_what_waits(trained: Trained) -> None:
         (["--host", "no-such-host.invalid"], "no such address"),
         (["--max-images", "9", "--queue", "8"], "queue of at least one request"),
         (["--timeout", "0"], "expected numbers above 0"),
-        (["--tls-key", "key.pem"], "--tls-cert"),
-        (["--tls-cert", "nothing.pem"], "not a certificate"),
+        (["--tls-cert", "chain.pem"], "let a proxy in front encrypt"),
         (["--api-key-file", "nothing.txt"], "cannot be read as a key"),
         (["--port", "70000"], "70000"),
     ],
@@ -351,43 +349,6 @@ def test_a_starlette_that_would_write_uploads_to_a_disk_is_refused(
     monkeypatch.delattr("starlette.formparsers.MultiPartParser.spool_max_size")  # as before 0.46
     found = vitmed("serve", trained.folder)
     assert found.code == 2 and "keeps uploads in memory" in found.err and "pip install" in found.err
-
-
-def certificate(folder: Path, days: int) -> tuple[Path, Path]:
-    """A certificate of this machine that ends in so many days, by openssl."""
-    cert, key, request = (folder / f"{name}{days}.pem" for name in ("cert", "key", "request"))
-    asks = ["openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-keyout", str(key)]
-    signs = ["openssl", "x509", "-req", "-copy_extensions", "copy", "-days", str(days), "-signkey", str(key)]
-    try:
-        for command in (
-            [*asks, "-addext", "subjectAltName=IP:127.0.0.1", "-out", str(request)],
-            [*signs, "-in", str(request), "-out", str(cert)],
-        ):
-            subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no openssl that makes such a certificate")
-    return cert, key
-
-
-def test_https(trained: Trained, exported: Path, tmp_path: Path, vitmed: Callable[..., Answer]) -> None:
-    (expired, expired_key), (cert, key) = certificate(tmp_path, -1), certificate(tmp_path, 2)
-    for one, other, told in (
-        (expired, expired_key, "expired on"),
-        (cert, expired_key, "not a certificate with its key"),
-    ):
-        found = vitmed("serve", trained.folder, "--tls-cert", one, "--tls-key", other)
-        assert found.code == 2 and told in found.err
-    process, url = start("-m", "vitmed", "serve", exported, "--tls-cert", cert, "--tls-key", key)
-    try:
-        context = ssl.create_default_context(cafile=str(cert))
-        files = {"images": images_of(trained)[0].read_bytes()}
-        reply = httpx.post(f"{url}/v1/predict", files=files, verify=context, trust_env=False, timeout=60)
-        assert url.startswith("https://") and reply.status_code == 200
-        assert reply.json()["images"][0]["prediction"]
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
 
 
 def test_only_the_threads_that_begin_have_several_cores() -> None:

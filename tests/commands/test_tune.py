@@ -69,7 +69,7 @@ def told() -> Recorder:
 
 @pytest.fixture(scope="module")
 def done(data: Path, told: Recorder, tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
-    """Eight trials of nine epochs: enough that Hyperband stops some, and that importance is estimated."""
+    """Eight trials of nine epochs: enough that Hyperband stops some."""
     return run(data, tmp_path_factory.mktemp("done"), trials=8, epochs=9)
 
 
@@ -112,7 +112,7 @@ def test_the_winner_is_trained_with_another_seed_and_tested_once(done: TuneResul
 
 def study_of(trials: list[TrialResult], best: int, **more: Any) -> TuningStudy:
     given = {"metric": "auroc", "title": "AUROC", "higher": True, "epochs": 9, "seeds": [], "combinations": trials}
-    return TuningStudy(**(given | {"trials": trials, "best": best, "plan": 1, "changed": {}, "importance": {}} | more))
+    return TuningStudy(**(given | {"trials": trials, "best": best, "plan": 1, "changed": {}} | more))
 
 
 @pytest.mark.parametrize(("value", "keep"), [(0.7, True), (0.9, False)])
@@ -395,7 +395,7 @@ def test_pictures_show_every_kind_of_trial(done: TuneResult) -> None:
         TrialResult(number=3, state="failed", values={"a": 3}),
         TrialResult(number=4, state="done", values={"a": 4}, value=0.8),
     ]
-    study = study_of(trials, 4, importance={"a": 0.75, "b": 0.25})
+    study = study_of(trials, 4)
     figure = history_figure(study)
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     stopped = "stopped early (at the edge: worse)"  # 0.6 beside 0.7 to 0.8
@@ -403,7 +403,6 @@ def test_pictures_show_every_kind_of_trial(done: TuneResult) -> None:
     assert next(line for line in figure.axes[0].lines if line.get_label() == stopped).get_ydata() == pytest.approx(0.69)
     best = figure.axes[0].lines[0].get_ydata()
     assert list(best) == [0.7, 0.8, 0.8]
-    assert "that each setting explains: a 75%, b 25%." in " ".join(_notes(study))
 
 
 @pytest.fixture(scope="module")

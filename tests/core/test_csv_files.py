@@ -65,7 +65,8 @@ def test_predictions_with_such_names_read_back_exactly(tmp_path: Path) -> None:
     assert "'@site" in file.read_text(encoding="utf-8").splitlines()[0].split(",")
 
 
-def test_a_table_of_0_1_0_reads_as_it_did(tmp_path: Path) -> None:
+def test_a_table_without_quotes_reads_as_it_did(tmp_path: Path) -> None:
+    """As 0.1.0, or another program, wrote it: no text in it is protected against spreadsheets."""
     file = tmp_path / "predictions.csv"
     file.write_text(
         "path,label,group,prediction,confidence,prob_a,prob_b,logit_a,logit_b\r\n=1.png,a,-p,a,0.5,0.5,0.5,0.0,0.0\r\n"

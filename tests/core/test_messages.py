@@ -83,23 +83,16 @@ def test_lines_are_no_wider_than_the_screen_and_paths_whole() -> None:
     assert " ".join(" ".join(lines).split()) == " ".join(text.split())
 
 
-def test_jobs_in_turn_say_each_warning_once_with_a_count() -> None:
+def test_jobs_in_turn_say_each_warning_once() -> None:
     ui = recording()
     ui.verbose = False
     once = Once(ui)
     for job, count in (("fold-1", 47), ("fold-2", 73)):
-        once.job = job
         once.show("research use only")
         once.warn(f"the same picture in two splits: {count} pictures (near): {job}/1.png")
         once.say(f"epoch 1, {job}")
-    once.show_counts()
     assert ui.warned == ["the same picture in two splits: 47 pictures (near): fold-1/1.png"]
-    assert ui.said == [
-        "research use only",
-        "epoch 1, fold-1",
-        "epoch 1, fold-2",
-        "in 2 runs: the same picture in two splits: 47 pictures (near): fold-1/1.png",
-    ]
+    assert ui.said == ["research use only", "epoch 1, fold-1", "epoch 1, fold-2"]
 
 
 def test_leaks_come_before_labels_unknown_patients_and_remarks() -> None:

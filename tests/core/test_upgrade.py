@@ -45,8 +45,8 @@ def test_settings_of_losses_and_pretraining(key: str, kept: list[object], refuse
 @pytest.mark.parametrize(
     ("read", "content", "names"),
     [
-        (upgrade.policy, SETS, "'raps'"),
-        (upgrade.policy, {"findings": {"edema": SETS}}, "'raps'"),
+        (upgrade.check_policy, SETS, "'raps'"),
+        (upgrade.check_policy, {"findings": {"edema": SETS}}, "'raps'"),
         (upgrade.results, {"conformal": {"score": "aps"}}, "'aps'"),
         (upgrade.results, {"report": {"policy": SETS}}, "'raps'"),
         (upgrade.results, {"report": {"evaluate": {"conformal": "raps"}}}, "'raps'"),

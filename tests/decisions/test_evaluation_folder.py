@@ -95,5 +95,5 @@ def test_folders_of_somebody_else_are_passed_over(longer: Trained, tmp_path: Pat
     for number in (3, 10):
         shutil.copytree(run.path / "test-2", run.path / f"test-{number}")
     assert [path.name for path in run.evaluations("test")] == ["test", "test-2", "test-3", "test-10"]
-    assert find_evaluation(run, "test", saved.weights_hash, saved.policy) == run.path / "test-2" / "predictions.csv"
-    assert find_evaluation(run, "test", "0" * 64, saved.policy) is None
+    assert find_evaluation(run, "test", saved.weights_hash) == run.path / "test-2" / "predictions.csv"
+    assert find_evaluation(run, "test", "0" * 64) is None

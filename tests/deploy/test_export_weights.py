@@ -15,25 +15,23 @@ import torch
 import yaml
 from conftest import Answer, Trained, recording
 from PIL import Image
-from safetensors import safe_open
 
 import vitmed as package
 from vitmed.core.errors import GateError, UsageError
 from vitmed.core.sections import ModelConfig
 from vitmed.deploy import export_weights
-from vitmed.deploy.weight_forms import FORMS
+from vitmed.deploy.export_weights import lacks
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.sizes import resolved
 
 timm = pytest.importorskip("timm")
-FILES = {"timm": {"README.md", "config.json", "model.safetensors"}}
-FILES["transformers"] = FILES["timm"] | {"preprocessor_config.json"}
+FILES = {"README.md", "config.json", "model.safetensors"}
 
 
 @pytest.fixture(scope="session")
 def for_timm(plain_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("written") / "colours"
-    return package.export(plain_run, to=folder, form="timm").file
+    return package.export(plain_run, to=folder).file
 
 
 def program_of(card: Path) -> str:
@@ -66,22 +64,23 @@ def test_the_program_of_the_card_gives_the_probabilities_of_predict(
     assert np.abs(ours.probabilities - np.exp(ours.logits) / np.exp(ours.logits).sum()).max() > 0.05  # calibrated
 
 
-def test_the_same_for_transformers(plain_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import transformers
+def test_transformers_loads_the_folder_too(plain_run: Path, for_timm: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForImageClassification.from_pretrained(for_timm).eval()
+    x = torch.randn(4, 3, 16, 16)
+    torch.testing.assert_close(model(x).logits, load_checkpoint(plain_run).model()(x), atol=1e-5, rtol=0)
+    assert model.config.id2label == {0: "amber", 1: "blue", 2: "green"}
 
-    folder = package.export(plain_run, to=tmp_path / "hf-folder").file
-    image = next(plain_run.parents[1].rglob("PATIENT*.png"))
-    found = run_card(folder, image, monkeypatch)
-    ours: Any = package.predict(image, checkpoint=plain_run, precision="fp32")
-    np.testing.assert_allclose(found["logits"].numpy(), ours.logits, atol=1e-5)
-    np.testing.assert_allclose(found["probabilities"].numpy(), ours.probabilities, atol=1e-5)
-    assert isinstance(found["model"], transformers.ViTForImageClassification)
-    assert found["model"].config.id2label == {0: "amber", 1: "blue", 2: "green"}
-    assert header_of(folder / "README.md")["library_name"] == "transformers"
+
+def test_a_licence_against_sharing_is_named(plain_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export_weights, "stops_sharing", lambda licence: "forbids adapted versions")
+    ui = recording()
+    package.export(plain_run, to=tmp_path / "folder")
+    assert any("forbids adapted versions: read it before you share the model" in text for text in ui.warned)
 
 
 def test_the_folder_is_timms_and_says_what_it_is(for_timm: Path) -> None:
-    assert {file.name for file in for_timm.iterdir()} == FILES["timm"]
+    assert {file.name for file in for_timm.iterdir()} == FILES
     model = timm.create_model(f"local-dir:{for_timm}", pretrained=True)
     assert model.pretrained_cfg["label_names"] == ["amber", "blue", "green"]
     how = timm.data.resolve_model_data_config(model)
@@ -94,13 +93,10 @@ def test_the_folder_is_timms_and_says_what_it_is(for_timm: Path) -> None:
     assert "Research use only" in card and "12 validation images the logits of timm" in card and "| AUROC |" in card
 
 
-def test_one_file_loads_with_the_line_that_export_prints(plain_run: Path, tmp_path: Path) -> None:
+def test_export_prints_the_line_that_loads_it(plain_run: Path, tmp_path: Path) -> None:
     ui = recording()
-    file = package.export(plain_run, to=tmp_path / "timm.safetensors").file
-    assert [path.name for path in tmp_path.iterdir()] == ["timm.safetensors"]
+    package.export(plain_run, to=tmp_path / "folder")
     model = eval(ui.said[-1].splitlines()[1], {"timm": timm}).eval()
-    with safe_open(file, "pt") as content:
-        assert json.loads(content.metadata()["config"])["vitmed"]["classes"] == ["amber", "blue", "green"]
     x = torch.randn(4, 3, 16, 16)
     torch.testing.assert_close(model(x), load_checkpoint(plain_run).model()(x), atol=1e-5, rtol=0)
 
@@ -116,26 +112,26 @@ def test_it_names_no_place_and_no_patient(plain_run: Path, for_timm: Path) -> No
 
 
 def test_other_logits_are_not_written(plain_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = export_weights.FORMS["timm"].load
+    honest = export_weights.load_timm
 
     def changed(folder: Path) -> torch.nn.Module:
         model = honest(folder)
         model.head.bias.data += 0.01  # type: ignore[operator, union-attr]
         return model
 
-    monkeypatch.setattr(export_weights.FORMS["timm"], "load", staticmethod(changed))
+    monkeypatch.setattr(export_weights, "load_timm", changed)
     with pytest.raises(GateError, match=r"differ by 0\.01 at most"):
-        package.export(plain_run, to=tmp_path / "other", form="timm")
+        package.export(plain_run, to=tmp_path / "other")
     assert not list(tmp_path.iterdir())
 
 
 def test_without_the_library_it_says_that_nothing_was_compared(
     plain_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.setitem(sys.modules, "timm", None)
     found = package.export(plain_run, to=tmp_path / "hf-folder")
-    assert {file.name for file in found.file.iterdir()} == FILES["transformers"]
-    assert found.gate.images == 0 and "were not compared, since transformers is not installed" in found.gate.in_words
+    assert {file.name for file in found.file.iterdir()} == FILES
+    assert found.gate.images == 0 and "were not compared, since timm is not installed" in found.gate.in_words
     assert "were not compared" in (found.file / "README.md").read_text()
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     with pytest.raises(UsageError, match=r"pip install 'vitmed\[weights\]'"):
@@ -143,24 +139,19 @@ def test_without_the_library_it_says_that_nothing_was_compared(
 
 
 @pytest.mark.parametrize(
-    ("fields", "timm", "transformers"),
+    ("fields", "expected"),
     [
-        ({}, None, None),
-        ({"stem": "residual"}, "stem of convolutions (residual)", "stem of convolutions"),
-        ({"positions": "rotary"}, "rotary", "rotary"),
-        ({"pool": "cls_mean"}, "read-out cls_mean", "read-out cls_mean"),
-        ({"pool": "mean"}, None, "read-out mean"),
-        ({"registers": 4}, None, "registers"),
-        ({"layer_scale": True}, None, "LayerScale"),
-        ({"mlp": "swiglu"}, None, "SwiGLU"),
-        ({"norm_eps": 1e-12}, "1e-12", None),
+        ({}, None),
+        ({"stem": "residual"}, "stem of convolutions (residual)"),
+        ({"positions": "rotary"}, "rotary"),
+        ({"pool": "cls_mean"}, "read-out cls_mean"),
+        ({"pool": "mean", "registers": 4, "layer_scale": True, "mlp": "swiglu"}, None),
+        ({"norm_eps": 1e-12}, "1e-12"),
     ],
 )
-def test_what_a_library_lacks_is_named(fields: dict[str, Any], timm: str | None, transformers: str | None) -> None:
-    own = resolved(ModelConfig(**fields)).model_dump()
-    for name, expected in (("timm", timm), ("transformers", transformers)):
-        found = FORMS[name].lacks(own)
-        assert found is None if expected is None else (found and expected in found), name
+def test_what_timm_lacks_is_named(fields: dict[str, Any], expected: str | None) -> None:
+    found = lacks(resolved(ModelConfig(**fields)).model_dump())
+    assert found is None if expected is None else (found and expected in found)
 
 
 def test_what_is_refused(trained: Trained, plain_run: Path, tmp_path: Path, vitmed: Callable[..., Answer]) -> None:
@@ -168,9 +159,8 @@ def test_what_is_refused(trained: Trained, plain_run: Path, tmp_path: Path, vitm
     assert found.code == 2 and "a stem of convolutions (residual), which vitmed cannot write" in found.err
     assert "--to model.onnx" in found.err and "vitmed train --stem patch" in found.err
     for arguments in (
-        (plain_run, "--to", tmp_path / "model.onnx", "--form", "timm"),
-        (plain_run, "--to", tmp_path / "model.safetensors", "--form", "transformers"),
-        (plain_run, "--to", tmp_path / "folder", "--form", "keras"),
+        (plain_run, "--to", tmp_path / "folder", "--form", "timm"),
+        (plain_run, "--to", tmp_path / "model.safetensors"),
         (plain_run, "--to", plain_run.parents[1] / "SECRET-clinic" / "folder"),
         (plain_run, "--to", plain_run),
     ):

@@ -137,8 +137,8 @@ def test_a_report_in_bf16_says_so_and_no_policy_rests_on_it(
     again = evaluate(done.folder / "predictions.csv", output=tmp_path / "again")
     assert again.metrics.report.precision == "bf16"
     saved = load_checkpoint(folder)
-    assert find_evaluation(RunFolder(folder), "val", saved.weights_hash, saved.policy) is None
-    assert find_evaluation(RunFolder(folder), "test", saved.weights_hash, saved.policy) is not None
+    assert find_evaluation(RunFolder(folder), "val", saved.weights_hash) is None
+    assert find_evaluation(RunFolder(folder), "test", saved.weights_hash) is not None
 
 
 def test_evaluate_is_fp32_unless_asked(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

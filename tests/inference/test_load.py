@@ -31,7 +31,7 @@ def test_an_image_may_come_as_file_bytes_picture_or_array(model: Model, trained:
     path = sorted((trained.data / "test").rglob("*.png"))[0]
     picture = Image.open(path).convert("RGB")
     found = model.predict([path, str(path), path.read_bytes(), picture, np.asarray(picture)])
-    assert len(found) == 5 and len({answer.text for answer in found}) == 1
+    assert len(found) == 5 and len({(answer.prediction, round(answer.probability or 0, 3)) for answer in found}) == 1
     for answer in found:
         assert answer.probabilities == pytest.approx(found[0].probabilities, abs=1e-5, rel=0)
         assert answer.prediction == path.parent.name
@@ -55,13 +55,6 @@ def test_threads_may_share_a_model(model: Model, trained: Trained) -> None:
     alone = [model.predict(path).probabilities for path in paths]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda path: model.predict(path).probabilities, paths)) == alone
-
-
-def test_a_notebook_shows_a_table_without_paths_and_escapes_names(model: Model, trained: Trained) -> None:
-    answer = model.predict(sorted((trained.data / "test").rglob("*.png"))[0])
-    page = answer._repr_html_()
-    assert "data:image/png;base64," in page and str(trained.data) not in page and "not a medical device" in page
-    assert "<script>" not in replace(answer, image="<script>.png")._repr_html_()
 
 
 def test_what_cannot_be_read_is_named(model: Model, tmp_path: Path) -> None:
@@ -94,7 +87,6 @@ def test_a_large_set_comes_whole_to_programs_and_is_shortened_for_readers(capsys
     said = [one.value.meaning for one in whole.evaluations if one.name.meaning == "Cannot be excluded"]
     assert said == list(names)
     assert predictions_json(found, 1)["images"][0]["set"] == " | ".join(names)
-    assert "c18 and 5 more</td>" in answer._repr_html_() and "c19" not in answer._repr_html_()
     print_predictions(found, 1)
     text = "".join(capsys.readouterr())
     assert "c18 and 5 more" in text and "c19" not in text.replace("c19 0.", "")

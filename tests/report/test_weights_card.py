@@ -25,7 +25,7 @@ def test_findings_are_calibrated_as_the_policy_does(method: str) -> None:
     logits = (3 * labels - 1 + 2 * rng.normal(size=(300, 2))).astype(np.float32)
     predictions = FindingPredictions(("edema", "rare"), tuple(map(str, range(300))), None, labels, logits)
     policy = choose_policy(predictions, EvaluateConfig(calibration=method))
-    text = program(Preprocessing(16, 3, "pad", "imagenet"), policy, "timm", "local-dir:x")
+    text = program(Preprocessing(16, 3, "pad", "imagenet"), policy, "x")
     expression = text.splitlines()[-1].removeprefix("probabilities = ")
     found = eval(expression, {"logits": torch.from_numpy(logits), "torch": torch})
     np.testing.assert_allclose(found.numpy(), policy.apply(predictions).probabilities, atol=1e-6)
@@ -50,7 +50,7 @@ def test_the_licence_of_the_starting_weights(
     saved = load_checkpoint(trained.best)
     model = saved.config.model.model_copy(update={"weights": weights, "licence": licence})
     saved = replace(saved, config=saved.config.model_copy(update={"model": model}))
-    card = weights_card(saved, "transformers", "first", "lab/first", "Compared", None)
+    card = weights_card(saved, "first", "Compared", None)
     header = yaml.safe_load(card.split("---\n")[1])
     assert {name: header.get(name) for name in stated} == stated and words in card
     assert "/home/me" not in card and "No test of these weights is known." in card

@@ -86,7 +86,6 @@ COMMANDS = {
     },
     "Take a model out": {
         "export": "Write a model as a file or folder that other programs run.",
-        "push": "Upload a model's weights and card to the Hugging Face hub.",
         "bundle": "Write a model and its programs for a machine without a network.",
         "serve": "Answer images over HTTP, on a page, and in a DICOM network.",
         "monitor": "Report whether a model at work has drifted.",

@@ -92,7 +92,7 @@ VERBS = {
         "Pretrain on images without labels (masked autoencoder); `vitmed train --weights` takes the result.",
         lambda result: {"run": str(result.folder), "encoder": str(result.encoder), "last": result.records[-1]},
     ),
-    "demo": Verb("Draw blood cells or chests; train a small ViT, evaluate it on other patients (minutes).", train_json),
+    "demo": Verb("Draw blood cells; train a small ViT, evaluate it on other patients (minutes).", train_json),
     "auto": Verb(
         "Find the best model that a time allows: check, compare ways to train, cross-validate, join, test once.",
         lambda result: in_folder(result, result.content),
@@ -141,10 +141,6 @@ VERBS = {
     "export": Verb(
         "Write a model as a file or folder that other programs run, if it decides as the checkpoint does.",
         lambda result: {"file": str(result.file), "bytes": result.size, "gate": result.gate.to_dict()},
-    ),
-    "push": Verb(
-        "Upload weights, preprocessing and card of a model to the Hugging Face hub, for timm or transformers.",
-        lambda hub: {"url": hub.url, "files": hub.files, "private": hub.private, "gate": hub.gate.to_dict()},
     ),
     "bundle": Verb(
         "Write a model, its programs and their licences as one archive, for a machine without a network.",

@@ -23,7 +23,7 @@ from vitmed.cli.app import app
 from vitmed.cli.terminal import STARTED
 from vitmed.core.errors import DiskFullError, Interrupted, OutOfMemoryError, Reported, UsageError, VitmedError
 from vitmed.core.files import is_full
-from vitmed.core.process import end_with_driver, interrupts_again, is_rank, once, tune_process
+from vitmed.core.process import end_with_driver, is_rank, once, tune_process
 from vitmed.core.text import visible
 from vitmed.core.upgrade import OldNameWarning, gone
 
@@ -104,8 +104,7 @@ def _error_of(run: Callable[[], None], args: list[str]) -> VitmedError | None:
     """Return what ended the command, reported on stderr; None if it reached its end."""
     reported: VitmedError
     try:
-        with interrupts_again():
-            run()
+        run()
         return None
     except typer.Exit as error:
         return VitmedError("stopped") if error.exit_code else None

@@ -158,7 +158,6 @@ def print_rows(
 
 
 def _column(titles: Sequence[str], cells: Sequence[Sequence[str]], i: int) -> list[str]:
-    """The title of a column and its cells."""
     return [titles[i].lstrip(">/"), *(row[i] for row in cells if i < len(row))]
 
 
@@ -328,18 +327,17 @@ def print_runs(listed_runs: RunList) -> None:
     if not listed_runs.runs:
         sys.stdout.write(f"{plain(str(listed_runs.folder))}: no runs\n")
         return
-    rows = [[column.text(run) for column in COLUMNS.values()] for run in listed_runs.runs]
+    rows = [[text(run) for text in COLUMNS.values()] for run in listed_runs.runs]
     for run, row in zip(listed_runs.runs, rows, strict=True):
         row[0] = "  " * (run.parent is not None) + row[0]
     lines = [f"{run.run}: {run.state}, {run.problem}" for run in listed_runs.runs if run.problem]
     hidden = [f"... and {len(lines) - 10:,} more, in --json"] * (len(lines) > 10)
-    titles = [">" * column.right + "/" * (name == "run") + name for name, column in COLUMNS.items()]
-    print_rows("|".join(titles), rows, *lines[:10], *hidden, caption=listed_runs.summary, width=200)
+    titles = "|".join(COLUMNS).replace("run|", "/run|", 1).replace("|epochs|time|", "|>epochs|>time|")
+    print_rows(titles, rows, *lines[:10], *hidden, caption=listed_runs.summary, width=200)
 
 
 def print_diff(diff: RunDiff) -> None:
     """Tables of what differs, images with the first paths of each kind, and last the sentences."""
-    from vitmed.metrics.estimates import value_text
 
     def shown(value: object) -> str:
         return "none" if value is None else str(value)
@@ -352,16 +350,12 @@ def print_diff(diff: RunDiff) -> None:
     if diff.images is not None and diff.images.counts:
         changes = [[what, f"{n:,}", listed(diff.images.files[what], 3)] for what, n in diff.images.counts.items()]
         print_rows("images|>count|the first of them", changes, caption="", width=200)
-    if diff.numbers:
-        results = []
-        for number in diff.numbers:
-            gap = value_text(number.difference) if number.difference else ""
-            results.append([number.title, value_text(number.first), value_text(number.second), gap])
-        print_rows(f"test|{diff.first}|{diff.second}|first minus second", results, caption="", width=200)
+    numbers = [metric.text if metric else "none" for metric in diff.metrics]
+    print_rows(f"first number|{diff.first}|{diff.second}", [["", *numbers]], caption="", width=200)
     images = diff.images
     changed = {} if images is None else {"added": images.classes_added, "removed": images.classes_removed}
     classes = [f"classes {what}: {listed(names)}" for what, names in changed.items() if names]
-    for line in (*classes, *diff.notes, diff.result, diff.verdict):
+    for line in (*classes, *diff.notes, diff.verdict):
         sys.stdout.write(f"{visible(line)}\n")
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.core.dataset_cards import advice, cards, find_set
 from vitmed.core.downloads import fetch_file
 from vitmed.core.errors import DataError
+from vitmed.core.files import whole_folder
 from vitmed.core.messages import say, warn
 from vitmed.core.options import Argument, NewDataFolder, Offline
-from vitmed.core.places import refuse_inside
+from vitmed.core.places import new_folder, refuse_inside
 from vitmed.core.run_folder import cache_folder
 from vitmed.core.text import counted
-from vitmed.data.convert import GROUPS, KINDS, check_new, convert, labels_flag, new_folder, pick_classes, write_groups
-from vitmed.data.folders import image_files, refuse_among_classes
+from vitmed.data.convert import GROUPS, KINDS, convert, labels_flag, pick_classes, write_groups
+from vitmed.data.folders import has_classes, image_files, refuse_among_classes
 
 
 def datasets_table() -> list[dict[str, Any]]:
@@ -54,18 +54,18 @@ def fetch_dataset(
     """
     folder, card = Path(folder), find_set(name)
     assert card.download is not None
-    check_new(folder)
+    new_folder(folder)
     refuse_among_classes(folder)
     store = cache_folder().absolute() / "datasets" / name
     if "NC" in card.licence_of(name):
         warn(f"the licence of {name}, {card.licence_of(name)}, forbids commercial use")
     files = [fetch_file(source, store / source.file, offline) for source in card.sources(name)]
     what = files[0] if len(files) == 1 else store
-    with new_folder(folder) as part:
+    with whole_folder(folder) as part:
         if card.download.layout == "folders":
             pick_classes(what, card, part)
         else:
-            convert([what], part)
+            convert(what, part)
         images = image_files(part)
         patients = write_groups(part, images, card)
     whose = f"{counted(patients, 'patient')} ({folder / GROUPS})" if patients is not None else "patients unknown"
@@ -77,40 +77,35 @@ def fetch_dataset(
 
 def import_dataset(
     source: Annotated[
-        Sequence[Path | str] | Path | str,
-        Argument("MedMNIST .npz, WebDataset tars, CIFAR, MNIST, archives.", "FILE_OR_FOLDER..."),
+        Path | str,
+        Argument("A MedMNIST .npz, a folder of CIFAR-10 or MNIST, an archive.", "FILE_OR_FOLDER"),
     ],
     folder: NewDataFolder,
 ) -> Path:
     """Write the files of a public set, without loss, as a folder for `train`, completely or not at all.
 
     Args:
-        source: a MedMNIST .npz; WebDataset tars, or a folder of them; a folder of CIFAR-10, CIFAR-100 (binary or Python
-            version) or MNIST's four files; or a zip or tar of such a folder or of folders of images.
+        source: a MedMNIST .npz; a folder of CIFAR-10's binary version or of MNIST's four files; or a zip or tar of such
+            a folder or of images, which stay as they are.
 
     Returns:
         the folder: `{train,val,test}/<class>/<index>.png`; of several findings or a number, `{train,val,test}/*.png`
-        and `labels.csv`; of WebDataset `[{train,val,test}/]<class>/<tar>/<name>`, without any class `<tar>/<name>`.
+        and `labels.csv`.
 
     Raises:
         UsageError: a folder that is not empty or cannot be written.
         DataError: files of another kind, or damaged, incomplete or hostile ones.
     """
-    folder = Path(folder)
-    sources = [Path(one) for one in ([source] if isinstance(source, str | Path) else source)]
-    check_new(folder)
-    for one in sources:
-        if not one.exists():
-            raise DataError(f"{one}: no such file or folder", f"name {KINDS}")
-        if one.is_dir():
-            refuse_inside(one, folder)
+    folder, source = Path(folder), Path(source)
+    new_folder(folder)
+    if not source.exists():
+        raise DataError(f"{source}: no such file or folder", f"name {KINDS}")
+    if source.is_dir():
+        refuse_inside(source, folder)
     refuse_among_classes(folder)
-    with new_folder(folder) as part:
-        labelled = convert(sources, part)
+    with whole_folder(folder) as part:
+        convert(source, part)
         count = len(image_files(part))
-    say(f"{folder}: {counted(count, 'image')}, {'patients' if labelled else 'classes'} unknown")
-    if labelled:
-        say(f"to train on it: vitmed train {folder}{labels_flag(folder)}")
-    else:
-        say(f"to predict them: vitmed predict {folder}; to train on them, add --labels TABLE")
+    labels = labels_flag(folder) or ("" if has_classes(folder) else " --labels TABLE")
+    say(f"{folder}: {counted(count, 'image')}, patients unknown; to train on it: vitmed train {folder}{labels}")
     return folder

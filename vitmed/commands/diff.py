@@ -1,4 +1,4 @@
-"""`vitmed diff`: what differs between two runs, in configuration, images, versions and result."""
+"""`vitmed diff`: what differs between two runs, in settings, images and versions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def diff(
-    first: Annotated[Path | str, Argument("A run folder, a folder of folds, or a checkpoint.", "RUN")],
+    first: Annotated[Path | str, Argument("A run folder, or a checkpoint in it.", "RUN")],
     second: Annotated[Path | str, Argument("Another one.", "RUN")],
 ) -> RunDiff:
-    """Report what differs between two runs; no image is read, and no test is predicted again.
+    """Report what differs between two runs; no image is read.
 
     Raises:
         UsageError: one of them is no run, or only one is pretraining. DataError, CheckpointError: an unreadable file.
@@ -27,7 +27,6 @@ def diff(
     paths = (Path(first), Path(second))
     a, b = (read_facts(path) for path in paths)
     names = short_names([path.resolve().parts[1:] for path in paths])
-    if (a.kind == "pretraining") != (b.kind == "pretraining"):
-        which = names if a.kind == "pretraining" else names[::-1]
-        raise UsageError(f"{which[0]} is a run of pretraining and {which[1]} is not", "name two runs of one kind")
+    if a.fields is not b.fields:
+        raise UsageError(f"one of {' and '.join(names)} is a run of pretraining", "name two runs of one kind")
     return difference(a, b, names)

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from vitmed.core.errors import UsageError, unknown_key
-from vitmed.core.messages import warn
+from vitmed.core.errors import UsageError
 from vitmed.core.options import FIRST, Argument, Option
 from vitmed.core.places import new_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import listed
-from vitmed.core.upgrade import check_value
-from vitmed.studies.ensemble import WAYS, EnsembleResult, join, read_candidate
+from vitmed.studies.ensemble import EnsembleResult, join, read_candidate
 
 
 def ensemble(
@@ -24,21 +22,16 @@ def ensemble(
         Path | str | None,
         Option("A new folder; default: ensemble in the only folder of folds.", "--output -o", panel=FIRST),
     ] = None,
-    way: Annotated[str, Option("How to join them; default mean.", metavar="mean|greedy", panel=FIRST)] = "mean",
 ) -> EnsembleResult:
     """Join folds or runs into one model, with a decision policy of its own.
 
     Args:
         runs: folders of `cross-validate`, or run folders with the same validation images.
         output: a new folder; default `ensemble` in the only folder of folds.
-        way: "mean" of all calibrated probabilities, or "greedy" selection.
 
     Raises:
         UsageError, DataError: runs that do not fit each other. CheckpointError: a run is incomplete or damaged.
     """
-    check_value("ensemble.way", way)
-    if way not in WAYS:
-        raise unknown_key("way", way, WAYS)
     if not runs:
         raise UsageError("no run is named", "vitmed ensemble RUN RUN --output FOLDER")
     if len({Path(run).resolve() for run in runs}) < len(runs):
@@ -55,6 +48,4 @@ def ensemble(
     if output is None and place.path.is_dir() and not place.ensemble.is_file():
         shutil.rmtree(place.path)  # an earlier process ended before it was complete
     new_folder(place.path, [candidates[0].members[0].splits.root])
-    if way == "greedy" and len(candidates) == 1:
-        warn("--way greedy changes nothing: the folds of one cross-validation all count alike")
-    return join(candidates, place, way, output is not None)
+    return join(candidates, place, output is not None)

@@ -91,7 +91,6 @@ def explain(
 
 
 def _write(explanation: Explanation, maps: Maps, checkpoint: str) -> None:
-    """Write a picture of each image, and explain.json."""
     predictions = explanation.predictions
     with whole_folder(explanation.folder) as part, bar("drawing", unit="pictures") as advance:
         for i in range(len(predictions)):

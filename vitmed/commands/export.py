@@ -1,4 +1,4 @@
-"""`vitmed export`: a checkpoint as a file or folder that other programs run; `vitmed push`: on the Hugging Face hub."""
+"""`vitmed export`: a checkpoint as a file or folder that other programs run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.errors import UsageError
 from vitmed.core.messages import say
-from vitmed.core.options import FIRST, FORM, Force, Option, RunFile
+from vitmed.core.options import FIRST, Force, Option, RunFile
 from vitmed.core.places import new_file, new_folder
 from vitmed.core.upgrade import READER
 from vitmed.deploy.export_onnx import ExportGate, write_onnx
-from vitmed.deploy.export_weights import USUAL, WeightsGate, write_weights
-from vitmed.deploy.weight_forms import FORMS, SAFETENSORS
+from vitmed.deploy.export_weights import WEIGHTS, WeightsGate, write_weights
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.onnx_model import ONNX, OnnxModel
 from vitmed.inference.open_model import open_model
@@ -32,9 +31,8 @@ def export(
     checkpoint: RunFile,
     *,
     to: Annotated[
-        Path | str | None, Option("What to write: .onnx, .safetensors for timm, or a folder.", panel=FIRST)
+        Path | str | None, Option("What to write: a file .onnx, or a folder for timm and transformers.", panel=FIRST)
     ] = None,
-    form: Annotated[str | None, FORM] = None,
     data: Annotated[Path | str | None, Option("Data folder of the run, where it has moved.", panel=FIRST)] = None,
     force: Force = False,
 ) -> Exported:
@@ -42,8 +40,8 @@ def export(
 
     Args:
         checkpoint: with a decision policy; for .onnx also an ensemble.
-        to: a new file; its suffix is the format: .onnx for ONNX Runtime and others, .safetensors for the weights
-            alone, in timm's names. Without a suffix, a new folder of weights.
+        to: a new file that ends in .onnx, for ONNX Runtime and others; without a suffix a new folder with the weights
+            for timm, which transformers reads too.
 
     Raises:
         GateError: the file decides otherwise than the checkpoint, and is not written.
@@ -51,41 +49,28 @@ def export(
     """
     if to is None:
         raise UsageError("no file is named", "--to model.onnx")
-    file, form = Path(to), _form_of(Path(to), form)
+    file = Path(to)
+    if file.suffix == ".pt2":
+        raise UsageError(f"{file}: vitmed writes no .pt2 any more; vitmed {READER} does", "--to model.onnx")
+    if file.suffix not in (ONNX, ""):
+        problem = f"{file}: expected a name that ends in {ONNX}, or without a dot for a folder"
+        raise UsageError(problem, f"--to model.onnx; or --to FOLDER, in which {WEIGHTS} has the weights")
     saved = open_model(checkpoint)
     if isinstance(saved, OnnxModel):
         raise UsageError(f"{saved.path}: is exported already", "name the run folder")
     roots = [saved.splits.root, *([] if data is None else [data])]
-    if form is None or file.suffix == SAFETENSORS:
+    if file.suffix:
         new_file(file, force=force, data=roots)
     else:
         new_folder(file, roots)
     root = saved.data_root() if data is None else Path(data)
-    if form is not None:
+    if file.suffix != ONNX:
         if not isinstance(saved, Checkpoint):
-            raise UsageError(f"{saved.path}: other libraries have no ensembles", "--to model.onnx, or export a member")
-        written = write_weights(saved, file, form, root)
-        address = str(file) if file.suffix == SAFETENSORS else written.form.local.format(file)
-        say(f"{file}: {written.gate.in_words}; load it with\n{written.form.line(address)}")
+            raise UsageError(f"{saved.path}: timm has no ensembles", "--to model.onnx, or export a member")
+        written = write_weights(saved, file, root)
+        load = f'timm.create_model("local-dir:{file}", pretrained=True)'
+        say(f"{file}: {written.gate.in_words}; load it with\n{load}")
         return Exported(file, written.size, written.gate)
     gate = write_onnx(saved, file, root)
     say(f"{file}: {gate.in_words}")
     return Exported(file, file.stat().st_size, gate)
-
-
-def _form_of(file: Path, form: str | None) -> str | None:
-    """The form of weights that a name and a wish mean; None for an ONNX file. Raises UsageError."""
-    if form is not None and form not in FORMS:
-        raise unknown_key("form", form, FORMS)
-    if file.suffix == ".pt2":
-        raise UsageError(f"{file}: vitmed writes no .pt2 any more; vitmed {READER} does", "--to model.onnx")
-    if file.suffix == ONNX or (file.suffix == SAFETENSORS and form == USUAL):
-        if form is not None:
-            raise UsageError(f"{file}: the form {form} is a folder", "--to FOLDER")
-        return None
-    if file.suffix == SAFETENSORS:
-        return "timm"
-    if file.suffix and form is None:
-        names = f"{ONNX} or {SAFETENSORS}, or without a dot for a folder"
-        raise UsageError(f"{file}: expected a name that ends in {names}", "--to model.onnx, or --to FOLDER")
-    return form or USUAL

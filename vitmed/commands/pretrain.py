@@ -67,7 +67,6 @@ def pretrain(
 
 
 def _train(run: Run[PretrainConfig], task: Pretrain) -> PretrainResult:
-    """Train to the end, and draw."""
     folder = run.folder
 
     def draw() -> None:

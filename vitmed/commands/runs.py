@@ -1,19 +1,16 @@
-"""`vitmed runs`: the runs of a folder, from their small files alone; `vitmed diff`: what differs between two runs."""
+"""`vitmed runs`: the runs of a folder, from their small files alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.options import Argument, Option
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
-from vitmed.studies.run_list import COLUMNS, STATES, ListedRun, in_order, read_run, run_folders, with_parts
-
-if TYPE_CHECKING:
-    pass
+from vitmed.studies.run_list import ORDERS, STATES, ListedRun, in_order, read_run, run_folders, with_parts
 
 
 @dataclass(frozen=True)
@@ -38,9 +35,7 @@ class RunList:
 def runs(
     folder: Annotated[Path | str, Argument("Folder of the runs; default runs.", "DIR")] = "runs",
     *,
-    sort: Annotated[
-        str, Option("run, kind, data, model, metric, epochs, time or state; default started.", metavar="COLUMN")
-    ] = "started",
+    sort: Annotated[str, Option("metric or run; default started, the newest first.", metavar="COLUMN")] = "started",
 ) -> RunList:
     """List the runs of a folder, or one run, also those inside other folders and the folds of a cross-validation.
 
@@ -48,8 +43,8 @@ def runs(
         UsageError: no such folder or column.
     """
     top, rows = Path(folder), list[ListedRun]()
-    if sort not in COLUMNS:
-        raise unknown_key("column", sort, COLUMNS)
+    if sort not in ORDERS:
+        raise unknown_key("column", sort, ORDERS)
     if not top.is_dir():
         problem = "is a file, expected a folder of runs" if top.exists() else "no such folder"
         raise UsageError(f"{top}: {problem}", "name the folder of the runs: vitmed runs DIR")

@@ -31,10 +31,6 @@ def serve(
         Path | str | None, Option("Holds the key of requests; default the variable VITMED_API_KEY.", panel=HTTP)
     ] = None,
     no_key: Annotated[bool, Option("Let other machines in without a key.", panel=HTTP)] = False,
-    tls_cert: Annotated[Path | str | None, Option("Certificate (PEM), for https.", panel=HTTP)] = None,
-    tls_key: Annotated[
-        Path | str | None, Option("Its key (PEM), where the certificate's file does not hold it.", panel=HTTP)
-    ] = None,
     max_megabytes: Annotated[float, Option("Of a request; default 32.", panel=HTTP)] = 32,
     max_images: Annotated[int, Option("Of a request; default 16.", min=1, panel=HTTP)] = 16,
     timeout: Annotated[
@@ -69,7 +65,7 @@ def serve(
 
     limits = Limits(max_megabytes, max_images, timeout, queue)
     limits.check()
-    with open_door(host, port, api_key_file, no_key, tls_cert, tls_key) as door:
+    with open_door(host, port, api_key_file, no_key) as door:
         saved = open_model(checkpoint)
         if saved.policy is None:
             warn(f"{saved.path}: {RAW}")

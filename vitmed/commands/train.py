@@ -91,7 +91,6 @@ def train(
 def _begin(
     run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], where: dict[str, Any], gated: bool
 ) -> TrainResult:
-    """Train one run or, where the data are divided, a run for each fold."""
     overrides, (data, config, sets) = read_overrides(flags, FLAGS, "train"), arguments.values()
     if run.ranks.wide and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
         if run.name is None:
@@ -132,7 +131,6 @@ def _begin(
 def _resume(
     run: OneRun, resume: Path, arguments: dict[str, Any], flags: dict[str, Any], where: dict[str, Any]
 ) -> TrainResult:
-    """Continue one run, or the folds of a folder."""
     overrides, (data, config, sets) = read_overrides(flags, FLAGS, "train"), arguments.values()
     if run.ranks.first(RunFolder(resume).folds.is_file):
         _refuse_ranks(run.ranks, "folds", "one fold at a time: --folds N --fold I")

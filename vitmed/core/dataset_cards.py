@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -177,9 +176,7 @@ def find_set(name: str) -> Card:
             raise UsageError(f"{name} is a collection; fetch one of its sets", f"one of {', '.join(card.sets)}")
         raise DataError(f"{name} must be downloaded by hand: {card.source}", f"{card.by_hand} {advice(card)}")
     names = [name for card in known.values() for name in (card.name, *card.sets)]
-    near = difflib.get_close_matches(name.lower(), names, n=3)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise UsageError(f"no public data set is named '{name}'", f"{hint}All names: vitmed data list")
+    raise unknown_key("public data set", name, names)
 
 
 def advice(card: Card, folder: str | Path = "DIR") -> str:

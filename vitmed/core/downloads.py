@@ -1,10 +1,9 @@
 """Download public files (weights and data): resumed after an interruption, checked, and complete or absent.
 
-An incomplete file is called `<file>.part`; it gets its name once its hash is correct. `<file>.part.from` holds its
-address, and the ETag or date by which the server identifies the version. `<file>.sha256` holds the hash in the format
-of `sha256sum`, so a copy of both can be checked anywhere. Offline, nothing here opens a connection, and the error for a
-missing file says where to get it and where to put it. No library that we found resumes a download and proves that the
-file is still the same: docs/libraries.md.
+An incomplete file is called `<file>.part`; it gets its name once its hash is correct. It is continued where a hash is
+published, which shows whether both parts are of one version; otherwise the download begins anew. `<file>.sha256` holds
+the hash in the format of `sha256sum`, so a copy of both can be checked anywhere. Offline, nothing here opens a
+connection, and the error for a missing file says where to get it and where to put it.
 """
 
 from __future__ import annotations
@@ -146,6 +145,7 @@ def _beside(path: Path, suffix: str) -> Path:
 
 def _download(source: Source, path: Path) -> None:
     """Fetch the file, check it, write its hash and give it its name; remove it if it is wrong."""
+    continued = not source.hub and _beside(path, ".part").is_file()
     part, digest = _from_hub(source, path) if source.hub else (_from_address(source, path), None)
     what = f"{path.name} from {source.url}"
     fix = f"it was removed; try again: {source.again}. If the error stays, it was changed on its way: do not use it"
@@ -153,12 +153,13 @@ def _download(source: Source, path: Path) -> None:
         source.check(part, what, fix, digest)
     except VitmedError:
         part.unlink()
+        if continued:  # it was begun from another version of the file
+            return _download(source, path)
         raise
     with part.open("rb") as stream:
         os.fsync(stream.fileno())
     write_text(_beside(path, ".sha256"), f"{digest_of(part)}  {path.name}\n")
     part.replace(path)
-    _beside(part, ".from").unlink(missing_ok=True)
     shutil.rmtree(path.parent / "hub", ignore_errors=True)
 
 
@@ -197,28 +198,20 @@ def _from_address(source: Source, path: Path) -> Path:
 
 
 def _stream(source: Source, part: Path, progress: Callable[[int, int], None]) -> None:
-    """Fetch the rest of the file that `part` begins; all of it if the server has another version now.
+    """Fetch the rest of the file that `part` begins; all of it if no hash is published or the server continues none.
 
     Raises:
         _Cut: fewer bytes came than were announced, or the server has a temporary fault.
         source.error: the server refuses, or offers another file.
         UsageError: no disk space.
     """
-    notes = _beside(part, ".from")
-    known = notes.read_text(errors="replace").splitlines() if notes.is_file() and part.is_file() else []
-    validator = known[1] if len(known) == 2 and known[0] == source.url else ""
-    have = part.stat().st_size if validator else 0
-    headers = dict(HEADERS)
-    if have:
-        headers |= {"Range": f"bytes={have}-", "If-Range": validator}
-    with _open(source, headers) as response:
+    have = part.stat().st_size if source.checksum and part.is_file() else 0
+    with _open(source, HEADERS | ({"Range": f"bytes={have}-"} if have else {})) as response:
         if response.status == 416 and response.headers.get("Content-Range") == f"bytes */{have}":
             return  # nothing is missing
-        tag = response.headers.get("ETag") or "W/"  # a weak tag does not identify a version
-        served = response.headers.get("Last-Modified", "") if tag.startswith("W/") else tag
         resumed = response.status == 206
         begins = re.match(rf"bytes {have}-\d+/", response.headers.get("Content-Range", ""))
-        if response.status == 416 or (resumed and not (begins and served in (validator, ""))):
+        if response.status == 416 or (resumed and not begins):
             part.unlink()
             raise _Cut("the server did not continue the download")
         have = have if resumed else 0
@@ -228,7 +221,6 @@ def _stream(source: Source, part: Path, progress: Callable[[int, int], None]) ->
             fix = "check for a proxy or a login page: open the address in a browser"
             source.check_size(total, f"{source.url}: the server offers", fix)
         check_room(part.parent, (total or source.size or have) - have)
-        write_text(notes, f"{source.url}\n{served or validator}\n")
         with part.open("ab" if resumed else "wb") as stream:
             for block in _blocks(response):
                 stream.write(block)

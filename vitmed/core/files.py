@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -239,6 +240,15 @@ def make_folder(path: str | Path) -> None:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror})", "choose another --output") from None
+
+
+def probe(folder: Path, named: Path) -> None:
+    """Check, before the long work, that files can be made in a folder. Raises UsageError, which names `named`."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(f"{named}: cannot be written ({error.strerror})", "choose another place") from None
 
 
 def free_name(path: Path, suffix: str = "") -> Path:

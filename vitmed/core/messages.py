@@ -110,33 +110,25 @@ class Through(Ui):
 
 
 class Once(Through):
-    """For jobs in turn, unless `ui` is verbose: shows a line once, and of warnings that differ in figures the first.
-
-    Attributes:
-        job: that speaks now.
-    """
+    """For jobs in turn, unless `ui` is verbose: shows a line once, and of warnings that differ in figures the first."""
 
     def __init__(self, ui: Ui) -> None:
         super().__init__(ui)
         self.began, ui.began = ui.began, None  # the first job alone counts from the start of the command
-        self.job, self.shown, self.warned = "", set[str](), dict[str, tuple[str, set[str]]]()
+        self.shown = set[str]()
 
     def show(self, text: str) -> None:
-        if self.verbose or text not in self.shown:
-            self.shown.add(text)
+        if self._is_new(text):
             self.ui.show(text)
 
     def warn(self, text: str) -> None:
-        _, jobs = self.warned.setdefault(same_words(text), (text, set()))
-        if self.verbose or not jobs:
+        if self._is_new(same_words(text)):
             self.ui.warn(text)
-        jobs.add(self.job)
 
-    def show_counts(self) -> None:
-        """Show how many jobs warned of what is said once."""
-        for text, jobs in self.warned.values():
-            if len(jobs) > 1 and not self.verbose:
-                self.ui.show(f"in {len(jobs)} runs: {textwrap.shorten(text, WIDE - 20, placeholder=' ...')}")
+    def _is_new(self, text: str) -> bool:
+        known = text in self.shown
+        self.shown.add(text)
+        return self.verbose or not known
 
 
 class Gathered(Through):

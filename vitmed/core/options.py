@@ -125,7 +125,6 @@ Force = Annotated[bool, Option("Replace an existing file.", panel=FIRST)]
 NewDataFolder = Annotated[Path | str, Argument("A new or empty folder.", "DIR")]
 
 RunFile = Annotated[Path | str, Argument("A run folder, or its best.pt.")]  # to take out
-FORM = Option("Library that reads the folder; default transformers.", metavar="transformers|timm", panel=FIRST)
 
 # Which images to evaluate, and which to predict, with what.
 LabelledData = Annotated[

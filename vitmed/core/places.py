@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from vitmed.core.base_models import flags_of
 from vitmed.core.config import RunConfig, read_overrides
 from vitmed.core.errors import CheckpointError, DataError, UsageError
-from vitmed.core.files import free_name, is_empty, is_stream
+from vitmed.core.files import free_name, is_empty, is_stream, probe
 from vitmed.core.load_config import load_config, read_config
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import lines_of
@@ -64,11 +63,7 @@ def new_file(
         raise UsageError(f"{path}: {why}, which vitmed never replaces", "name another file")
     if target.exists() and not force:
         raise UsageError(f"{path}: is there already", "name another file, or --force to replace it")
-    try:
-        with tempfile.TemporaryFile(dir=target.parent):
-            pass
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror})", "choose another place") from None
+    probe(target.parent, path)
     return path
 
 
@@ -104,11 +99,7 @@ def output_folder(output: str | Path | None, default: Path, *data: Path) -> Path
         UsageError: it is not empty, lies in one of the folders `data`, or cannot be written.
     """
     folder = Path(output) if output is not None else default if is_empty(default) else free_name(default)
-    refuse_file(folder)
-    if folder.exists() and not is_empty(folder):
-        raise UsageError(f"{folder}: is there already and not empty", "name a new folder with --output")
-    for place in data:
-        refuse_inside(place, folder)
+    new_folder(folder, data)
     RunFolder.probe(folder.parent)
     return folder
 

@@ -17,7 +17,6 @@ from typing import Any
 
 SAME_STOP = 5.0  # s in which a second SIGTERM or SIGHUP belongs to the first
 ANSWERING = ("predict", "serve", "explain", "evaluate")  # commands that compute forward alone
-AGAIN = 0.01  # s until an ignored KeyboardInterrupt is raised again
 DRIVER = "VITMED_DRIVER"  # the variable with the number of the process that started this one for a job
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # malloc.h of the GNU C library
 
@@ -129,29 +128,6 @@ def once(handler: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
             handler(number, frame)
 
     return handle
-
-
-@contextlib.contextmanager
-def interrupts_again() -> Iterator[None]:
-    """Raise every KeyboardInterrupt soon again that Python ignores, as it does in destructors and weak references."""
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    old_hook, old_handler = sys.unraisablehook, signal.signal(signal.SIGALRM, signal.default_int_handler)
-
-    def again(ignored: Any) -> None:
-        if issubclass(ignored.exc_type, KeyboardInterrupt):
-            signal.setitimer(signal.ITIMER_REAL, AGAIN)
-        else:
-            old_hook(ignored)
-
-    sys.unraisablehook = again
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, old_handler)
-        sys.unraisablehook = old_hook
 
 
 @contextlib.contextmanager

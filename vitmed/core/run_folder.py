@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import secrets
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +17,7 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from vitmed.core.errors import CheckpointError, UsageError
-from vitmed.core.files import claim, free_name, make_folder, remove_abandoned, write_text
+from vitmed.core.files import claim, free_name, make_folder, probe, remove_abandoned, write_text
 from vitmed.core.messages import warn
 
 # File names in the folder of an evaluation.
@@ -113,11 +112,7 @@ class RunFolder:
     def probe(output: str | Path) -> None:
         """Check, before the long work, that run folders can be made. Raises UsageError."""
         make_folder(output)
-        try:
-            with tempfile.TemporaryDirectory(dir=output):
-                pass
-        except OSError as error:
-            raise UsageError(f"{output}: cannot be written ({error.strerror})", "choose another --output") from None
+        probe(Path(output), Path(output))
 
     @classmethod
     def newest(cls, output: str | Path) -> RunFolder:

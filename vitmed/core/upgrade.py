@@ -1,15 +1,15 @@
-"""What earlier versions wrote: files of 0.1.0 and 0.2.0 as those of today, and what to use instead of what is gone.
+"""What the version before this one wrote: files of 0.2.0 as those of today, and what to use instead of what is gone.
 
-Every reader of an older file calls a function here, dict in and today's dict out. A name of 0.1.0 is reported once, as
-an `OldNameWarning`. A stored setting that changes nothing is dropped; what needs a part that is gone is refused by a
-sentence that names the version which has it. An entry of the tables stays for one version, then it goes.
+Every reader of an older file calls a function here, dict in and today's dict out. A stored setting
+that changes nothing is dropped; what needs a part that is gone, and every file of 0.1.0, is refused by a sentence that
+names the version which has it. An entry of the tables stays for one version, then it goes.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from vitmed.core.errors import UsageError
@@ -19,6 +19,7 @@ PRETRAIN_FIRST = "vitmed pretrain DIR, then vitmed train DIR --weights RUN/encod
 
 COMMANDS: dict[str, str] = {  # `vitmed NAME` -> what to use instead
     "lr-find": "the plan sets the rate: vitmed plan DATA shows it, vitmed train --lr sets another",
+    "push": "vitmed export RUN --to FOLDER, then hf upload OWNER/NAME FOLDER --private",
     "sweep": "vitmed tune DIR --grid model.heads=2,4,8 --seeds 0,1,2",
 }
 NODE = "dicom-port dicom-host ae allow watch to output spool modality body-part view"  # of a DICOM node
@@ -29,6 +30,9 @@ FLAGS: dict[str, str] = {  # "--flag", or "command --flag" where other commands 
     "runs --html": "--json has the table, and report.html of a run its curves",
     "runs --force": "leave it out: no page is written",
     "--int8": "export without it and quantise the file with onnxruntime, see docs/export.md",
+    "ensemble --way": "leave it out: every member counts alike",
+    **{f"serve --{flag}": "let a proxy in front encrypt: docs/serving.md" for flag in ("tls-cert", "tls-key")},
+    "export --form": "leave it out: a folder is timm's, which transformers reads too",
     "--conformal": "leave it out: prediction sets order the classes by probability (LAC)",
     "--pretrain": PRETRAIN_FIRST,
     "--pretrain-epochs": "vitmed pretrain --epochs",
@@ -45,57 +49,38 @@ SETTINGS: dict[str, tuple[list[Any] | None, str]] = {
     "train.pretrain_epochs": ([None], "vitmed pretrain --epochs"),
     "train.pretrain_also": ([None], "vitmed pretrain --unlabelled"),
 }
-# "section.field" or "command.keyword" -> {value that is gone: what to use instead}
+# "section.field" -> {value that is gone: what to use instead}
 VALUES: dict[str, dict[Any, str]] = {
     "augment.policy": {"views": "leave it out"},
-    "ensemble.way": {"soup": "--way mean"},
 }
 NAMES: dict[str, dict[str, str]] = {  # "section.field" -> {name in its list that never changed a result: what to use}
     "evaluate.format": {"pdf": "print report.html from any browser; --format paper has the figures as PDF"},
     "train.track": {"tensorboard": "--track mlflow or --track wandb"},
 }
 
-# Names of 0.1.0 -> those of today
-COLUMNS = {"unfamiliarity": "ood_score"}  # of predictions.csv
-HOLDER = {"judgement": "policy"}  # key in best.pt, and in metrics.json under `report`
-RESULTS = {"familiarity": "out_of_distribution"}  # keys of metrics.json
-FLOW = {"judged": "evaluated"}  # keys of metrics.json under `flow`
-OUT_OF_DISTRIBUTION = {  # and of that part of it
-    "n_unfamiliar": "n_above",
-    "error_rate_familiar": "error_rate_below",
-    "error_rate_unfamiliar": "error_rate_above",
-}
-POLICY = {  # keys of the decision policy
-    "sets": "prediction_sets",
-    "answers": "abstention",
-    "familiarity": "ood_score",
-    "unlike": "other_scores",
-}
-
 
 class OldNameWarning(FutureWarning):
-    """A file uses a name of 0.1.0."""
+    """A file has a setting that is gone and that changed no result."""
 
 
-def columns(names: Sequence[str]) -> list[str]:
-    """The columns of a predictions.csv."""
-    new = [COLUMNS.get(name.strip().lower(), name) for name in names]
-    pairs = zip(names, new, strict=True)
-    return [name if other in (name, *names) else _reported(name, other) for name, other in pairs]
+def check_version(of_0_1: bool) -> None:
+    """Raise UsageError for what 0.1.0 wrote."""
+    if of_0_1:
+        raise UsageError(f"vitmed 0.1.0 wrote it; vitmed {READER} reads it", "make it again with this version")
 
 
 def checkpoint(content: Mapping[str, Any]) -> dict[str, Any]:
     """A best.pt, a last.pt, or the last.pt of pretraining.
 
     Raises:
-        UsageError: it was made with a setting that is gone, or by pretraining that compared views.
+        UsageError: 0.1.0 wrote it, or it was made with a setting that is gone, or by pretraining that compared views.
     """
-    found = _renamed(content, HOLDER)
+    check_version(str(content.get("versions", {}).get("vitmed")).startswith("0.1."))
+    found = dict(content)
     found["data"] = {"fingerprints": {}, **found["data"]}
     found["config"] = settings(found["config"])
     if found.get("training") is not None:
         found["training"] = {"spent": 0.0, "share": 0.0, **found["training"]}
-        found["training"]["history"] = records(found["training"]["history"])
     stem = found["config"]["model"]["stem"] if found["format"] == "vitmed pretraining" else "patch"
     if stem in ("conv", "residual"):
         problem = f"pretraining behind the stem {stem!r} is no longer there; vitmed {READER} has it"
@@ -113,13 +98,11 @@ def settings(tree: dict[str, Any]) -> dict[str, Any]:
         raise UsageError(error.problem, f"train again without it, or use vitmed {READER}") from None
 
 
-def policy(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The decision policy of a checkpoint or a metrics.json. Raises UsageError for prediction sets by APS or RAPS."""
-    found = _renamed(content, POLICY)
-    findings = found.get("findings")
-    for part in (found, *(findings.values() if isinstance(findings, Mapping) else ())):
+def check_policy(content: Mapping[str, Any]) -> None:
+    """Raise UsageError for a decision policy with prediction sets by APS or RAPS."""
+    findings = content.get("findings")
+    for part in (content, *(findings.values() if isinstance(findings, Mapping) else ())):
         _check_score(part.get("prediction_sets") if isinstance(part, Mapping) else None)
-    return found
 
 
 def reduced_precision(content: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -141,11 +124,10 @@ def policy_of_0_2(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def results(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A metrics.json. Raises UsageError for prediction sets by APS or RAPS, and for settings that are gone."""
-    found = _renamed(content, RESULTS)
-    for key, names in (("report", HOLDER), ("flow", FLOW), ("out_of_distribution", OUT_OF_DISTRIBUTION)):
-        if isinstance(found.get(key), Mapping):
-            found[key] = _renamed(found[key], names)
+    """A metrics.json. Raises UsageError for one of 0.1.0, for prediction sets by APS or RAPS, and for settings that are
+    gone."""
+    found, report = dict(content), content.get("report")
+    check_version("familiarity" in found or (isinstance(report, Mapping) and "judgement" in report))
     if "target" in found:
         found["target"] = target(found["target"])
     if isinstance(found.get("conformal"), Mapping):
@@ -153,42 +135,12 @@ def results(content: Mapping[str, Any]) -> dict[str, Any]:
         found["conformal"] = {name: part for name, part in found["conformal"].items() if name != "score"}
     if isinstance(found.get("fixed_rates"), Mapping):  # 0.2.0 also had the specificity at fixed sensitivities
         found["fixed_rates"] = {name: part for name, part in found["fixed_rates"].items() if name != "specificity"}
-    report = found.get("report")
-    if isinstance(report, dict) and isinstance(report.get("policy"), Mapping):
-        report["policy"] = policy(report["policy"])
-    if isinstance(report, dict) and isinstance(report.get("evaluate"), Mapping):
-        report["evaluate"] = without_gone({"evaluate": report["evaluate"]})["evaluate"]
-    if isinstance(report, dict) and isinstance(report.get("facts"), Mapping):
-        old, new = (f": {found.get('n', 0):,} {word}" for word in ("judged", "evaluated"))
-        report["facts"] = {key: str(text).replace(old, new) for key, text in report["facts"].items()}
+    if isinstance(report, Mapping):
+        if isinstance(report.get("policy"), Mapping):
+            check_policy(report["policy"])
+        if isinstance(report.get("evaluate"), Mapping):
+            found["report"] = {**report, **without_gone({"evaluate": report["evaluate"]})}
     return found
-
-
-def flow(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The part `flow` of a metrics.json."""
-    return _renamed(content, FLOW)
-
-
-def has_calibrated_logits(content: Mapping[str, Any]) -> bool:
-    """Whether the table beside a metrics.json, as it is in the file, holds calibrated logits, as 0.1.0 wrote them."""
-    return "judgement" in content["report"]
-
-
-def same_policy(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> bool:
-    """Whether two policies are of the same weights, of which the results of 0.1.0 state no hash: by the score of
-    unlike images, or else by the calibration."""
-    if first is None or second is None:
-        return first is second
-    scored = first.get("ood_score") is not None and second.get("ood_score") is not None
-    part, keys = ("ood_score", ("n", "scale")) if scored else ("calibration", ("method", "scale", "bias"))
-    one, other = first.get(part), second.get(part)
-    return one is not None and other is not None and all(one[key] == other[key] for key in keys)
-
-
-def records(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The epochs in a metrics.jsonl; 0.1.0 wrote best.pt in every epoch that was the best so far."""
-    old = [isinstance(line, dict) and "best" in line and "kept" not in line for line in lines]
-    return [line | {"kept": line["best"]} if one else line for line, one in zip(lines, old, strict=True)]
 
 
 def target(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,16 +151,6 @@ def target(content: Mapping[str, Any]) -> dict[str, Any]:
         problem = f"a number of train.loss = 'laplace' is no longer there; vitmed {READER} has it"
         raise UsageError(problem, "train again without train.loss")
     return {name: value for name, value in content.items() if name != "distribution"}
-
-
-def why_not_resumed(version: str, balance: str) -> str | None:
-    """Why a run that a version began with this balance cannot go on: in 0.1, the logits had no prevalence."""
-    if balance not in ("loss", "sampler") or not version.startswith("0.1."):
-        return None
-    return (
-        f"vitmed {version} began this run with --balance {balance}, which now trains other logits (at the prevalence "
-        "of training), so the run cannot continue"
-    )
 
 
 def without_gone(tree: dict[str, Any], given: Collection[str] = ()) -> dict[str, Any]:
@@ -230,7 +172,8 @@ def without_gone(tree: dict[str, Any], given: Collection[str] = ()) -> dict[str,
                 raise UsageError(f"{key} = {value!r} is no longer there; vitmed {READER} has it", instead)
             del fields[field]
         elif key in VALUES:
-            check_value(key, value)
+            if isinstance(value, str) and value in VALUES[key]:
+                raise UsageError(f"{key} = {value!r} is no longer there; vitmed {READER} has it", VALUES[key][value])
         elif isinstance(value, str) or (isinstance(value, list) and all(isinstance(part, str) for part in value)):
             parts = [part.strip() for part in (value if isinstance(value, str) else ",".join(value)).split(",")]
             for name in [name for name in NAMES[key] if name in parts]:
@@ -242,12 +185,6 @@ def without_gone(tree: dict[str, Any], given: Collection[str] = ()) -> dict[str,
             if not parts:
                 del fields[field]
     return tree
-
-
-def check_value(key: str, value: Any) -> None:
-    """Raise UsageError for a value that is gone."""
-    if isinstance(value, str | int | float | bool) and value in VALUES[key]:
-        raise UsageError(f"{key} = {value!r} is no longer there; vitmed {READER} has it", VALUES[key][value])
 
 
 def gone(words: list[str], message: str) -> UsageError | None:
@@ -266,15 +203,3 @@ def _check_score(sets: Any) -> None:
     if score != "lac":
         problem = f"prediction sets by evaluate.conformal = {score!r} are no longer there; vitmed {READER} has them"
         raise UsageError(problem, "train again without evaluate.conformal")
-
-
-def _renamed(content: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The same content under the names of today; a name of today wins over its old one."""
-    old = [key for key in content if key in names and names[key] not in content]
-    return {_reported(key, names[key]) if key in old else key: part for key, part in content.items()}
-
-
-def _reported(old: str, new: str) -> str:
-    """The new name; warns that a file uses that of 0.1.0, and Python shows each warning once."""
-    warnings.warn(f"the name '{old}' of vitmed 0.1.0 is read as '{new}'", OldNameWarning, stacklevel=3)
-    return new

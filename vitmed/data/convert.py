@@ -1,95 +1,45 @@
-"""Files of a public set, archives of them, and WebDataset tars, as a folder of images.
+"""Files of a public set, or archives of them, as a folder of images.
 
 Archives are unpacked safely: no file outside the folder, no links, no bombs, and no partial result. The standard
 library reads them. Its filters are not enough: `tarfile.data_filter` allows links within the folder and limits no size,
 and `zipfile` has no filter (docs/libraries.md).
-
-An image of a WebDataset is a member with a suffix that vitmed reads. Its class, if it has one, is the text of the
-member with the same key and the suffix .cls, or the entry "label", "class" or "cls" of the .json: `000123.png`,
-`000123.cls`.
 """
 
 from __future__ import annotations
 
-import bz2
 import contextlib
 import errno
 import gzip
-import hashlib
-import json
-import lzma
-import os
 import shutil
 import stat
 import tarfile
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple, cast
 
-from filelock import FileLock
-
 from vitmed.core.dataset_cards import Card
 from vitmed.core.downloads import check_room
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.messages import bar
-from vitmed.core.run_folder import cache_folder
-from vitmed.core.text import counted
 from vitmed.core.text_files import csv_text
-from vitmed.data.folders import has_classes, image_files, image_names, split_of
+from vitmed.data.folders import has_classes, image_files
 from vitmed.data.patients import groups_of
-from vitmed.data.public_files import LABELS, OTHER, check_class_names, read_public_files, write_folder
+from vitmed.data.public_files import LABELS, OTHER, read_public_files, write_folder
 
 BLOCK = 1 << 20  # bytes
 RATIO = 100  # unpacked bytes per packed byte above which an archive counts as a bomb; images stay below 10
 LEAST = 1 << 24  # bytes that every archive may unpack to
 MEMBERS = 5_000_000
 ZIPS = (".zip", ".npz")
-SUFFIXES = (*ZIPS, ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")  # of what `unpack` reads
-PACKERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
-DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, UnicodeError)
+SUFFIXES = (*ZIPS, ".tar", ".tar.gz", ".tgz")  # of what `unpack` reads
+DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, UnicodeError)
 AGAIN = "fetch or copy it again"
 HOSTILE = "do not use this archive; get it from its owner and check its hash"
-
-
-@contextlib.contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """Fill a folder completely or not at all: the files are written next to it, and it gets its name at the end.
-
-    Removes the remains of a dead process. One process at a time. UsageError: the folder exists, or is not writable.
-    """
-    folder = Path(os.path.abspath(folder))  # noqa: PTH100  (resolve would follow a link that is there)
-    part = folder.with_name(f".{folder.name}.vitmed.part")
-    lock = cache_folder() / "locks" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
-    try:
-        lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with FileLock(lock):
-            check_new(folder)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            if part.is_dir():
-                shutil.rmtree(part)
-            part.mkdir()
-            try:
-                yield part
-                if folder.is_dir():
-                    folder.rmdir()  # it is empty
-                part.rename(folder)
-            finally:
-                shutil.rmtree(part, ignore_errors=True)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be written ({error.strerror or error})", "name another folder") from None
-
-
-def check_new(folder: Path) -> None:
-    """Raise UsageError if a folder exists and is not empty, or if the path is not a folder."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise UsageError(f"{folder}: exists already and is not a folder", "name a new folder")
-    if folder.is_dir() and any(folder.iterdir()):
-        raise UsageError(f"{folder}: exists already and is not empty", "name a new folder, or remove it")
 
 
 class Member(NamedTuple):
@@ -154,10 +104,9 @@ def _zip_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
 
 
 def _tar_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
-    magic = stream.read(6)
+    packed = stream.read(2) == b"\x1f\x8b"
     stream.seek(0)
-    opener = next((opener for start, opener in PACKERS.items() if magic.startswith(start)), None)
-    plain: Any = _LimitedReads(archive, opener(stream) if opener else stream)
+    plain: Any = _LimitedReads(archive, cast(Any, gzip.GzipFile(fileobj=stream)) if packed else stream)
     file = tarfile.TarFile(fileobj=plain)
     for info in file:
         if not (info.isreg() or info.isdir()):
@@ -194,7 +143,7 @@ def _as_data_error(archive: Path) -> Iterator[None]:
     try:
         yield
     except (*DAMAGED, OSError) as error:
-        # Of the disk; gzip and bz2 have no number, and EINVAL is an offset that the file states.
+        # Of the disk; gzip has no number, and EINVAL is an offset that the file states.
         if getattr(error, "errno", None) not in (None, errno.EINVAL):
             raise
         raise DataError(f"{archive}: not a complete archive ({error})", AGAIN) from None
@@ -202,11 +151,8 @@ def _as_data_error(archive: Path) -> Iterator[None]:
         raise DataError(f"{archive}: cannot be unpacked ({error})", AGAIN) from None
 
 
-TEXT = 1 << 20  # bytes of a .cls or .json, at most
-ENTRIES = ("label", "class", "cls")  # of a .json
-
 GROUPS = "groups.csv"
-KINDS = "a MedMNIST .npz, WebDataset tars, CIFAR or MNIST files, or an archive of one of these or of folders of images"
+KINDS = "a MedMNIST .npz, CIFAR-10 or MNIST files, or a zip or tar of one of these or of images"
 
 
 def labels_flag(folder: Path) -> str:
@@ -214,57 +160,41 @@ def labels_flag(folder: Path) -> str:
     return f" --labels {folder / LABELS}" if (folder / LABELS).is_file() else ""
 
 
-def convert(sources: Sequence[Path], part: Path) -> bool:
-    """Fill the folder `part` from files of a known kind, or from archives of these or of folders of images.
-
-    Returns whether the images have labels. Raises DataError for other kinds.
-    """
-    source = sources[0]
-    if len(sources) == 1 and source.is_file() and source.name.lower().endswith(SUFFIXES):
-        with _unpacked({source.name: source}, part) as top:
-            place = top / source.name
-            if next(place.rglob("*.cls"), None) is not None:
-                return write_class_folders(top, part, source)
-            while (original := read_public_files(place, source)) is None and not has_classes(place):
-                inner = [entry for entry in place.iterdir() if not entry.name.startswith(".")]
-                if len(inner) == 1 and inner[0].is_dir():
-                    place = inner[0]
-                elif tars_of(source) and image_files(place):
-                    return write_class_folders(top, part, source)
-                elif source.suffix.lower() == ".npz":
-                    names = ", ".join(sorted(entry.name for entry in inner)[:8]) or "nothing"
-                    raise DataError(f"{source}: not a file of MedMNIST, it holds {names}", OTHER)
-                else:
-                    raise DataError(f"{source}: holds no kind of file that vitmed knows", f"name {KINDS}")
-            if original is not None:
-                write_folder(original, part)
-            for entry in sorted(place.iterdir()) if original is None else ():
-                entry.rename(part / entry.name)
-            return True
-    if len(sources) == 1 and source.is_dir() and (original := read_public_files(source)) is not None:
+def convert(source: Path, part: Path) -> None:
+    """Fill the folder `part` from a folder of a public set, or from an archive of one or of images, which stay as they
+    are. Raises DataError for anything else."""
+    if source.is_dir():
+        if (original := read_public_files(source)) is None:
+            raise DataError(f"{source}: vitmed does not know this kind of file", f"name {KINDS}")
         write_folder(original, part)
-        return True
-    tars: dict[str, Path] = {}
-    for one in sources:
-        found = tars_of(one)
-        if not found:
-            raise DataError(f"{one}: vitmed does not know this kind of file", f"name {KINDS}")
-        if twice := sorted(tars.keys() & found):
-            raise DataError(f"{tars[twice[0]]} and {found[twice[0]]} have the same name", "rename one of them")
-        tars |= found
-    with _unpacked(tars, part) as top:
-        return write_class_folders(top, part, source)
+        return
+    if not source.name.lower().endswith(SUFFIXES):
+        raise DataError(f"{source}: vitmed does not know this kind of file", f"name {KINDS}")
+    with _unpacked(source, part) as place:
+        while (original := read_public_files(place, source)) is None and not has_classes(place):
+            inner = [entry for entry in place.iterdir() if not entry.name.startswith(".")]
+            if source.suffix.lower() == ".npz":
+                names = ", ".join(sorted(entry.name for entry in inner)[:8]) or "nothing"
+                raise DataError(f"{source}: not a file of MedMNIST, it holds {names}", OTHER)
+            if len(inner) == 1 and inner[0].is_dir():
+                place = inner[0]
+            elif image_files(place):
+                break
+            else:
+                raise DataError(f"{source}: holds no kind of file that vitmed knows", f"name {KINDS}")
+        if original is not None:
+            write_folder(original, part)
+        for entry in sorted(place.iterdir()) if original is None else ():
+            entry.rename(part / entry.name)
 
 
 @contextlib.contextmanager
-def _unpacked(archives: Mapping[str, Path], part: Path) -> Iterator[Path]:
-    """A folder with the content of each archive in a folder of its name, until the end of the block."""
+def _unpacked(archive: Path, part: Path) -> Iterator[Path]:
+    """A folder with the content of the archive, until the end of the block."""
     top = part / ".unpacked"
-    for name, archive in archives.items():
-        place = top / name
-        place.mkdir(parents=True)
-        unpack(archive, place)
-        shutil.rmtree(place / "__MACOSX", ignore_errors=True)  # added to zip files by macOS
+    top.mkdir()
+    unpack(archive, top)
+    shutil.rmtree(top / "__MACOSX", ignore_errors=True)  # added to zip files by macOS
     yield top
     shutil.rmtree(top)
 
@@ -272,9 +202,9 @@ def _unpacked(archives: Mapping[str, Path], part: Path) -> Iterator[Path]:
 def pick_classes(archive: Path, card: Card, part: Path) -> None:
     """Take only the class folders named by the card from the archive. Raises DataError if one is missing."""
     assert card.download is not None
-    with _unpacked({archive.name: archive}, part) as top:
+    with _unpacked(archive, part) as top:
         for name in card.classes:
-            found = top / archive.name / card.download.folder / name
+            found = top / card.download.folder / name
             if not found.is_dir():
                 missing = f"{archive}: has no folder {card.download.folder}/{name}"
                 raise DataError(missing, "report it: the card of this set may be out of date")
@@ -289,47 +219,3 @@ def write_groups(folder: Path, images: list[Path], card: Card) -> int | None:
     rows = [(path, group or "") for path, group in zip(paths, groups_of(card.group_regex, paths), strict=True)]
     write_text(folder / GROUPS, csv_text([("path", "patient"), *rows]))
     return len({patient for _, patient in rows if patient})
-
-
-def tars_of(source: Path) -> dict[str, Path]:
-    if source.is_dir():
-        files = sorted(file for file in source.rglob("*") if file.suffix.lower() == ".tar" and file.is_file())
-        return {file.relative_to(source).as_posix(): file for file in files}
-    return {source.name: source} if source.suffix.lower() == ".tar" else {}
-
-
-def write_class_folders(unpacked: Path, folder: Path, source: Path) -> bool:
-    """Move the images of unpacked tars to `folder/[split/]<class>/<tar>/<name>`; without any class to `folder/<tar>/`.
-
-    The split is that of the folder which holds the tar. Returns whether there are classes. Raises DataError for no
-    image, an image without a class beside others, or a class that cannot name a folder.
-    """
-    names = image_names(unpacked)
-    labels = [_label(unpacked / name) for name in names]
-    missing = labels.count(None)
-    if not names or 0 < missing < len(names):
-        found = f"{missing:,} of {counted(len(names), 'image')} have no class" if names else "holds no image"
-        first = f", the first is {names[labels.index(None)]}" if names else ""
-        raise DataError(f"{source}: {found}{first}", "add a member KEY.cls with the class, or remove all of them")
-    check_class_names(source, {label for label in labels if label is not None})
-    for name, label in zip(names, labels, strict=True):
-        top, _, rest = name.partition("/")
-        split = split_of(top) if label is not None else None
-        below = rest if split is not None else name
-        target = folder / (split or "") / (label or "") / below
-        target.parent.mkdir(parents=True, exist_ok=True)
-        (unpacked / name).rename(target)
-    return not missing
-
-
-def _label(image: Path) -> str | None:
-    key = image.with_name(image.name.split(".")[0])
-    with contextlib.suppress(OSError, UnicodeDecodeError, ValueError, RecursionError):
-        text, entries = key.with_name(f"{key.name}.cls"), key.with_name(f"{key.name}.json")
-        if text.is_file() and text.stat().st_size <= TEXT:
-            return text.read_text(encoding="utf-8").strip() or None
-        if entries.is_file() and entries.stat().st_size <= TEXT:
-            content = json.loads(entries.read_bytes())
-            found = [content[name] for name in ENTRIES if name in content] if isinstance(content, dict) else []
-            return str(found[0]) if found and isinstance(found[0], str | int) else None
-    return None

@@ -95,7 +95,6 @@ def near_any(fingerprints: Sequence[str], others: Sequence[str]) -> np.ndarray:
 
 
 def _bits(fingerprints: Sequence[str]) -> np.ndarray:
-    """(N, 4) uint64 of those that are not empty."""
     data = b"".join(bytes.fromhex(text) for text in fingerprints if text)
     return np.frombuffer(data, np.uint64).reshape(-1, FINE * FINE // 64)
 

@@ -68,7 +68,7 @@ def import_fix(folder: Path) -> str:
         inside = list_folder(str(place))
         for name in () if inside.images else inside.others:
             if name.lower().endswith(ARCHIVES):
-                return f"vitmed data import {root if name.lower().endswith('.tar') else place / name} FOLDER"
+                return f"vitmed data import {place / name} FOLDER"
     return ""
 
 

@@ -17,7 +17,6 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
 from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted, counted_doing, lines_of, listed
-from vitmed.core.upgrade import COLUMNS
 from vitmed.data.folders import (
     SPLIT_WORDS,
     SPLITS,
@@ -51,7 +50,7 @@ from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LABEL, LOGIT, OF_NUMBE
 
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
-TAKEN = (*FIXED_COLUMNS, *WRITTEN, *COLUMNS, "error", "sha256", "class", "split")
+TAKEN = (*FIXED_COLUMNS, *WRITTEN, "error", "sha256", "class", "split")
 MANY_VALUES = 20  # numbers with fractions of more different values are a quantity
 AUTO = Asked()
 ALL = "all"  # the part that is not split yet

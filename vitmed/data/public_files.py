@@ -1,23 +1,20 @@
-"""Convert the files of public data sets to folders: MedMNIST's arrays, CIFAR batches, MNIST's IDX.
+"""Convert the files of public data sets to folders: MedMNIST's arrays, CIFAR-10's batches, MNIST's IDX.
 
 MedMNIST: `{train,val,test}_images`, (N, H, W) or (N, H, W, 3) uint8, and `{train,val,test}_labels`: (N, 1) or (N,)
 integers, which are classes, or floats, a number; or (N, F) findings: 1, 0, or -1 where not known.
 
-CIFAR: https://www.cs.toronto.edu/~kriz/cifar.html. A record of the binary version is one label byte (CIFAR-100: a
-coarse and a fine one) and 3 planes of 32 x 32, red, green, blue. The Python version consists of pickles; only arrays
-of bytes and plain values are allowed in them. IDX: two zero bytes, the type (8: uint8), the number of dimensions, each
-dimension as four bytes, big-endian, and the values.
+CIFAR-10: https://www.cs.toronto.edu/~kriz/cifar.html. A record of the binary version is one label byte and 3 planes of
+32 x 32, red, green, blue. IDX: two zero bytes, the type (8: uint8), the number of dimensions, each dimension as four
+bytes, big-endian, and the values.
 """
 
 from __future__ import annotations
 
 import gzip
-import pickle
 import tokenize
 import zlib
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -80,7 +77,6 @@ def read_public_files(folder: Path, source: Path | None = None) -> PublicSet | N
         if unknown and found.parts[split].classified:
             problem = f"{path}: label {unknown[0]} in {split} is not one of {len(found.classes)} classes"
             raise DataError(problem, AGAIN)
-    check_class_names(path, found.classes.values())
     return found
 
 
@@ -111,14 +107,6 @@ def write_folder(original: PublicSet, folder: Path) -> int:
             rows.append([file, split, *(known if original.classes else values)])
         write_text(folder / LABELS, csv_text(rows))
     return len(files)
-
-
-def check_class_names(path: Path, classes: Iterable[str]) -> None:
-    """Raise DataError for a class that cannot name a folder on every system."""
-    names = list(classes)
-    bad = [n for n in names if n != n.strip(" .") or not n or len(n) > 200 or any(c in n for c in '/\\:*?"<>|\0\n\r')]
-    if bad or len({name.casefold() for name in names}) < len(names):
-        raise DataError(f"{path}: class names that cannot name folders: {bad or names}", AGAIN)
 
 
 # --- MedMNIST
@@ -179,132 +167,32 @@ def _array(file: Path, source: Path) -> np.ndarray:
     return array
 
 
-# --- CIFAR
+# --- CIFAR-10
 
-# For each version: number of classes, files of each split, and the file with the class names.
-CIFAR = (
-    (10, {"train": [f"data_batch_{k}.bin" for k in range(1, 6)], "test": ["test_batch.bin"]}, "batches.meta.txt"),
-    (100, {"train": ["train.bin"], "test": ["test.bin"]}, "fine_label_names.txt"),
-    (10, {"train": [f"data_batch_{k}" for k in range(1, 6)], "test": ["test_batch"]}, "batches.meta"),
-    (100, {"train": ["train"], "test": ["test"]}, "meta"),
-)
+BATCHES = {"train": [f"data_batch_{k}.bin" for k in range(1, 6)], "test": ["test_batch.bin"]}
 
 
 def _cifar(path: Path) -> PublicSet | None:
-    for count, files, meta in CIFAR:
-        names = [name for part in files.values() for name in part]
-        there = [name for name in names if (path / name).is_file()]
-        if not there:
-            continue
-        if len(there) < len(names):
-            missing = ", ".join(sorted(set(names) - set(there)))
-            raise DataError(f"{path}: {missing} is missing, of CIFAR-{count}", AGAIN)
-        read = _binary_batch if names[0].endswith(".bin") else _pickled_batch
-        parts = {}
-        for split, batches in files.items():
-            read_batches = [read(path / name, count) for name in batches]
-            parts[split] = Split(*(np.concatenate(arrays) for arrays in zip(*read_batches, strict=True)))
-        return PublicSet(_cifar_names(path / meta, count), parts)
-    return None
+    missing = [name for part in BATCHES.values() for name in part if not (path / name).is_file()]
+    if len(missing) == sum(map(len, BATCHES.values())):
+        return None
+    if missing:
+        raise DataError(f"{path}: {', '.join(missing)} is missing, of CIFAR-10", AGAIN)
+    parts = {}
+    for split, names in BATCHES.items():
+        batches = [_batch(path / name) for name in names]
+        parts[split] = Split(*(np.concatenate(arrays) for arrays in zip(*batches, strict=True)))
+    classes = cards()["cifar10"].classes
+    return PublicSet(dict(enumerate(classes)), parts)
 
 
-def _binary_batch(file: Path, count: int) -> Split:
-    before = 1 if count == 10 else 2  # label bytes of a record; the last is the one that counts
+def _batch(file: Path) -> Split:
     data = np.frombuffer(_read(file), dtype=np.uint8)
-    if not len(data) or len(data) % (before + PIXELS):
-        raise DataError(f"{file}: {len(data):,} bytes are no whole number of records of {before + PIXELS}", AGAIN)
-    records = data.reshape(-1, before + PIXELS)
-    return Split(_interleaved(records[:, before:]), records[:, before - 1].astype(np.int64))
-
-
-def _pickled_batch(file: Path, count: int) -> Split:
-    tree = _unpickle(file)
-    data, labels = (_entry(tree, name) for name in ("data", "labels" if count == 10 else "fine_labels"))
-    good = isinstance(labels, list) and all(isinstance(k, int) for k in labels)
-    if not good or not isinstance(data, _Array) or data.values.ndim != 2 or data.values.shape[1:] != (PIXELS,):
-        raise DataError(f"{file}: not a batch of CIFAR-{count}", AGAIN)
-    return Split(_interleaved(data.values), np.array(labels, dtype=np.int64))
-
-
-def _interleaved(planes: np.ndarray) -> np.ndarray:
-    """(N, 3 x 32 x 32) planes -> (N, 32, 32, 3) pixels."""
-    return planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-
-
-def _cifar_names(meta: Path, count: int) -> dict[int, str]:
-    """Class names from the file next to the batches; else from the card for CIFAR-10, and numbers for CIFAR-100."""
-    names: Any = cards()["cifar10"].classes if count == 10 else [str(k) for k in range(count)]
-    if meta.suffix == ".txt" and meta.is_file():
-        names = [line.strip() for line in _read(meta).decode("utf-8", "replace").splitlines() if line.strip()]
-    elif meta.is_file():
-        names = _entry(_unpickle(meta), "label_names" if count == 10 else "fine_label_names")
-    if not isinstance(names, list) or len(names) != count or not all(isinstance(name, str) for name in names):
-        raise DataError(f"{meta}: does not name {count} classes", AGAIN)
-    return dict(enumerate(names))
-
-
-class _Arrays(pickle.Unpickler):
-    """Reads only numbers, texts, lists, dicts and arrays of bytes. An unrestricted pickle can call any function."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch needs")
-        return ALLOWED[module, name]
-
-
-class _Type:
-    """Replaces `numpy.dtype`; allows only bytes."""
-
-    def __init__(self, code: str, *_: Any):
-        if code not in ("u1", "|u1"):
-            raise pickle.UnpicklingError(f"it holds an array of {code}, expected bytes")
-
-    def __setstate__(self, state: Any) -> None:
-        """Ignore the state: bytes have no byte order."""
-
-
-class _Array:
-    """Replaces the array that NumPy creates empty and then fills from its state."""
-
-    def __init__(self, *_: Any):
-        self.values = np.empty(0, dtype=np.uint8)
-
-    def __setstate__(self, state: Any) -> None:
-        _, shape, kind, by_column, content = state
-        if not isinstance(kind, _Type):
-            raise pickle.UnpicklingError("it holds an array without a type")
-        content = content.encode("latin1") if isinstance(content, str) else content  # written by Python 2
-        self.values = np.frombuffer(content, dtype=np.uint8).reshape(shape, order="F" if by_column else "C")
-
-
-def _encode(text: str, encoding: str) -> bytes:
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"it asks for the encoding {encoding}, which no batch needs")
-    return text.encode("latin1")
-
-
-ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _Array,
-    ("numpy._core.multiarray", "_reconstruct"): _Array,
-    ("numpy", "ndarray"): "ndarray",  # only an argument of _reconstruct
-    ("numpy", "dtype"): _Type,
-    ("_codecs", "encode"): _encode,
-}
-
-
-def _unpickle(file: Path) -> dict[Any, Any]:
-    with file.open("rb") as stream:
-        try:
-            tree = _Arrays(stream, encoding="latin1").load()
-        except Exception as error:  # a hostile or damaged pickle can raise anything
-            raise DataError(f"{file}: cannot be read safely ({error})", "use the binary version") from None
-    if not isinstance(tree, dict):
-        raise DataError(f"{file}: holds a {type(tree).__name__}, expected a dict", AGAIN)
-    return tree
-
-
-def _entry(tree: dict[Any, Any], name: str) -> Any:
-    return tree.get(name, tree.get(name.encode()))
+    if not len(data) or len(data) % (1 + PIXELS):
+        raise DataError(f"{file}: {len(data):,} bytes are no whole number of records of {1 + PIXELS}", AGAIN)
+    records = data.reshape(-1, 1 + PIXELS)
+    planes = records[:, 1:].reshape(-1, 3, 32, 32)
+    return Split(planes.transpose(0, 2, 3, 1), records[:, 0].astype(np.int64))
 
 
 # --- MNIST

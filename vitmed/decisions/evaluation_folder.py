@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen, Target
 from vitmed.core.config import EvaluateConfig
@@ -121,10 +119,6 @@ def read_evaluation(file: Path) -> Evaluated:
                 f"{beside}: has the classes {metrics['classes']}, the table beside it {list(read.classes)}",
                 "put the columns of the table in the order of metrics.json, or move metrics.json away",
             )
-        old = metrics.get("weights_hash") is None and upgrade.has_calibrated_logits(_stored(beside))
-        if old and isinstance(policy, ClassPolicy):
-            raw = (read.logits.astype(np.float64) - policy.calibration.bias) / policy.calibration.scale
-            read = replace(read, logits=raw)
         return policy.calibrate(read)
 
     pooled, target = of_model and bool(metrics.get("folds")), Target.model_validate(metrics.get("target", {}))
@@ -174,14 +168,14 @@ def _no_report(file: Path) -> DataError:
     return DataError(f"{file}: not the metrics.json of a report", "move it away to go without it")
 
 
-def find_evaluation(run: RunFolder, split: str, weights_hash: str | None, policy: DecisionPolicy | None) -> Path | None:
+def find_evaluation(run: RunFolder, split: str, weights_hash: str | None) -> Path | None:
     """The predictions.csv of an evaluation of these weights on "val" or "test" of the run, also in `test-2`, ...; None
-    where there is none. The policy of the weights identifies an evaluation of 0.1.0."""
+    where there is none."""
     for folder in run.evaluations(split):
         try:
             metrics = read_metrics(folder / NUMBERS)
             who = (metrics.get("flow") or {}).get("evaluated") or {"split": split}
-            if who["split"] != split or not is_of(metrics, weights_hash, policy):
+            if who["split"] != split or not is_of(metrics, weights_hash):
                 continue
             if metrics["report"].get("precision", "fp32") == "fp32" and (folder / PREDICTIONS).is_file():
                 return folder / PREDICTIONS  # decisions rest on fp32 alone
@@ -190,28 +184,15 @@ def find_evaluation(run: RunFolder, split: str, weights_hash: str | None, policy
     return None
 
 
-def is_torn(folder: Path) -> bool:
-    """Whether the writing of an evaluation was cut off here; by vitmed 0.1, since a folder now appears when complete. A
-    folder with metrics.json is whole: its page can be made again, or was deleted."""
-    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-    return NUMBERS not in names and (not names or PREDICTIONS in names)
-
-
-def torn_evaluations(run: RunFolder) -> list[Path]:
-    """The folders of a run in which the writing of an evaluation was cut off."""
-    folders = [*run.evaluations("val"), *run.evaluations("test")]
-    return [folder for folder in folders if folder.is_dir() and is_torn(folder)]
-
-
 def take_place(folder: Path, place: Path) -> Path:
-    """Move a new evaluation to `place` if nothing is lost there, and return where it is. Nothing is lost if the writing
-    of `place` was cut off, or if it holds the same predictions and no page, and the new evaluation has one."""
+    """Move a new evaluation to `place` if nothing is lost there, and return where it is. Nothing is lost if
+    `place` holds the same predictions and no page, and the new evaluation has one."""
     if folder == place or not place.is_dir() or place.is_symlink():
         return folder
     files = folder / PREDICTIONS, place / PREDICTIONS
     names = {file.name for file in place.iterdir() if not file.name.startswith(BASELINE)}
     same = names <= {PREDICTIONS, NUMBERS, ISSUES} and all(file.is_file() for file in (*files, folder / REPORT))
-    if not (same and filecmp.cmp(*files, shallow=False)) and not is_torn(place):
+    if not (same and filecmp.cmp(*files, shallow=False)):
         return folder
     try:
         shutil.rmtree(place)
@@ -220,18 +201,16 @@ def take_place(folder: Path, place: Path) -> Path:
         return folder
 
 
-def is_of(metrics: Mapping[str, Any], weights_hash: str | None, policy: DecisionPolicy | None) -> bool:
-    """Whether a metrics.json is of these weights; one without their hash must have the policy of these."""
-    if not metrics or metrics.get("weights_hash") is not None:
-        return bool(metrics) and metrics["weights_hash"] == weights_hash
-    return upgrade.same_policy(metrics["report"].get("policy"), None if policy is None else policy.to_json())
+def is_of(metrics: Mapping[str, Any], weights_hash: str | None) -> bool:
+    """Whether a metrics.json is of these weights."""
+    return weights_hash is not None and metrics.get("weights_hash") == weights_hash
 
 
 def read_split(
     run: RunFolder, split: str, weights_hash: str | None, policy: DecisionPolicy | None
 ) -> Predictions | None:
     """What these weights predict for a split of the run, decided by this policy; None where that is not known."""
-    file = find_evaluation(run, split, weights_hash, policy)
+    file = find_evaluation(run, split, weights_hash)
     if file is None:
         return None
     predictions = read_evaluation(file).predictions.undecided()
@@ -240,12 +219,10 @@ def read_split(
     return predictions if policy is None else policy.apply(predictions)  # type: ignore[no-any-return]
 
 
-def validation_of(
-    checkpoint: Path, weights_hash: str | None, policy: DecisionPolicy | None, positive: str | None
-) -> Predictions:
+def validation_of(checkpoint: Path, weights_hash: str | None, positive: str | None) -> Predictions:
     """What these weights predict for the validation images of the run. Raises UsageError where that is not known."""
     run = RunFolder(checkpoint.parent)
-    file = find_evaluation(run, "val", weights_hash, policy)
+    file = find_evaluation(run, "val", weights_hash)
     if file is None:
         raise UsageError(
             f"{run.path / 'val' / PREDICTIONS}: missing or not of {checkpoint.name}; the policy is chosen on it",

@@ -347,8 +347,9 @@ def policy_of(content: Mapping[str, Any], classes: Sequence[str]) -> DecisionPol
     if not isinstance(content, Mapping):
         raise ValueError(f"expected a decision policy, found {type(content).__name__}")
     kind = "findings" if "findings" in content else "number" if "intervals" in content else "classes"
+    upgrade.check_policy(content)
     try:
-        policy = POLICIES[kind].model_validate(upgrade.policy(content))
+        policy = POLICIES[kind].model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -3,9 +3,8 @@
 acceptance         pre-stated criteria that a new model must meet
 bundle             a model and all that it needs as one archive
 export_onnx        the .onnx file, if it answers as its checkpoint does
-export_weights     weights and card for other libraries, in a folder or on a model hub
+export_weights     a folder with weights and card for timm
 monitor            whether a model at work still does what it did: control charts
-weight_forms       what timm and transformers read of a folder
 structured_report  the answer as a DICOM Structured Report
 http/              the server of `vitmed serve`
 """

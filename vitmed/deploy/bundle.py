@@ -125,7 +125,7 @@ def _add_models(top: Path, saved: SavedModel, models: Mapping[str, SavedModel]) 
         (top / "check" / f"{name}.json").write_text(text, encoding="utf-8")
     run = RunFolder(saved.path.parent)
     (top / "model" / run.config.name).write_text(without_places(saved.config).to_yaml(), encoding="utf-8")
-    if (table := find_evaluation(run, "test", saved.weights_hash, saved.policy)) is None:
+    if (table := find_evaluation(run, "test", saved.weights_hash)) is None:
         warn(f"{saved.path}: no test of it beside it, so the bundle has neither model card nor metrics")
         return
     shutil.copyfile(table.with_name(NUMBERS), top / "model" / "test" / NUMBERS)

@@ -1,47 +1,59 @@
-"""The trained network for timm or transformers, with preprocessing and a card: in a folder, or on a model hub."""
+"""The weights of a network for timm, which transformers reads too: a folder with preprocessing and a card.
+
+The way back is `models.weights.layouts`. The folder is what `timm.create_model("local-dir:FOLDER", pretrained=True)`
+reads, from timm 1.0.15: config.json and model.safetensors.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import tempfile
-from dataclasses import dataclass
+import math
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.errors import GateError, UsageError, unknown_key
+from vitmed.core.errors import GateError, UsageError
 from vitmed.core.files import whole_folder
-from vitmed.core.messages import bar, say, warn
+from vitmed.core.messages import bar, warn
 from vitmed.core.text import counted, first_line
 from vitmed.deploy.export_onnx import checkpoint_outputs, quiet, validation_images
-from vitmed.deploy.weight_forms import CONFIG, FORMS, SAFETENSORS, WEIGHTS, Form
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.onnx_model import KEY, about_model
 from vitmed.models.hardware import FULL_FP32
 from vitmed.models.sizes import resolved
-from vitmed.models.weights.catalogue import stops_sharing, terms_of
+from vitmed.models.weights.catalogue import stops_sharing
+from vitmed.models.weights.files import State
 from vitmed.report.headline import known_evaluation
 from vitmed.report.model_card import weights_card
 
-CARD = "README.md"
+CARD, CONFIG, WEIGHTS = "README.md", "config.json", "model.safetensors"
 MOST_APART = 1e-4  # of two logits, as a share of the largest logit or of 1
-USUAL = "transformers"
+SIZES = {
+    "img_size": "image_size",
+    "patch_size": "patch_size",
+    "in_chans": "channels",
+    "embed_dim": "width",
+    "depth": "depth",
+    "num_heads": "heads",
+}
+CROPS = {"pad": "border", "squash": "squash", "crop": "center"}
+POOLS = {"cls": "token", "mean": "avg", "attention": "map"}
 
 
 class WeightsGate(Frozen):
-    """The logits of the other library beside ours, on validation images.
+    """The logits of timm beside ours, on validation images.
 
     Attributes:
-        library: with its version; images: how many were compared; 0 where the library is not installed.
+        library: with its version; images: how many were compared; 0 where timm is not installed.
         largest: the largest difference of two logits; relative: as a share of the largest logit, or of 1.
     """
 
-    library: str
+    library: str = "timm"
     images: int = 0
     largest: float = 0.0
     relative: float = 0.0
@@ -61,197 +73,177 @@ class WeightsGate(Frozen):
 
 
 class WrittenWeights(NamedTuple):
-    """A folder for another library, or its weight file alone."""
+    """A folder for timm."""
 
     path: Path
     size: int  # bytes
     gate: WeightsGate
-    form: Form
 
 
-def check_form(saved: Checkpoint, name: str) -> type[Form]:
-    """The form of that name. Raises UsageError if there is none, or if its library lacks a part of the model."""
-    if name not in FORMS:
-        raise unknown_key("form", name, FORMS)
-    kind, views = saved.splits.target.kind, saved.config.augment.views
-    if kind == "number":
+def lacks(fields: dict[str, Any]) -> str | None:
+    """What of a network, the keyword arguments of `ViT`, timm cannot express; None for nothing."""
+    gated, eps = fields["mlp"] == "swiglu", fields["norm_eps"]
+    parts = {
+        f"a stem of convolutions ({fields['stem']})": fields["stem"] != "patch",
+        "rotary positions": fields["positions"] in ("rotary", "learned_rotary"),
+        "a norm in its SwiGLU": fields["mlp"] == "swiglu_norm",
+        f"the read-out {fields['pool']}": fields["pool"] in ("cls_mean", "coca"),
+        f"an epsilon of {eps:g} in its layer norms": eps not in ((1e-6,) if gated else (1e-6, 1e-5)),
+        "attention pooling of another width": fields["pool_width"] not in (None, fields["width"]),
+        "attention pooling with SwiGLU": gated and fields["pool"] == "attention",
+    }
+    return next((part for part, there in parts.items() if there), None)
+
+
+def architecture(fields: dict[str, Any]) -> str:
+    """A model of timm with the parts that no argument in JSON names: SwiGLU and epsilon."""
+    if fields["mlp"] == "swiglu":
+        return "vit_giant_patch14_dinov2"
+    return "vit_base_patch16_clip_224" if fields["norm_eps"] == 1e-5 else f"{fields['name']}_patch16_224"
+
+
+def arguments(fields: dict[str, Any]) -> dict[str, Any]:
+    """Of `timm.create_model`, beside the name of the architecture."""
+    gated = fields["mlp"] == "swiglu"
+    hidden = int(fields["width"] * fields["mlp_ratio"] + 1e-6) * (2 if gated else 1)  # of SwiGLU gate and value
+    return {
+        **{theirs: fields[ours] for theirs, ours in SIZES.items()},
+        "mlp_ratio": math.ceil(hidden / fields["width"] * 1e6) / 1e6,  # timm rounds their product down
+        "global_pool": POOLS[fields["pool"]],
+        "class_token": fields["class_token"],
+        "reg_tokens": fields["registers"],
+        "no_embed_class": fields["registers"] > 0,
+        "init_values": 1e-5 if fields["layer_scale"] else None,
+        "pre_norm": fields["norm_pre"],
+        **({} if gated else {"act_layer": fields["mlp"]}),
+    }
+
+
+def renamed(fields: dict[str, Any], ours: State) -> State:
+    """The tensors as timm has them: registers have no positions, and patches before a first norm no bias."""
+    state = {name: tensor.contiguous() for name, tensor in ours.items()}
+    if fields["norm_pre"]:
+        places = state["pos_embed"].clone()
+        places[:, int(fields["class_token"]) :] += state.pop("patch_embed.proj.bias")
+        state["pos_embed"] = places
+    if fields["registers"] and fields["class_token"]:
+        state["cls_token"] = state["cls_token"] + state["pos_embed"][:, :1]
+        state["pos_embed"] = state["pos_embed"][:, 1:].contiguous()
+    return state
+
+
+def described(saved: Checkpoint, fields: dict[str, Any]) -> dict[str, Any]:
+    """The content of config.json; under `KEY` calibration, operating point and licence, nothing of single images."""
+    how, outputs = saved.preprocessing, {"num_classes": len(saved.classes)}
+    mean, std = (list(values) for values in how.constants(how.channels))
+    pretrained = {
+        "input_size": [how.channels, how.image_size, how.image_size],
+        "fixed_input_size": True,
+        "interpolation": how.interpolation,
+        "crop_pct": 1.0,
+        "crop_mode": CROPS[how.resize],
+        "mean": mean,
+        "std": std,
+        **outputs,
+        "first_conv": "patch_embed.proj",
+        "classifier": "head",
+    }
+    about = about_model(saved)
+    about["policy"] = {key: value for key, value in about["policy"].items() if key not in ("ood_score", "other_scores")}
+    network = {"architecture": architecture(fields), **outputs, "num_features": fields["width"]}
+    network |= {"label_names": list(saved.classes), "model_args": arguments(fields), "pretrained_cfg": pretrained}
+    return network | {KEY: about}
+
+
+def fields_of_model(saved: Checkpoint) -> dict[str, Any]:
+    """The keyword arguments of the network. Raises UsageError for a model that timm cannot express."""
+    fields, views = resolved(saved.config.model).model_dump(), saved.config.augment.views
+    if saved.splits.target.kind == "number":
         part: str | None = "a head that predicts a number"
     elif views != "one":
         part = f"several views of an image ({views})"
     elif saved.preprocessing.normalize == "image":
         part = "each image normalised by itself"
     else:
-        part = FORMS[name].lacks(fields := resolved(saved.config.model).model_dump())
-        other = next((form for form in FORMS if FORMS[form].lacks(fields) is None), None)
-        if part and other:
-            raise UsageError(f"{saved.path}: the model needs {part}, which {name} lacks", f"--form {other}")
+        part = lacks(fields)
     if part:
         fix = "vitmed export RUN --to model.onnx writes every model"
-        if "stem" in part:
-            fix += "; for timm and transformers: vitmed train --stem patch"
-        raise UsageError(f"{saved.path}: the model needs {part}, which vitmed cannot write for {name}", fix)
-    return FORMS[name]
+        fix += "; for timm: vitmed train --stem patch" * ("stem" in part)
+        raise UsageError(f"{saved.path}: the model needs {part}, which vitmed cannot write for timm", fix)
+    return fields
 
 
-def write_weights(
-    saved: Checkpoint,
-    target: Path,
-    name: str,
-    root: Path,
-    address: str | None = None,
-    alone: bool = False,
-) -> WrittenWeights:
-    """Write a model for another library, and compare its logits there with ours if the library is installed.
+def write_weights(saved: Checkpoint, target: Path, root: Path) -> WrittenWeights:
+    """Write a model for timm, and compare its logits there with ours if timm is installed.
 
     Args:
-        target: a new folder; a name with .safetensors: the weights alone.
-        name: of the form, a key of `FORMS`; root: the data folder.
-        address: by which the library finds the folder; default `Form.local`.
-        alone: whether the weights will leave the folder: then their metadata repeat config.json.
+        target: a new folder; root: the data folder.
 
     Raises:
-        GateError: the logits differ, or the library cannot load the folder; nothing is written.
+        GateError: the logits differ, or timm cannot load the folder; nothing is written.
         DataError: a validation image cannot be read.
-        UsageError: the library lacks a part of the model; a package is missing; the folder cannot be written.
+        UsageError: timm lacks a part of the model; a package is missing; the folder cannot be written.
     """
     saved.chosen_policy()
-    form = check_form(saved, name)
-    if target.suffix == SAFETENSORS:
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as place:
-            written = write_weights(saved, Path(place) / "model", name, root, alone=True)
-            (written.path / WEIGHTS).replace(target)
-        return WrittenWeights(target, target.stat().st_size, written.gate, written.form)
-    with whole_folder(target) as folder:
-        state, several = saved.model().state_dict(), saved.splits.target.kind == "findings"
-        made = form(saved.config.model, state, saved.preprocessing, saved.classes, several=several)
-        gate = WeightsGate(library=name)
-        _write(made, saved, folder, alone)
-        with contextlib.suppress(ImportError):
-            gate = compare_weights(saved, made, folder, target, root)
-        if not gate.passed:
-            problem = f"{target}: not written, since {gate.in_words}"
-            raise GateError(problem, f"at most {MOST_APART:g} of the largest logit is expected; please report it")
-        test = known_evaluation(saved, "test")
-        address = address or form.local.format(target.name)
-        compared = gate.in_words[0].upper() + gate.in_words[1:]
-        card = weights_card(saved, name, target.name, address, compared, None if test is None else test.metrics)
-        (folder / CARD).write_text(card, encoding="utf-8")
-    return WrittenWeights(target, sum(file.stat().st_size for file in target.iterdir()), gate, made)
+    fields, licence = fields_of_model(saved), saved.config.model.licence
+    gate, size = _write(saved, fields, target, root), sum(file.stat().st_size for file in target.iterdir())
+    if (why := stops_sharing(licence)) is not None:
+        warn(f"the licence of the starting weights, {licence}, {why}: read it before you share the model")
+    return WrittenWeights(target, size, gate)
 
 
-def _write(made: Form, saved: Checkpoint, folder: Path, alone: bool) -> None:
-    """Write tensors and configuration, which under `KEY` keeps calibration, operating point and licence; nothing of
-    single images. One entry of metadata, as safetensors writes several in a random order."""
+def _write(saved: Checkpoint, fields: dict[str, Any], target: Path, root: Path) -> WeightsGate:
     try:
         from safetensors.torch import save
     except ImportError:
         raise UsageError(f"{WEIGHTS}: needs one more package", "pip install 'vitmed[weights]'") from None
-    files = made.files
-    about = about_model(saved)
-    about["policy"] = {key: value for key, value in about["policy"].items() if key not in ("ood_score", "other_scores")}
-    files[CONFIG] |= {KEY: about}
-    for file, fields in files.items():
-        (folder / file).write_text(json.dumps(fields, indent=2, ensure_ascii=False), encoding="utf-8")
-    state = {name: tensor.contiguous() for name, tensor in made.state.items()}
-    metadata = {"config": json.dumps(files[CONFIG])} if alone else {"format": "pt"}
-    (folder / WEIGHTS).write_bytes(save(state, metadata))  # its own `save_file` gives a full disk another error
+    with whole_folder(target) as folder:
+        config, gate = described(saved, fields), WeightsGate()
+        (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False), encoding="utf-8")
+        state = renamed(fields, saved.model().state_dict())
+        content = save(state, {"format": "pt"})  # its own `save_file` gives a full disk another error
+        (folder / WEIGHTS).write_bytes(content)
+        with contextlib.suppress(ImportError):
+            gate = compare_weights(saved, folder, target, root)
+        if not gate.passed:
+            problem = f"{target}: not written, since {gate.in_words}"
+            raise GateError(problem, f"at most {MOST_APART:g} of the largest logit is expected; please report it")
+        test, compared = known_evaluation(saved, "test"), gate.in_words[0].upper() + gate.in_words[1:]
+        card = weights_card(saved, target.name, compared, None if test is None else test.metrics)
+        (folder / CARD).write_text(card, encoding="utf-8")
+    return gate
+
+
+def load_timm(folder: Path) -> nn.Module:
+    """Load the network of timm: (B, C, S, S) -> logits (B, K). Raises ImportError where timm is not installed."""
+    import timm
+
+    return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
 
 
 @FULL_FP32
-def compare_weights(saved: Checkpoint, made: Form, folder: Path, target: Path, root: Path) -> WeightsGate:
-    """The other library's logits beside ours, on validation images as our preprocessing prepares them.
+def compare_weights(saved: Checkpoint, folder: Path, target: Path, root: Path) -> WeightsGate:
+    """The logits of timm beside ours, on validation images as our preprocessing prepares them.
 
     Raises:
-        ImportError: the library is not installed.
+        ImportError: timm is not installed.
         GateError: it cannot load the folder.
     """
     how, chosen = saved.preprocessing, validation_images(saved)
     try:
         with quiet():
-            network = made.load(folder)
+            network = load_timm(folder)
     except ImportError:
         raise
-    except Exception as error:  # of the library, which has errors of its own
-        problem = f"{target}: not written, since {made.library} cannot load it ({first_line(error)})"
-        raise GateError(problem, "please report it, with the version of the library") from None
+    except Exception as error:  # of timm, which has errors of its own
+        problem = f"{target}: not written, since timm cannot load it ({first_line(error)})"
+        raise GateError(problem, "please report it, with the version of timm") from None
     exact, found = torch.from_numpy(checkpoint_outputs(saved, chosen, root).logits), list[Tensor]()
-    with bar(f"comparing: {made.library}") as advance, torch.inference_mode():
+    with bar("comparing: timm") as advance, torch.inference_mode():
         for index, sample in enumerate(chosen):
             square = torch.tensor(how.read(root / sample.path))[None]
-            found.append(made.logits(network(how.normalise(square))))
+            found.append(network(how.normalise(square)))
             advance(index + 1, len(chosen))
     largest = float((torch.cat(found) - exact).abs().max())
-    return WeightsGate(
-        library=f"{made.library} {version(made.library)}",
-        images=len(chosen),
-        largest=largest,
-        relative=largest / max(1.0, float(exact.abs().max())),
-    )
-
-
-@dataclass(frozen=True)
-class Pushed:
-    """Where a model lies: the address of its page, its files, whether only its owner sees it, and the comparison."""
-
-    url: str
-    files: tuple[str, ...]
-    private: bool
-    gate: WeightsGate
-
-
-def check_licence(licence: str | None, weights: str | None, may_share: bool) -> None:
-    """State the terms of the starting weights. Raises UsageError if their licence may forbid sharing the model."""
-    why = stops_sharing(licence)
-    if why is not None and not may_share:
-        raise UsageError(f"the licence of the starting weights, {licence}, {why}", "read it; if you may: --may-share")
-    if weights is not None and licence is None:
-        warn(f"the licence of the starting weights, {Path(weights).name}, is not known; read it before you share")
-    if (terms := terms_of(licence)) is not None:
-        warn(terms)
-
-
-def _refused(repository: str, error: Any) -> UsageError:
-    """What the hub or the connection said, and what helps."""
-    fix = "hf auth login, or set HF_TOKEN to a token that may write; behind a mirror set HF_ENDPOINT"
-    return UsageError(f"{repository}: nothing was uploaded ({first_line(error)})", fix)
-
-
-def upload(saved: Checkpoint, repository: str, form: str, data: str | Path | None, public: bool) -> Pushed:
-    """Write a model for another library, and upload it with its card.
-
-    Args:
-        repository: owner/name; it is made if it is not there. form: "transformers" or "timm".
-        data: the data folder of the run, where it has moved; the logits of its validation images are compared.
-        public: everybody may see the repository.
-
-    Raises:
-        UsageError: everybody can see the repository and `public` is false, or the hub refuses.
-        GateError: the library's logits differ from ours; nothing is uploaded. DataError: the data folder is missing.
-    """
-    import huggingface_hub as hub
-    from huggingface_hub.errors import RepositoryNotFoundError
-
-    address = check_form(saved, form).hub.format(repository)
-    api = hub.HfApi()
-    with tempfile.TemporaryDirectory() as place:
-        try:
-            seen = not api.repo_info(repository).private
-        except RepositoryNotFoundError:
-            seen = public
-        except Exception as error:  # of the hub, its HTTP library or the system; they differ between versions
-            raise _refused(repository, error) from None
-        if seen and not public:
-            raise UsageError(f"{repository}: everybody can see this repository", "--public, or another name")
-        root = saved.data_root() if data is None else Path(data)
-        folder = Path(place) / repository.partition("/")[2]
-        written = write_weights(saved, folder, form, root, address)
-        say(f"{repository}: {written.gate.in_words}")
-        files = tuple(sorted(file.name for file in folder.iterdir()))
-        try:
-            url = str(api.create_repo(repository, private=not public, exist_ok=True))
-            api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload a model of vitmed")
-        except Exception as error:
-            raise _refused(repository, error) from None
-    who = "everybody" if seen else "only its owner"
-    say(f"{url}: {', '.join(files)}; {who} can see it; load it with\n{written.form.line(address)}")
-    return Pushed(url, files, not seen, written.gate)
+    relative = largest / max(1.0, float(exact.abs().max()))
+    return WeightsGate(library=f"timm {version('timm')}", images=len(chosen), largest=largest, relative=relative)

@@ -55,7 +55,7 @@ def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
         saved = open_model(run)
         home = RunFolder(saved.path.parent)
         splits = ("test", "val") if split is None else (split,)
-        files = (find_evaluation(home, name, saved.weights_hash, saved.policy) for name in splits)
+        files = (find_evaluation(home, name, saved.weights_hash) for name in splits)
         file = next((file for file in files if file is not None), None)
         if file is None:
             raise UsageError(
@@ -217,7 +217,6 @@ class _Watched:
 
 
 def _labelled(table: Table) -> np.ndarray:
-    """(S,) bool: rows with any label."""
     columns = [name for name in table.header if name == "label" or name.startswith(LABEL)]
     return np.array([any((row.get(name) or "").strip() for name in columns) for row in table.rows], dtype=bool)
 
@@ -279,9 +278,8 @@ def mean_of(stream: Stream, units: Units) -> Estimate:
 
 
 def write_monitoring(folder: Path, found: Monitoring, sums: Tracks) -> None:
-    """Write every file of the folder: JSON, page, picture, and metrics for Prometheus."""
+    """Write every file of the folder: JSON, page and picture."""
     write_json(folder / "monitoring.json", found.to_dict())
-    write_text(folder / "monitoring.prom", prometheus(found))
     figure = control_charts(found.charts, sums)
     picture = None if figure is None else png(figure)
     if picture is not None:
@@ -296,27 +294,3 @@ def write_monitoring(folder: Path, found: Monitoring, sums: Tracks) -> None:
         notice=NOTICE,
     )
     write_text(folder / "monitoring.html", page)
-
-
-def prometheus(found: Monitoring) -> str:
-    """The charts in Prometheus' text format, for the textfile collector of its node exporter."""
-    model, charts = f'model="{(found.weights_hash or "")[:12]}"', dict[str, Chart]()
-    for chart in found.charts:
-        if not chart.why_not:  # https://prometheus.io/docs/instrumenting/exposition_formats/
-            name = chart.name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-            charts[f'{{{model},chart="{name}"}}'] = chart
-    alarms: dict[str, float | None] = {label: float(chart.alarm is not None) for label, chart in charts.items()}
-    deviations = "Sum of the deviations from the reference, in its standard deviations."
-    gauges: dict[tuple[str, str], dict[str, float | None]] = {
-        ("cusum", deviations): {label: chart.last for label, chart in charts.items()},
-        ("cusum_limit", "Limit of the sum."): {label: chart.limit for label, chart in charts.items()},
-        ("alarm", "Whether the sum has been above its limit."): alarms,
-        ("mean", "Mean, or share, of the new images."): {label: chart.now.value for label, chart in charts.items()},
-        ("images", "New images."): {f"{{{model}}}": found.images},
-    }
-    lines = list[str]()
-    for (name, text), values in gauges.items():
-        rows = [f"vitmed_monitor_{name}{label} {value!r}" for label, value in values.items() if value is not None]
-        if rows:
-            lines += [f"# HELP vitmed_monitor_{name} {text}", f"# TYPE vitmed_monitor_{name} gauge", *rows]
-    return "\n".join(lines) + "\n"

@@ -182,7 +182,7 @@ def known_verdicts(saved: SavedModel) -> dict[str, str]:
     for file in reversed(files):
         try:
             metrics = read_metrics(file)
-            methods = metrics["attention"]["methods"] if is_of(metrics, saved.weights_hash, saved.policy) else {}
+            methods = metrics["attention"]["methods"] if is_of(metrics, saved.weights_hash) else {}
             verdicts = {name: f"{part['verdict']}. {part['text']}" for name, part in methods.items()}
         except (DataError, KeyError, TypeError):  # a report without maps
             continue

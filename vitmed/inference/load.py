@@ -3,7 +3,6 @@ as cells of a table and as plain values."""
 
 from __future__ import annotations
 
-import html
 import io
 import tempfile
 from base64 import b64encode
@@ -18,7 +17,7 @@ from PIL import Image, ImageOps
 from vitmed.core.base_models import NO_FINDING
 from vitmed.core.errors import DataError, UsageError, VitmedError
 from vitmed.core.messages import Silent, listening
-from vitmed.core.text import MEMBERS, NOTICE, listed
+from vitmed.core.text import NOTICE
 from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import has_magic
 from vitmed.imaging.raw_image import RawImage
@@ -32,7 +31,6 @@ from vitmed.metrics.predictions_files import unlabelled
 ImageLike = str | Path | bytes | np.ndarray | Image.Image
 MEMORY = Path("/dev/shm")  # files that are never written to a disk
 FLAT = "has 8 bits and is not windowed; the model was trained on deeper images"
-SIDE = 160  # px of a picture in a notebook
 
 
 @dataclass(frozen=True)
@@ -122,51 +120,6 @@ class Answer:
         top = [{"class": name, "probability": p} for name, p in self.ranking[:top_k]]
         return {"prediction": self.prediction, "confidence": self.probability, "top": top}
 
-    @property
-    def text(self) -> str:
-        """The prediction in words."""
-        if isinstance(self.prediction, float):
-            ends = "" if self.interval is None else f" ({self.interval[0]:.4g} to {self.interval[1]:.4g})"
-            return f"{self.prediction:.4g}{f' {self.unit}' if self.unit else ''}{ends}"
-        if isinstance(self.prediction, tuple):
-            return ", ".join(f"{name} {self.probabilities[name]:.3f}" for name in self.prediction) or NO_FINDING
-        return f"{self.prediction} {self.probability:.3f}"
-
-    def _repr_html_(self) -> str:
-        return Answers((self,))._repr_html_()
-
-
-@dataclass(frozen=True)
-class Answers(Sequence[Answer]):
-    """The answers for several images, in their order; a table in a notebook."""
-
-    items: tuple[Answer, ...]
-
-    @overload
-    def __getitem__(self, index: int) -> Answer: ...
-    @overload
-    def __getitem__(self, index: slice) -> Answers: ...
-    def __getitem__(self, index: int | slice) -> Answer | Answers:
-        return Answers(self.items[index]) if isinstance(index, slice) else self.items[index]
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def _repr_html_(self) -> str:
-        rows = "".join(_row(answer) for answer in self.items)
-        head = "".join(f"<th>{name}</th>" for name in ("image", "prediction", "cannot be excluded", "answered"))
-        return f"<table><tr>{head}</tr>{rows}</table><small>{html.escape(NOTICE)}</small>"
-
-
-def _row(answer: Answer) -> str:
-    shown = ""
-    if answer.picture.size:
-        shown = f'<img width="{SIDE}" alt="" src="{png_address(answer.picture, SIDE)}"><br>'
-    sets = "" if answer.prediction_set is None else listed(answer.prediction_set, MEMBERS) or "nothing"
-    cells = (answer.text, sets, "yes" if answer.answered else f"no: {answer.reason}")
-    told = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-    return f"<tr><td>{shown}{html.escape(Path(answer.image).name)}</td>{told}</tr>"
-
 
 def answer_columns(predictions: Predictions) -> list[str]:
     """The headings of `Answer.cells`; ">" stands before a column of numbers."""
@@ -225,8 +178,8 @@ class Model:
     @overload
     def predict(self, images: ImageLike) -> Answer: ...  # type: ignore[overload-overlap]  # a str is a sequence
     @overload
-    def predict(self, images: Sequence[ImageLike]) -> Answers: ...
-    def predict(self, images: ImageLike | Sequence[ImageLike]) -> Answer | Answers:
+    def predict(self, images: Sequence[ImageLike]) -> list[Answer]: ...
+    def predict(self, images: ImageLike | Sequence[ImageLike]) -> Answer | list[Answer]:
         """What the model says of an image, or of several.
 
         Args:
@@ -240,7 +193,7 @@ class Model:
         given: list[ImageLike] = [images] if alone else list(images)  # type: ignore[list-item, arg-type]
         squares = [self.square(image) for image in given]
         names = [str(image) if isinstance(image, str | Path) else "" for image in given]
-        found = Answers(tuple(self.answers(self.predictions(squares, names), squares)))
+        found = list(self.answers(self.predictions(squares, names), squares))
         return found[0] if alone else found
 
     def predict_proba(self, images: Sequence[ImageLike]) -> np.ndarray:

@@ -85,7 +85,7 @@ def policy_for(saved: SavedModel, config: EvaluateConfig) -> DecisionPolicy | No
     asked_point(config, saved.splits.choices)
     if policy_settings(config) == policy_settings(saved.config.evaluate):
         return saved.policy
-    validation = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
+    validation = validation_of(saved.path, saved.weights_hash, saved.config.data.positive)
     ood_score = saved.policy.ood_score if saved.policy else None
     return choose_policy(validation, config, ood_score, saved.weights_hash)
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from vitmed.core import upgrade
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import describe_header, from_cell, read_text, rows_of, separator_of
+from vitmed.core.upgrade import READER
 
 FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
 # Further columns that vitmed writes: of a model with an out-of-distribution score, of an ensemble, and of a policy.
@@ -258,12 +258,14 @@ def read_table(file: str | Path | Table) -> Table:
     file = Path(file)
     text, _ = read_text(file, "a predictions.csv")
     try:
-        ours = (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, *upgrade.COLUMNS)
+        ours = (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE)
         separator = separator_of(text, lambda name: name.lower() in ours or name.lower().startswith((PROB, LOGIT)))
         lines = [[from_cell(cell) for cell in row] for row in rows_of(text, separator)]
     except csv.Error as error:
         raise DataError(f"{file}: is not CSV ({error})", "give a predictions.csv") from None
     header = _usual(lines[0])
+    if "unfamiliarity" in header:
+        raise DataError(f"{file}: vitmed 0.1.0 wrote it; vitmed {READER} reads it", "predict or evaluate again")
     if twice := sorted({name for name in header if name and header.count(name) > 1}):
         raise DataError(f"{file}: has the column {', '.join(twice)} twice", "rename or remove one of them")
     numbers, rows, errors = [], [], []
@@ -295,7 +297,7 @@ def _usual(header: Sequence[str]) -> list[str]:
             if low.startswith(kind) and not any(other.startswith(kind) for other in header):
                 name = kind + name.lstrip()[len(kind) :]
         names.append(name)
-    return upgrade.columns(names)
+    return names
 
 
 def _take_decimal_commas(header: Sequence[str], rows: Sequence[dict[str, str]]) -> None:

@@ -46,7 +46,6 @@ class TuningStudy(Frozen):
     best: int  # the number of the combination that won
     plan: int | None  # that of the plan's own values
     changed: dict[str, Any]  # what differs of these
-    importance: dict[str, float]  # setting -> its share of the variance between trials; {} for too few trials
     optimism: float | None = None  # of a grid, by how much the winner's number is better for having been chosen
     refit_val: Estimate | None = None  # the metric of the winner's settings, trained once more with another seed
     test: Estimate | None = None

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from vitmed.checks.evaluation_images import EvaluationImages
-from vitmed.core import upgrade
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import Config, EvaluateConfig, evaluate_config
 from vitmed.core.errors import DataError, UsageError, unknown_key
@@ -25,14 +24,7 @@ from vitmed.data.folders import image_files
 from vitmed.data.listing import further_columns
 from vitmed.data.patients import describe_patients
 from vitmed.data.samples import cells_of
-from vitmed.decisions.evaluation_folder import (
-    Evaluated,
-    Folds,
-    read_evaluation,
-    read_split,
-    torn_evaluations,
-    validation_of,
-)
+from vitmed.decisions.evaluation_folder import Evaluated, Folds, read_evaluation, read_split, validation_of
 from vitmed.decisions.policy import DecisionPolicy, choose_policy, notes_of, own_columns, policy_settings
 from vitmed.decisions.targets import TARGETS, refuse_idle
 from vitmed.explanation.robustness import known_stress
@@ -173,8 +165,6 @@ def report_images(
     internal = read_split(run, "test", saved.weights_hash, policy) if own is None else None
     if own is None and internal is None:
         why = f"{saved.path.name} is not evaluated on it yet (vitmed evaluate {saved.path})"
-        for torn in torn_evaluations(run):
-            why = f"{torn} is incomplete (vitmed train --resume {run.path} writes it again)"
         say(f"no comparison with the test of the run: {why}")
     beside = fitting_baselines(run.path / own, predictions) if own and baselines is None else {}
     with bar("drawing the report", unit="steps"):
@@ -195,7 +185,7 @@ def report_images(
             parts={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash)},
             maps=maps,
             read=lambda path: thumbnail(chosen.root / path, saved.preprocessing),
-            records=upgrade.records(read_json_lines(run.metrics)),
+            records=read_json_lines(run.metrics),
         )
         return Report.of(predictions, about, config, extra).write(folder)
 
@@ -308,7 +298,7 @@ def rebuild(
     same = policy_settings(config) == policy_settings(asked)
     if not same:
         _check_choosable(file, of_model, folds, flags)
-        validation = validation_of(run.best, weights_hash, policy, predictions.positive)
+        validation = validation_of(run.best, weights_hash, predictions.positive)
         former = notes_of(policy)
         policy = choose_policy(validation, config, policy.ood_score if policy else None, weights_hash)
         predictions = policy.apply(predictions)
@@ -331,7 +321,7 @@ def rebuild(
         policy=policy,
         folds=folds,
         parts=parts,
-        records=upgrade.records(read_json_lines(run.metrics)) if of_model else None,
+        records=read_json_lines(run.metrics) if of_model else None,
     )
     metrics = Report.of(predictions, about, config, extra).write(folder)
     return report_evaluation(Evaluation(predictions, metrics, folder), gates, changes)
@@ -365,7 +355,7 @@ def report_against_rest(
     folds = None if before is None else before.folds
     _check_choosable(file, not file.name.startswith(BASELINE), folds, {"positive": positive})
     folder = output_folder(output, file.parent / "against-rest", *data_of_runs([file]))
-    validation = validation_of(run.best, evaluated.weights_hash, evaluated.policy, None).against_rest(positive)
+    validation = validation_of(run.best, evaluated.weights_hash, None).against_rest(positive)
     baselines = {key: match_images(other, predictions) for key, other in read_baselines(file.parent).items()}
     assert before is not None  # else its validation is not known
     predictions, origin = predictions.against_rest(positive), before.report

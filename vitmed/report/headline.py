@@ -11,7 +11,7 @@ from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.messages import gathering, is_warning, say, show, warn
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT, RunFolder
 from vitmed.core.text import counted_doing, listed
-from vitmed.decisions.evaluation_folder import find_evaluation, is_torn, read_evaluation
+from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import value_text
@@ -33,8 +33,8 @@ class Evaluation:
 
 def known_evaluation(saved: SavedModel, split: str) -> Evaluation | None:
     """The complete evaluation of a split that the run folder holds of these weights; None where there is none."""
-    file = find_evaluation(RunFolder(saved.path.parent), split, saved.weights_hash, saved.policy)
-    if file is None or is_torn(file.parent):
+    file = find_evaluation(RunFolder(saved.path.parent), split, saved.weights_hash)
+    if file is None:
         return None
     found = read_evaluation(file)
     return Evaluation(found.predictions, Results.read(found.metrics), file.parent)

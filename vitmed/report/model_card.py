@@ -34,20 +34,6 @@ HUB = {"auroc": "roc_auc", "mcc": "matthews_correlation", "sensitivity": "recall
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # Pillow's, by channels
 FITS = {"pad": "ImageOps.pad(image, {}, {})", "squash": "image.resize({}, {})", "crop": "ImageOps.fit(image, {}, {})"}
-LOADS = {  # library -> what loads the model, and gives its logits
-    "timm": (
-        "import timm",
-        'model = timm.create_model("{}", pretrained=True).eval()\n'
-        "pixels = timm.data.create_transform(**timm.data.resolve_model_data_config(model))",
-        "model(pixels(image)[None])",
-    ),
-    "transformers": (
-        "from transformers import AutoImageProcessor, AutoModelForImageClassification",
-        'model = AutoModelForImageClassification.from_pretrained("{0}").eval()\n'
-        'pixels = AutoImageProcessor.from_pretrained("{0}")',
-        'model(**pixels(image, return_tensors="pt")).logits',
-    ),
-}
 
 
 def model_card(metrics: Results, name: str, folder: str) -> str:
@@ -121,15 +107,12 @@ def write_card(run: RunFolder, test: Evaluation) -> None:
         write_text(file, card)
 
 
-def weights_card(
-    saved: SavedModel, library: str, name: str, address: str, compared: str, metrics: Results | None
-) -> str:
+def weights_card(saved: SavedModel, name: str, compared: str, metrics: Results | None) -> str:
     """The card. It holds no path, no host, no patient, and not the name of the data folder.
 
     Args:
-        library: a key of `LOADS`; address: by which it loads the model.
-        name: of the model.
-        compared: how the library's logits compare with ours, as a sentence.
+        name: of the model and its folder.
+        compared: how the logits of timm compare with ours, as a sentence.
         metrics: of the test of these weights; None if not known.
     """
     target, policy, model = saved.splits.target, saved.chosen_policy(), saved.config.model
@@ -140,14 +123,14 @@ def weights_card(
     thresholds = {finding: one.operating.threshold for finding, one in findings}
     return fill(
         "weights_card.md.j2",
-        header=_as_yaml(_weights_header(saved, library, name, metrics)),
+        header=_as_yaml(_weights_header(saved, name, metrics)),
         name=name,
         notice=NOTICE,
         words=TARGETS[target.kind].words,
         how=saved.preprocessing,
         classes=saved.classes,
         listed=listed(saved.classes, CLASSES),
-        program=program(saved.preprocessing, policy, library, address),
+        program=program(saved.preprocessing, policy, name),
         policy=policy,
         thresholds={finding: f"{0.5 if at is None else at:.6g}" for finding, at in thresholds.items()},
         compared=compared,
@@ -160,9 +143,8 @@ def weights_card(
     )
 
 
-def program(how: Preprocessing, policy: DecisionPolicy, library: str, address: str) -> str:
+def program(how: Preprocessing, policy: DecisionPolicy, folder: str) -> str:
     """A program of a few lines that gives the calibrated probabilities of image.png."""
-    imported, loaded, logits = LOADS[library]
     side, way = f"({how.image_size}, {how.image_size})", f"Image.Resampling.{how.interpolation.upper()}"
     if isinstance(policy, FindingPolicy):  # each finding has its own calibration; of classes they have one together
         found: list[Calibration] = [one.calibration for one in policy.findings.values()]
@@ -171,15 +153,16 @@ def program(how: Preprocessing, policy: DecisionPolicy, library: str, address: s
     else:
         assert isinstance(policy, ClassPolicy)
         calibrated = f"({_scaled(policy.calibration.scale, policy.calibration.bias)}).softmax(1)"
-    imports = sorted(["import torch", "from PIL import Image, ImageOps", imported], key=lambda line: line[0] == "f")
-    above = "\n".join(imports)
-    return f"""{above}
+    return f"""import timm
+import torch
+from PIL import Image, ImageOps
 
-{loaded.format(address)}
+model = timm.create_model("local-dir:{folder}", pretrained=True).eval()
+pixels = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
 image = ImageOps.exif_transpose(Image.open("image.png")).convert("{MODES[how.channels]}")
 image = {FITS[how.resize].format(side, way)}
 with torch.no_grad():
-    logits = {logits}
+    logits = model(pixels(image)[None])
 probabilities = {calibrated}"""
 
 
@@ -191,7 +174,7 @@ def _scaled(scale: Sequence[float], bias: Sequence[float]) -> str:
     return f"logits * {numbers(scale)}" + (f" + {numbers(bias)}" if any(bias) else "")
 
 
-def _weights_header(saved: SavedModel, library: str, name: str, metrics: Results | None) -> dict[str, Any]:
+def _weights_header(saved: SavedModel, name: str, metrics: Results | None) -> dict[str, Any]:
     """The fields of the YAML header: those of the run's card with the library and the base model.
 
     The hub states a licence that must travel with the model; any other the owner has to choose.
@@ -200,7 +183,7 @@ def _weights_header(saved: SavedModel, library: str, name: str, metrics: Results
     tags = ["vitmed", "medical-imaging", task, "vision-transformer", "research-use-only"]
     untested = {"license": "unknown", "pipeline_tag": task, "tags": tags}
     found = untested if metrics is None else card_header(metrics, name)
-    found["library_name"] = library
+    found["library_name"] = "timm"
     found.pop("datasets", None)  # the hub looks for data sets of its own there
     if model.licence and terms_of(model.licence) is not None:
         found |= {"license": "other", "license_name": model.licence.lower().removeprefix("licenseref-")}

@@ -289,5 +289,5 @@ class Results(Numbers):
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Results:
-        """What a metrics.json holds, of this version or of 0.1.0. Raises ValueError for anything else."""
+        """What a metrics.json holds, of this version or of 0.2.0. Raises ValueError for anything else."""
         return cls.model_validate(upgrade.results(content))

@@ -19,7 +19,7 @@ from vitmed.core.messages import bar
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import YamlError, from_cell, read_yaml
-from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation, torn_evaluations
+from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
 from vitmed.decisions.operating_points import TITLES
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.inference.checkpoint import load_checkpoint
@@ -99,16 +99,12 @@ def table_of(path: Path) -> Path:
     if not path.is_dir():
         return path
     run = RunFolder(path)
-    if path in torn_evaluations(RunFolder(path.parent)):
-        raise DataError(f"{path}: incomplete, its writing was interrupted", f"vitmed train --resume {path.parent}")
     if (path / PREDICTIONS).is_file():
         return path / PREDICTIONS
     if run.best.is_file():
         saved = load_checkpoint(run.best)
-        if file := find_evaluation(run, "test", saved.weights_hash, saved.policy):
+        if file := find_evaluation(run, "test", saved.weights_hash):
             return file
-        for torn in torn_evaluations(run):
-            raise DataError(f"{torn}: incomplete, its writing was interrupted", f"vitmed train --resume {path}")
         raise DataError(f"{path}: has no evaluation of its best.pt on its test", f"vitmed evaluate {path}")
     if (path / "test" / PREDICTIONS).is_file():  # of folds, or of a run without a network
         return path / "test" / PREDICTIONS
@@ -441,5 +437,4 @@ def _deciding(pair: ComparedPair) -> str:
 
 
 def _no_gap(gap: Estimate) -> bool:
-    """Whether a difference and its interval are exactly 0."""
     return gap.value == 0 and gap.low in (0, None) and gap.high in (0, None)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError
@@ -26,9 +23,8 @@ from vitmed.imaging.preprocessing import thumbnail
 from vitmed.inference.checkpoint import Checkpoint, load_checkpoint
 from vitmed.inference.ensemble import join_members, save_ensemble
 from vitmed.inference.open_model import open_network
-from vitmed.metrics.ensembles import aligned, averaged, out_of_fold, pool
+from vitmed.metrics.ensembles import aligned, averaged, out_of_fold
 from vitmed.metrics.estimates import Estimate, value_text
-from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import Extra
 from vitmed.report.evaluate import facts
@@ -37,15 +33,7 @@ from vitmed.report.write import About, Report
 from vitmed.studies.folds import CrossValidation
 from vitmed.training.run import resumed_settings
 
-WAYS = {
-    "mean": "all alike",
-    "greedy": "chosen and weighted by their loss on these images (Caruana et al. 2004)",
-}
 LEAST_RESAMPLES = 200
-
-
-ROUNDS = 25  # of greedy selection
-PARTS = 5  # of the images, by patient, for the nested estimate
 
 
 @dataclass(frozen=True)
@@ -88,7 +76,7 @@ def read_candidate(folder: RunFolder) -> Candidate:
         saved = load_checkpoint(folder.path)
         if saved.policy is None:
             raise CheckpointError(f"{saved.path}: holds no decision policy", "name the best.pt of a finished run")
-        predictions = validation_of(saved.path, saved.weights_hash, saved.policy, saved.config.data.positive)
+        predictions = validation_of(saved.path, saved.weights_hash, saved.config.data.positive)
         return Candidate(folder, (saved,), saved.policy.apply(predictions), 1, False)
     study = CrossValidation(folder)
     done, folds = len(study.done()), len(study.divided.places)
@@ -100,49 +88,24 @@ def read_candidate(folder: RunFolder) -> Candidate:
     return Candidate(folder, tuple(fold.saved for fold in tested), tests, study.divided.repeats, True)
 
 
-def _choice(
-    candidates: Sequence[Candidate], parts: Sequence[Any], shares: np.ndarray, way: str
-) -> tuple[str, dict[str, Any]]:
-    """How the members were chosen, in words; and the numbers of each candidate, of the mean, and without optimism."""
+def _choice(candidates: Sequence[Candidate], parts: Sequence[Any]) -> dict[str, Any]:
+    """What the members are, in words, and the numbers of each candidate and of the mean."""
     kind = TARGETS[candidates[0].members[0].splits.target.kind]
     names = (kind.headline[0], kind.val_loss)
     resamples = max(LEAST_RESAMPLES, candidates[0].members[0].config.evaluate.resamples)
-
-    def numbers(predictions: Predictions) -> dict[str, Estimate]:
-        overall = kind.evaluate(predictions, resamples).overall
-        return {name: overall[name] for name in names}
-
-    rows = {candidate.name: numbers(part) for candidate, part in zip(candidates, parts, strict=True)}
-    notes: list[str] = []
-    if len(candidates) > 1:
-        rows["together"] = numbers(averaged(parts, shares.tolist()))
-    if way == "greedy" and len(candidates) > 1:
-        nested = nested_predictions(parts)
-        if nested is None:
-            notes.append("Members were chosen on these images, too few to estimate how optimistic that makes them.")
-        else:
-            rows["together, nested"] = numbers(nested)
-            loss, without = (rows[key][kind.val_loss].value for key in ("together", "together, nested"))
-            if loss is not None and without is not None:
-                notes.append(
-                    f"Members were chosen and weighted on these images. Chosen without the image's patient, "
-                    f"{kind.metrics[kind.val_loss].title} is {without:.3f} instead of {loss:.3f}: the optimism of the "
-                    f"choice is {without - loss:.3f}."
-                )
-    for name, row in rows.items():
-        values = [f"{kind.metrics[key].title} {value_text(estimate)}" for key, estimate in row.items()]
-        say(f"{name}: {', '.join(values)}")
-    for note in notes:
-        say(note)
-    weighted = [f"{c.name} {share:.2f}" for c, share in zip(candidates, shares.tolist(), strict=True) if share > 0]
-    folds = f"the mean of {counted(len(candidates[0].members), 'fold')}"
-    words = f"the mean of {', '.join(weighted)}" if len(candidates) > 1 else folds
-    table = {name: {key: estimate.to_dict() for key, estimate in row.items()} for name, row in rows.items()}
-    return f"{words}, {WAYS[way]}" if len(candidates) > 1 else words, {"way": way, "numbers": table, "notes": notes}
+    several = len(candidates) > 1
+    each = {candidate.name: part for candidate, part in zip(candidates, parts, strict=True)}
+    rows = dict[str, dict[str, Any]]()
+    for name, predictions in (each | ({"together": averaged(parts)} if several else {})).items():
+        overall: dict[str, Estimate] = kind.evaluate(predictions, resamples).overall
+        say(f"{name}: {', '.join(f'{kind.metrics[key].title} {value_text(overall[key])}' for key in names)}")
+        rows[name] = {key: overall[key].to_dict() for key in names}
+    folds = counted(len(candidates[0].members), "fold")
+    words = f"the mean of {', '.join(each) if several else folds}"
+    return {"words": words, "numbers": rows}
 
 
 def _about_policy(first: Candidate, members: int) -> str:
-    """On which predictions the policy was chosen."""
     if not first.folds:
         return "The decision policy was chosen on the validation images, on which each run chose its best epoch."
     models = counted(first.models, "model")
@@ -153,7 +116,6 @@ def _about_policy(first: Candidate, members: int) -> str:
 
 
 def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[Splits, dict[str, list[str]]]:
-    """The images that made the members, and the test."""
     first = members[0]
     images = {
         sample.path: (sample, digest)
@@ -196,7 +158,6 @@ def _trained_on_test(members: Sequence[Checkpoint], splits: Splits, hashes: dict
 
 
 def _held_out(first: Checkpoint) -> dict[str, tuple[Sample, str]]:
-    """Path -> image and sha256 of what is in no fold."""
     data = first.config.data
     root = first.data_root("put the folder there again")
     config = build_config(resumed_settings(first.config, RunFolder(first.path.parent), root, {}))
@@ -206,22 +167,20 @@ def _held_out(first: Checkpoint) -> dict[str, tuple[Sample, str]]:
     return {sample.path: (sample, digest) for sample, digest in zip(samples, digests, strict=True)}
 
 
-def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bool) -> EnsembleResult:
+def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> EnsembleResult:
     """Join candidates into one model with a policy of its own, and write it with its report into a new folder.
 
     Args:
-        candidates: of folds, or of runs with the same validation images; way: a key of `WAYS`.
+        candidates: of folds, or of runs with the same validation images.
         advise: whether to say how to test the ensemble on its test.
 
     Raises:
         DataError: runs of which one was trained on an image or a patient of the test.
     """
     parts = aligned([candidate.predictions for candidate in candidates])
-    shares = np.full(len(candidates), 1 / len(candidates)) if way == "mean" else greedy_selection(parts)
-    words, chosen = _choice(candidates, parts, shares, way)
-    used = [(candidate, share) for candidate, share in zip(candidates, shares.tolist(), strict=True) if share > 0]
-    members = [member for candidate, _ in used for member in candidate.members]
-    each = [share / len(candidate.members) for candidate, share in used for _ in candidate.members]
+    chosen, share = _choice(candidates, parts), 1 / len(candidates)
+    members = [member for candidate in candidates for member in candidate.members]
+    each = [share / len(candidate.members) for candidate in candidates for _ in candidate.members]
     splits, hashes = _images(candidates, members)
     leaks = _trained_on_test(members, splits, hashes)
     if leaks and not candidates[0].folds:
@@ -229,8 +188,8 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
     for leak in leaks:  # of a test that was held out of folds, after hours of training
         warn(leak)
     path = place.ensemble
-    joined = join_members(path, members, each, splits, hashes, {"words": words, **chosen})
-    for_policy = replace(averaged(parts, shares.tolist()), positive=members[0].config.data.positive)
+    joined = join_members(path, members, each, splits, hashes, chosen)
+    for_policy = replace(averaged(parts), positive=members[0].config.data.positive)
     config = members[0].config.evaluate
     policy = choose_policy(for_policy, config, None, joined.weights_hash)
     with listening(Silent()):
@@ -239,7 +198,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
     policy = policy.model_copy(update={"known_logits": tuple(outputs.logits[0].tolist())})
     joined = replace(joined, policy=policy)
     say(f"decision policy, chosen on {counted(policy.n, 'image')}: {policy.summary}")
-    notes = [_about_policy(used[0][0], len(members)), *chosen["notes"], *leaks, *notes_of(policy)]
+    notes = [_about_policy(candidates[0], len(members)), *leaks, *notes_of(policy)]
     predictions, root = policy.apply(for_policy), members[0].splits.root
     with bar("drawing the report", unit="steps"):
         about = About(
@@ -255,47 +214,5 @@ def join(candidates: Sequence[Candidate], place: RunFolder, way: str, advise: bo
     save_ensemble(joined)  # last: without it the folder holds no ensemble
     if splits.samples["test"] and advise:
         say(f"to test it once: vitmed evaluate {place.path}")
-    show(f"{place.path}: {words}; vitmed predict IMAGE --checkpoint {place.path}")
-    names = [candidate.name for candidate in candidates]
-    return EnsembleResult(place.path, dict(zip(names, shares.tolist(), strict=True)), val)
-
-
-def loss_of(predictions: Any) -> float:
-    """Return the loss that selection lowers, that of `TargetKind.val_loss`; infinite where it is undefined."""
-    kind = TARGETS[predictions.kind]
-    value = kind.values(predictions)[kind.val_loss]
-    return value if math.isfinite(value) else math.inf
-
-
-def greedy_selection(parts: Sequence[Any], rounds: int = ROUNDS) -> np.ndarray:
-    """Choose (M,) float64 shares of M models that sum to 1.
-
-    Round by round the model is added, perhaps again, that lowers the loss of the mean most; the best of all rounds is
-    taken (Caruana et al., ICML 2004, figure 1, with replacement). `parts` are predictions as `aligned` returns them.
-    """
-    counts, best, kept = np.zeros(len(parts)), math.inf, np.zeros(len(parts))
-    for _ in range(rounds):
-        trials = [counts + one for one in np.eye(len(parts))]
-        losses = [loss_of(averaged(parts, trial / trial.sum())) for trial in trials]
-        counts = trials[int(np.argmin(losses))]
-        if min(losses) < best:
-            best, kept = min(losses), counts
-    return kept / kept.sum() if kept.any() else np.full(len(parts), 1 / len(parts))
-
-
-def nested_predictions(parts: Sequence[Any]) -> Any | None:
-    """Return the mean of selected models for every image, selected each time without the patient of the image.
-
-    Its numbers are free of the optimism of selection. Images are in `PARTS` parts, by patient where known; None where
-    there are too few patients. Arguments are those of `greedy_selection`.
-    """
-    units = Units.of(parts[0])
-    if units.count < 2 * PARTS:
-        return None
-    part_of = np.random.default_rng(0).permutation(units.count)[units.index] % PARTS  # (S,)
-    means = []
-    for number in range(PARTS):
-        rest, held = np.flatnonzero(part_of != number), np.flatnonzero(part_of == number)
-        shares = greedy_selection([part.take(rest) for part in parts])
-        means.append(averaged([part.take(held) for part in parts], shares))
-    return pool(means)
+    show(f"{place.path}: {chosen['words']}; vitmed predict IMAGE --checkpoint {place.path}")
+    return EnsembleResult(place.path, {candidate.name: share for candidate in candidates}, val)

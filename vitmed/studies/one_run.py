@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +13,6 @@ from typing import Any
 
 import vitmed
 from vitmed.checks.data_check import check_before_training, check_folder
-from vitmed.core import upgrade
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, unknown_key
@@ -30,7 +28,6 @@ from vitmed.data.loading import ReadSplits, images_of, read_all, read_splits
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits
 from vitmed.data.splits import pretraining_splits
-from vitmed.decisions.evaluation_folder import torn_evaluations
 from vitmed.decisions.operating_points import asked_point
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
@@ -103,11 +100,10 @@ class OneRun:
             write_text(folder.plan, plan_page(folder.path.name, kept))
         kept.warn_gravest(folder.plan.name)
         show(wrapped(f"run folder: {folder.path}; {folder.plan.name} there has the plan and all messages"))
-        with alone(self.ranks, folder):
+        with run_lock(folder) if self.ranks.leads else contextlib.nullcontext():
             return self._finish(run, task)
 
     def _new(self, config: Config, plans: bool) -> tuple[Run[Config], Finetune]:
-        """Plan a run and make its folder."""
         ranks = self.ranks
         if ranks.leads:
             plan = make_plan(config, plans, self.offline, ranks.world)
@@ -146,7 +142,7 @@ class OneRun:
 
     def resume(self, folder: RunFolder, data: str | Path | None, overrides: dict[str, Any]) -> TrainResult:
         """Continue an interrupted run, with its data perhaps in another place."""
-        with alone(self.ranks, folder):
+        with run_lock(folder) if self.ranks.leads else contextlib.nullcontext():
             return self._finish(*self._resumed(folder, data, overrides))
 
     def _resumed(
@@ -157,9 +153,6 @@ class OneRun:
             raise CheckpointError(
                 f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote"
             )
-        why = upgrade.why_not_resumed(checkpoint.versions["vitmed"], checkpoint.config.train.balance)
-        if why is not None:
-            raise CheckpointError(f"{folder.last}: {why}", f"start a new run: vitmed train --config {folder.config}")
         checkpoint.model()  # raises before a network is built whose sizes are not those of the weights
         fix = f"name its current place: vitmed train DIR --resume {folder.path}"
         root = data_folder(data if data is not None else ranks.first(lambda: checkpoint.data_root(fix)))
@@ -193,7 +186,6 @@ class OneRun:
         return run, task
 
     def _finish(self, run: Run[Config], task: Finetune) -> TrainResult:
-        """Train and evaluate, with the trackers of the run."""
         config, folder, leads = run.config, run.folder, self.ranks.leads
         trained = not config.train.freeze and finished(run.state, config)
         fix = f"start again: vitmed train --config {folder.config}"  # --freeze has nothing to go on from
@@ -236,16 +228,6 @@ def advising(run: Run[Any], incomplete: Interrupted | None = None) -> Iterator[N
         if not run.folder.last.is_file():
             raise incomplete or stopped from None
         raise Interrupted(f"stopped at once; {run.folder.last} is saved", run.go_on) from None
-
-
-@contextlib.contextmanager
-def alone(ranks: Ranks, folder: RunFolder) -> Iterator[None]:
-    """Hold `run_lock` on rank 0, which also removes the evaluations whose writing was cut off."""
-    with run_lock(folder) if ranks.leads else contextlib.nullcontext():
-        for torn in torn_evaluations(folder) if ranks.leads else ():
-            shutil.rmtree(torn)
-            warn(f"{torn}: was incomplete, because an earlier process ended while writing it; removed")
-        yield
 
 
 def _evaluated(run: Run[Config], baselines: Baselines | None, trained: bool) -> TrainResult:

@@ -9,14 +9,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import ConfigDict
 
 from vitmed.core import upgrade
 from vitmed.core.base_models import CLASSES, Frozen, Target
 from vitmed.core.config import Config, PretrainConfig
-from vitmed.core.errors import UsageError, VitmedError
+from vitmed.core.errors import VitmedError
 from vitmed.core.files import read_json_lines
 from vitmed.core.load_config import build_config, read_config
 from vitmed.core.run_folder import NUMBERS, RunFolder, is_running, was_killed
@@ -26,7 +26,6 @@ from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.models.sizes import model_label
 
 DEPTH = 3  # folders below the one that is listed: study/cross-validation/fold-1
-EMPTY = "an empty folder: it ended before its first file, or has just begun"
 KILLED = "its process was killed, or the machine stopped"
 Records = Sequence[dict[str, Any]]
 
@@ -101,50 +100,40 @@ class ListedRun(Frozen):
         return f"{self.done}/{self.of or '?'}" + " folds" * (self.kind == "cross-validation")
 
 
-class Column(NamedTuple):
-    """A column: its text, and a key by which runs are sorted (None is last)."""
-
-    text: Callable[[ListedRun], str]
-    order: Callable[[ListedRun], Any]
-    right: bool = False
-
-
 def natural(name: str) -> tuple[str | int, ...]:
     """Return a key that sorts fold-2 before fold-10."""
     return tuple(int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name))
 
 
-COLUMNS: dict[str, Column] = {
-    "run": Column(lambda run: run.name, lambda run: natural(run.run)),
-    "kind": Column(lambda run: run.kind, lambda run: run.kind),
-    "data": Column(lambda run: run.data, lambda run: run.data or None),
-    "model": Column(lambda run: run.model, lambda run: run.model or None),
-    "metric": Column(lambda run: run.metric.text if run.metric else "", lambda run: run.metric and run.metric.order),
-    "epochs": Column(lambda run: run.progress, lambda run: -run.done or None, right=True),
-    "time": Column(
-        lambda run: "" if run.seconds is None else duration_text(run.seconds),
-        lambda run: None if run.seconds is None else -run.seconds,
-        right=True,
-    ),
-    "state": Column(lambda run: run.state, lambda run: STATES.index(run.state)),
-    "started": Column(
-        lambda run: (run.started or "")[:16].replace("T", " "),
-        lambda run: run.started and -datetime.fromisoformat(run.started).timestamp(),
-    ),
+COLUMNS: dict[str, Callable[[ListedRun], str]] = {
+    "run": lambda run: run.name,
+    "kind": lambda run: run.kind,
+    "data": lambda run: run.data,
+    "model": lambda run: run.model,
+    "metric": lambda run: run.metric.text if run.metric else "",
+    "epochs": lambda run: run.progress,
+    "time": lambda run: "" if run.seconds is None else duration_text(run.seconds),
+    "state": lambda run: run.state,
+    "started": lambda run: (run.started or "")[:16].replace("T", " "),
+}
+ORDERS: dict[str, Callable[[ListedRun], Any]] = {  # --sort -> a key, None where it is not known
+    "started": lambda run: run.started and -datetime.fromisoformat(run.started).timestamp(),
+    "metric": lambda run: run.metric and run.metric.order,
+    "run": lambda run: natural(run.run),
 }
 
 
-def in_order(runs: Iterable[ListedRun], column: str) -> list[ListedRun]:
-    """Sort runs by a column of `COLUMNS`, each followed by its parts in the same order: better metrics, more epochs,
-    longer times and newer runs first, unknown last, then by name."""
-    order, parts = COLUMNS[column].order, dict[str | None, list[ListedRun]]()
+def in_order(runs: Iterable[ListedRun], order: str) -> list[ListedRun]:
+    """Sort runs by a key of `ORDERS`, each followed by its parts in the same order: newer runs and better metrics
+    first, unknown last, then by name."""
+    key, parts = ORDERS[order], dict[str | None, list[ListedRun]]()
     for run in sorted(runs, key=lambda run: natural(run.run)):
         parts.setdefault(run.parent, []).append(run)
 
     def below(parent: str | None) -> list[ListedRun]:
-        sorted_runs = [run for run in parts.get(parent, []) if order(run) is not None]
-        rest = [run for run in parts.get(parent, []) if order(run) is None]
-        return [row for run in [*sorted(sorted_runs, key=order), *rest] for row in (run, *below(run.run))]
+        known = [run for run in parts.get(parent, []) if key(run) is not None]
+        rest = [run for run in parts.get(parent, []) if key(run) is None]
+        return [row for run in [*sorted(known, key=key), *rest] for row in (run, *below(run.run))]
 
     return below(None)
 
@@ -180,7 +169,7 @@ class Head(Frozen):
 
     def is_of(self, split: str) -> bool:
         """Whether it is of a split of the run's own images, or of the tests of folds."""
-        evaluated = None if self.flow is None else upgrade.flow(self.flow).get("evaluated")
+        evaluated = None if self.flow is None else self.flow.get("evaluated")
         return evaluated is None or evaluated.get("split") == split or evaluated.get("folds") is not None
 
 
@@ -245,9 +234,6 @@ def _read_joined(run: RunFolder, row: dict[str, Any]) -> None:
 
 def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
     """A run with a configuration: of training, of pretraining, of a baseline, or of a ranking of weights."""
-    if not any(run.path.iterdir()):
-        row |= {"state": "incomplete", "problem": EMPTY}
-        return
     with _reading(run, run.config):
         tree = read_config(run.config)
         kind: Any = Config if "evaluate" in tree else PretrainConfig
@@ -266,7 +252,7 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
         return
     row |= {"kind": "training" if isinstance(config, Config) else "pretraining", "of": config.train.epochs}
     with _reading(run, run.metrics):
-        records = upgrade.records(read_json_lines(run.metrics))
+        records = read_json_lines(run.metrics)
         monitor = config.train.monitor if isinstance(config, Config) else "loss"
         if records:
             title = "loss" if monitor == "loss" else ALL_METRICS[monitor].title
@@ -329,21 +315,14 @@ def _evaluated(run: RunFolder, *splits: str) -> RunMetric | None:
     return None
 
 
-def read_head(file: Path) -> Head:
-    """Read the head of a metrics.json. Raises OSError or ValueError if it is none."""
-    try:
-        return Head.model_validate_json(file.read_bytes())
-    except UsageError as error:
-        raise ValueError(error.problem) from None
-
-
 def _heads(run: RunFolder, split: str) -> list[Head]:
     """The evaluations of a split of the run, the oldest first."""
     heads = list[Head]()
     for file in (folder / NUMBERS for folder in run.evaluations(split)):
         if file.is_file():
             with _reading(run, file):
-                head = read_head(file)
+                head = Head.model_validate_json(file.read_bytes())
+                upgrade.check_version("judged" in (head.flow or {}))
                 heads += [head] * head.is_of(split)
     return heads
 
@@ -351,11 +330,9 @@ def _heads(run: RunFolder, split: str) -> list[Head]:
 def run_folders(top: Path) -> Iterator[tuple[Path, Path | None]]:
     """Yield the run folders in a folder, and itself if it is one, each after the run that it lies in.
 
-    An empty folder beside a run counts as one, since a run folder is made before its first file. A folder that may not
-    be read is left out.
+    A folder that may not be read is left out.
     """
     waiting: list[tuple[Path, Path | None, int]] = [(top, None, DEPTH)]
-    beside, empty = set[Path](), list[tuple[Path, Path | None]]()
     while waiting:
         folder, parent, depth = waiting.pop()
         names, inner = set[str](), list[Path]()
@@ -366,9 +343,5 @@ def run_folders(top: Path) -> Iterator[tuple[Path, Path | None]]:
                     inner.append(folder / entry.name)
         if any(file.name in names for file in RunFolder(folder).marks):
             yield folder, parent
-            beside.add(folder.parent)
             parent = folder
-        elif not names and folder != top:
-            empty.append((folder, parent))
         waiting += [(path, parent, depth - 1) for path in inner] if depth else []
-    yield from (pair for pair in empty if pair[0].parent in beside)

@@ -45,7 +45,6 @@ REDUCTION = 3  # Hyperband keeps one of so many trials
 RUNGS = REDUCTION**2  # the first look at a trial is after one of so many parts of its epochs
 STARTUP = 5  # trials at random, before the tree-structured Parzen estimator has something to learn from
 STARTS = 3  # of a trial without a new epoch, before it is given up
-ENOUGH = 6  # finished trials, from which importance is estimated
 
 
 class TrialFile(Frozen):
@@ -136,7 +135,6 @@ class Search(Study[TuningStudy]):
         return read_json_lines(runs[-1].metrics) if runs else []
 
     def _note(self, number: int, **values: Any) -> None:
-        """Write what is known of a trial."""
         self.files[number] = self.files[number].model_copy(update={**values, "spent": self.clock.seconds()})
         write_json(self._path(number), self.files[number].model_dump())
 
@@ -162,7 +160,6 @@ class Search(Study[TuningStudy]):
         return trial.number >= len(self.queue) and bool(trial.should_prune())
 
     def _tell(self, number: int) -> None:
-        """Tell Optuna how a trial ended."""
         states, state = self.optuna.trial.TrialState, self.files[number].state
         how = {"": states.COMPLETE, "stopped": states.PRUNED, "failed": states.FAIL}[state]
         self.study.tell(self.open.pop(number), None if state else self.result(number).value, state=how)
@@ -259,17 +256,6 @@ class Search(Study[TuningStudy]):
             run=runs[-1].path.name if runs else None,
         )
 
-    def importance(self) -> dict[str, float]:
-        """Estimate setting -> share of the variance of finished trials that it explains (fANOVA); {} for too few."""
-        if sum(not file.state for file in self.files) < ENOUGH or len(self.asked.space) < 2:
-            return {}
-        how = self.optuna.importance.FanovaImportanceEvaluator(seed=0)
-        try:
-            shares = self.optuna.importance.get_param_importances(self.study, evaluator=how)
-        except (RuntimeError, ValueError):  # all trials are equal
-            return {}
-        return {place: float(share) for place, share in shares.items() if math.isfinite(share)}
-
     def announce(self) -> None:
         """Say what is searched, and for how long."""
         folder, asked = self.folder, self.asked
@@ -338,7 +324,6 @@ class Search(Study[TuningStudy]):
             changed=changed,
             optimism=optimism,
             plan=next(iter(plan), None),
-            importance=self.importance(),
         )
 
 
@@ -364,9 +349,6 @@ def _notes(study: TuningStudy) -> list[str]:
             notes.append("That is worse than the plan: the search found nothing that is surely better. Keep the plan.")
     if study.test is not None:
         notes.append(f"On the test, evaluated once: {title} {value_text(study.test)}.")
-    if study.importance:
-        shares = [f"{place} {share:.0%}" for place, share in sorted(study.importance.items(), key=lambda one: -one[1])]
-        notes.append(f"Share of the variance between finished trials that each setting explains: {', '.join(shares)}.")
     if stopped := [trial for trial in study.trials if trial.state == "stopped"]:
         used, most = sum(trial.epochs for trial in study.trials), study.epochs * len(study.trials)
         notes.append(f"{counted(len(stopped), 'trial')} stopped early: {used:,} of {most:,} epochs were trained.")

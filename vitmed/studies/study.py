@@ -207,7 +207,6 @@ class Executor:
             if job.done(self.folder) is None:
                 if not self.logged:
                     say(job.title)
-                self.once.job = job.name
                 with listening(Logged(self.folder.path / f"{job.name}.log") if self.logged else self.once):
                     try:
                         vitmed.train(**job.start(self.folder), each_epoch=on_epoch)
@@ -239,9 +238,7 @@ def workers(
         logged: keep what jobs say in FOLDER/JOB.log in any case.
     """
     if places == cluster.HERE and (devices or 1) == 1:
-        executor = Executor(folder, logged)
-        yield executor
-        executor.once.show_counts()
+        yield Executor(folder, logged)
         return
     processes = _Processes(folder, places, devices or 1, logged)
     try:

@@ -5,5 +5,5 @@ limits      what every request passes: the key, the log line, errors as JSON; wh
 content     what the addresses return: typed data, pages, attention maps, a Structured Report
 scores      the log of what the model said, for `vitmed monitor`
 counters    the numbers of /metrics
-listening   socket, certificate, signals
+listening   socket, key, signals
 """

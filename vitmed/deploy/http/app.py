@@ -250,7 +250,8 @@ class Service:
             waiting = self.batcher.put(square, pictures)
         except VitmedError as error:
             self.counters.images.labels("unreadable").inc()
-            return ImageProblem(image=upload.name, **_words(error)), _status(error), None
+            status = 415 if isinstance(error, NotAnImageError) else 413 if isinstance(error, TooLargeError) else 422
+            return ImageProblem(image=upload.name, **_words(error)), status, None
         except OSError as error:  # /dev/shm of a container may be small
             problem = f"the server has no memory for the image ({error.strerror})"
             raise Refusal(503, problem, "give its container a larger --shm-size", headers=AGAIN) from None
@@ -266,7 +267,6 @@ class Service:
 
 
 def _numbers(answer: Answer) -> np.ndarray:
-    """The numbers of an answer, (K,) float64."""
     own = [answer.prediction, *(answer.interval or ())] if isinstance(answer.prediction, float) else []
     return np.array([*answer.probabilities.values(), *own], np.float64)
 
@@ -282,10 +282,6 @@ def _stored(model: Model, drawn: np.ndarray) -> np.ndarray | None:
     logits = np.array([saved.policy.known_logits], np.float32)  # (1, K)
     found = saved.policy.apply(unlabelled(saved.splits.target, saved.classes, ("",), logits, (), {}))
     return _numbers(next(model.answers(found, [drawn])))
-
-
-def _status(error: VitmedError) -> int:
-    return 415 if isinstance(error, NotAnImageError) else 413 if isinstance(error, TooLargeError) else 422
 
 
 def _words(error: VitmedError) -> dict[str, str]:

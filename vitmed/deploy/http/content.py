@@ -167,7 +167,7 @@ def _decides(policy: DecisionPolicy | None) -> str | None:
 
 
 def _headline(saved: SavedModel) -> Headline | None:
-    file = find_evaluation(RunFolder(saved.path.parent), "test", saved.weights_hash, saved.policy)
+    file = find_evaluation(RunFolder(saved.path.parent), "test", saved.weights_hash)
     if file is None:
         return None
     from vitmed.report.results import Results

@@ -1,4 +1,4 @@
-"""The `Door` of the server, which is socket, key and certificate; and the loop that runs until a signal comes."""
+"""The `Door` of the server, which is socket and key; and the loop that runs until a signal comes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import errno
 import math
 import os
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,28 +35,6 @@ SETTINGS: dict[str, Any] = {
     "proxy_headers": False,
 }
 NEW_KEY = "openssl rand -hex 32 > key.txt"
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """For https: PEM files, the key perhaps in the file of the certificate."""
-
-    cert: Path
-    key: Path | None
-
-    def check(self) -> None:
-        """Raises UsageError if the files do not go together, or the certificate has expired."""
-        try:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(self.cert, self.key, password=lambda: "")  # asks nobody for one
-            ends = ssl._ssl._test_decode_cert(str(self.cert))["notAfter"]  # type: ignore[attr-defined]
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            raise UsageError(
-                f"{self.cert}: not a certificate with its key ({first_line(error)})",
-                "name PEM files, the key without a password: --tls-cert chain.pem --tls-key key.pem",
-            ) from None
-        if ssl.cert_time_to_seconds(ends) < time.time():
-            raise UsageError(f"{self.cert}: expired on {ends}", "renew it, and start the server again")
 
 
 def read_key(file: Path | None) -> str | None:
@@ -98,32 +74,18 @@ class Door(NamedTuple):
     Attributes:
         at: a bound socket; address: in words, for a browser.
         key: that requests must bring; None: none. hosts: names by which they may call the server; empty: any.
-        certificate: for https.
     """
 
     at: socket.socket
     address: str
     key: str | None = None
     hosts: tuple[str, ...] = ()
-    certificate: Certificate | None = None
 
 
 @contextmanager
-def open_door(
-    host: str,
-    port: int,
-    key_file: str | Path | None,
-    no_key: bool,
-    tls_cert: str | Path | None,
-    tls_key: str | Path | None,
-) -> Iterator[Door]:
+def open_door(host: str, port: int, key_file: str | Path | None, no_key: bool) -> Iterator[Door]:
     """Open the door that the options of `vitmed serve` ask for. Raises UsageError for what cannot be opened, or should
     not be opened without a key; warns of what travels unencrypted."""
-    if tls_key is not None and tls_cert is None:
-        raise excluded("certificate")
-    certificate = None if tls_cert is None else Certificate(Path(tls_cert), None if tls_key is None else Path(tls_key))
-    if certificate is not None:
-        certificate.check()
     key = read_key(None if key_file is None else Path(key_file))
     if key is not None and no_key:
         raise excluded("key")
@@ -134,11 +96,11 @@ def open_door(
                 f"--host {host} lets other machines in, and there is no key",
                 "--api-key-file FILE, or --no-key where a proxy asks for one",
             )
-        if not local and certificate is None:
-            warn("images and key travel unencrypted: --tls-cert, or a proxy in front that encrypts")
+        if not local:
+            warn("images and key travel unencrypted: let a proxy in front encrypt them (docs/serving.md)")
         name = f"[{host}]" if ":" in host else host
-        address = f"{'http' if certificate is None else 'https'}://{name}:{at.getsockname()[1]}"
-        yield Door(at, address, key, ("127.0.0.1", "localhost", "[::1]") if local and key is None else (), certificate)
+        hosts = ("127.0.0.1", "localhost", "[::1]") if local and key is None else ()
+        yield Door(at, f"http://{name}:{at.getsockname()[1]}", key, hosts)
 
 
 class _Server(uvicorn.Server):
@@ -155,10 +117,9 @@ def listen(
     Args:
         began: called once, when requests are answered; log: gets a line for each request.
     """
-    app, tls = create_app(service, key=door.key, hosts=door.hosts, log=log), door.certificate
-    files: dict[str, Any] = {} if tls is None else {"ssl_certfile": tls.cert, "ssl_keyfile": tls.key}
+    app = create_app(service, key=door.key, hosts=door.hosts, log=log)
     wait = math.ceil(2 * service.limits.timeout) + 1
-    config = uvicorn.Config(app, **SETTINGS, timeout_graceful_shutdown=wait, **files)
+    config = uvicorn.Config(app, **SETTINGS, timeout_graceful_shutdown=wait)
     asyncio.run(_run(_Server(config), service, door.at, asked, began))
 
 
