@@ -74,15 +74,3 @@ def test_roc_are_the_same_on_the_page_and_in_the_terminal(tmp_path: Path) -> Non
         assert f"<td>{one.reached.value:.3f} <small>({limits})</small></td>" in text
         assert ("(too few to say)" in line) == one.too_few
     assert found.sensitivity[3].too_few  # 0.99 of about 200 negatives
-
-
-@pytest.mark.parametrize("classes", [3, 12])
-def test_more_classes_have_a_table_of_each_against_the_rest(classes: int, tmp_path: Path) -> None:
-    text, metrics, said = written(tmp_path, draw(classes))
-    found = metrics.one_against_rest
-    assert "Each class against all others" in text and len(found.classes) == min(classes, 10)
-    for own in found.classes.values():
-        row = next(row for row in own.prevalence.rows if row.prevalence == 0.01)
-        assert f"<td>{row.ppv.value:.3f} <small>({row.ppv.low:.3f} to {row.ppv.high:.3f})</small></td>" in text
-    assert ("with the most images, and of the others" in text) == (classes > 10)
-    assert not any("specificity  sensitivity" in line for line in said) and Results.read(metrics.to_dict()) == metrics

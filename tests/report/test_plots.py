@@ -131,7 +131,7 @@ def test_roc_shows_area_and_interval_of_the_positive_class() -> None:
 def analysed(p: Predictions, **fields: float) -> Results:
     metrics = evaluate_predictions(p, resamples=50)
     material = Material(p, metrics, config=EvaluateConfig(resamples=50, **fields))
-    names = ("prevalence", "decision_curve", "one_against_rest", "fixed_rates")
+    names = ("prevalence", "decision_curve", "fixed_rates")
     return Results.of(metrics, **{name: CLASS_ANALYSES[name](material) for name in names})
 
 

@@ -65,6 +65,23 @@ OUT_OF_DISTRIBUTION = {  # and of that part of it
     "error_rate_familiar": "error_rate_below",
     "error_rate_unfamiliar": "error_rate_above",
 }
+GONE = (  # parts of a metrics.json, each by the keys that lead to it
+    "fixed_rates.specificity",
+    "conformal.score",
+    "one_against_rest",
+    "co_occurrence",
+    "finding_errors.pairs",
+    "member_disagreement",
+    "interval_levels",
+    "patient_level.noisy_or",
+    "patient_level.best_on_validation",
+    "per_patient.heap",
+    *(
+        f"calibration.{when}.{name}"
+        for when in ("before", "after")
+        for name in ("ece_classwise", "ece_classwise_if_right")
+    ),
+)
 POLICY = {  # keys of the decision policy
     "sets": "prediction_sets",
     "answers": "abstention",
@@ -150,9 +167,8 @@ def results(content: Mapping[str, Any]) -> dict[str, Any]:
         found["target"] = target(found["target"])
     if isinstance(found.get("conformal"), Mapping):
         _check_score(found["conformal"])
-        found["conformal"] = {name: part for name, part in found["conformal"].items() if name != "score"}
-    if isinstance(found.get("fixed_rates"), Mapping):  # 0.2.0 also had the specificity at fixed sensitivities
-        found["fixed_rates"] = {name: part for name, part in found["fixed_rates"].items() if name != "specificity"}
+    for gone in GONE:
+        found = _without(found, gone.split("."))
     report = found.get("report")
     if isinstance(report, dict) and isinstance(report.get("policy"), Mapping):
         report["policy"] = policy(report["policy"])
@@ -162,6 +178,14 @@ def results(content: Mapping[str, Any]) -> dict[str, Any]:
         old, new = (f": {found.get('n', 0):,} {word}" for word in ("judged", "evaluated"))
         report["facts"] = {key: str(text).replace(old, new) for key, text in report["facts"].items()}
     return found
+
+
+def _without(content: Any, keys: Sequence[str]) -> Any:
+    """The content without what these keys lead to."""
+    if not isinstance(content, Mapping) or keys[0] not in content:
+        return content
+    inner = {} if len(keys) == 1 else {keys[0]: _without(content[keys[0]], keys[1:])}
+    return {name: part for name, part in content.items() if name != keys[0]} | inner
 
 
 def flow(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,14 +8,12 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
-from vitmed.metrics.areas import class_areas
 from vitmed.metrics.estimates import FEW_GROUPS, Estimate, estimate, of_share
 from vitmed.metrics.intervals import Units, share, share_gap, share_ratio, sum_correlation
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 
 GRID = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)  # prevalences of a screening up to those of a reference centre
 ONE_CLASS = "all images are of one class"
-MOST_CLASSES = 10  # of which each is shown against the rest
 THRESHOLDS = tuple(i / 100 for i in range(1, 100))
 
 
@@ -62,20 +60,6 @@ class DecisionCurve(NetBenefit):
     thresholds: list[float]
     intended: NetBenefit | None = None
     why: str
-
-
-class ClassUtility(Frozen):
-    """One class against all others."""
-
-    prevalence: PrevalenceTable
-    decision_curve: DecisionCurve
-
-
-class OneAgainstRest(Frozen):
-    """Each of more than two classes against all others; `shown` says which, where some are left out."""
-
-    classes: dict[str, ClassUtility]
-    shown: str
 
 
 def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> PrevalenceTable | None:
@@ -240,32 +224,6 @@ def ranges(runs: list[list[float]] | None) -> str:
         return "too few to say" if runs is None else "none"
     parts = [f"{100 * low:.0f}" + (f" to {100 * high:.0f}" if high > low else "") + " %" for low, high in runs]
     return f"{', '.join(parts[:-1])} or {parts[-1]}" if len(parts) > 1 else parts[0]
-
-
-def one_against_rest(predictions: Predictions) -> OneAgainstRest | None:
-    """PPV and NPV by prevalence and net benefit of each class against all others. None with two classes.
-
-    Of more than `MOST_CLASSES` classes the half with the most images, and of the others the half with the lowest AUROC.
-    """
-    if len(predictions.classes) < 3:
-        return None
-    labels, k = known_labels(predictions), len(predictions.classes)
-    counts, shown = np.bincount(labels, minlength=k), ""
-    known = [c for c in range(k) if 0 < counts[c] < len(labels)]
-    if not known:
-        return None
-    if len(known) > MOST_CLASSES:
-        half = MOST_CLASSES // 2
-        commonest = sorted(known, key=lambda c: -counts[c])[:half]
-        areas = {c: class_areas(predictions.probabilities[:, c], labels == c)[0].value for c in known}
-        worst = sorted((c for c in known if c not in commonest), key=lambda c: areas[c])[:half]
-        shown = f"Of {len(known)} classes, the {half} with the most images, and of the others the {half} with the "
-        shown, known = f"{shown}lowest AUROC.", sorted([*commonest, *worst])
-    utility = {}
-    for c in known:
-        table = _table(predictions, c, None).model_copy(update={"curve": [], "sentence": ""})
-        utility[predictions.classes[c]] = ClassUtility(prevalence=table, decision_curve=_curve(predictions, c, None))
-    return OneAgainstRest(classes=utility, shown=shown)
 
 
 def _runs(good: list[bool]) -> list[list[float]]:

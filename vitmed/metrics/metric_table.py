@@ -139,7 +139,6 @@ TITLES = {name: metric.title for name, metric in (FINDING_METRICS | GRADE_METRIC
     "o_e": "O:E",
     "brier_skill": "Brier skill",
     "ece": "ECE",
-    "ece_classwise": "Class-wise ECE",
 }
 
 
@@ -181,8 +180,6 @@ REFERENCES = {  # key -> the reference, as in a list of references
     "Stat Med. 2007;26:596-619.",
     "hesterberg": "Hesterberg TC. What teachers should know about the bootstrap: resampling in the undergraduate "
     "statistics curriculum. Am Stat. 2015;69:371-386.",
-    "kull": "Kull M, Perello-Nieto M, Kangsepp M, et al. Beyond temperature scaling: obtaining well-calibrated "
-    "multiclass probabilities with Dirichlet calibration. Advances in Neural Information Processing Systems 32; 2019.",
     "liang-zeger": "Liang KY, Zeger SL. Longitudinal data analysis using generalized linear models. Biometrika. "
     "1986;73:13-22.",
     "lin": "Lin LI. A concordance correlation coefficient to evaluate reproducibility. Biometrics. 1989;45:255-268.",
@@ -341,7 +338,6 @@ DEFINITIONS: dict[str, tuple[str, ...]] = {  # a number, by its field -> keys of
     "lower": ("bland-altman",),
     "brier": ("brier",),
     "ece": ("nguyen-oconnor",),
-    "ece_classwise": ("kull",),
     "ece_if_right": ("brocker-smith",),
     "intercept": ("cox", "van-calster"),
     "slope": ("cox", "van-calster"),

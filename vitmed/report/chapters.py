@@ -70,7 +70,6 @@ class Section(NamedTuple):
 DRAWN: dict[str, Callable[..., Figure | None]] = {
     "flow": participant_flow.flow,
     "by_finding": kinds.by_finding,
-    "co_occurrence": kinds.co_occurrence,
     "cuts": kinds.cuts,
     "worst_errors": pictures.finding_errors,
     "predicted_and_true": kinds.predicted_and_true,
@@ -83,7 +82,6 @@ DRAWN: dict[str, Callable[..., Figure | None]] = {
     "beside_own_test": comparisons.beside_own_test,
     "prevalence": decisions.prevalence,
     "decision_curve": decisions.decision_curve,
-    "decision_curves": decisions.one_against_rest,
     "reliability": decisions.reliability,
     "risk_coverage": decisions.risk_coverage,
     "out_of_distribution": decisions.out_of_distribution,

@@ -29,19 +29,16 @@ PARTS = {  # field of `Results` -> what its numbers are about, behind their name
     "grades": "of the grades",
     "bland_altman": "of the agreement with the truth",
     "intervals": "of the prediction intervals",
-    "interval_levels": "of the predicted distributions",
     "error_by_range": "by range of the truth",
     "calibration": "",
     "operating_points": "of the operating points",
     "prevalence": "at other prevalences",
     "decision_curve": "",
     "fixed_rates": "",
-    "one_against_rest": "of one class against the rest",
     "conformal": "of the prediction sets",
     "abstention": "in selective prediction",
     "answers": "in selective prediction",
     "out_of_distribution": "by the out-of-distribution score",
-    "member_disagreement": "of the disagreement of members",
     "attention": "of the attention maps",
     "robustness": "on corrupted images",
 }
@@ -49,10 +46,8 @@ NAMES = {  # field of an `Estimate` -> its name in a sentence, where `TITLES` ha
     "agreement": "agreement",
     "answered": "the share of images answered",
     "area": "the area under the risk-coverage curve",
-    "confidence": "the detection of errors by confidence",
     "coverage": "coverage",
     "deletion": "deletion score",
-    "disagreement": "the detection of errors by disagreement",
     "each": "the loss of AUROC of each finding",
     "ece_if_right": "the distribution of the expected calibration error under perfect calibration",
     "equalised_odds": "the gap in equalised odds",
@@ -156,9 +151,9 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
     last = [f"{_capital(_joined(defined))} {follow}."] if defined else []
     if metrics.calibration is not None and metrics.calibration.after.ece_if_right is not None:
         last.append(
-            f"The expected calibration error {cite(DEFINITIONS['ece'])} and its mean over classes "
-            f"{cite(DEFINITIONS['ece_classwise'])} were compared with their distribution under perfect calibration, "
-            f"simulated by drawing labels from the probabilities {cite(DEFINITIONS['ece_if_right'])}."
+            f"The expected calibration error {cite(DEFINITIONS['ece'])} was compared with its distribution under "
+            f"perfect calibration, simulated by drawing labels from the probabilities "
+            f"{cite(DEFINITIONS['ece_if_right'])}."
         )
     last.append(f"All numbers were computed with vitmed {__version__}.")
     paragraphs = [_design(metrics, shown), *(" ".join(part) for part in (main, further, last) if part)]

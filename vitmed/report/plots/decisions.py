@@ -15,19 +15,7 @@ from vitmed.decisions.reliability import Reliability
 from vitmed.metrics.clinical_utility import NetBenefit, percentage
 from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.metrics.predictions import Predictions, positive_index
-from vitmed.report.plots.drawing import (
-    BLACK,
-    BLUE,
-    GREY,
-    RED,
-    add_grid,
-    draw_band,
-    legend_below,
-    numbers,
-    plot,
-    short,
-    small_panels,
-)
+from vitmed.report.plots.drawing import BLACK, BLUE, GREY, RED, add_grid, draw_band, legend_below, numbers, plot, short
 from vitmed.report.results import Results
 
 
@@ -72,27 +60,6 @@ def decision_curve(predictions: Predictions, metrics: Results) -> Figure | None:
         title = f"{short(found.positive, 30)}: {what.format(percentage(part.prevalence))}, band: 95 % interval"
         axes.set_title(title, fontsize=11)
     legend_below(figure, 4)
-    return figure
-
-
-def one_against_rest(predictions: Predictions, metrics: Results) -> Figure | None:
-    """The decision curve of each of more than two classes, side by side."""
-    found = metrics.one_against_rest
-    if found is None:
-        return None
-    figure, panels, lowest = small_panels(len(found.classes), 3, (2.9, 2.6), (0, 0.9))
-    for axes, (name, own) in zip(panels, found.classes.items(), strict=True):
-        curve = own.decision_curve
-        _net_benefit(axes, curve, curve.thresholds)
-        assert curve.prevalence is not None
-        axes.set_title(f"{short(name, 22)}: {percentage(curve.prevalence)}", fontsize=10)
-    for axes in lowest:
-        axes.set_xlabel("threshold probability")
-    figure.supylabel("net benefit (true positives per image)", fontsize=10)
-    figure.suptitle(
-        f"n = {counted(len(predictions), 'image')}, each class against the rest, band: 95 % interval", fontsize=11
-    )
-    legend_below(figure, 4 if len(lowest) > 2 else 2)
     return figure
 
 
