@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {  # `vitmed NAME` -> what to use instead
 NODE = "dicom-port dicom-host ae allow watch to output spool modality body-part view"  # of a DICOM node
 FLAGS: dict[str, str] = {  # "--flag", or "command --flag" where other commands have it -> what to use instead
     **{f"serve --{flag}": "let Orthanc ask vitmed serve: docs/orthanc.md" for flag in NODE.split()},
+    "check --leakage-gap": "leave it out: splits are by patient",
     "bundle --wheels": "PIP_NO_INDEX=1 PIP_FIND_LINKS=DIR before the command",
     "bundle --report": "copy report.html of the test yourself",
     "runs --html": "--json has the table, and report.html of a run its curves",

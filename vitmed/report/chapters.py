@@ -87,7 +87,6 @@ DRAWN: dict[str, Callable[..., Figure | None]] = {
     "out_of_distribution": decisions.out_of_distribution,
     "errors": pictures.errors,
     "errors_by_pair": pictures.errors_by_pair,
-    "errors_by_patient": pictures.errors_by_patient,
     "suspected_labels": pictures.suspected_labels,
     "grid": pictures.grid,
     "attention_maps": pictures.attention_maps,

@@ -288,5 +288,4 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
             *(at_threshold, at_threshold_of, of_classes, methods_text, results_sentence, why_chosen),
         )
     },
-    "values": lambda found, names: [value(found[name]) for name in names],
 }

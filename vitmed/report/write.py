@@ -44,7 +44,6 @@ MARKDOWN = "report.md"
 BASELINES = {
     # key in metrics.json and file name -> what it is, for `baseline_text`
     "frozen_features": "{} on the features of the pretrained network, not fine-tuned",
-    "nearest_neighbours": "nearest neighbours in the features of the pretrained network, not fine-tuned",
     "colour_and_size": "{} that sees the colours and the size of an image, but no shapes",
 }
 
