@@ -22,7 +22,7 @@ class Estimate(Frozen):
     """A number and its interval; None where it is undefined, or has no interval.
 
     Attributes:
-        method: of the interval, a key of `METHODS` in vitmed.metrics.metric_table.
+        method: of the interval, a key of `intervals` in methods.yaml.
         resamples: how many were drawn for it; None, and not in a file, for a method that draws none.
     """
 

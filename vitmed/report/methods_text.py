@@ -11,7 +11,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.config import GRADE_ERRORS
 from vitmed.core.text import counted, format_probability, visible
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.metric_table import DEFINITIONS, METHODS, REFERENCES, TESTS, TITLES, phrase
+from vitmed.metrics.metric_table import TITLES, methods, phrase
 from vitmed.report.blocks import escape_markdown
 from vitmed.report.results import Results
 
@@ -119,7 +119,7 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
     Args:
         shown: how the name of a class is written.
     """
-    cited: list[str] = []
+    cited, table = list[str](), methods()
 
     def cite(sources: Sequence[str]) -> str:
         cited.extend(source for source in sources if source not in cited)
@@ -132,10 +132,16 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         for (key, resamples), names in groups:
             which = [f"for {_phrase(*about, of)}" for about, of in names.items() if (about in MAIN) == main]
             drawn = "" if resamples is None else f" ({resamples:,} resamples)"
-            how = f"with {METHODS[key].text}{drawn}" if (key, resamples) not in described else "as described above"
+            how = (
+                f"with {table.intervals[key].text}{drawn}"
+                if (key, resamples) not in described
+                else "as described above"
+            )
             if which:
                 described.add((key, resamples))
-                found.append(f"{_capital(_joined(which))}, intervals were computed {how} {cite(METHODS[key].sources)}.")
+                found.append(
+                    f"{_capital(_joined(which))}, intervals were computed {how} {cite(table.intervals[key].sources)}."
+                )
         return found
 
     fields = {field: found.method for _, _, field, found in _estimates(metrics)}
@@ -146,22 +152,22 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
     if {"wilson-cluster", "delong", "obuchowski"} & {method for _, method in used}:
         main.append("The lower limit of a proportion or AUROC was capped at that of as many images without an error.")
     further = [*sentences(main=False), *_tests(metrics, cite)]
-    defined = [f"{name_of(field)} {cite(DEFINITIONS[field])}" for field in fields if field in DEFINITIONS]
+    defined = [f"{name_of(field)} {cite(table.definitions[field])}" for field in fields if field in table.definitions]
     follow = f"follow{'' if len(defined) > 1 else 's'} the definition{'s' if len(defined) > 1 else ''} cited"
     last = [f"{_capital(_joined(defined))} {follow}."] if defined else []
     if metrics.calibration is not None and metrics.calibration.after.ece_if_right is not None:
         last.append(
-            f"The expected calibration error {cite(DEFINITIONS['ece'])} was compared with its distribution under "
+            f"The expected calibration error {cite(table.definitions['ece'])} was compared with its distribution under "
             f"perfect calibration, simulated by drawing labels from the probabilities "
-            f"{cite(DEFINITIONS['ece_if_right'])}."
+            f"{cite(table.definitions['ece_if_right'])}."
         )
     last.append(f"All numbers were computed with vitmed {__version__}.")
     paragraphs = [_design(metrics, shown), *(" ".join(part) for part in (main, further, last) if part)]
     rows = []
     for (key, resamples), names in groups:
         numbers = "; ".join(_phrase(*about, of) for about, of in names.items())
-        rows.append(Row(numbers, METHODS[key].title, resamples, cite(METHODS[key].sources)))
-    return MethodsText(paragraphs, rows, [REFERENCES[key] for key in cited])
+        rows.append(Row(numbers, table.intervals[key].title, resamples, cite(table.intervals[key].sources)))
+    return MethodsText(paragraphs, rows, [table.references[key] for key in cited])
 
 
 def _scales(used: set[tuple[str, str | None]]) -> Iterator[str]:
@@ -198,7 +204,10 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
     if drawn := max((one.shuffles or 0 for one in (metrics.subgroups or {}).values()), default=0):
         how = f"estimated by assigning the groups to the patients at random ({drawn:,} times)"
         others.append(f"How often chance alone would give gaps between subgroups as large was {how}.")
-    each = [f"in {name_of(name)} with {TESTS[key].text} {cite(TESTS[key].sources)}" for name, key in sorted(used)]
+    each = [
+        f"in {name_of(name)} with {methods().tests[key].text} {cite(methods().tests[key].sources)}"
+        for name, key in sorted(used)
+    ]
     if not each:
         return others
     paired = "Differences from the baselines were paired, and their intervals were computed on the original scale."
@@ -280,7 +289,7 @@ def _inside(found: Any, field: str, keyed: bool = False, prefix: str = "") -> It
 
 
 def _by_method(metrics: Results) -> list[tuple[tuple[str, int | None], dict[tuple[str, str], list[str]]]]:
-    """(method, resamples) -> (prefix, what the numbers are about) -> their names, in the order of `METHODS`.
+    """(method, resamples) -> (prefix, what the numbers are about) -> their names, in the order of methods.yaml.
 
     A number that one method serves for all images and in a part is named once, for all images. "in part" stands behind
     a number that has two methods, such as one for small samples.
@@ -296,7 +305,7 @@ def _by_method(metrics: Results) -> list[tuple[tuple[str, int | None], dict[tupl
     for names in found.values():
         for about, own in names.items():
             names[about] = [f"{name} (in part)" if several[about, name] > 1 else name for name in own]
-    order = list(METHODS)
+    order = list(methods().intervals)
     return sorted(found.items(), key=lambda item: (order.index(item[0][0]), -(item[0][1] or 0)))
 
 
