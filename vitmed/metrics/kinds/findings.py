@@ -40,7 +40,7 @@ from vitmed.metrics.paired_comparison import (
     share_difference,
 )
 from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, mutual_information, softmax
-from vitmed.metrics.predictions_csv import BETWEEN, LABEL, LOGIT, NEAR, PROB, Table
+from vitmed.metrics.predictions_csv import BETWEEN, LABEL, LOGIT, PROB, Table
 
 
 class FindingPredictions(Predictions):
@@ -158,12 +158,6 @@ class FindingPredictions(Predictions):
         """(S, F) float64 logits with these probabilities."""
         return np.log(np.maximum(chances, LEAST)) - np.log(np.maximum(1 - chances, LEAST))
 
-    def _are_calibrated(self, chances: np.ndarray, off: np.ndarray) -> bool:
-        """Whether any is off and, of each finding, no larger logit has a smaller probability; else they are edited."""
-        orders = (np.lexsort((of_finding, by)) for of_finding, by in zip(chances.T, self.logits.T, strict=True))
-        ranked = (of_finding[order] for of_finding, order in zip(chances.T, orders, strict=True))
-        return bool(off.any()) and not any((np.diff(column) < -NEAR).any() for column in ranked)
-
     def _calls(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """The findings that the column `prediction` names, (S, F) bool, and where it names only such, (S,) bool."""
         place, calls = {name: f for f, name in enumerate(self.classes)}, np.zeros(self.logits.shape, bool)
@@ -181,9 +175,9 @@ class FindingPredictions(Predictions):
             raise table.wrong(int(row), "prediction", expected)
         return calls
 
-    def _edited(self, table: Table, near: float, as_decided: bool) -> np.ndarray:
+    def _edited(self, table: Table) -> np.ndarray:
         """(S,) bool: the rows with a prediction that does not follow, whatever the threshold."""
-        if as_decided:
+        if self.decided is not None:
             return np.zeros(len(self), bool)
         (calls, valid), chances = self._calls(table), self.probabilities
         low = np.where(calls, chances, np.inf).min(axis=0, initial=np.inf)

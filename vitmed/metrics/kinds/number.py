@@ -181,9 +181,9 @@ class NumberPredictions(Predictions):
         ends = table.floats(ENDS)
         return ends if self.reach is None and np.isfinite(ends).all() else None
 
-    def _notes(self, table: Table, as_decided: bool) -> list[str]:
+    def _notes(self, table: Table) -> list[str]:
         off = np.abs(table.floats(["prediction"])[:, 0] - self.values) > NEAR * self.target.spread
-        return [*table.prediction_note(off, " and ".join(RAW)), *table.ood_note()]
+        return [*table.contradictions({"prediction": off}, " and ".join(RAW)), *table.ood_note()]
 
 
 def is_of_number(header: Sequence[str]) -> bool:
