@@ -31,23 +31,23 @@ def text() -> str:
     from vitmed.metrics.metric_table import methods
     from vitmed.report.methods_text import name_of
 
-    intervals, tests, definitions, references = methods()
-    numbers = {key: i for i, key in enumerate(references, 1)}
+    found = methods()
+    numbers = {key: i for i, key in enumerate(found.references, 1)}
 
     def cites(sources: Sequence[str]) -> str:
         return ", ".join(str(numbers[key]) for key in sources)
 
     parts = [INTRODUCTION]
     for title, table, how in (
-        ("Intervals", intervals, "intervals are computed with"),
-        ("Tests", tests, "differences are tested with"),
+        ("Intervals", found.intervals, "intervals are computed with"),
+        ("Tests", found.tests, "differences are tested with"),
     ):
         rows = [f"| `{key}` | {m.title} | {m.text} | {cites(m.sources)} |\n" for key, m in table.items()]
         head = f"## {title}\n\n| `method` | in short | {how} | references |\n|---|---|---|---|\n"
         parts.append(head + "".join(rows))
-    defined = [f"| {name_of(field)} | {cites(sources)} |\n" for field, sources in definitions.items()]
+    defined = [f"| {name_of(field)} | {cites(sources)} |\n" for field, sources in found.definitions.items()]
     parts.append("## Definitions of numbers\n\n| number | references |\n|---|---|\n" + "".join(defined))
-    parts.append("## References\n\n" + "".join(f"{numbers[key]}. {text}\n" for key, text in references.items()))
+    parts.append("## References\n\n" + "".join(f"{numbers[key]}. {text}\n" for key, text in found.references.items()))
     return "\n".join(parts)
 
 

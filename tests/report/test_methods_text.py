@@ -21,7 +21,7 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.metric_table import TITLES, methods
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.methods_text import KEYED, NAMES, PARTS, SAME, methods_text
+from vitmed.report.methods_text import KEYED, SAME, methods_text
 from vitmed.report.results import Results
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -138,8 +138,8 @@ def fields(kind: Any, field: str, keyed: bool = False, inside: tuple[Any, ...] =
 
 
 def test_every_number_has_a_name_and_every_part_stands_in_the_text() -> None:
-    known = {*TITLES, *NAMES, ""}
+    known = {*TITLES, *methods().names, ""}
     for part, info in Results.model_fields.items():
         found = set(fields(info.annotation, part, part in KEYED))
         assert found <= known, part
-        assert not found or part in PARTS, part
+        assert not found or part in methods().parts, part

@@ -159,6 +159,8 @@ class Methods(NamedTuple):
     intervals: dict[str, Method]  # by `method` of an `Estimate`
     tests: dict[str, Method]  # by `method` of a `ComparisonTest`
     definitions: dict[str, Sequence[str]]
+    parts: dict[str, str]
+    names: dict[str, str]
     references: dict[str, str]
 
 

@@ -15,85 +15,10 @@ from vitmed.metrics.metric_table import TITLES, methods, phrase
 from vitmed.report.blocks import escape_markdown
 from vitmed.report.results import Results
 
-PARTS = {  # field of `Results` -> what its numbers are about, behind their names
-    "overall": "",
-    "per_class": "of each class",
-    "baselines": "in the comparison with baselines",
-    "folds": "of each fold",
-    "external": "in the comparison with the run's own test",
-    "patient_level": "by patient",
-    "subgroups": "by subgroup",
-    "agreement": "of readers, reference and model",
-    "readers": "in the comparison with readers",
-    "finding_errors": "on images without findings",
-    "grades": "of the grades",
-    "bland_altman": "of the agreement with the truth",
-    "intervals": "of the prediction intervals",
-    "error_by_range": "by range of the truth",
-    "calibration": "",
-    "operating_points": "of the operating points",
-    "prevalence": "at other prevalences",
-    "decision_curve": "",
-    "fixed_rates": "",
-    "conformal": "of the prediction sets",
-    "abstention": "in selective prediction",
-    "answers": "in selective prediction",
-    "out_of_distribution": "by the out-of-distribution score",
-    "attention": "of the attention maps",
-    "robustness": "on corrupted images",
-}
-NAMES = {  # field of an `Estimate` -> its name in a sentence, where `TITLES` has none
-    "agreement": "agreement",
-    "answered": "the share of images answered",
-    "area": "the area under the risk-coverage curve",
-    "coverage": "coverage",
-    "deletion": "deletion score",
-    "each": "the loss of AUROC of each finding",
-    "ece_if_right": "the distribution of the expected calibration error under perfect calibration",
-    "equalised_odds": "the gap in equalised odds",
-    "error": "error",
-    "error_rate": "the error rate",
-    "error_rate_above": "the error rate above the limit",
-    "error_rate_below": "the error rate below the limit",
-    "expected_cost": "the expected cost",
-    "findings": "the difference in AUROC of each finding",
-    "flagged": "the share above the limit",
-    "gain": "gain",
-    "insertion": "insertion score",
-    "intercept": "calibration intercept",
-    "kappa": "kappa",
-    "lower": "the lower limit of agreement",
-    "lost": "the loss by corruption",
-    "mean_corruption_error": "the mean corruption error",
-    "model": "net benefit",
-    "normalised_cost": "the normalised cost",
-    "off": "the mean error in grades",
-    "per_class": "the share of each class answered",
-    "reached": "sensitivity at a fixed specificity",
-    "random": "the score of a random order",
-    "fixed_readers": "performance with fixed readers",
-    "random_readers": "performance with random readers",
-    "relative": "the increase of the error",
-    "rps": "the ranked probability score",
-    "risk": "the share of errors among the answers",
-    "seen": "the observed frequencies in the reliability diagram",
-    "signed": "the mean signed error in grades",
-    "similarity": "rank correlation",
-    "share": "the share of images at each error in grades",
-    "single": "the share of sets with one class",
-    "size": "the set size",
-    "slope": "calibration slope",
-    "trend": "the trend of the error",
-    "upper": "the upper limit of agreement",
-    "within": "the share of errors within the limits of agreement",
-    "within_one": "the share within one grade",
-    "wrong_answered": "the share of errors among the answers",
-    "wrong_unanswered": "the share of errors among the unanswered",
-}
 KEYED = ("overall", "difference", "numbers", "gaps", "clean", "change")  # fields whose keys are names of numbers
+MAIN = ("overall", "per_class", "patient_level", "operating_points", "prevalence")  # parts of the first paragraph
 SAME = ("internal", "external", "difference")  # fields of a number that is named above them
 PREFIXES = {"difference": "differences in ", "gaps": "gaps in ", "change": "changes by the calibration in "}
-MAIN = [("", PARTS[part]) for part in ("overall", "per_class", "patient_level", "operating_points", "prevalence")]
 
 
 class Row(NamedTuple):
@@ -120,6 +45,7 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         shown: how the name of a class is written.
     """
     cited, table = list[str](), methods()
+    primary = [("", table.parts[part]) for part in MAIN]
 
     def cite(sources: Sequence[str]) -> str:
         cited.extend(source for source in sources if source not in cited)
@@ -130,7 +56,7 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
     def sentences(main: bool) -> list[str]:
         found = []
         for (key, resamples), names in groups:
-            which = [f"for {_phrase(*about, of)}" for about, of in names.items() if (about in MAIN) == main]
+            which = [f"for {_phrase(*about, of)}" for about, of in names.items() if (about in primary) == main]
             drawn = "" if resamples is None else f" ({resamples:,} resamples)"
             how = (
                 f"with {table.intervals[key].text}{drawn}"
@@ -267,7 +193,7 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
 
 def _estimates(metrics: Results) -> Iterator[tuple[str, str, str, Estimate]]:
     """(part, prefix, field, estimate) of every number that has an interval; the prefix is one of `PREFIXES`, or ""."""
-    for part in PARTS:
+    for part in methods().parts:
         for prefix, field, found in _inside(metrics[part], part, part in KEYED):
             if found.low is not None:
                 yield part, prefix, field, found
@@ -295,10 +221,11 @@ def _by_method(metrics: Results) -> list[tuple[tuple[str, int | None], dict[tupl
     a number that has two methods, such as one for small samples.
     """
     found: dict[tuple[str, int | None], dict[tuple[str, str], list[str]]] = {}
+    parts = methods().parts
     for part, prefix, field, one in _estimates(metrics):
         names = found.setdefault((one.method or "", one.resamples), {})
-        name, about = name_of(field), (prefix, PARTS[part])
-        wholes = [about, *([] if prefix else [("", PARTS["overall"]), ("", PARTS["per_class"])])]
+        name, about = name_of(field), (prefix, parts[part])
+        wholes = [about, *([] if prefix else [("", parts["overall"]), ("", parts["per_class"])])]
         if not any(name in names.get(whole, []) for whole in wholes):
             names.setdefault(about, []).append(name)
     several = Counter((about, name) for names in found.values() for about, own in names.items() for name in own)
@@ -316,9 +243,7 @@ def _phrase(prefix: str, about: str, names: Sequence[str]) -> str:
 
 def name_of(field: str) -> str:
     """A number inside a sentence: `macro sensitivity`, `Cohen's kappa`, `the error rate`."""
-    if field in NAMES:
-        return NAMES[field]
-    return phrase(TITLES.get(field, field))
+    return methods().names.get(field) or phrase(TITLES.get(field, field))
 
 
 def _joined(names: Sequence[str]) -> str:
