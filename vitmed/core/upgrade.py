@@ -77,6 +77,7 @@ GONE = (  # parts of a metrics.json, each by the keys that lead to it
     "patient_level.noisy_or",
     "patient_level.best_on_validation",
     "per_patient.heap",
+    "error_by_range.equalised_odds",
     *(
         f"calibration.{when}.{name}"
         for when in ("before", "after")
@@ -170,6 +171,8 @@ def results(content: Mapping[str, Any]) -> dict[str, Any]:
         _check_score(found["conformal"])
     for gone in GONE:
         found = _without(found, gone.split("."))
+    for column in found.get("subgroups") or ():
+        found = _without(found, ["subgroups", column, "equalised_odds"])
     report = found.get("report")
     if isinstance(report, dict) and isinstance(report.get("policy"), Mapping):
         report["policy"] = policy(report["policy"])

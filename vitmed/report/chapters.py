@@ -79,7 +79,6 @@ DRAWN: dict[str, Callable[..., Figure | None]] = {
     "precision_recall": kinds.precision_recall,
     "per_patient": comparisons.patient_spread,
     "subgroups": comparisons.forest,
-    "beside_own_test": comparisons.beside_own_test,
     "prevalence": decisions.prevalence,
     "decision_curve": decisions.decision_curve,
     "reliability": decisions.reliability,

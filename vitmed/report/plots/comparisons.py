@@ -15,16 +15,8 @@ from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.metrics.patient_level import outside, shares
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum
-from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, RED, add_grid, draw_estimate, short
+from vitmed.report.plots.drawing import BLUE, GREY, RED, add_grid, draw_estimate, short
 from vitmed.report.results import Results
-
-OWN_TEST = {  # number -> its name beside the axis
-    "auroc": "AUROC",
-    "balanced_accuracy": "balanced accuracy",
-    "accuracy": "accuracy",
-    "sensitivity": "sensitivity",
-    "specificity": "specificity",
-}
 
 
 def differences(content: ComparisonResults) -> Figure:
@@ -64,31 +56,6 @@ def differences(content: ComparisonResults) -> Figure:
     figure.suptitle(f"{images}; {content.level:.0%} intervals{unknown}", fontsize=10)
     meaning = "filled: the interval does not contain 0; not adjusted for several pairs"
     figure.supxlabel(f"difference (first minus second); {meaning}", fontsize=9)
-    return figure
-
-
-def beside_own_test(predictions: Predictions, metrics: Results) -> Figure | None:
-    """A line for each number: the run's own test set and the evaluated images; None without `external`."""
-    found = metrics.external
-    if found is None:
-        return None
-    rows = [name for name in OWN_TEST if name in found.numbers]
-    figure = Figure(figsize=(6.4, 0.5 * len(rows) + 1.5), layout="constrained")
-    axes = figure.subplots()
-    for kind, title, counts, colour, marker, shift in (
-        ("internal", "own test set", found, BLUE, "D", -0.13),
-        ("external", "these images", metrics, ORANGE, "o", 0.13),
-    ):
-        for y, name in enumerate(rows):
-            draw_estimate(axes, y + shift, found.numbers[name][kind], colour, marker, f"{title}: ")
-        patients = "" if counts.n_groups is None else f", {counted(counts.n_groups, 'patient')}"
-        axes.plot([], [], marker, linestyle="-", color=colour, label=f"{title} (n={counts.n:,}{patients})")
-    axes.set_yticks(range(len(rows)), [OWN_TEST[name] for name in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel("value, with 95 % interval")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
-    add_grid(axes, "x")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2, frameon=False, fontsize=9)
     return figure
 
 
