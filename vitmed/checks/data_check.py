@@ -178,7 +178,6 @@ def sizes(images: Sequence[Image]) -> dict[str, Any]:
 
 
 def _name_problems(classes: Sequence[str], guess: Guess | None, contents: FolderContents) -> Iterator[Problem]:
-    """What the names of classes and files reveal: mirrored classes, augmented copies."""
     if pair := mirrored_pair(classes):
         yield make("left_right", f"{pair[0]!r} and {pair[1]!r} differ only by left and right", pair)
     if guess is not None and guess.what == "original":

@@ -162,7 +162,6 @@ def decoded_with_labels(images: Sequence[Image]) -> tuple[list[Image], np.ndarra
 
 
 def _file_problems(images: Sequence[Image]) -> Iterator[Problem]:
-    """Files that cannot be read, and differences in format between the files that can."""
     for kind in dict.fromkeys(image.record.kind for image in images if image.record.kind):
         bad = [image for image in images if image.record.kind == kind]
         first = bad[0].record
@@ -241,7 +240,6 @@ def _copy_problems(images: Sequence[Image], exact: Copies, near: Copies) -> Iter
 
 
 def _patient_problems(images: Sequence[Image], source: str | None) -> Iterator[Problem]:
-    """Whether patients reveal the classes or are in two splits."""
     if source is None:
         if images:
             yield make("patients_unknown", "which images are of one patient is not known")

@@ -142,7 +142,6 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
 
 
 def _scores(predictions: Predictions, boot: Bootstrap) -> dict[str, Estimate]:
-    """Log loss, Brier score and skill."""
     labels, positive = known_labels(predictions), positive_index(predictions)
     size, classes = predictions.probabilities.shape
     nats, squares = image_losses(predictions)
@@ -168,12 +167,10 @@ def _scores(predictions: Predictions, boot: Bootstrap) -> dict[str, Estimate]:
 
 
 def _has_errors(predictions: Predictions) -> bool:
-    """Whether the likeliest class of any image is wrong."""
     return bool((predictions.probabilities.argmax(axis=1) != known_labels(predictions)).any())
 
 
 def _bins(scores: np.ndarray, events: np.ndarray, boot: Bootstrap) -> list[Bin]:
-    """The bins of the reliability diagram, of the probability (S,) and whether it comes true, (S,) bool."""
     place, curve = np.searchsorted(bin_edges(scores), scores, side="right"), []
     for inside in (place == i for i in np.unique(place)):
         said, seen = scores[inside], boot.proportion(events, inside)

@@ -109,7 +109,6 @@ def _gaussian_noise(image: Image.Image, deviation: float, rng: np.random.Generat
 
 
 def _shot_noise(image: Image.Image, photons: float, rng: np.random.Generator) -> Image.Image:
-    """Poisson noise, with this number of photons in a white pixel."""
     return _image(rng.poisson(_values(image) * photons) / photons)
 
 

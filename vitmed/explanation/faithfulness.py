@@ -228,7 +228,6 @@ def _probabilities(model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, near:
 
 
 def _shuffled(model: ViT) -> ViT:
-    """The network with the numbers of every tensor in a random order."""
     shaken, generator = copy.deepcopy(model), torch.Generator().manual_seed(0)
     for tensor in (parameter.data for parameter in shaken.parameters()):
         order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)

@@ -73,7 +73,6 @@ def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> Preval
 
 
 def _table(predictions: Predictions, c: int, asked_for: float | None) -> PrevalenceTable:
-    """The table of class c against all others."""
     truth, called = known_labels(predictions) == c, predictions.predicted == c
     head = dict[str, Any](positive=predictions.classes[c], intended=asked_for)
     if truth.all() or not truth.any():
@@ -148,7 +147,6 @@ def decision_curve(predictions: Predictions, config: EvaluateConfig) -> Decision
 
 
 def _curve(predictions: Predictions, c: int, asked_for: float | None) -> DecisionCurve:
-    """The decision curve of class c against all others."""
     truth, scores = known_labels(predictions) == c, predictions.probabilities[:, c]
     head = dict[str, Any](positive=predictions.classes[c])
     if truth.all() or not truth.any():

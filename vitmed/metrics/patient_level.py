@@ -143,7 +143,6 @@ def patient_level(
 def _by_patient(
     predictions: Predictions, validation: Predictions | None, way: str, resamples: int, notes: list[str]
 ) -> ByPatient:
-    """The numbers of one of `WAYS`; adds to the notes."""
     classes, positive = len(predictions.classes), positive_index(predictions)
     combined = patient_predictions(predictions, way)
     numbers = evaluate_predictions(combined, resamples)
@@ -193,7 +192,6 @@ def _at_threshold(combined: Predictions, before: Predictions, resamples: int) ->
 
 
 def _undefined(predictions: Predictions, labels: np.ndarray, mixed: int) -> str | None:
-    """Why there is no patient level, if there is none."""
     labelled = labels[labels >= 0]
     if len(labels) == len(predictions):
         return "each patient has one image, so the numbers by patient are those by image"

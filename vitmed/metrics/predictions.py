@@ -379,7 +379,6 @@ class Predictions:
         return replace(self, calibrated=table.probabilities(self.classes, one=self.EXCLUSIVE))
 
     def _decided(self, table: Table) -> np.ndarray | None:
-        """`decided`, as the table has it."""
         decided = table.class_indices("prediction", self.classes)
         for row in np.flatnonzero(decided < 0)[:1]:
             raise table.wrong(int(row), "prediction", f"one of {listed(self.classes)}")

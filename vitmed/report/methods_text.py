@@ -157,7 +157,6 @@ def methods_markdown(metrics: Results) -> str:
 
 
 def _design(metrics: Results, shown: Callable[[str], str]) -> str:
-    """What was evaluated, which class was predicted, and what the unit of the intervals is."""
     positive, sizes, points = metrics.positive_class, metrics.sample.images_per_patient, metrics.operating_points
     unit = metrics.unit
     patients = "" if metrics.n_groups is None else f" of {counted(metrics.n_groups, metrics.unit)}"

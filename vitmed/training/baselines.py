@@ -136,7 +136,6 @@ class Baselines:
             return frozen_features(self.task.model, run.images[split], advance)
 
     def _frozen_logits(self, split: str) -> np.ndarray:
-        """The logits of the network as it was before training, kept in baseline.pt."""
         run = self.run
         model = load_checkpoint(run.folder.baseline).model().to(run.device)
 

@@ -425,7 +425,6 @@ class PreparedFindings(Prepared):
         return {"undefined": undefined, "no_interval": no_interval, "notes": self._notes(numbers)}
 
     def _why_undefined(self, name: str) -> str:
-        """Why a number of `overall` has no value, unless it is that of a finding."""
         if not self.known.any():
             return "no label is known" if len(self.labels) else "there are no images"
         if name in MEANS:
@@ -445,7 +444,6 @@ class PreparedFindings(Prepared):
         return "no image shows how much it varies"
 
     def _notes(self, numbers: Numbers) -> list[str]:
-        """What a reader must know about the numbers."""
         unknown, notes = (~self.known).sum(axis=0), []
         if unknown.any():
             most = f"{unknown.max():,} of '{numbers.classes[unknown.argmax()]}'"

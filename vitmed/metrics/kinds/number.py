@@ -221,7 +221,6 @@ def _float(table: Table, column: str, least: float = -np.inf) -> float:
 
 
 def _target(table: Table) -> Target:
-    """What a table states of its number."""
     if not table.rows:
         return Target(kind="number")
     centre, spread = _float(table, TARGET + "centre"), _float(table, TARGET + "spread", TINY)

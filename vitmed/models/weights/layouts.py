@@ -215,7 +215,6 @@ def _eva02(state: State) -> State:
 
 
 def _naflex(state: State) -> State:
-    """timm's NaFlexViT: patches are (P, P, C) in a linear layer, for 3 channels; positions are a grid."""
     state = _rename(state, ((r"embeds\.proj\.(.*)", r"patch_embed.proj.\1"), (r"embeds\.(.*)", r"\1")))
     kernel = state["patch_embed.proj.weight"]
     if kernel.ndim == 2:

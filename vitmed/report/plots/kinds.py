@@ -280,7 +280,6 @@ def _lines(
 
 
 def _finish(figure: Figure, axes: Axes, metrics: Numbers, area: str, name: str) -> None:
-    """Title, and a legend below, where it hides no curve."""
     many = len(metrics.classes) > 2
     title = f"n = {counted(metrics.n, 'image')}"
     if many:
