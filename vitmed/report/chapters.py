@@ -28,7 +28,7 @@ from vitmed.report.checklists import checklists
 from vitmed.report.plots import comparisons, curves, decisions, kinds, pictures
 from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
-from vitmed.report.slider import Slider
+from vitmed.report.slider import Curve
 from vitmed.report.templates import FOLDER, blocks_of, fill
 
 MANY = 12  # own reports of findings, beyond which each has the figures in `MAIN` alone: drawing takes 2 s a report
@@ -115,7 +115,7 @@ PRECISE = 0.05  # half the width of an interval that is narrow enough for most u
 FEW_IMAGES = 100  # of a class: below, its sensitivity is known to about 10 points at best
 
 
-def document(metrics: Results, figures: Mapping[str, Drawn], slider: Slider | None = None) -> Document:
+def document(metrics: Results, figures: Mapping[str, Drawn], slider: Curve | None = None) -> Document:
     """The head of a report and its chapters, from the templates in sections/.
 
     Args:

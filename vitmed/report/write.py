@@ -157,8 +157,7 @@ class Report:
             results = results.model_copy(update={"finding_reports": pages})
         content = None
         if formats:
-            slider = slider_data(predictions, results.operating_points) if predictions.kind == "classes" else None
-            content = document(results, figures, slider)
+            content = document(results, figures, slider_data(predictions, results.operating_points))
         return cls(predictions, extra.baselines, results, figures, formats, dict(findings.values()), content)
 
     def write(self, folder: str | Path) -> Results:
