@@ -50,6 +50,7 @@ SETTINGS: dict[str, tuple[list[Any] | None, str]] = {
 VALUES: dict[str, dict[Any, str]] = {
     "augment.policy": {"views": "leave it out"},
     "ensemble.way": {"soup": "--way mean"},
+    "train.monitor": {"median_error": "mae"},
 }
 NAMES: dict[str, dict[str, str]] = {  # "section.field" -> {name in its list that never changed a result: what to use}
     "evaluate.format": {"pdf": "print report.html from any browser; --format paper has the figures as PDF"},
@@ -77,6 +78,7 @@ GONE = (  # parts of a metrics.json, each by the keys that lead to it
     "patient_level.noisy_or",
     "patient_level.best_on_validation",
     "per_patient.heap",
+    "overall.median_error",
     "error_by_range.equalised_odds",
     *(
         f"calibration.{when}.{name}"

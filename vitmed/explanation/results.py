@@ -104,11 +104,8 @@ class Strength(Frozen, extra="allow"):
     lost: Estimate
 
 
-class CorruptionCost(Frozen):
-    """What one corruption costs: error, and loss as in `Strength`, both the mean of the five strengths.
-
-    `each` has the loss of AUROC of each finding that counts in the mean over findings.
-    """
+class CorruptionCost(Frozen, extra="ignore"):  # vitmed 0.2.0 had the loss of `each` finding
+    """What one corruption costs: error, and loss as in `Strength`, both the mean of the five strengths."""
 
     title: str
     text: str
@@ -116,7 +113,6 @@ class CorruptionCost(Frozen):
     strengths: list[Strength]
     error: Estimate
     lost: Estimate
-    each: dict[str, Estimate] = {}
 
 
 class Robustness(Frozen):

@@ -112,7 +112,6 @@ GRADE_METRICS = METRICS | {
 NUMBER_METRICS: dict[str, Metric] = {
     "mae": _error("Mean absolute error", "Mean distance of predicted and true number.", in_unit=True),
     "rmse": _error("RMSE", "Square root of the mean squared error.", in_unit=True),
-    "median_error": _error("Median absolute error", "Half of the images are off by no more than this.", in_unit=True),
     "bias": Metric("Bias", "Mean of predicted minus true number; 0 is best.", ranks=False, in_unit=True),
     "r2": Metric("R2", "Share of the variance of the true numbers that is explained; 0: no better than their mean."),
     "ccc": Metric("Concordance", "Lin's concordance correlation of predicted and true number, -1 to 1; 1 is equality."),

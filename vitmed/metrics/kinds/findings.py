@@ -331,13 +331,12 @@ class PreparedFindings(Prepared):
         return {name: float(area[0]) for name, area in areas.items()}
 
     def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Areas of the findings of the means, as "auroc of <finding>"; their means over those that a resample has."""
+        """Mean areas of the findings of the means, over those that a resample has."""
         drawn, each = dict[str, np.ndarray](), []
         for f in self.means:
             rows = self.known[:, f]
             chances, present = self.predictions.probabilities[rows, f], self.labels[rows, f] == 1
             each.append(weighted_areas(chances, present, weights[:, rows]))
-            drawn[f"auroc of {self.predictions.classes[f]}"] = each[-1][0]
         for k, name in enumerate(AREAS):
             values = np.array([areas[k] for areas in each]).reshape(-1, len(weights))
             drawn[name] = ratio(np.nansum(values, axis=0), np.isfinite(values).sum(axis=0))
