@@ -72,15 +72,12 @@ def objective_of(images: Images, outputs: int, config: Config, precision: Precis
     return Objective(images.preprocessing, draw, loss, precision)
 
 
-def _start_classes(model: ViT, targets: Tensor, config: Config) -> None:
-    if config.train.balance != "none":
-        losses.start_balanced(model, targets.numpy())
-
-
 LEARNING: dict[str, Learning] = {
     "classes": Learning(
         losses.CrossEntropy.of,
-        _start_classes,
+        lambda model, targets, config: (
+            None if config.train.balance == "none" else losses.start_balanced(model, targets.numpy())
+        ),
         fit_head,
         balances=("none", "adjust", "loss", "sampler"),
         mixes=True,
