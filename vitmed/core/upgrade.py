@@ -73,6 +73,7 @@ GONE = (  # parts of a metrics.json, each by the keys that lead to it
     "one_against_rest",
     "co_occurrence",
     "finding_errors.pairs",
+    "label_errors.pairs",
     "member_disagreement",
     "interval_levels",
     "patient_level.noisy_or",

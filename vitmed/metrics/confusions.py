@@ -162,14 +162,6 @@ class Suspects:
     scores: np.ndarray  # (N,) float64 probability of the label minus the largest of another class, -1..0
 
 
-class DoubtedPair(Frozen):
-    """How many labels of one class may be of another."""
-
-    label: str
-    suggested: str
-    n: int
-
-
 class DoubtedLabel(Frozen):
     """An image of predictions.csv, by its row from 1; `score` as in `Suspects`."""
 
@@ -180,11 +172,10 @@ class DoubtedLabel(Frozen):
 
 
 class LabelErrors(Frozen):
-    """`n` suspects `of` all images: the most frequent `PAIRS`, the first `LISTED`; or the reason why there are none."""
+    """`n` suspects `of` all images, and the first `LISTED`; or the reason why there are none."""
 
     n: int | None = None
     of: int
-    pairs: list[DoubtedPair] = []
     rows: list[DoubtedLabel] = []
     reason: str | None = None
 
@@ -226,15 +217,11 @@ def label_errors(predictions: Predictions, numbers: Numbers) -> LabelErrors | No
         shown = "" if area.value is None else f" (AUROC {area.value:.3f}{interval})"
         return LabelErrors(of=len(labels), reason=f"the model is not shown to be better than chance{shown}")
     suspects = find_suspects(predictions)
-    pairs, counts = np.unique(labels[suspects.rows] * len(classes) + suspects.suggested, return_counts=True)
-    frequent, listed = list[DoubtedPair](), list[DoubtedLabel]()
-    for i in np.argsort(-counts, kind="stable")[:PAIRS]:
-        label, other = (classes[k] for k in divmod(int(pairs[i]), len(classes)))
-        frequent.append(DoubtedPair(label=label, suggested=other, n=int(counts[i])))
+    listed = list[DoubtedLabel]()
     for row, other, score in list(zip(suspects.rows, suspects.suggested, suspects.scores, strict=True))[:LISTED]:
         names = {"label": classes[labels[row]], "suggested": classes[other]}
         listed.append(DoubtedLabel(row=int(row) + 1, **names, score=float(score)))
-    return LabelErrors(n=len(suspects.rows), of=len(labels), pairs=frequent, rows=listed)
+    return LabelErrors(n=len(suspects.rows), of=len(labels), rows=listed)
 
 
 def issues_csv(predictions: Predictions) -> str:
