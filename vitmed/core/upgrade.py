@@ -79,6 +79,7 @@ GONE = (  # parts of a metrics.json, each by the keys that lead to it
     "patient_level.noisy_or",
     "patient_level.best_on_validation",
     "per_patient.heap",
+    "prevalence.curve",
     "overall.median_error",
     "error_by_range.equalised_odds",
     *(

@@ -32,7 +32,6 @@ class PrevalenceTable(Frozen):
     intended: float | None  # the prevalence that was asked for
     observed: float | None  # that of these images
     rows: list[AtPrevalence]
-    curve: list[AtPrevalence]  # as `rows`, for more prevalences
     sentence: str  # the row of 1 % or of the intended prevalence in words
     why: str
 
@@ -68,28 +67,25 @@ def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> Preval
     By Bayes' theorem, with the same sensitivity and specificity at every prevalence. Each value is a function of one
     likelihood ratio, and has its interval. At the prevalence of these images both are counted, as in the headline.
     """
-    positive = positive_index(predictions)
-    return None if positive is None else _table(predictions, positive, config.prevalence)
-
-
-def _table(predictions: Predictions, c: int, asked_for: float | None) -> PrevalenceTable:
+    c, asked_for = positive_index(predictions), config.prevalence
+    if c is None:
+        return None
     truth, called = known_labels(predictions) == c, predictions.predicted == c
     head = dict[str, Any](positive=predictions.classes[c], intended=asked_for)
     if truth.all() or not truth.any():
-        return PrevalenceTable(**head, observed=None, rows=[], curve=[], sentence="", why=ONE_CLASS)
+        return PrevalenceTable(**head, observed=None, rows=[], sentence="", why=ONE_CLASS)
     units, observed = Units.of(predictions), float(truth.mean())
     alarms = share_ratio(~truth, truth, called, units)  # 1 / LR+
     misses = share_ratio(truth, ~truth, ~called, units)  # LR-
-    asked, curve = {*GRID, observed, *([] if asked_for is None else [asked_for])}, list[AtPrevalence]()
-    for prevalence in sorted({*asked, *np.geomspace(0.001, 0.9, 40).tolist()}):
+    rows = list[AtPrevalence]()
+    for prevalence in sorted({*GRID, observed, *([] if asked_for is None else [asked_for])}):
         ppv = _true_share(alarms, (1 - prevalence) / prevalence)
         npv = _true_share(misses, prevalence / (1 - prevalence))
-        curve.append(AtPrevalence(prevalence=prevalence, ppv=ppv, npv=npv))
-    rows = [row for row in curve if row.prevalence in asked]
+        rows.append(AtPrevalence(prevalence=prevalence, ppv=ppv, npv=npv))
     here = {"ppv": of_share(share(truth, called, units)), "npv": of_share(share(~truth, ~called, units))}
     rows = [row.model_copy(update=here) if row.prevalence == observed else row for row in rows]  # as in the report
     words = next(in_words(row) for row in rows if row.prevalence == (0.01 if asked_for is None else asked_for))
-    return PrevalenceTable(**head, observed=observed, rows=rows, curve=curve, sentence=words, why="")
+    return PrevalenceTable(**head, observed=observed, rows=rows, sentence=words, why="")
 
 
 def _true_share(wrong: tuple[float, float, float], odds: float) -> Estimate:
@@ -142,11 +138,9 @@ def decision_curve(predictions: Predictions, config: EvaluateConfig) -> Decision
     At an intended prevalence p it is sensitivity * p - (1 - specificity) * (1 - p) * pt / (1 - pt), with the
     sensitivity and specificity of the threshold pt on the probabilities as they are.
     """
-    positive = positive_index(predictions)
-    return None if positive is None else _curve(predictions, positive, config.prevalence)
-
-
-def _curve(predictions: Predictions, c: int, asked_for: float | None) -> DecisionCurve:
+    c, asked_for = positive_index(predictions), config.prevalence
+    if c is None:
+        return None
     truth, scores = known_labels(predictions) == c, predictions.probabilities[:, c]
     head = dict[str, Any](positive=predictions.classes[c])
     if truth.all() or not truth.any():

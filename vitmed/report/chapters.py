@@ -79,7 +79,6 @@ DRAWN: dict[str, Callable[..., Figure | None]] = {
     "precision_recall": kinds.precision_recall,
     "per_patient": comparisons.patient_spread,
     "subgroups": comparisons.forest,
-    "prevalence": decisions.prevalence,
     "decision_curve": decisions.decision_curve,
     "reliability": decisions.reliability,
     "risk_coverage": decisions.risk_coverage,
