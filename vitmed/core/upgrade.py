@@ -50,7 +50,11 @@ SETTINGS: dict[str, tuple[list[Any] | None, str]] = {
 VALUES: dict[str, dict[Any, str]] = {
     "augment.policy": {"views": "leave it out"},
     "ensemble.way": {"soup": "--way mean"},
-    "train.monitor": {"median_error": "mae"},
+    "train.monitor": {
+        "median_error": "mae",
+        **{f"{name}_weighted": name for name in ("auroc", "average_precision")},
+        **{f"{name}_weighted": f"{name}_macro" for name in ("sensitivity", "specificity", "ppv", "npv", "f1")},
+    },
 }
 NAMES: dict[str, dict[str, str]] = {  # "section.field" -> {name in its list that never changed a result: what to use}
     "evaluate.format": {"pdf": "print report.html from any browser; --format paper has the figures as PDF"},
@@ -80,7 +84,7 @@ GONE = (  # parts of a metrics.json, each by the keys that lead to it
     "patient_level.best_on_validation",
     "per_patient.heap",
     "prevalence.curve",
-    "overall.median_error",
+    *(f"overall.{name}" for name in VALUES["train.monitor"]),
     "error_by_range.equalised_odds",
     *(
         f"calibration.{when}.{name}"

@@ -54,23 +54,14 @@ METRICS: dict[str, Metric] = {
         higher_is_better=False,
     ),
     "auroc": _area("AUROC", "Area under the ROC curve; more than two classes: one against the rest, mean."),
-    "auroc_weighted": _area("AUROC, weighted", "AUROC one against the rest, weighted by class size."),
     "average_precision": _area(
         "Average precision", "Precision averaged over recall; more than two classes: one against the rest, mean."
     ),
-    "average_precision_weighted": _area(
-        "Average precision, weighted", "Average precision one against the rest, weighted by class size."
-    ),
     "sensitivity_macro": _share("Sensitivity, macro", "Share of a class that is found, mean over classes."),
-    "sensitivity_weighted": _share("Sensitivity, weighted", "The same weighted by class size: the accuracy."),
     "specificity_macro": _drawn("Specificity, macro", "Share of the other classes kept out, mean over classes."),
-    "specificity_weighted": _drawn("Specificity, weighted", "The same weighted by class size."),
     "ppv_macro": _drawn("PPV, macro", "Share of a class's predictions that are right, mean over classes."),
-    "ppv_weighted": _drawn("PPV, weighted", "The same weighted by class size."),
     "npv_macro": _drawn("NPV, macro", "Share of predictions of other classes that are right, mean over classes."),
-    "npv_weighted": _drawn("NPV, weighted", "The same weighted by class size."),
     "f1_macro": _drawn("F1, macro", "Harmonic mean of sensitivity and PPV, mean over classes."),
-    "f1_weighted": _drawn("F1, weighted", "The same weighted by class size."),
 }
 FINDING_METRICS: dict[str, Metric] = {  # of findings: macro is a mean over findings, micro counts every known label
     "auroc": _area("AUROC, macro", "Area under the ROC curve, mean over findings."),

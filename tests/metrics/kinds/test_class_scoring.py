@@ -39,7 +39,6 @@ def draw(classes: int, size: int = 300, seed: int = 0, ties: bool = True, groups
 def reference(p: Predictions, weight: np.ndarray) -> dict[str, float]:
     """The same numbers from scikit-learn."""
     y, k, probabilities, predicted = p.labels, len(p.classes), p.probabilities, p.predicted
-    share = np.array([weight[y == c].sum() for c in range(k)]) / weight.sum()
     out = {
         "accuracy": sk.accuracy_score(y, predicted, sample_weight=weight),
         "balanced_accuracy": sk.balanced_accuracy_score(y, predicted, sample_weight=weight),
@@ -62,8 +61,7 @@ def reference(p: Predictions, weight: np.ndarray) -> dict[str, float]:
         single["npv"].append(sk.precision_score(~truth, ~called, sample_weight=weight))
         single["f1"].append(sk.f1_score(truth, called, sample_weight=weight))
     for name, values in single.items():
-        mean, weighted = float(np.mean(values)), float(share @ values)
-        out[f"{name}_weighted"] = weighted
+        mean = float(np.mean(values))
         if name in ("auroc", "average_precision"):
             out[name] = values[1] if k == 2 else mean
         else:

@@ -27,8 +27,8 @@ from vitmed.metrics.estimates import (
     of_share,
     sample_size,
 )
-from vitmed.metrics.intervals import NONE, Share, mean_interval, quantile, rates_of, ratio, share
-from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
+from vitmed.metrics.intervals import NONE, Share, mean_interval, rates_of, ratio, share
+from vitmed.metrics.kinds.classes import AREAS, LOSSES, PreparedPredictions, image_losses
 from vitmed.metrics.kinds.prepared import Gap, Prepared
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import (
@@ -201,7 +201,6 @@ def absence(finding: str) -> str:
     return f"no {finding}"
 
 
-AREAS = ("auroc", "average_precision")
 MEANS = {  # a mean over findings -> what it is the mean of
     **{name: (name,) for name in AREAS},
     "balanced_accuracy": ("sensitivity", "specificity"),
@@ -380,7 +379,7 @@ class PreparedFindings(Prepared):
         for f, kind in pairs:
             part = self.each[f].part(1, kind, weight)
             parts.append(part._replace(influence=self._of_images(f, part.influence)))
-        return estimate(value, *mean_interval(parts, np.zeros(len(self.labels)), quantile(), self.units), "mover")
+        return estimate(value, *mean_interval(parts, self.units), "mover")
 
     def _of_images(self, f: np.integer, influence: np.ndarray) -> np.ndarray:
         """(S,) the influence of the images whose label of a finding is known; that of others is 0."""
