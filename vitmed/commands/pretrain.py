@@ -72,9 +72,8 @@ def _train(run: Run[PretrainConfig], task: Pretrain) -> PretrainResult:
 
     def draw() -> None:
         if run.state.history:
-            write_bytes(
-                folder.training_curves, png(training_curves(run.state.history, "mean squared error of hidden patches"))
-            )
+            curves = training_curves(run.state.history, "mean squared error of hidden patches")
+            write_bytes(folder.training_curves, png(curves))
             pictures = reconstructions(task.model, run.images["val"], run.config.train.seed, run.device)
             write_bytes(folder.reconstructions, png(reconstruction_figure(pictures)))
 
