@@ -14,7 +14,7 @@ paired_comparison  differences of two models on the same images, and their tests
 patient_level      one answer per patient; the spread over patients
 subgroups          site, scanner, sex, age
 confusions         which class is taken for which, which findings occur together, which labels are doubtful
-number_agreement   limits of agreement; errors by range and subgroup; are the predicted scales true?
+number_agreement   limits of agreement; errors by range and subgroup
 sample_size        how many images and patients an interval needs
 clinical_utility   predictive values by prevalence, and net benefit: the decision curve
 roc                sensitivity at a fixed specificity; the band of the ROC curve

@@ -1,5 +1,4 @@
-"""Where and how far a predicted quantity is off: limits of agreement, errors by range and by subgroup, and whether the
-predicted scales are true.
+"""Where and how far a predicted quantity is off: limits of agreement, errors by range and by subgroup.
 
 Limits of agreement: Bland & Altman, Lancet 327 (1986) 307; with several images of a patient by components of variance,
 J. Biopharm. Stat. 17 (2007) 571. Their intervals are those of bias and standard deviation combined (MOVER), as in Zou,
