@@ -49,12 +49,7 @@ from vitmed.metrics.predictions import Predictions
 
 NORMAL = NormalDist()
 ELSEWHERE, ACTING = 0.01, 0.2  # a prevalence, and a threshold of the decision curve
-SAME = (
-    "sensitivity_macro",
-    "sensitivity_weighted",
-    "specificity_macro",
-    "auroc_weighted",
-)  # of two classes
+SAME = ("sensitivity_macro", "specificity_macro")  # of two classes
 SHOWN = {  # column of the table -> number
     "acc": "accuracy",
     "sens": "sensitivity",
@@ -63,16 +58,11 @@ SHOWN = {  # column of the table -> number
     "NPV": "npv",
     "F1": "f1",
     "bal. acc": "balanced_accuracy",
-    "spec w": "specificity_weighted",
     "PPV m": "ppv_macro",
-    "PPV w": "ppv_weighted",
     "NPV m": "npv_macro",
-    "NPV w": "npv_weighted",
     "F1 m": "f1_macro",
-    "F1 w": "f1_weighted",
     "AUROC": "auroc",
     "AP": "average_precision",
-    "AP w": "average_precision_weighted",
     "MCC": "mcc",
     "kappa": "cohen_kappa",
     "log loss": "log_loss",

@@ -5,6 +5,7 @@ python docs/methods.py
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 FILE = Path(__file__).with_name("methods.md")
@@ -27,25 +28,26 @@ average precision are computed on the logit scale, those of differences on the o
 
 def text() -> str:
     """The whole page."""
-    from vitmed.metrics.metric_table import DEFINITIONS, METHODS, REFERENCES, TESTS
+    from vitmed.metrics.metric_table import methods
     from vitmed.report.methods_text import name_of
 
-    numbers = {key: i for i, key in enumerate(REFERENCES, 1)}
+    found = methods()
+    numbers = {key: i for i, key in enumerate(found.references, 1)}
 
-    def cites(sources: tuple[str, ...]) -> str:
+    def cites(sources: Sequence[str]) -> str:
         return ", ".join(str(numbers[key]) for key in sources)
 
     parts = [INTRODUCTION]
-    for title, methods, how in (
-        ("Intervals", METHODS, "intervals are computed with"),
-        ("Tests", TESTS, "differences are tested with"),
+    for title, table, how in (
+        ("Intervals", found.intervals, "intervals are computed with"),
+        ("Tests", found.tests, "differences are tested with"),
     ):
-        rows = [f"| `{key}` | {m.title} | {m.text} | {cites(m.sources)} |\n" for key, m in methods.items()]
+        rows = [f"| `{key}` | {m.title} | {m.text} | {cites(m.sources)} |\n" for key, m in table.items()]
         head = f"## {title}\n\n| `method` | in short | {how} | references |\n|---|---|---|---|\n"
         parts.append(head + "".join(rows))
-    defined = [f"| {name_of(field)} | {cites(sources)} |\n" for field, sources in DEFINITIONS.items()]
+    defined = [f"| {name_of(field)} | {cites(sources)} |\n" for field, sources in found.definitions.items()]
     parts.append("## Definitions of numbers\n\n| number | references |\n|---|---|\n" + "".join(defined))
-    parts.append("## References\n\n" + "".join(f"{numbers[key]}. {text}\n" for key, text in REFERENCES.items()))
+    parts.append("## References\n\n" + "".join(f"{numbers[key]}. {text}\n" for key, text in found.references.items()))
     return "\n".join(parts)
 
 

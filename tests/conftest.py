@@ -262,7 +262,7 @@ def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "png", lambda figure: b"a figure")
     for module in (write, one_run):
         monkeypatch.setattr(module, "drawn_curves", lambda records, pdf=False: nothing)
-    monkeypatch.setattr(pretrain, "loss_curves", lambda records: None)
+    monkeypatch.setattr(pretrain, "training_curves", lambda records, loss: None)
     monkeypatch.setattr(pretrain, "reconstruction_figure", lambda pictures: None)
     monkeypatch.setattr(one_run, "contact_sheet", lambda images, classes: None)
 

@@ -28,7 +28,7 @@ from PIL import Image
 from reports import write_report
 from typer.main import get_command
 
-from vitmed import check, evaluate, monitor, probe, train, tune
+from vitmed import evaluate, monitor, probe, train, tune
 from vitmed.cli.commands import APPS
 from vitmed.commands.probe import UNUSED
 from vitmed.core.base_models import Target, fields_of, flags_of
@@ -438,7 +438,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
         "studies/test_cluster",
         f"{NEW} resume parallel on strict fail_under devices",
     ),
-    "check": ("commands/test_check cli/test_cli test_settings", "data output strict leakage_gap no_index"),
+    "check": ("commands/test_check cli/test_cli test_settings", "data output strict no_index"),
     "plan": (f"{RUN} cli/test_written_files", "data config sets output force offline"),
     "probe": (f"{RUN} studies/test_rank_weights studies/test_cluster", f"{NEW} on strict fail_under"),
     "pretrain": (f"{RUN} commands/test_pretrain", "data config sets output name resume"),
@@ -674,12 +674,6 @@ def test_what_a_number_does_not_show_is_said(ages: TrainResult, vitmed: Callable
     image = next(load_checkpoint(ages.folder).splits.root.rglob("*.png"))
     answer = vitmed("predict", image, "--checkpoint", ages.folder, "--top-k", "2")
     assert answer.code == 0 and "--top-k changes nothing" in answer.err
-
-
-def test_the_gap_of_leakage_is_measured(folder: Path, tmp_path: Path) -> None:
-    given = {"labels": folder / "two.csv", "index": False}
-    plain, asked = (check(folder, output=tmp_path / "c", leakage_gap=gap, **given) for gap in (False, True))
-    assert not plain.content["leakage_gap"] and asked.content["leakage_gap"]
 
 
 def test_the_charts_of_a_monitor_are_as_asked(ages: TrainResult) -> None:

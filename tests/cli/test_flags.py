@@ -27,7 +27,7 @@ from vitmed.core.sections import TrainConfig
 RUN = Callable[..., Answer]
 # Every flag of version 0.1.0, which scripts of users name.
 OF_0_1_0 = """
-check: --frame --group-regex --groups --json --labels --leakage-gap --no-index --output --strict -o
+check: --frame --group-regex --groups --json --labels --no-index --output --strict -o
 compare: --json --output --resamples -o
 evaluate:
   --allow-leakage --calibration --cost --coverage --data --device --fail-under --format --group-regex --groups

@@ -114,7 +114,7 @@ def test_a_resumed_run_goes_on_with_the_same_weights(findings: vitmed.TrainResul
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def test_stress_judges_the_mean_over_findings_and_each_of_them(findings: vitmed.TrainResult, tmp_path: Path) -> None:
+def test_stress_judges_the_mean_over_findings(findings: vitmed.TrainResult, tmp_path: Path) -> None:
     flags = {"corruptions": ["gaussian_noise"], "resamples": 50, "output": tmp_path / "stress"}
     found = vitmed.stress(findings.folder, **flags).content
     overall = findings.test.metrics.overall
@@ -122,8 +122,6 @@ def test_stress_judges_the_mean_over_findings_and_each_of_them(findings: vitmed.
     cost = found.corruptions["gaussian_noise"]
     after = [one["auroc"].value for one in cost.strengths]
     assert cost.lost.value == pytest.approx(overall["auroc"].value - np.mean(after), abs=1e-9)
-    assert cost.each and set(cost.each) <= set(FINDINGS) and all(one.low is not None for one in cost.each.values())
-    assert cost.lost.value == pytest.approx(np.mean([one.value for one in cost.each.values()]), abs=1e-9)
     assert "macro AUROC" in found.verdict and (tmp_path / "stress" / "stress.png").is_file()
 
 

@@ -131,7 +131,7 @@ def test_freeze_keeps_the_network_and_fits_the_head(frozen: tuple[TrainResult, R
     assert changed(before, after) == {"head.weight", "head.bias"}
     policy = load_checkpoint(result.folder).policy
     assert policy is not None and policy.weights_hash == load_checkpoint(result.folder).weights_hash
-    assert set(result.test.metrics["baselines"]) == {"nearest_neighbours", "colour_and_size"}
+    assert set(result.test.metrics["baselines"]) == {"colour_and_size"}
     assert not (result.folder / "last.pt").exists() and not (result.folder / "metrics.jsonl").exists()
     assert "inverse penalty C" in result.test.metrics["report"]["facts"]["Model choice"]
     assert any("a logistic regression on its" in text and "frozen parameters" in text for text in ui.said)
@@ -258,7 +258,7 @@ def test_probe_with_weights(vitmed: RUN, data: Path, tmp_path: Path, trained: Tr
                     "--device", "cpu")  # fmt: skip
     assert answer.code == 0, answer.err
     said = json.loads(answer.out)
-    assert set(said["test"]["baselines"]) == {"nearest_neighbours", "colour_and_size"}
+    assert set(said["test"]["baselines"]) == {"colour_and_size"}
     assert load_checkpoint(tmp_path / "p").classes == ("amber", "green")
     assert listing(data) == before
 

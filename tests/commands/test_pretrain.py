@@ -212,7 +212,7 @@ def test_a_figure_that_fails_does_not_cost_the_state(
     def broken(*of: object) -> None:
         raise ValueError("no figure")
 
-    monkeypatch.setattr("vitmed.commands.pretrain.loss_curves", broken)
+    monkeypatch.setattr("vitmed.commands.pretrain.training_curves", broken)
     with pytest.raises((ValueError, Interrupted)) as stopped, listening(interrupt_at(5)):
         start(data, tmp_path, epochs=3)
     position = torch.load(tmp_path / "mae" / "last.pt", weights_only=True)["training"]

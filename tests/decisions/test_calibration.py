@@ -12,7 +12,7 @@ from scipy.stats import binomtest, norm, ttest_1samp
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, Trial, fit_calibration, why_chosen
-from vitmed.decisions.reliability import _Binned, _line, bin_edges, log_odds, report_calibration
+from vitmed.decisions.reliability import _line, bin_edges, log_odds, report_calibration
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, softmax
@@ -213,7 +213,6 @@ class TestMeasures:
             return sum(abs((event[part] - score[part]).sum()) for part in np.array_split(order, 15)) / 600
 
         assert found.ece.value == pytest.approx(gap(sure, right), rel=0.02)
-        assert found.ece_classwise.value == pytest.approx(np.mean([gap(q[:, c], y[:, c]) for c in range(3)]), rel=0.02)
         assert list(found.per_class) == ["c0", "c1", "c2"]
         for c, own in enumerate(found.per_class.values()):
             assert own.o_e.value == pytest.approx(shares[c] / q[:, c].mean())
@@ -235,13 +234,10 @@ class TestMeasures:
         left = set() if known else {p.classes[classes - 1 - rarest]}
         assert set(p.classes) - set(found.per_class) == left
 
-    @pytest.mark.parametrize(("size", "classes", "missing"), [
-        (19, 2, {"ece", "ece_classwise"}), (20, 2, set()), (120, 100, set()), (120, 101, {"ece_classwise"}),
-    ])  # fmt: skip
-    def test_errors_need_two_bins_and_not_too_many_classes(self, size: int, classes: int, missing: set[str]) -> None:
-        found = report_calibration(draw(size, classes), None, EvaluateConfig(resamples=5)).after
-        assert {name for name in ("ece", "ece_classwise") if getattr(found, name).value is None} == missing
-        assert missing <= set(found.undefined) and not ({"ece", "ece_classwise"} - missing) & set(found.undefined)
+    @pytest.mark.parametrize(("size", "known"), [(19, False), (20, True)])
+    def test_the_error_needs_two_bins(self, size: int, known: bool) -> None:
+        found = report_calibration(draw(size, 2), None, EvaluateConfig(resamples=5)).after
+        assert (found.ece.value is not None) == known and ("ece" in found.undefined) != known
 
     def test_slope_and_intercept_are_those_of_a_logistic_regression(self) -> None:
         from sklearn.linear_model import LogisticRegression
@@ -288,7 +284,7 @@ class TestMeasures:
         logits = np.stack([np.log(s / (1 - s)), np.zeros(20)], axis=1).astype(np.float32)
         p = Predictions(("infected", "uninfected"), ("x",) * 20, None, 1 - y, logits)
         found = report_calibration(p, None, CONFIG)["after"]
-        assert [found[name]["value"] for name in ("ece", "ece_classwise")] == pytest.approx([0.3, 0.3])
+        assert found["ece"]["value"] == pytest.approx(0.3)
         first = found["curve"][0]["seen"]
         theirs = binomtest(4, 10).proportion_ci(method="wilson")
         assert (first["low"], first["high"]) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
@@ -299,22 +295,6 @@ class TestMeasures:
         assert len(bin_edges(np.arange(1000.0))) == 14 and bin_edges(np.arange(20.0)).tolist() == [10]
         assert bin_edges(np.array([0.0] * 25 + list(range(1, 16)))).tolist() == [6.0]
         assert bin_edges(np.zeros(40)).tolist() == []
-
-    def test_images_of_a_patient_are_drawn_alike(self) -> None:
-        """By a normal copula: sqrt(r) of the patient, sqrt(1 - r) of the image, r = sin(pi / 2 of the correlation)."""
-        rng, owner = np.random.default_rng(0), np.repeat(np.arange(20), 5)
-        scores = rng.uniform(0.2, 0.8, 100)
-        events = (rng.random(20)[owner] + rng.random(100)) / 2 < scores
-        found, gap = _Binned(scores, events, Units(owner)), (events - scores).reshape(20, 5)
-        between, within = 5 * gap.mean(axis=1).var(ddof=1), gap.var(axis=1, ddof=1).mean()
-        icc = (between - within) / (between + 4 * within)
-        assert 0.05 < icc < 1 and found.alike == pytest.approx(np.sin(np.pi / 2 * icc))
-        own, one = rng.normal(size=20)[owner], rng.normal(size=100)
-        mixed = found.alike**0.5 * own + (1 - found.alike) ** 0.5 * one
-        for sign in (1, -1):
-            drawn = _Binned(scores, events, Units(owner), sign).redrawn(own, one)
-            assert drawn == pytest.approx(found.error(norm.cdf(sign * mixed) < scores))
-        assert _Binned(scores, events, Units(np.arange(100))).alike == 0  # of independent images
 
     def test_before_and_after(self) -> None:
         p = draw(2000, 2)
@@ -328,11 +308,10 @@ class TestMeasures:
         for part in (found["before"], found["after"]):
             for name in ("log_loss", "brier", "brier_skill"):
                 assert part[name]["low"] <= part[name]["high"]
-            for name in ("ece", "ece_classwise"):
-                assert part[name]["low"] is None  # never below 0, so no resample is centred on the truth
-                right = part[f"{name}_if_right"]
-                assert 0 < right["low"] < right["mean"] < right["high"]
-                assert (part[name]["value"] > right["high"]) == (part is found["before"])
+            assert part["ece"]["low"] is None  # never below 0, so no resample is centred on the truth
+            right = part["ece_if_right"]
+            assert 0 < right["low"] < right["mean"] < right["high"]
+            assert (part["ece"]["value"] > right["high"]) == (part is found["before"])
 
     def test_the_change_is_the_paired_interval_of_the_mean(self) -> None:
         """By patient, as scipy's t of the patients' means where each has as many images."""
@@ -356,9 +335,9 @@ class TestMeasures:
         errors, expected = [], []
         for seed in range(40):
             after = report_calibration(draw(300, 3, seed=seed, too_sure=1), None, CONFIG).after
-            errors.append((after.ece.value, after.ece_classwise.value))
-            expected.append((after.ece_if_right.mean, after.ece_classwise_if_right.mean))
-        assert np.mean(errors, axis=0) == pytest.approx(np.mean(expected, axis=0), rel=0.1)
+            errors.append(after.ece.value)
+            expected.append(after.ece_if_right.mean)
+        assert np.mean(errors) == pytest.approx(np.mean(expected), rel=0.1)
 
     @pytest.mark.slow
     @pytest.mark.parametrize(("patients", "alike"), [(300, 0.0), (40, 0.1), (40, 0.25)])

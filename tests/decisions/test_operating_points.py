@@ -23,14 +23,7 @@ from vitmed.decisions.operating_points import (
     choose_points,
     report_points,
 )
-from vitmed.metrics.clinical_utility import (
-    AtPrevalence,
-    decision_curve,
-    in_words,
-    one_against_rest,
-    prevalence_table,
-    ranges,
-)
+from vitmed.metrics.clinical_utility import AtPrevalence, decision_curve, in_words, prevalence_table, ranges
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
@@ -592,54 +585,6 @@ class TestCostsOfGrades:
         with pytest.raises(UsageError, match="is for grades, and these classes have no order"):
             asked_point(config(cost="absolute"), 5)
         asked_point(config(cost="squared", ordinal=["a", "b", "c"]), 3)
-
-
-class TestOneAgainstRest:
-    def test_a_class_is_as_the_positive_one_of_two(self) -> None:
-        p = many(4)
-        found = one_against_rest(p)
-        assert list(found.classes) == list(p.classes) and found.shown == ""
-        for c, own in enumerate(found.classes.values()):
-            chance = p.probabilities[:, c]
-            two = Predictions(
-                ("rest", p.classes[c]), p.paths, p.groups, (p.labels == c).astype(np.int64), p.logits[:, :2],
-                positive=p.classes[c], decided=(p.predicted == c).astype(np.int64),
-                calibrated=np.stack([1 - chance, chance], axis=1),
-            )  # fmt: skip
-            assert own.prevalence.rows == prevalence_table(two, config()).rows
-            curve = decision_curve(two, config())
-            assert own.decision_curve == curve
-
-    def test_ppv_by_bayes_theorem(self) -> None:
-        p = many(3)
-        found = one_against_rest(p).classes
-        assert list(found) == list(p.classes)
-        for c, own in enumerate(found.values()):
-            truth, called = p.labels == c, p.predicted == c
-            se, fp = called[truth].mean(), called[~truth].mean()
-            row = next(row for row in own.prevalence.rows if row.prevalence == 0.01)
-            assert row.ppv.value == pytest.approx(se * 0.01 / (se * 0.01 + fp * 0.99))
-            counted = next(row for row in own.prevalence.rows if row.prevalence == own.prevalence.observed)
-            assert counted.ppv == evaluate_predictions(p, 0).per_class[p.classes[c]].ppv
-
-    def test_of_many_classes_the_commonest_and_the_worst_are_shown(self) -> None:
-        from sklearn.metrics import roc_auc_score
-
-        p = many(14, 900)
-        found = one_against_rest(p)
-        counts = np.bincount(p.labels)
-        assert one_against_rest(many(10, 900)).shown == "" and len(one_against_rest(many(10, 900)).classes) == 10
-        common = np.argsort(-counts, kind="stable")[:5].tolist()
-        areas = [roc_auc_score(p.labels == c, p.probabilities[:, c]) for c in range(14)]
-        worst = sorted((c for c in range(14) if c not in common), key=lambda c: areas[c])[:5]
-        assert list(found.classes) == [p.classes[c] for c in sorted(common + worst)]
-        assert "Of 14 classes, the 5 with the most images" in found.shown
-
-    def test_two_classes_have_none_and_an_absent_class_is_left_out(self) -> None:
-        p = many(3)
-        kept = p.take(np.flatnonzero(p.labels != 1))
-        assert one_against_rest(draw()) is None and list(one_against_rest(kept).classes) == ["class 0", "class 2"]
-        assert one_against_rest(p.take(np.flatnonzero(p.labels == 1))) is None
 
 
 def fold(point: str, threshold: float | None = None) -> Fold:

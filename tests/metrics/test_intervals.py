@@ -216,9 +216,9 @@ def test_the_spread_of_areas_is_what_resampling_shows(classes: int, grouped: boo
     p = Predictions(tuple("abcd"[:classes]), ("x",) * 400, groups, labels, logits)
     result, units = evaluate_predictions(p, resamples=10), patients if grouped else np.arange(400)
     draws = [PreparedPredictions(p).values(weights) for weights in bootstrap_weights(units, 1000, seed=0)]
-    names = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
+    names = ("auroc", "average_precision")
     found = {name: (result["overall"][name], np.concatenate([d[0][name] for d in draws])) for name in names}
-    for name in names[::2]:
+    for name in names:
         found[f"{name} of b"] = result["per_class"]["b"][name], np.concatenate([d[1][name][:, 1] for d in draws])
     for name, (entry, drawn) in found.items():  # resampling knows nothing of the leverage of a patient
         most = 0.15 if name.startswith("auroc") else 0.2
@@ -269,7 +269,7 @@ def test_intervals_hold_where_few_patients_have_the_class() -> None:
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_every_number_of_classes_of_unequal_size_is_that_of_scikit_learn(classes: int) -> None:
-    """Of two the positive class counts where one class does; a macro mean is over all, a weighted one by their size."""
+    """Of two the positive class counts where one class does; a macro mean is over all."""
     rng = np.random.default_rng(classes)
     labels = rng.choice(classes, size=90, p=[0.7, 0.3] if classes == 2 else [0.6, 0.3, 0.1])
     logits = (rng.normal(size=(90, classes)) + 1.2 * np.eye(classes)[labels]).astype(np.float32)
@@ -278,20 +278,17 @@ def test_every_number_of_classes_of_unequal_size_is_that_of_scikit_learn(classes
     found, chances, called = evaluate_predictions(p), p.probabilities, p.predicted
     areas = [sk.roc_auc_score(labels == c, chances[:, c]) for c in range(classes)]
     precisions = [sk.average_precision_score(labels == c, chances[:, c]) for c in range(classes)]
-    shares = np.bincount(labels) / 90
     expected = {
         "accuracy": (labels == called).mean(), "balanced_accuracy": sk.balanced_accuracy_score(labels, called),
-        "auroc": areas[1] if classes == 2 else np.mean(areas), "auroc_weighted": shares @ areas,
+        "auroc": areas[1] if classes == 2 else np.mean(areas),
         "average_precision": precisions[1] if classes == 2 else np.mean(precisions),
-        "average_precision_weighted": shares @ precisions,
         "mcc": sk.matthews_corrcoef(labels, called), "cohen_kappa": sk.cohen_kappa_score(labels, called),
         "log_loss": sk.log_loss(labels, chances),
     }  # fmt: skip
-    for way in ("macro", "weighted"):
-        for name, score in (("sensitivity", sk.recall_score), ("ppv", sk.precision_score), ("f1", sk.f1_score)):
-            expected[f"{name}_{way}"] = score(labels, called, average=way)
+    for name, score in (("sensitivity", sk.recall_score), ("ppv", sk.precision_score), ("f1", sk.f1_score)):
+        expected[f"{name}_macro"] = score(labels, called, average="macro")
     inverse = [sk.recall_score(labels != c, called != c) for c in range(classes)]
-    expected |= {"specificity_macro": np.mean(inverse), "specificity_weighted": shares @ inverse}
+    expected["specificity_macro"] = np.mean(inverse)
     assert {name: found.overall[name].value for name in expected} == pytest.approx(expected)
     for name in expected:
         assert found.overall[name].low < found.overall[name].value < found.overall[name].high, name
@@ -481,10 +478,10 @@ class TestRareClass:
 
     def test_below_five_what_does_not_hold_has_no_interval_and_says_why(self) -> None:
         result = evaluate_predictions(by_rank([1.1, 1.2, 0.5], 300))
-        for name in ("log_loss", "brier", "mcc", "cohen_kappa", "average_precision", "average_precision_weighted"):
+        for name in ("log_loss", "brier", "mcc", "cohen_kappa", "average_precision"):
             assert result.overall[name].low is None
             assert result.no_interval[name] == "too few to say: 3 images of class 'yes'"
-        for name in ("accuracy", "balanced_accuracy", "auroc", "specificity_weighted", "f1_macro"):
+        for name in ("accuracy", "balanced_accuracy", "auroc", "specificity_macro", "f1_macro"):
             assert result.overall[name].low is not None
         assert result.no_interval["ppv_macro"] == "the images that it counts come from fewer than 2 images"  # NPV
         assert "Class 'yes' has only 3 images: too few to say how well the model finds it" in result.notes[0]
@@ -598,7 +595,7 @@ def test_every_mean_over_classes_spreads_as_resamples_do(classes: int) -> None:
     logits[np.arange(600), labels] += 1.5
     p = Predictions(tuple("abcd"[:classes]), ("x",) * 600, None, labels, logits)
     overall, drawn = evaluate_predictions(p).overall, bootstrap([PreparedPredictions(p)], 1000, 0)[0]
-    assert drawn.keys() >= {"sensitivity_macro", "specificity_weighted", "ppv_macro", "npv_macro", "f1_macro"}
+    assert drawn.keys() >= {"sensitivity_macro", "specificity_macro", "ppv_macro", "npv_macro", "f1_macro"}
     for name, draws in drawn.items():
         found = overall[name]
         assert found.low is not None and found.high is not None

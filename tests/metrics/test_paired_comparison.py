@@ -124,7 +124,7 @@ def test_no_difference_seen_is_no_proof_of_none() -> None:
 @pytest.mark.parametrize("classes", [2, 3])
 def test_rows_that_are_the_same_number_have_the_same_interval(classes: int) -> None:
     gap = compare_predictions(*pair(20, 3, 1, classes), resamples=50).difference
-    assert gap["sensitivity_weighted"] == gap["accuracy"] and gap["sensitivity_macro"] == gap["balanced_accuracy"]
+    assert gap["sensitivity_macro"] == gap["balanced_accuracy"]
     assert classes > 2 or gap["specificity_macro"] == gap["balanced_accuracy"]
 
 

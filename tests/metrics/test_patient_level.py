@@ -45,9 +45,9 @@ def draw(patients: int = 40, images: int = 6, classes: int = 2, seed: int = 0, s
 
 
 def test_two_images_by_hand() -> None:
-    """Of 0.2 and 0.6: mean 0.4, largest 0.6, noisy-or 1 - 0.8 x 0.4 = 0.68."""
+    """Of 0.2 and 0.6: mean 0.4, largest 0.6."""
     p = said([0.2, 0.9, 0.6], [1, 0, 1], ["A", "B", "A"])
-    for way, expected in (("mean", 0.4), ("max", 0.6), ("noisy_or", 0.68)):
+    for way, expected in (("mean", 0.4), ("max", 0.6)):
         found = np.exp(combine(p, way))
         assert found.sum(axis=1) == pytest.approx(1)
         assert found[:, 0] == pytest.approx([expected, 0.9]), way
@@ -61,14 +61,14 @@ def test_the_positive_class_may_stand_first_or_second(positive: int) -> None:
     logits = np.log(np.stack([p, 1 - p] if positive == 0 else [1 - p, p], axis=1)).astype(np.float32)
     names, labels = (("ill", "well"), [1, 0, 0]) if positive == 0 else (("well", "ill"), [0, 1, 1])
     q = Predictions(names, tuple("xyz"), ("A", "B", "A"), np.array(labels), logits, positive="ill")
-    for way, expected in (("mean", 0.4), ("max", 0.6), ("noisy_or", 0.68)):
+    for way, expected in (("mean", 0.4), ("max", 0.6)):
         found = np.exp(combine(q, way))
         assert found[:, positive] == pytest.approx([expected, 0.9])
         assert found[:, 1 - positive] == pytest.approx([1 - expected, 0.1])
         assert patient_predictions(q, way).labels.tolist() == [positive, positive]
 
 
-@pytest.mark.parametrize("way", ["mean", "max", "noisy_or"])
+@pytest.mark.parametrize("way", ["mean", "max"])
 def test_without_images_there_are_no_patients(way: str) -> None:
     assert combine(said([0.5], [0], ["A"]).take(np.arange(0)), way).shape == (0, 2)
 
@@ -79,10 +79,6 @@ def test_of_more_classes() -> None:
     p = Predictions(("a", "b", "c"), ("x", "y"), ("A", "A"), np.array([0, 0]), logits)
     assert np.exp(combine(p, "mean"))[0] == pytest.approx([0.35, 0.5, 0.15])
     assert np.exp(combine(p, "max"))[0] == pytest.approx([0.5 / 1.4, 0.5, 0.2 / 1.4])
-    with pytest.raises(ValueError, match="noisy-or"):
-        combine(p, "noisy_or")
-    told = patient_level(draw(classes=3))
-    assert "needs a positive class" in told["noisy_or"]["reason"] and "overall" in told["max"]
 
 
 def test_a_patient_with_one_positive_image_is_positive() -> None:
@@ -105,7 +101,6 @@ def test_the_numbers_are_those_of_sklearn_on_patients() -> None:
     by_hand = {
         "mean": [x.mean() for x in own],
         "max": [x.max() for x in own],
-        "noisy_or": [1 - np.prod(1 - x) for x in own],
     }
     assert set(by_hand) == set(WAYS)
     for way, scores in by_hand.items():
@@ -123,7 +118,6 @@ def test_the_numbers_are_those_of_sklearn_on_patients() -> None:
 def test_the_threshold_is_chosen_on_validation_alone() -> None:
     p, validation = draw(), draw(seed=5)
     told, other = patient_level(p, validation, 20), patient_level(p, draw(seed=6, skill=3), 20)
-    assert told["best_on_validation"] in WAYS
     for way in WAYS:
         before = patient_predictions(validation, way)
         fpr, tpr, cuts = sk.roc_curve(before.labels == 0, before.probabilities[:, 0], drop_intermediate=False)
@@ -138,7 +132,7 @@ def test_the_threshold_is_chosen_on_validation_alone() -> None:
         )
         assert told[way]["overall"] == other[way]["overall"]  # the rest does not depend on it
     bare = patient_level(p, None, 20)
-    assert bare["best_on_validation"] is None and "at_threshold" not in bare["mean"]
+    assert "at_threshold" not in bare["mean"]
 
 
 def test_youden_by_hand() -> None:
@@ -169,12 +163,7 @@ def test_without_patients_there_is_nothing_to_say() -> None:
     assert patient_level(none) is None
 
 
-def test_many_images_saturate_noisy_or_and_it_is_said() -> None:
-    p = draw(patients=10, images=200)
-    told = patient_level(p, draw(patients=10, images=200, seed=3), 20)
-    assert any(re.match(r"Noisy-or: \d+ of 10", note) for note in told["notes"])
-    cut = told["noisy_or"]["at_threshold"]  # by log-odds, where they still differ
-    assert cut["balanced_accuracy"]["value"] is not None
+def test_few_patients_are_said() -> None:
     few = patient_level(said([0.2, 0.9, 0.6], [1, 0, 1], ["A", "B", "A"]), resamples=20)
     assert any("only 2 patients" in note for note in few["notes"])
 
@@ -193,14 +182,6 @@ def test_a_thousand_classes_stay_small() -> None:
     assert len(json.dumps(told.to_dict())) < 2e5
     assert "reason" in told["max"] and told["mean"]["overall"]["accuracy"]["value"] is not None
     assert any("no intervals by patient" in note for note in told["notes"])
-
-
-def test_ways_that_rank_equally_well_have_no_best() -> None:
-    """One image decides each patient, so all three ways rank the patients alike."""
-    validation = said([0.1, 0.1, 0.2, 0.2, 0.8, 0.8, 0.9, 0.9], [0, 0, 0, 0, 1, 1, 1, 1], list("AABBCCDD"))
-    found = patient_level(draw(), validation, 20)
-    assert found.best_on_validation is None
-    assert "On the validation patients, all ways have the same AUROC, so none of them is the best." in found.notes
 
 
 def test_a_handful_of_labelled_patients_says_nothing() -> None:
@@ -240,7 +221,7 @@ def test_shares_and_the_worst_by_hand() -> None:
     ]
     spread = told["spread"]["accuracy"]
     assert (spread["n"], spread["min"], spread["median"], spread["max"]) == (3, 0.6, 0.8, 0.9)
-    assert "heap" not in told and "SECRET" not in json.dumps(told.to_dict(), allow_nan=False)
+    assert "SECRET" not in json.dumps(told.to_dict(), allow_nan=False)
 
 
 def test_who_is_outside_the_limits() -> None:
@@ -255,16 +236,6 @@ def test_who_is_outside_the_limits() -> None:
     rng = np.random.default_rng(0)
     alike = outside(np.full(5000, 100), rng.binomial(100, 0.8, 5000))
     assert 0.02 < alike.mean() < 0.055  # discrete, so at most 5 %
-
-
-def test_the_share_of_the_worst_beside_chance() -> None:
-    wrong = [18, 15, 12, 9, 6] + [0] * 15
-    told = per_patient(patients_with([20] * 20, wrong))
-    assert told["heap"]["share"] == 1.0 and told["heap"]["images"] == pytest.approx(0.25)
-    assert 0.3 < told["heap"]["by_chance"] < 0.5  # more than a quarter: the worst are picked
-    rng = np.random.default_rng(1)
-    alike = per_patient(patients_with([50] * 40, rng.binomial(50, 0.2, 40).tolist()))
-    assert alike["heap"]["share"] == pytest.approx(alike["heap"]["by_chance"], abs=0.04)
 
 
 def test_nothing_to_spread() -> None:

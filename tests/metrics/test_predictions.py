@@ -1,5 +1,6 @@
 """predictions.csv holds a Predictions completely."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -209,34 +210,34 @@ def test_probabilities_alone_are_taken(tmp_path: Path) -> None:
     assert found.notes == ("The table has no logits: the logarithms of its probabilities replace them.",)
 
 
-@pytest.mark.parametrize(
-    ("row", "column", "cell", "told"),
-    [
-        (7, "prob_a", "1.7", "1 row of the table has a probability that"),
-        (7, "prob_a", "nan", "a probability that"),
-        (7, "prob_b", "", "a probability that"),
-        (7, "prob_b", "0,99", "a probability that"),
-        (7, "prediction", "zebra", "1 row of the table has a prediction that"),
-        (7, "confidence", "0.1234", "1 row of the table has a confidence that"),
-    ],
-)
-def test_what_contradicts_the_logits_is_told_and_they_count(
-    tmp_path: Path, row: int, column: str, cell: str, told: str
-) -> None:
-    rng = np.random.default_rng(1)
-    before = Predictions(("a", "b"), tuple("0123456789"), None, None, rng.normal(size=(10, 2)).astype(np.float32))
-
+def changed(p: Predictions, row: int, column: str, cell: str) -> str:
     def change(cells: dict[str, str]) -> None:
         if cells["path"] == str(row):
             cells[column] = cell
 
-    after = put(tmp_path / "p.csv", rewritten(before, change=change))
-    assert after.logits.tobytes() == before.logits.tobytes() and len(after.notes) == 1
-    assert (
-        told in after.notes[0] and f"does not follow from the logits, the first is row 8 ({column})" in after.notes[0]
-    )
+    return rewritten(p, change=change)
+
+
+def ten() -> Predictions:
+    logits = np.random.default_rng(1).normal(size=(10, 2)).astype(np.float32)
+    return Predictions(("a", "b"), tuple("0123456789"), None, None, logits)
+
+
+@pytest.mark.parametrize(("column", "cell"), [("prediction", "zebra"), ("confidence", "0.1234")])
+def test_what_contradicts_the_logits_is_told_and_they_count(tmp_path: Path, column: str, cell: str) -> None:
+    before = ten()
+    after = put(tmp_path / "p.csv", changed(before, 7, column, cell))
+    assert after.logits.tobytes() == before.logits.tobytes()
+    told = f"1 row of the table has a cell that does not follow from the logits, the first is row 8 ({column})"
+    assert after.notes == (f"{told}; the logits count.",)
     decided = replace(before, positive="a", threshold=0.9)  # a threshold is no contradiction
     assert put(tmp_path / "p.csv", rewritten(decided)).notes == ()
+
+
+@pytest.mark.parametrize(("column", "cell"), [("prob_a", "1.7"), ("prob_a", "nan"), ("prob_b", ""), ("prob_b", "0,99")])
+def test_a_probability_that_is_none_is_an_error(tmp_path: Path, column: str, cell: str) -> None:
+    with pytest.raises(DataError, match=rf"row 8 has '{re.escape(cell)}' as {column}"):
+        put(tmp_path / "p.csv", changed(ten(), 7, column, cell))
 
 
 def test_an_ood_score_that_is_not_a_number_is_reported(tmp_path: Path) -> None:
@@ -297,7 +298,10 @@ def test_an_edited_probability_of_a_calibrated_table_is_an_error_without_its_pol
         tmp_path / "p.csv", calibrate=lambda read: replace(read, calibrated=softmax(read.logits / 2))
     )
     assert after.probabilities.tobytes() == calibrated().probabilities.tobytes()
-    assert "1 row of the table has a probability that does not follow from the logits" in after.notes[0]
+    assert (
+        "1 row of the table has a cell that does not follow from the logits, the first is row 8 (prob_a)"
+        in after.notes[0]
+    )
 
 
 def table(size: int = 40, patients: int = 8) -> Predictions:
@@ -333,26 +337,13 @@ def test_names_that_differ_in_spaces_or_capitals_are_one_patient(tmp_path: Path,
     assert found.groups[0] == "" and found.notes == ()  # a blank is no patient
 
 
-def rounded(p: Predictions, digits: int, *, logits: bool) -> str:
+def test_probabilities_rounded_to_two_digits_are_those_of_the_logits(tmp_path: Path) -> None:
     def change(cells: dict[str, str]) -> None:
-        cells["prob_a"] = f"{float(cells['prob_a']):.{digits}f}"
-        cells["prob_b"] = f"{1 - float(cells['prob_a']):.{digits}f}"
-        if not logits:
-            del cells["logit_a"], cells["logit_b"]
+        cells["prob_a"] = f"{float(cells['prob_a']):.2f}"
+        cells["prob_b"] = f"{1 - float(cells['prob_a']):.2f}"
 
-    return rewritten(p, change=change)
-
-
-@pytest.mark.parametrize(
-    ("digits", "what"), [(0, "are 0 or 1"), (1, "have at most 1 digit after"), (2, "have at most 2 digits after")]
-)
-def test_rounded_probabilities_are_reported(tmp_path: Path, digits: int, what: str) -> None:
-    after = put(tmp_path / "p.csv", rounded(table(), digits, logits=False))
-    assert len(after.notes) == 2 and what in after.notes[1]  # and no confidence that does not follow
-    assert after.notes[1].endswith("log loss, Brier score, calibration and AUROC rest on rounded values.")
-    whole = put(tmp_path / "p.csv", rounded(table(), digits, logits=True))  # the logits have the exact ones
-    assert whole.probabilities.tobytes() == table().probabilities.tobytes()
-    assert len(whole.notes) == 1 and what in whole.notes[0] and whole.notes[0].endswith("those of the logits count.")
+    found = put(tmp_path / "p.csv", rewritten(table(), change=change))
+    assert found.probabilities.tobytes() == table().probabilities.tobytes() and found.notes == ()
 
 
 @pytest.mark.parametrize("confidence", [True, False])
@@ -368,8 +359,8 @@ def test_an_edited_prediction_is_reported_as_such(tmp_path: Path, confidence: bo
 
     after = put(tmp_path / "p.csv", rewritten(p, change=change))
     assert after.predicted.tolist() == p.predicted.tolist() and after.notes == (
-        f"1 row of the table has a prediction that does not follow from the logits, the first is row {sure + 1} "
-        "(prediction); the column is ignored, and the logits decide.",
+        f"1 row of the table has a cell that does not follow from the logits, the first is row {sure + 1} "
+        "(prediction); the logits count.",
     )
 
 

@@ -44,7 +44,7 @@ def test_every_part_and_the_table_that_is_read_back_count_a_tie_alike(positive_f
     for operating in (None, choose_points(p, CONFIG)):
         reached = report_points(p, operating, CONFIG).points["default"].reached
         assert (reached.counts.tp, reached.counts.fp) == (hits, alarms)
-    curve = slider_data(p).classes[0]
+    curve = slider_data(p)
     assert (at(curve, curve.start).tp, at(curve, curve.start).fp) == (hits, alarms)
     net = decision_curve(p, CONFIG)
     assert net.model[net.thresholds.index(0.5)].value == pytest.approx((hits - alarms) / 200)

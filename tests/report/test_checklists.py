@@ -179,6 +179,3 @@ def test_no_item_asks_for_readers_and_classes_have_tables_of_their_own() -> None
     assert "readers" in {topic.section for topic in compared.answers}
     rates = line(found(fixed_rates=object()), "STARD-AI", "31")
     assert "operating" in {topic.section for topic in rates.answers} and rates.state == "answered"
-    for number, guideline in (("12e", "TRIPOD+AI"), ("34", "STARD-AI")):
-        answered = line(found(one_against_rest=object()), guideline, number)
-        assert "operating" in {topic.section for topic in answered.answers}

@@ -1,7 +1,6 @@
 """Galleries of errors and suspected labels: the right images, and no name of a file."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +9,9 @@ from matplotlib.figure import Figure
 
 from vitmed.metrics.confusions import find_suspects
 from vitmed.report.plots import drawing
-from vitmed.report.plots.pictures import errors_by_pair, errors_by_patient, suspected_labels
+from vitmed.report.plots.pictures import errors_by_pair, suspected_labels
 
-GALLERIES = [errors_by_pair, errors_by_patient, suspected_labels]
+GALLERIES = [errors_by_pair, suspected_labels]
 
 
 def read(path: str) -> np.ndarray:
@@ -49,13 +48,6 @@ def test_lines_are_what_they_are_called() -> None:
     told = f"infected predicted as uninfected: {len(missed)} of {np.sum(p.labels == 0)}"
     assert any(text.startswith(told) for text in texts(figure))
     assert missed[p.confidence[missed].argmax()] in rows(figure)
-    figure = errors_by_patient(p, read)
-    names = list(dict.fromkeys(p.groups))
-    wrong = [sum(p.predicted[i] != p.labels[i] for i, g in enumerate(p.groups) if g == name) for name in names]
-    worst = int(np.argmax(wrong))
-    assert any(
-        f"patient {worst + 1}: {wrong[worst]} of {p.groups.count(names[worst])} wrong" in t for t in texts(figure)
-    ) or (wrong.count(max(wrong)) > 1)
     figure = suspected_labels(p, read)
     assert rows(figure) == find_suspects(p).rows[:18].tolist()
 
@@ -65,8 +57,3 @@ def test_nothing_wrong_nothing_shown(gallery: Callable[..., Figure | None]) -> N
     assert gallery(of_patients(signal=90), read) is None
     none = of_patients().take(np.arange(0))
     assert gallery(none, read) is None
-
-
-def test_errors_by_patient_need_patients() -> None:
-    assert errors_by_patient(replace(of_patients(), groups=None), read) is None
-    assert errors_by_patient(replace(of_patients(), groups=tuple(map(str, range(400)))), read) is None

@@ -19,9 +19,9 @@ from reports import write_report
 from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
-from vitmed.metrics.metric_table import METHODS, REFERENCES, TESTS, TITLES
+from vitmed.metrics.metric_table import TITLES, methods
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.methods_text import KEYED, NAMES, PARTS, SAME, methods_text
+from vitmed.report.methods_text import KEYED, SAME, methods_text
 from vitmed.report.results import Results
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -70,26 +70,30 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_text_names_what_the_numbers_used_and_nothing_else(case: str, tmp_path: Path) -> None:
-    """No `method` in metrics.json is without an entry in `METHODS`, nor a bootstrap without its resamples."""
+    """No `method` in metrics.json is without an entry in methods.yaml, nor a bootstrap without its resamples."""
     metrics = write(tmp_path / "r", CASES[case])
     each = list(estimates(json.loads((tmp_path / "r" / "metrics.json").read_text())))
     assert len(each) > 100
     for path, entry in each:
-        assert entry["method"] is None or entry["method"] in (TESTS if "p" in entry else METHODS), path
+        assert entry["method"] is None or entry["method"] in (
+            methods().tests if "p" in entry else methods().intervals
+        ), path
         if entry["method"] in ("bootstrap", "wilson-bootstrap", "percentile"):
             assert entry["resamples"] is not None, path
         elif "p" not in entry:
             assert entry.get("resamples") is None, path
     found = methods_text(metrics)
     used = {e["method"] for _, e in each if e.get("low") is not None}
-    assert {row.method for row in found.rows} == {METHODS[method].title for method in used}
+    assert {row.method for row in found.rows} == {methods().intervals[method].title for method in used}
     drawn = {e.get("resamples") for _, e in each if e.get("low") is not None}
     assert {row.resamples for row in found.rows} == drawn
     text = " ".join(found.paragraphs)
     for key in used:
-        assert METHODS[key].text in text
+        assert methods().intervals[key].text in text
     cited = {int(n) for cite in re.findall(r"\[([\d, ]+)\]", text) for n in cite.split(", ")}
-    assert cited == set(range(1, len(found.references) + 1)) and set(found.references) <= set(REFERENCES.values())
+    assert cited == set(range(1, len(found.references) + 1)) and set(found.references) <= set(
+        methods().references.values()
+    )
 
 
 def test_each_number_has_the_method_that_computed_it() -> None:
@@ -134,8 +138,8 @@ def fields(kind: Any, field: str, keyed: bool = False, inside: tuple[Any, ...] =
 
 
 def test_every_number_has_a_name_and_every_part_stands_in_the_text() -> None:
-    known = {*TITLES, *NAMES, ""}
+    known = {*TITLES, *methods().names, ""}
     for part, info in Results.model_fields.items():
         found = set(fields(info.annotation, part, part in KEYED))
         assert found <= known, part
-        assert not found or part in PARTS, part
+        assert not found or part in methods().parts, part

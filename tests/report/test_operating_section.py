@@ -80,18 +80,6 @@ def test_roc_are_the_same_on_the_page_and_in_the_terminal(tmp_path: Path) -> Non
     assert found.sensitivity[3].too_few  # 0.99 of about 200 negatives
 
 
-@pytest.mark.parametrize("classes", [3, 12])
-def test_more_classes_have_a_table_of_each_against_the_rest(classes: int, tmp_path: Path) -> None:
-    text, metrics, said = written(tmp_path, draw(classes))
-    found = metrics.one_against_rest
-    assert "Each class against all others" in text and len(found.classes) == min(classes, 10)
-    for own in found.classes.values():
-        row = next(row for row in own.prevalence.rows if row.prevalence == 0.01)
-        assert f"<td>{row.ppv.value:.3f} <small>({row.ppv.low:.3f} to {row.ppv.high:.3f})</small></td>" in text
-    assert ("with the most images, and of the others" in text) == (classes > 10)
-    assert not any("specificity  sensitivity" in line for line in said) and Results.read(metrics.to_dict()) == metrics
-
-
 def test_classes_far_apart_have_both_balanced_accuracies_on_the_first_screen(tmp_path: Path) -> None:
     """As scikit-learn computes them: of the likeliest class, and of the class that is likely for how common it is."""
 

@@ -150,7 +150,7 @@ def data(page: Page) -> Any:
 def test_the_slider_counts_as_scikit_learn_does(page: Page, two: tuple[Path, Predictions]) -> None:
     file, p = two
     page.open(file)
-    (curve,) = data(page)["classes"]
+    curve = data(page)
     thresholds, start = curve["thresholds"], curve["start"]
     scores, truth = p.probabilities[:, 0], p.labels == 0
     assert curve["name"] == "infected" and thresholds[start] == 0.5
@@ -172,25 +172,10 @@ def test_the_slider_counts_as_scikit_learn_does(page: Page, two: tuple[Path, Pre
     assert page.complaints() == []
 
 
-def test_a_class_is_chosen(page: Page, many: tuple[Path, Predictions]) -> None:
-    file, p = many
-    page.open(file)
-    for k, name in enumerate(HOSTILE):
-        page.run(
-            f"""(() => {{ const e = document.getElementById("slider-class"); e.selectedIndex = {k};
-            e.dispatchEvent(new Event("change")); }})()"""
-        )
-        shown, scores = say(page), p.probabilities[:, k]
-        assert {**expected(scores, p.labels == k, 0.5, None), "value": "0.500"} == shown
-        shown_name = page.run('document.querySelector(".slider-name").textContent')
-        assert shown_name == name.replace("\u202e", "")  # it would turn round whatever follows
-    assert page.complaints() == []
-
-
 def test_keys_move_the_slider(page: Page, two: tuple[Path, Predictions]) -> None:
     page.open(two[0])
     unfold(page)
-    (curve,) = data(page)["classes"]
+    curve = data(page)
     page.run('document.getElementById("slider-threshold").focus()')
     page.press("ArrowRight", 39)
     assert page.run('document.getElementById("slider-threshold").value') == str(curve["start"] + 1)

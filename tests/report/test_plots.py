@@ -28,9 +28,9 @@ NAMES = {
 }
 
 DRAWN = [name for name, plot in plots().items() if "classes" in plot.kinds and not (plot.pictures or plot.maps)]
-FOR_TWO = {"prevalence", "decision_curve"}  # figures of two classes
+FOR_TWO = {"decision_curve"}  # figures of two classes
 FOR_MORE = {"decision_curves"}
-NEEDS_MORE = {"out_of_distribution", "subgroups", "robustness", "flow", "per_patient", "beside_own_test"}
+NEEDS_MORE = {"out_of_distribution", "subgroups", "robustness", "flow", "per_patient"}
 
 
 def draw(classes: int, size: int = 200, signal: float = 1.0) -> Predictions:
@@ -131,7 +131,7 @@ def test_roc_shows_area_and_interval_of_the_positive_class() -> None:
 def analysed(p: Predictions, **fields: float) -> Results:
     metrics = evaluate_predictions(p, resamples=50)
     material = Material(p, metrics, config=EvaluateConfig(resamples=50, **fields))
-    names = ("prevalence", "decision_curve", "one_against_rest", "fixed_rates")
+    names = ("prevalence", "decision_curve", "fixed_rates")
     return Results.of(metrics, **{name: CLASS_ANALYSES[name](material) for name in names})
 
 

@@ -11,7 +11,7 @@ from sklearn.metrics import confusion_matrix, precision_score
 
 from vitmed.decisions.operating_points import TITLES, OperatingPoint, OperatingPoints
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.slider import CLASSES, ROWS, Curve, at, rows, slider_data
+from vitmed.report.slider import ROWS, Curve, at, rows, slider_data
 
 
 def predictions(labels: np.ndarray, scores: np.ndarray) -> Predictions:
@@ -37,9 +37,8 @@ def points_at(**thresholds: tuple[float | None, float | None]) -> OperatingPoint
 
 
 def curve_of(p: Predictions, points: OperatingPoints | None = None) -> Any:
-    found = slider_data(p, points)
-    assert found["decided"] and found["left"] == 0
-    (curve,) = found["classes"]
+    curve = slider_data(p, points)
+    assert curve is not None and curve.decided
     return curve
 
 
@@ -84,18 +83,18 @@ def test_chosen_points_are_marked_at_their_own_threshold() -> None:
     curve = curve_of(drawn(), points)
     marks = {text: curve["thresholds"][index] for text, index in curve["marks"]}
     assert marks == {"Youden index": 0.3123456789, "Target sensitivity 0.95": 0.123}
-    told = [text for text, _ in rows(curve, decided=True)]
+    told = [text for text, _ in rows(curve)]
     assert "0.312 (Youden index)" in told and "0.5 (in use)" in told and len(told) == len(ROWS) + 2
 
 
-def test_rows_that_print_alike_are_one_and_many_classes_have_no_threshold_in_use() -> None:
+def test_rows_that_print_alike_are_one_and_folds_have_no_threshold_in_use() -> None:
     points = points_at(youden=(0.95004, None))
     curve = curve_of(drawn(), points)
-    told = [text for text, _ in rows(curve, decided=True)]
+    told = [text for text, _ in rows(curve)]
     assert [text for text in told if text.startswith("0.95")] == ["0.95 (Youden index)"]
-    assert not any("in use" in text for text, _ in rows(curve, decided=False))
+    assert not any("in use" in text for text, _ in rows(curve.model_copy(update={"decided": False})))
     same = points_at(youden=(0.5, None))
-    told = [text for text, _ in rows(curve_of(drawn(), same), decided=True)]
+    told = [text for text, _ in rows(curve_of(drawn(), same))]
     assert "0.5 (in use, Youden index)" in told
 
 
@@ -104,15 +103,10 @@ def test_it_stays_small(n: int) -> None:
     assert len(json.dumps(slider_data(drawn(n)).to_dict())) < 40_000
 
 
-def test_of_many_classes_the_largest_are_there_and_the_others_are_counted() -> None:
-    rng = np.random.default_rng(0)
-    labels = np.minimum(rng.geometric(0.05, size=5000) - 1, 99)
-    p = Predictions(tuple(f"c{i}" for i in range(100)), ("x",) * 5000, None, labels, rng.normal(size=(5000, 100)))
-    found = slider_data(p)
-    assert not found["decided"] and len(found["classes"]) == CLASSES
-    sizes = np.bincount(labels, minlength=100)
-    assert min(entry["positives"] for entry in found["classes"]) >= np.sort(sizes)[-CLASSES]
-    assert found["left"] == int((sizes > 0).sum()) - CLASSES and len(json.dumps(found.to_dict())) < 150_000
+def test_more_classes_have_no_slider() -> None:
+    """The likeliest class wins, which is no threshold; `--positive` gives one class against the rest."""
+    p = Predictions(("a", "b", "c"), ("x",) * 6, None, np.arange(6) % 3, np.zeros((6, 3), np.float32))
+    assert slider_data(p) is None and slider_data(p.against_rest("b")) is not None
 
 
 @pytest.mark.parametrize("labels", [[], [0, 0, 0], [1, 1]])

@@ -23,7 +23,7 @@ from vitmed.report.chapters import plots
 from vitmed.report.plots.drawing import Drawn, text_alternative
 
 KEPT = {"dpi", "jfif", "jfif_version", "jfif_unit", "jfif_density"}  # in the head of a picture on the page
-NOTHING_TO_SHOW = {"flow", "beside_own_test"}  # of predictions alone
+NOTHING_TO_SHOW = {"flow"}  # of predictions alone
 FACTS = {"Data": "60 cells", "Model": "vit_tiny <script>alert(1)</script>"}
 RECORDS = [{"epoch": 1, "lr": 0.1, "train_loss": 1.0, "val_loss": 1.0, "val_auroc": 0.5, "monitor": "auroc"}]
 

@@ -1,4 +1,4 @@
-"""Baselines: features, logistic regression and neighbours against scikit-learn and hand-worked numbers."""
+"""Baselines: features and logistic regression against scikit-learn and hand-worked numbers."""
 
 from pathlib import Path
 
@@ -7,25 +7,15 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
-from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from small_networks import small_vit
 
-from vitmed.core.base_models import UNKNOWN
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.training.baselines import colour_and_size, frozen_features
-from vitmed.training.linear_heads import (
-    C_VALUES,
-    LEAST,
-    NEIGHBOURS,
-    fit_finding_neighbours,
-    fit_head,
-    fit_neighbours,
-    fit_number_neighbours,
-)
+from vitmed.training.linear_heads import C_VALUES, fit_head
 
 
 def blobs(classes: int, count: int, seed: int, shift: float = 1.5) -> tuple[np.ndarray, np.ndarray]:
@@ -67,13 +57,6 @@ def test_a_feature_that_never_changes_does_no_harm() -> None:
     assert np.isfinite(head.weight).all() and (head.logits(x_val).argmax(1) == y_val).mean() > 0.6
 
 
-def test_neighbours_by_hand() -> None:
-    train = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]], np.float32), np.array([0, 0, 1, 1])
-    k, logits = fit_neighbours(train, train, 2)
-    assert k == 1  # of copies of itself, one neighbour is right with certainty
-    np.testing.assert_allclose(logits(np.array([[5, 0]], np.float32)), np.log([[1, 1e-3]]), atol=1e-6)
-
-
 def images_of(folder: Path, channels: int = 3) -> Images:
     pixels = np.zeros((4, 8, 3), np.uint8)
     pixels[:, :4] = [200, 100, 0]
@@ -99,29 +82,3 @@ def test_features_are_what_the_head_sees(tmp_path: Path) -> None:
         x = images.preprocessing.normalise(torch.from_numpy(images.read(0).copy())[None])
         with torch.inference_mode():
             torch.testing.assert_close(model.head(torch.from_numpy(features)), model(x))
-
-
-def test_neighbours_of_a_number_are_those_of_scikit_learn() -> None:
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(60, 4)).astype(np.float32), rng.normal(size=60).astype(np.float32)
-    (fit, held), (own, other) = (x[:40], x[40:]), (y[:40], y[40:])
-    k, found = fit_number_neighbours((fit, own), (held, other), 2)
-    errors = {}
-    for n in (n for n in NEIGHBOURS if n <= 40):
-        model = KNeighborsRegressor(n, metric="cosine", algorithm="brute", weights=lambda d: 1 / (d + 1e-3))
-        errors[n] = np.abs((said := model.fit(fit, own).predict(held)) - other).mean()
-        if n == k:
-            np.testing.assert_allclose(found(held)[:, 0], said, atol=1e-5)
-    assert errors[k] == pytest.approx(min(errors.values()))
-    np.testing.assert_allclose(np.exp(found(held)[:, 1]), errors[k], rtol=1e-5)
-
-
-def test_neighbours_of_findings_leave_out_labels_that_nobody_knows() -> None:
-    """By hand: cosine distance 0 weighs 1000, distance 1 weighs 1 / 1.001."""
-    x = np.array([[1, 0], [0, 1], [-1, 0]], np.float32)
-    y = np.array([[1, UNKNOWN], [0, 0], [0, 1]])
-    k, found = fit_finding_neighbours((x, y), (x[:2], y[:2]), 2)
-    assert k == 1
-    chance = 1 / (1 + np.exp(-found(np.array([[1, 0]], np.float32))))
-    assert chance[0, 0] == pytest.approx(1 - LEAST)
-    assert chance[0, 1] == pytest.approx(0.5)  # its one neighbour has no label, so the share in training: 1 of 2

@@ -29,14 +29,11 @@ class Kept:
     variables: ClassVar[dict[str, str]] = {}
     all: ClassVar[list[Kept]] = []
 
-    def start(self, place: Place, known: str | None) -> str:
+    def start(self, place: Place, known: str | None, settings: Mapping[str, str]) -> str:
         self.place, self.known, self.logged = place, known, list[tuple[int, dict[str, float]]]()
-        self.settings: dict[str, str] = {}
+        self.settings = dict(settings)
         Kept.all.append(self)
         return known or "id-1"
-
-    def configure(self, settings: Mapping[str, str]) -> None:
-        self.settings = dict(settings)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         self.logged.append((step, dict(values)))
@@ -103,7 +100,7 @@ def test_a_resumed_run_is_the_same_one_for_its_tracker(data: Path, tmp_path: Pat
     assert Kept.all[0].state == "interrupted"
     train(resume=tmp_path / "one")
     again = Kept.all[1]
-    assert again.known == "id-1" and again.settings == {}  # the configuration is there already
+    assert again.known == "id-1"
     sent = [step for one in Kept.all for step, values in one.logged if "train_loss" in values]
     assert sorted(sent) == [1, 2]  # each epoch once
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.checks.detect import Copies, Image, Problem, decoded_with_labels, in_order, make, run_checks
+from vitmed.checks.detect import Copies, Image, Problem, in_order, make, run_checks
 from vitmed.checks.folder_contents import FolderContents, folder_problems, named_in_table, read_contents
-from vitmed.checks.shortcuts import BASELINES, FAMILIES, leakage_gap
+from vitmed.checks.shortcuts import FAMILIES
 from vitmed.core.base_models import CLASSES
 from vitmed.core.config import Config
 from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError
-from vitmed.core.messages import bar, say, warn
+from vitmed.core.messages import say, warn
 from vitmed.core.places import data_folder
 from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted, counted_doing
@@ -186,7 +186,6 @@ def sizes(images: Sequence[Image]) -> dict[str, Any]:
 
 
 def _name_problems(classes: Sequence[str], guess: Guess | None, contents: FolderContents) -> Iterator[Problem]:
-    """What the names of classes and files reveal: mirrored classes, augmented copies."""
     if pair := mirrored_pair(classes):
         yield make("left_right", f"{pair[0]!r} and {pair[1]!r} differ only by left and right", pair)
     if guess is not None and guess.what == "original":
@@ -233,24 +232,6 @@ def _by_table(
     return kept, None if table.groups is None else (table.groups, table.known)
 
 
-def _gaps(images: Sequence[Image]) -> list[dict[str, Any]]:
-    """The leakage gap of each baseline over all images, also reported in one line each."""
-    good, labels, groups = decoded_with_labels(images)
-    if groups is None or len(set(labels.tolist())) < 2:
-        warn("--leakage-gap needs two classes and known patients (--group-regex)")
-        return []
-    with bar("leakage gap", unit="steps"):
-        gaps = leakage_gap([image.record for image in good], labels, groups)
-    if not gaps:
-        warn("--leakage-gap: a class has one patient only, so no patient can be held out")
-    for gap in gaps:
-        say(
-            f"leakage gap, {BASELINES[gap.baseline][0]}: AUROC {gap.by_image:.3f} with images held out, "
-            f"{gap.by_patient:.3f} with patients held out; gap {gap.gap:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"
-        )
-    return [{**asdict(gap), "text": BASELINES[gap.baseline][0]} for gap in gaps]
-
-
 @dataclass(frozen=True)
 class FolderCheck:
     """What is wrong with a folder: every image; problems, worst first; exact and near copies; data_report.json."""
@@ -261,12 +242,12 @@ class FolderCheck:
     content: dict[str, Any]
 
 
-def check_data(root: Path, config: Config, labels: str | Path | None, index: bool, leakage_gap: bool) -> FolderCheck:
+def check_data(root: Path, config: Config, labels: str | Path | None, index: bool) -> FolderCheck:
     """Decode every file of a folder once, and collect what is wrong with the data. Raises DataError for no image.
 
     Args:
         labels: a CSV table with the labels of the images to check; None: the names of folders.
-        index: keep the results in the cache folder; leakage_gap: also fit cheap baselines by image and by patient.
+        index: keep the results in the cache folder.
     """
     data = config.data
     contents, named, asked = read_contents(root), None, Asked.of(data, config.evaluate.ordinal)
@@ -315,7 +296,6 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
             {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in row.items()} for row in rows
         ],
         "card": None if data.card is None else find_card(data.card).model_dump(include=OF_CARD),
-        "leakage_gap": _gaps(images) if leakage_gap else [],
         "problems": [{**asdict(problem), "files": list(problem.files)} for problem in problems],
     }
     return FolderCheck(images, problems, {"exact": found.exact, "near": found.near}, numbers)

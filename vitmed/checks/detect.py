@@ -128,7 +128,11 @@ def run_checks(images: Sequence[Image], source: str | None, splits: Sequence[str
     with bar("looking for shortcuts", unit="steps"):
         for split in (None, *SPLITS):
             if splits is None or split in splits:
-                part, labels, groups = decoded_with_labels([image for image in images if image.split == split])
+                part = [
+                    i for i in images if i.split == split and i.record.thumbnail is not None and i.label is not None
+                ]
+                labels = np.unique([str(image.label) for image in part], return_inverse=True)[1].astype(np.int64)
+                groups = [str(i.group) for i in part] if part and all(i.group is not None for i in part) else None
                 records = [image.record for image in part]
                 shortcuts += [(split, shortcut) for shortcut in find_shortcuts(records, labels, groups)]
     problems = [
@@ -153,16 +157,7 @@ def run_checks(images: Sequence[Image], source: str | None, splits: Sequence[str
     return Found(problems, exact, near, shortcuts, counts)
 
 
-def decoded_with_labels(images: Sequence[Image]) -> tuple[list[Image], np.ndarray, list[str] | None]:
-    """The images that a regression can use, their labels, and their patients where all are known."""
-    good = [image for image in images if image.record.thumbnail is not None and image.label is not None]
-    labels = np.unique([str(image.label) for image in good], return_inverse=True)[1].astype(np.int64)
-    groups = [str(i.group) for i in good] if good and all(i.group is not None for i in good) else None
-    return good, labels, groups
-
-
 def _file_problems(images: Sequence[Image]) -> Iterator[Problem]:
-    """Files that cannot be read, and differences in format between the files that can."""
     for kind in dict.fromkeys(image.record.kind for image in images if image.record.kind):
         bad = [image for image in images if image.record.kind == kind]
         first = bad[0].record
@@ -241,7 +236,6 @@ def _copy_problems(images: Sequence[Image], exact: Copies, near: Copies) -> Iter
 
 
 def _patient_problems(images: Sequence[Image], source: str | None) -> Iterator[Problem]:
-    """Whether patients reveal the classes or are in two splits."""
     if source is None:
         if images:
             yield make("patients_unknown", "which images are of one patient is not known")

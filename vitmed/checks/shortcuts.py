@@ -7,10 +7,9 @@ where patients are known.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
@@ -77,73 +76,29 @@ def find_shortcuts(records: Sequence[FileRecord], labels: np.ndarray, groups: Se
     counts = np.bincount(labels)
     if len(labels) < 2 * LEAST or np.count_nonzero(counts >= LEAST) < 2:
         return []
-    part, y, some = _sample(np.flatnonzero(counts[labels] >= LEAST), records, labels, groups)
+    kept = np.flatnonzero(counts[labels] >= LEAST)
+    if len(kept) > MOST:
+        kept = np.sort(np.random.default_rng(0).permutation(kept)[:MOST])
+    rows = kept.tolist()
+    y, some = np.unique(labels[rows], return_inverse=True)[1], None if groups is None else [groups[i] for i in rows]
     found = []
-    for family, x in features(part).items():
+    for family, x in features([records[i] for i in rows]).items():
         if np.all(x == x[0]):  # the same for all images
             continue
-        scores, by_patient = held_out(logistic, x, y, some)
+        scores, by_patient = held_out(x, y, some)
         value, low, high = auroc_interval(scores, y, some)
         found.append(Shortcut(family, value, low, high, by_patient, len(y)))
     return found
 
 
-def _sample(
-    rows: np.ndarray, records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str] | None
-) -> tuple[list[FileRecord], np.ndarray, list[str] | None]:
-    """These rows, or `MOST` of them at random: records, labels 0..K-1 and patients."""
-    if len(rows) > MOST:
-        rows = np.sort(np.random.default_rng(0).permutation(rows)[:MOST])
-    chosen = rows.tolist()
-    y = np.unique(labels[rows], return_inverse=True)[1]
-    return [records[i] for i in chosen], y, None if groups is None else [groups[i] for i in chosen]
-
-
-@dataclass(frozen=True)
-class Gap:
-    """The AUROC of a baseline with images and with whole patients held out; their difference, its 95 % interval by
-    patient."""
-
-    baseline: str
-    by_image: float
-    by_patient: float
-    gap: float
-    low: float
-    high: float
-
-
-def leakage_gap(records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str]) -> list[Gap]:
-    """How optimistic a split by image is for cheap baselines; empty where a class has one patient only."""
-    part, y, some = _sample(np.arange(len(labels)), records, labels, groups)
-    families = features(part)
-    grey = np.stack([r.thumbnail for r in part if r.thumbnail is not None]).astype(np.float32)
-    n, side, _ = grey.shape
-    small = grey.reshape(n, 8, side // 8, 8, side // 8).mean(axis=(2, 4)).reshape(n, -1)  # 8 x 8 px
-    colours = np.stack([r.numbers[:3] for r in part if r.numbers is not None])
-    x = {
-        "colours_and_size": np.concatenate([families[name] for name in ("geometry", "colour", "border")], axis=1),
-        "neighbours": np.concatenate([small, colours], axis=1),  # (N, 67)
-    }
-    units = group_index(some, len(y))
-    found = []
-    for name, (_, model) in BASELINES.items():
-        loose, _ = held_out(model, x[name], y, None)
-        strict, by_patient = held_out(model, x[name], y, some)
-        rows = np.isfinite(loose).all(axis=1) & np.isfinite(strict).all(axis=1)
-        if not by_patient or not rows.any():
-            return []
-        by_image, strictly = (_aurocs(scores, y, units, rows) for scores in (loose, strict))
-        gaps = by_image - strictly
-        low, high = percentile_interval(gaps[1:])
-        found.append(Gap(name, float(by_image[0]), float(strictly[0]), float(gaps[0]), low, high))
-    return found
-
-
-def held_out(model: Any, x: np.ndarray, y: np.ndarray, groups: Sequence[str] | None) -> tuple[np.ndarray, bool]:
-    """Cross-validated scores (N, K) of a classifier `model()` of scikit-learn, NaN where no fold could predict; and
-    whether whole patients were held out, which needs two patients or more in every class. `x` (N, D), `y` (N,) 0..K-1.
+def held_out(x: np.ndarray, y: np.ndarray, groups: Sequence[str] | None) -> tuple[np.ndarray, bool]:
+    """Cross-validated scores (N, K) of a logistic regression, NaN where no fold could predict; and whether whole
+    patients were held out, which needs two patients or more in every class. `x` (N, D), `y` (N,) 0..K-1.
     """
+    from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
     k = int(y.max()) + 1
     units = group_index(groups, len(y))
@@ -157,7 +112,8 @@ def held_out(model: Any, x: np.ndarray, y: np.ndarray, groups: Sequence[str] | N
         for rest, part in splitter(folds, shuffle=True, random_state=0).split(x, y, units):
             if len(np.unique(y[rest])) < 2:
                 continue
-            fitted = model().fit(x[rest], y[rest])
+            model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300))  # an L2 penalty
+            fitted = model.fit(x[rest], y[rest])
             scores[part] = 0  # for classes that are not in `rest`
             scores[np.ix_(part, fitted.classes_)] = fitted.predict_proba(x[part])
     return scores, by_patient
@@ -169,33 +125,6 @@ def auroc_interval(scores: np.ndarray, y: np.ndarray, groups: Sequence[str] | No
     if not len(rows):
         return (float("nan"),) * 3
     some = None if groups is None else [groups[i] for i in rows.tolist()]
-    found = _aurocs(scores[rows], y[rows], group_index(some, len(rows)))
+    weights = chain([np.ones((1, len(rows)))], bootstrap_weights(group_index(some, len(rows)), RESAMPLES, 0))
+    found = np.concatenate([rank_auroc(scores[rows], y[rows], drawn) for drawn in weights])
     return float(found[0]), *percentile_interval(found[1:])
-
-
-def _aurocs(scores: np.ndarray, y: np.ndarray, units: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-    """(1 + RESAMPLES,): the AUROC of these rows, then in bootstrap resamples of the units."""
-    weights = chain([np.ones((1, len(y)))], bootstrap_weights(units, RESAMPLES, 0))
-    return np.concatenate([rank_auroc(scores[rows], y[rows], drawn[:, rows]) for drawn in weights])
-
-
-def logistic() -> Any:
-    """Standardised features, L2 penalty."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=300))
-
-
-def neighbours() -> Any:
-    """The nearest images, weighted by distance."""
-    from sklearn.neighbors import KNeighborsClassifier
-
-    return KNeighborsClassifier(5, weights="distance", algorithm="brute")
-
-
-BASELINES: dict[str, tuple[str, Callable[[], Any]]] = {
-    "colours_and_size": ("logistic regression on colours, border and size", logistic),
-    "neighbours": ("5 nearest neighbours among copies of 8 x 8 px", neighbours),
-}

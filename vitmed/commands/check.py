@@ -57,7 +57,6 @@ def check(
         Path | str, Option("Folder of the report, never overwritten; default data-check.", "--output -o")
     ] = "data-check",
     strict: Annotated[bool, Option("Exit code 3 if there is a warning, as for an error.")] = False,
-    leakage_gap: Annotated[bool, Option("Fit cheap baselines by image and by patient; report the gap.")] = False,
     frame: int | None = None,
     index: bool = True,
 ) -> DataCheck:
@@ -91,7 +90,7 @@ def check(
     refuse_inside(root, output)
     refuse_file(output)
     RunFolder.probe(Path(output).parent)
-    problems = check_data(root, config, labels, index, leakage_gap)
+    problems = check_data(root, config, labels, index)
     folder = free_name(Path(output))
     with whole_folder(folder) as part, bar("writing the report", unit="steps"):
         write_data_report(part, root, problems.content, problems.images, problems.problems, problems.copies)

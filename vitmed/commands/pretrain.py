@@ -14,7 +14,7 @@ from vitmed.core.messages import say
 from vitmed.core.options import Argument, ConfigFile, Fields, Resume, RunName, RunsFolder, Sets
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import run_lock
-from vitmed.report.plots.curves import loss_curves, reconstruction_figure
+from vitmed.report.plots.curves import reconstruction_figure, training_curves
 from vitmed.report.plots.drawing import png
 from vitmed.studies.one_run import NO_RESULT, advising, new_pretraining, resumed_pretraining
 from vitmed.training.pretraining import Pretrain, reconstructions
@@ -71,7 +71,8 @@ def _train(run: Run[PretrainConfig], task: Pretrain) -> PretrainResult:
 
     def draw() -> None:
         if run.state.history:
-            write_bytes(folder.training_curves, png(loss_curves(run.state.history)))
+            curves = training_curves(run.state.history, "mean squared error of hidden patches")
+            write_bytes(folder.training_curves, png(curves))
             pictures = reconstructions(task.model, run.images["val"], run.config.train.seed, run.device)
             write_bytes(folder.reconstructions, png(reconstruction_figure(pictures)))
 

@@ -57,7 +57,7 @@ def probe(
 ) -> TrainResult | RankingResult:
     """Evaluate a baseline in minutes, without training a network. The arguments are those of `train`.
 
-    With `weights`: a linear model and nearest neighbours on the features of the frozen network, as
+    With `weights`: a linear model of the features of the frozen network, as
     `train(freeze=True)` does. Without: a linear model of the colours and the size of the images. It sees no
     shapes, so a good result points to a shortcut. Linear is logistic regression, of each finding by itself; of a number
     it is ridge regression.

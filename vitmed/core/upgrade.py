@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from vitmed.core.errors import UsageError
@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {  # `vitmed NAME` -> what to use instead
 NODE = "dicom-port dicom-host ae allow watch to output spool modality body-part view"  # of a DICOM node
 FLAGS: dict[str, str] = {  # "--flag", or "command --flag" where other commands have it -> what to use instead
     **{f"serve --{flag}": "let Orthanc ask vitmed serve: docs/orthanc.md" for flag in NODE.split()},
+    "check --leakage-gap": "leave it out: splits are by patient",
     "bundle --wheels": "PIP_NO_INDEX=1 PIP_FIND_LINKS=DIR before the command",
     "bundle --report": "copy report.html of the test yourself",
     "runs --html": "--json has the table, and report.html of a run its curves",
@@ -52,11 +53,38 @@ SETTINGS: dict[str, tuple[list[Any] | None, str]] = {
 # "section.field" -> {value that is gone: what to use instead}
 VALUES: dict[str, dict[Any, str]] = {
     "augment.policy": {"views": "leave it out"},
+    "train.monitor": {
+        "median_error": "mae",
+        **{f"{name}_weighted": name for name in ("auroc", "average_precision")},
+        **{f"{name}_weighted": f"{name}_macro" for name in ("sensitivity", "specificity", "ppv", "npv", "f1")},
+    },
 }
 NAMES: dict[str, dict[str, str]] = {  # "section.field" -> {name in its list that never changed a result: what to use}
     "evaluate.format": {"pdf": "print report.html from any browser; --format paper has the figures as PDF"},
     "train.track": {"tensorboard": "--track mlflow or --track wandb"},
 }
+
+GONE = (  # parts of a metrics.json of 0.2.0, each by the keys that lead to it
+    "fixed_rates.specificity",
+    "conformal.score",
+    "one_against_rest",
+    "co_occurrence",
+    "finding_errors.pairs",
+    "label_errors.pairs",
+    "member_disagreement",
+    "interval_levels",
+    "patient_level.noisy_or",
+    "patient_level.best_on_validation",
+    "per_patient.heap",
+    "prevalence.curve",
+    *(f"overall.{name}" for name in VALUES["train.monitor"]),
+    "error_by_range.equalised_odds",
+    *(
+        f"calibration.{when}.{name}"
+        for when in ("before", "after")
+        for name in ("ece_classwise", "ece_classwise_if_right")
+    ),
+)
 
 
 class OldNameWarning(FutureWarning):
@@ -132,15 +160,25 @@ def results(content: Mapping[str, Any]) -> dict[str, Any]:
         found["target"] = target(found["target"])
     if isinstance(found.get("conformal"), Mapping):
         _check_score(found["conformal"])
-        found["conformal"] = {name: part for name, part in found["conformal"].items() if name != "score"}
-    if isinstance(found.get("fixed_rates"), Mapping):  # 0.2.0 also had the specificity at fixed sensitivities
-        found["fixed_rates"] = {name: part for name, part in found["fixed_rates"].items() if name != "specificity"}
+    for gone in GONE:
+        found = _without(found, gone.split("."))
+    for column in found.get("subgroups") or ():
+        found = _without(found, ["subgroups", column, "equalised_odds"])
+    report = found.get("report")
     if isinstance(report, Mapping):
         if isinstance(report.get("policy"), Mapping):
             check_policy(report["policy"])
         if isinstance(report.get("evaluate"), Mapping):
             found["report"] = {**report, **without_gone({"evaluate": report["evaluate"]})}
     return found
+
+
+def _without(content: Any, keys: Sequence[str]) -> Any:
+    """The content without what these keys lead to."""
+    if not isinstance(content, Mapping) or keys[0] not in content:
+        return content
+    inner = {} if len(keys) == 1 else {keys[0]: _without(content[keys[0]], keys[1:])}
+    return {name: part for name, part in content.items() if name != keys[0]} | inner
 
 
 def target(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -153,7 +153,6 @@ def _choose(logits: np.ndarray, labels: np.ndarray, units: Units) -> Calibration
 
 
 def _nats(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """(S,) -ln of the probability of the label."""
     chances = softmax(logits)[np.arange(len(labels)), labels]
     return np.asarray(-np.log(np.maximum(chances, np.finfo(np.float64).eps)))
 

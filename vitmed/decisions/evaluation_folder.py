@@ -323,7 +323,6 @@ def undefined_notes(folds: Folds) -> list[str]:
 
 
 def _decisions(folds: Folds) -> str:
-    """What decides, where you asked for more than the likeliest class."""
     asked = TITLES[folds.asked].lower() + ("" if folds.target is None else f" {folds.target}")
     if folds.findings:
         return f"Each fold calls each finding from its own threshold, chosen on its validation ({asked})."

@@ -24,10 +24,9 @@ from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 BINS = 15  # of equal numbers of images, as Nguyen & O'Connor (EMNLP 2015) and most papers since
 PER_BIN = 10  # images that a bin has at least, where there are few
-MOST_CLASSES = 100  # of the class-wise calibration error
 CLASSES = 30  # the commonest are measured one by one
 NOTHING = Estimate(value=None, low=None, high=None, method="sandwich")
-WORK = 2**24  # draws x images x classes
+WORK = 2**24  # draws x images
 LEAST_DRAWS = 40
 STEPS, FARTHEST = 50, 50.0  # of Newton's method; a slope beyond this counts as infinite
 
@@ -75,9 +74,7 @@ class Reliability(Frozen):
     brier: Estimate
     brier_skill: Estimate
     ece: Estimate
-    ece_classwise: Estimate
     ece_if_right: IfRight | None = None
-    ece_classwise_if_right: IfRight | None = None
     curve: list[Bin]
     per_class: dict[str, ClassReliability]
 
@@ -130,27 +127,21 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
         shown = sorted(np.argsort(-np.bincount(labels, minlength=classes), kind="stable")[:CLASSES].tolist())
     else:
         scores, events, shown = chances[:, positive], labels == positive, [positive]
-    binned, undefined = dict[str, list[_Binned]](ece=[], ece_classwise=[]), dict[str, str]()
-    scored = _scores(predictions, boot)
-    if scored["brier_skill"].value is None:
+    undefined, numbers = dict[str, str](), dict[str, Any](_scores(predictions, boot))
+    if numbers["brier_skill"].value is None:
         undefined["brier_skill"] = "all images are of one class" if size else "there are no images"
     if size < 2 * PER_BIN:
         seen = counted_doing(size, "image", "is evaluated", "are evaluated")
-        undefined |= dict.fromkeys(binned, f"it needs two bins of {PER_BIN} images, and only {seen}")
+        undefined["ece"] = f"it needs two bins of {PER_BIN} images, and only {seen}"
+        numbers["ece"] = Estimate(value=None, low=None, high=None)
     else:
-        binned["ece"] = [_Binned(scores, events, boot.units)]
-        signs = [1, -1] if classes == 2 else [1] * classes if classes <= MOST_CLASSES else []
-        binned["ece_classwise"] = [_Binned(chances[:, c], labels == c, boot.units, s) for c, s in enumerate(signs)]
-        if not signs:
-            undefined["ece_classwise"] = f"it is left out of more than {MOST_CLASSES} classes"
+        numbers |= _calibration_error(scores, events, boot)
     per_class, why = _against_the_rest(predictions, shown, boot)
     undefined |= {f"slope of {name}": text for name, text in why.items()}
-    numbers: dict[str, Any] = scored | _errors(binned, boot)
     return Reliability(undefined=undefined, **numbers, curve=_bins(scores, events, boot), per_class=per_class)
 
 
 def _scores(predictions: Predictions, boot: Bootstrap) -> dict[str, Estimate]:
-    """Log loss, Brier score and skill."""
     labels, positive = known_labels(predictions), positive_index(predictions)
     size, classes = predictions.probabilities.shape
     nats, squares = image_losses(predictions)
@@ -176,12 +167,10 @@ def _scores(predictions: Predictions, boot: Bootstrap) -> dict[str, Estimate]:
 
 
 def _has_errors(predictions: Predictions) -> bool:
-    """Whether the likeliest class of any image is wrong."""
     return bool((predictions.probabilities.argmax(axis=1) != known_labels(predictions)).any())
 
 
 def _bins(scores: np.ndarray, events: np.ndarray, boot: Bootstrap) -> list[Bin]:
-    """The bins of the reliability diagram, of the probability (S,) and whether it comes true, (S,) bool."""
     place, curve = np.searchsorted(bin_edges(scores), scores, side="right"), []
     for inside in (place == i for i in np.unique(place)):
         said, seen = scores[inside], boot.proportion(events, inside)
@@ -201,54 +190,33 @@ def bin_edges(scores: np.ndarray) -> np.ndarray:
     return edges[edges > ordered[0]]
 
 
-class _Binned:
-    """A probability (S,) in bins: how far it is from how often it comes true, `events` (S,) bool.
+def _calibration_error(scores: np.ndarray, events: np.ndarray, boot: Bootstrap) -> dict[str, Any]:
+    """The expected calibration error (Guo et al., ICML 2017) of a probability (S,), from whether it comes true, (S,)
+    bool: over the images the mean of |seen - said| of their bin, with bins of about equally many images.
 
-    Over the images the mean of |seen - said| of their bin, with bins of about equally many images. Of the confidence
-    it is the expected calibration error (Guo et al., ICML 2017); of each class, averaged over the classes, the
-    class-wise one (Kull et al., NeurIPS 2019). The intraclass correlation of the units is that of `events - scores`.
-    The `sign` -1 draws the complement of what 1 draws: of two classes one comes true.
+    And what it would be if the probabilities were right, by consistency resampling: Broecker & Smith, Weather and
+    Forecasting 22 (2007) 651. Events are drawn by a normal copula, whose correlation gives a probability of one half
+    the intraclass correlation of `events - scores` within a unit.
     """
+    from scipy.special import ndtr  # imported here: predict starts without it
 
-    def __init__(self, scores: np.ndarray, events: np.ndarray, units: Units, sign: int = 1):
-        self.scores, self.events, self.sign, self.alike = scores, events, sign, 0.0
-        self.place = np.searchsorted(bin_edges(scores), scores, side="right")
-        if units.clustered and units.count > 1:
-            gap = events - scores
-            icc = correlation(units.sums(np.ones(len(gap))), units.sums(gap), units.sums(gap**2))
-            self.alike = float(np.sin(np.pi / 2 * np.clip(np.nan_to_num(icc), 0, 1)))
+    units, place, size, alike = boot.units, np.searchsorted(bin_edges(scores), scores, side="right"), len(scores), 0.0
+    if units.clustered and units.count > 1:
+        gap = events - scores
+        icc = correlation(units.sums(np.ones(size)), units.sums(gap), units.sums(gap**2))
+        alike = float(np.sin(np.pi / 2 * np.clip(np.nan_to_num(icc), 0, 1)))
 
-    def error(self, events: np.ndarray) -> float:
-        """The calibration error for these events (S,) bool."""
-        return float(np.abs(np.bincount(self.place, events - self.scores)).sum()) / max(1, len(events))
+    def error(of: np.ndarray) -> float:
+        return float(np.abs(np.bincount(place, of - scores)).sum()) / size
 
-    def redrawn(self, of_units: np.ndarray, of_images: np.ndarray) -> float:
-        """The calibration error of events drawn from the probabilities, by two standard normal numbers of each image.
-
-        A normal copula, whose correlation gives a probability of one half the intraclass correlation.
-        """
-        from scipy.special import ndtr  # imported here: predict starts without it
-
-        drawn = ndtr(self.sign * (self.alike**0.5 * of_units + (1 - self.alike) ** 0.5 * of_images))
-        return self.error(drawn < self.scores)
-
-
-def _errors(binned: dict[str, list[_Binned]], boot: Bootstrap) -> dict[str, Any]:
-    """The calibration errors, each the mean over its parts, and what they would be if the probabilities were right, by
-    consistency resampling: Broecker & Smith, Weather and Forecasting 22 (2007) 651."""
-    numbers, rng, units = dict[str, Any](), np.random.default_rng(0), boot.units
-    draws = min(boot.resamples, max(LEAST_DRAWS, WORK // max(1, len(units.index) * sum(map(len, binned.values())))))
-    redrawn: dict[str, list[float]] = {name: [] for name, parts in binned.items() if parts}
-    for _ in range(draws if redrawn else 0):
-        of_units, of_images = rng.normal(size=units.count)[units.index], rng.normal(size=len(units.index))
-        for name, errors in redrawn.items():
-            errors.append(float(np.mean([part.redrawn(of_units, of_images) for part in binned[name]])))
-    for name, parts in binned.items():
-        error = float(np.mean([part.error(part.events) for part in parts])) if parts else None
-        numbers[name] = Estimate(value=error, low=None, high=None)
-        if draws and parts:
-            low, high = percentile_interval(np.array(redrawn[name]))
-            numbers[f"{name}_if_right"] = IfRight(mean=float(np.mean(redrawn[name])), low=low, high=high)
+    rng, redrawn = np.random.default_rng(0), list[float]()
+    for _ in range(min(boot.resamples, max(LEAST_DRAWS, WORK // size))):
+        of_units, of_images = rng.normal(size=units.count)[units.index], rng.normal(size=size)
+        redrawn.append(error(ndtr(alike**0.5 * of_units + (1 - alike) ** 0.5 * of_images) < scores))
+    numbers: dict[str, Any] = {"ece": Estimate(value=error(events), low=None, high=None)}
+    if redrawn:
+        low, high = percentile_interval(np.array(redrawn))
+        numbers["ece_if_right"] = IfRight(mean=float(np.mean(redrawn)), low=low, high=high)
     return numbers
 
 

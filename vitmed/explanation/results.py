@@ -55,7 +55,7 @@ class MapCheck(Frozen):
     """One method of making attention maps, its verdict and a sentence on it.
 
     `gain` is insertion - deletion, 0 in a random order; `similarity` has the rank correlation of the maps with those
-    before each stage of randomisation.
+    of random weights (until 0.2.0 also of parts of them).
     """
 
     title: str
@@ -73,7 +73,7 @@ class Attention(Frozen):
     Attributes:
         n, n_shuffled: images of the first and of the second question; drawn: how they were chosen.
         random: deletion and insertion in a random order.
-        stages: of randomisation, from the head down.
+        stages: keys of `MapCheck.similarity`.
         reason: why the maps were not checked; None where they were.
         whole, blank: mean probability of the class for the whole image, and without any patch.
     """
@@ -104,11 +104,8 @@ class Strength(Frozen, extra="allow"):
     lost: Estimate
 
 
-class CorruptionCost(Frozen):
-    """What one corruption costs: error, and loss as in `Strength`, both the mean of the five strengths.
-
-    `each` has the loss of AUROC of each finding that counts in the mean over findings.
-    """
+class CorruptionCost(Frozen, extra="ignore"):  # vitmed 0.2.0 had the loss of `each` finding
+    """What one corruption costs: error, and loss as in `Strength`, both the mean of the five strengths."""
 
     title: str
     text: str
@@ -116,7 +113,6 @@ class CorruptionCost(Frozen):
     strengths: list[Strength]
     error: Estimate
     lost: Estimate
-    each: dict[str, Estimate] = {}
 
 
 class Robustness(Frozen):

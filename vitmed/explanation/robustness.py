@@ -40,7 +40,6 @@ from vitmed.metrics.estimates import FEW_GROUPS, Estimate
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index, target_of
 
 FOLDER, NUMBERS = "stress", "stress.json"  # beside the checkpoint
-PART = "auroc of "  # opens the name of the AUROC of a finding among drawn numbers
 MANY = 30  # classes; with more, AUROC has no interval, which would take minutes
 
 Drawn = dict[str, np.ndarray]  # name -> (1 + R,): the value itself, then of each resample
@@ -128,12 +127,7 @@ def _cost(
         for i, (value, drawn, own) in enumerate(zip(what.values, strengths, numbers, strict=True), 1)
     ]
     mean = np.mean([_error(number, drawn) for drawn in strengths], axis=0)
-    each = {
-        name.removeprefix(PART): _estimate(own - np.mean([drawn[name] for drawn in strengths], axis=0))
-        for name, own in clean.items()
-        if name.startswith(PART)
-    }
-    found = CorruptionCost(
+    return CorruptionCost(
         title=what.title,
         text=what.text,
         source=what.source,
@@ -141,7 +135,6 @@ def _cost(
         error=_estimate(mean),
         lost=_estimate(mean - before),
     )
-    return found.model_copy(update={"each": each}) if each else found
 
 
 def _verdict(found: Robustness) -> tuple[str | None, str]:

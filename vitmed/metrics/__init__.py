@@ -6,7 +6,7 @@ predictions_csv    the cells of predictions.csv, however a spreadsheet saved the
 predictions_files  predictions of any kind in files: predictions.csv, and Parquet files of parts
 kinds/             classes, findings, grades and a number: `Prepared`, their numbers, with intervals and compared
 estimates          numbers with their intervals, as typed results; why a number is undefined, what to know of it
-metric_table       `METRICS`: name, title and direction of each number; `METHODS`: how intervals are computed
+metric_table       `METRICS`: name, title and direction of each number; `methods`: how intervals are computed
 areas              AUROC and average precision with the influence of each image; intervals of areas (DeLong, Newcombe)
 intervals          intervals by formula: of proportions and their means (Wilson, MOVER), and by influence
 bootstrap          bootstrap weights, percentile intervals, resampled sums
@@ -14,7 +14,7 @@ paired_comparison  differences of two models on the same images, and their tests
 patient_level      one answer per patient; the spread over patients
 subgroups          site, scanner, sex, age
 confusions         which class is taken for which, which findings occur together, which labels are doubtful
-number_agreement   limits of agreement; errors by range and subgroup; are the predicted scales true?
+number_agreement   limits of agreement; errors by range and subgroup
 sample_size        how many images and patients an interval needs
 clinical_utility   predictive values by prevalence, and net benefit: the decision curve
 roc                sensitivity at a fixed specificity; the band of the ROC curve

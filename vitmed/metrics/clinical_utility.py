@@ -8,14 +8,12 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
-from vitmed.metrics.areas import class_areas
 from vitmed.metrics.estimates import FEW_GROUPS, Estimate, estimate, of_share
 from vitmed.metrics.intervals import Units, share, share_gap, share_ratio, sum_correlation
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 
 GRID = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)  # prevalences of a screening up to those of a reference centre
 ONE_CLASS = "all images are of one class"
-MOST_CLASSES = 10  # of which each is shown against the rest
 THRESHOLDS = tuple(i / 100 for i in range(1, 100))
 
 
@@ -34,7 +32,6 @@ class PrevalenceTable(Frozen):
     intended: float | None  # the prevalence that was asked for
     observed: float | None  # that of these images
     rows: list[AtPrevalence]
-    curve: list[AtPrevalence]  # as `rows`, for more prevalences
     sentence: str  # the row of 1 % or of the intended prevalence in words
     why: str
 
@@ -64,49 +61,31 @@ class DecisionCurve(NetBenefit):
     why: str
 
 
-class ClassUtility(Frozen):
-    """One class against all others."""
-
-    prevalence: PrevalenceTable
-    decision_curve: DecisionCurve
-
-
-class OneAgainstRest(Frozen):
-    """Each of more than two classes against all others; `shown` says which, where some are left out."""
-
-    classes: dict[str, ClassUtility]
-    shown: str
-
-
 def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> PrevalenceTable | None:
     """PPV and NPV of the predicted classes over a grid of prevalences. None with more than two classes.
 
     By Bayes' theorem, with the same sensitivity and specificity at every prevalence. Each value is a function of one
     likelihood ratio, and has its interval. At the prevalence of these images both are counted, as in the headline.
     """
-    positive = positive_index(predictions)
-    return None if positive is None else _table(predictions, positive, config.prevalence)
-
-
-def _table(predictions: Predictions, c: int, asked_for: float | None) -> PrevalenceTable:
-    """The table of class c against all others."""
+    c, asked_for = positive_index(predictions), config.prevalence
+    if c is None:
+        return None
     truth, called = known_labels(predictions) == c, predictions.predicted == c
     head = dict[str, Any](positive=predictions.classes[c], intended=asked_for)
     if truth.all() or not truth.any():
-        return PrevalenceTable(**head, observed=None, rows=[], curve=[], sentence="", why=ONE_CLASS)
+        return PrevalenceTable(**head, observed=None, rows=[], sentence="", why=ONE_CLASS)
     units, observed = Units.of(predictions), float(truth.mean())
     alarms = share_ratio(~truth, truth, called, units)  # 1 / LR+
     misses = share_ratio(truth, ~truth, ~called, units)  # LR-
-    asked, curve = {*GRID, observed, *([] if asked_for is None else [asked_for])}, list[AtPrevalence]()
-    for prevalence in sorted({*asked, *np.geomspace(0.001, 0.9, 40).tolist()}):
+    rows = list[AtPrevalence]()
+    for prevalence in sorted({*GRID, observed, *([] if asked_for is None else [asked_for])}):
         ppv = _true_share(alarms, (1 - prevalence) / prevalence)
         npv = _true_share(misses, prevalence / (1 - prevalence))
-        curve.append(AtPrevalence(prevalence=prevalence, ppv=ppv, npv=npv))
-    rows = [row for row in curve if row.prevalence in asked]
+        rows.append(AtPrevalence(prevalence=prevalence, ppv=ppv, npv=npv))
     here = {"ppv": of_share(share(truth, called, units)), "npv": of_share(share(~truth, ~called, units))}
     rows = [row.model_copy(update=here) if row.prevalence == observed else row for row in rows]  # as in the report
     words = next(in_words(row) for row in rows if row.prevalence == (0.01 if asked_for is None else asked_for))
-    return PrevalenceTable(**head, observed=observed, rows=rows, curve=curve, sentence=words, why="")
+    return PrevalenceTable(**head, observed=observed, rows=rows, sentence=words, why="")
 
 
 def _true_share(wrong: tuple[float, float, float], odds: float) -> Estimate:
@@ -159,12 +138,9 @@ def decision_curve(predictions: Predictions, config: EvaluateConfig) -> Decision
     At an intended prevalence p it is sensitivity * p - (1 - specificity) * (1 - p) * pt / (1 - pt), with the
     sensitivity and specificity of the threshold pt on the probabilities as they are.
     """
-    positive = positive_index(predictions)
-    return None if positive is None else _curve(predictions, positive, config.prevalence)
-
-
-def _curve(predictions: Predictions, c: int, asked_for: float | None) -> DecisionCurve:
-    """The decision curve of class c against all others."""
+    c, asked_for = positive_index(predictions), config.prevalence
+    if c is None:
+        return None
     truth, scores = known_labels(predictions) == c, predictions.probabilities[:, c]
     head = dict[str, Any](positive=predictions.classes[c])
     if truth.all() or not truth.any():
@@ -240,32 +216,6 @@ def ranges(runs: list[list[float]] | None) -> str:
         return "too few to say" if runs is None else "none"
     parts = [f"{100 * low:.0f}" + (f" to {100 * high:.0f}" if high > low else "") + " %" for low, high in runs]
     return f"{', '.join(parts[:-1])} or {parts[-1]}" if len(parts) > 1 else parts[0]
-
-
-def one_against_rest(predictions: Predictions) -> OneAgainstRest | None:
-    """PPV and NPV by prevalence and net benefit of each class against all others. None with two classes.
-
-    Of more than `MOST_CLASSES` classes the half with the most images, and of the others the half with the lowest AUROC.
-    """
-    if len(predictions.classes) < 3:
-        return None
-    labels, k = known_labels(predictions), len(predictions.classes)
-    counts, shown = np.bincount(labels, minlength=k), ""
-    known = [c for c in range(k) if 0 < counts[c] < len(labels)]
-    if not known:
-        return None
-    if len(known) > MOST_CLASSES:
-        half = MOST_CLASSES // 2
-        commonest = sorted(known, key=lambda c: -counts[c])[:half]
-        areas = {c: class_areas(predictions.probabilities[:, c], labels == c)[0].value for c in known}
-        worst = sorted((c for c in known if c not in commonest), key=lambda c: areas[c])[:half]
-        shown = f"Of {len(known)} classes, the {half} with the most images, and of the others the {half} with the "
-        shown, known = f"{shown}lowest AUROC.", sorted([*commonest, *worst])
-    utility = {}
-    for c in known:
-        table = _table(predictions, c, None).model_copy(update={"curve": [], "sentence": ""})
-        utility[predictions.classes[c]] = ClassUtility(prevalence=table, decision_curve=_curve(predictions, c, None))
-    return OneAgainstRest(classes=utility, shown=shown)
 
 
 def _runs(good: list[bool]) -> list[list[float]]:

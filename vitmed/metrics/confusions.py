@@ -1,5 +1,5 @@
-"""Which class is confused with which: the wrong predictions counted by pair. Which findings occur together, and
-which are called wrongly where another is present; images whose label of a finding is unknown count nowhere for it.
+"""Which class is confused with which: the wrong predictions counted by pair. Which findings are missed or called
+wrongly; images whose label of a finding is unknown count nowhere for it.
 
 Images with a doubtful label, by confident learning, on predictions of images that the model was not trained on:
 Northcutt, Jiang & Chuang, J. Artif. Intell. Res. 70 (2021) 1373 (arXiv 1911.00068), section 3.1. An image counts for a
@@ -20,7 +20,7 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.core.text_files import csv_text
 from vitmed.metrics.estimates import Estimate, Numbers, of_share
-from vitmed.metrics.intervals import Units, ratio, share
+from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.kinds.findings import FindingPredictions, images_right, images_without
 from vitmed.metrics.predictions import Predictions, known_labels
 
@@ -84,21 +84,6 @@ def mistakes(predictions: Predictions) -> Mistakes | None:
 WORST = 5  # images of each kind of error that are named
 
 
-class CoOccurrence(Frozen):
-    """Images with two findings, of those in which both are known; F x F each, in the order of `findings`.
-
-    `truth` and `calls` are counts. Their shares are conditional: of the images with the finding of the row, those that
-    also have the finding of the column; None where no image has the former.
-    """
-
-    findings: list[str]
-    known: list[list[int]]
-    truth: list[list[int]]
-    calls: list[list[int]]
-    truth_share: list[list[float | None]]
-    calls_share: list[list[float | None]]
-
-
 class FindingCounts(Frozen):
     """The calls of one finding by the truth, and the images in which it is unknown.
 
@@ -116,19 +101,6 @@ class FindingCounts(Frozen):
     worst_false_calls: list[int]
 
 
-class FalseCall(Frozen):
-    """A finding that is called where it is absent, in images that have another one."""
-
-    called: str
-    present: str
-    n: int
-    of: int  # images with `present` and without `called`
-    share: float
-    otherwise: float | None  # the same share of the images without either; None where there are none
-    missed: int  # of `n`, those in which `present` is not called: one was taken for the other
-    patients: int | None  # None where they are unknown
-
-
 class WithoutFindings(Frozen):
     """Images without any known finding: how many, in what share none is called, and which are, by falling number."""
 
@@ -138,25 +110,10 @@ class WithoutFindings(Frozen):
 
 
 class FindingErrors(Frozen):
-    """Errors by finding; the `PAIRS` pairs with most false calls beyond what is usual otherwise; images without any."""
+    """Errors by finding, and in images without any."""
 
     findings: list[FindingCounts]
-    pairs: list[FalseCall]
     without: WithoutFindings
-
-
-def co_occurrence(predictions: FindingPredictions) -> CoOccurrence:
-    """How often findings occur together. Raises DataError without labels."""
-    labels, called = known_labels(predictions), predictions.predicted
-    known, present = labels >= 0, labels == 1
-    truth, calls = _both(present, present), _both(called & known, called & known)
-    shares = [
-        [[None if np.isnan(x) else float(x) for x in row] for row in ratio(both, first)]
-        for both, first in ((truth, _both(present, known)), (calls, _both(called & known, known)))
-    ]
-    counts = [pairs.astype(int).tolist() for pairs in (_both(known, known), truth, calls)]
-    named = dict(zip(("known", "truth", "calls", "truth_share", "calls_share"), [*counts, *shares], strict=True))
-    return CoOccurrence(findings=list(predictions.classes), **named)
 
 
 def finding_errors(predictions: FindingPredictions) -> FindingErrors:
@@ -181,7 +138,6 @@ def finding_errors(predictions: FindingPredictions) -> FindingErrors:
     called_there = {classes[f]: int(wrong[f]) for f in np.argsort(-wrong, kind="stable") if wrong[f]}
     return FindingErrors(
         findings=findings,
-        pairs=_false_calls(predictions, present, absent),
         without=WithoutFindings(n=int(none.sum()), specificity=specificity, called=called_there),
     )
 
@@ -193,38 +149,7 @@ def wrong_rows(predictions: FindingPredictions, f: int) -> tuple[np.ndarray, np.
     return tuple(rows[np.argsort(sign * chances[rows, f], kind="stable")] for rows, sign in ((missed, 1), (false, -1)))  # type: ignore[return-value]
 
 
-def _false_calls(predictions: FindingPredictions, present: np.ndarray, absent: np.ndarray) -> list[FalseCall]:
-    """The pairs of `FindingErrors`; `present` and `absent` are (S, F) bool."""
-    called, classes, units = predictions.predicted, predictions.classes, predictions.units
-    wrong = called & absent
-    n, of, missed = _both(present, wrong), _both(present, absent), _both(present & ~called, wrong)  # (F, F)
-    otherwise = ratio(_both(absent, wrong), _both(absent, absent))
-    np.fill_diagonal(otherwise, np.nan)
-    excess = np.where(n > 0, n - of * np.nan_to_num(otherwise), 0)
-    order = [np.unravel_index(i, excess.shape) for i in np.argsort(-excess, axis=None, kind="stable")[:PAIRS]]
-    return [
-        FalseCall(
-            called=classes[f],
-            present=classes[g],
-            n=int(n[g, f]),
-            of=int(of[g, f]),
-            share=float(n[g, f] / of[g, f]),
-            otherwise=None if np.isnan(otherwise[g, f]) else float(otherwise[g, f]),
-            missed=int(missed[g, f]),
-            patients=None if predictions.groups is None else len(np.unique(units[present[:, g] & wrong[:, f]])),
-        )
-        for g, f in order
-        if excess[g, f] > 0
-    ]
-
-
-def _both(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """(F, F) images with both, of (S, F) bool each; the row is that of the first."""
-    return np.asarray(first.T.astype(np.float64) @ second.astype(np.float64))
-
-
 LISTED = 50  # suspects in metrics.json; label_issues.csv has all
-PAIRS = 20
 HEADER = ("row", "path", "label", "suggested", "score")
 
 
@@ -237,14 +162,6 @@ class Suspects:
     scores: np.ndarray  # (N,) float64 probability of the label minus the largest of another class, -1..0
 
 
-class DoubtedPair(Frozen):
-    """How many labels of one class may be of another."""
-
-    label: str
-    suggested: str
-    n: int
-
-
 class DoubtedLabel(Frozen):
     """An image of predictions.csv, by its row from 1; `score` as in `Suspects`."""
 
@@ -255,11 +172,10 @@ class DoubtedLabel(Frozen):
 
 
 class LabelErrors(Frozen):
-    """`n` suspects `of` all images: the most frequent `PAIRS`, the first `LISTED`; or the reason why there are none."""
+    """`n` suspects `of` all images, and the first `LISTED`; or the reason why there are none."""
 
     n: int | None = None
     of: int
-    pairs: list[DoubtedPair] = []
     rows: list[DoubtedLabel] = []
     reason: str | None = None
 
@@ -301,15 +217,11 @@ def label_errors(predictions: Predictions, numbers: Numbers) -> LabelErrors | No
         shown = "" if area.value is None else f" (AUROC {area.value:.3f}{interval})"
         return LabelErrors(of=len(labels), reason=f"the model is not shown to be better than chance{shown}")
     suspects = find_suspects(predictions)
-    pairs, counts = np.unique(labels[suspects.rows] * len(classes) + suspects.suggested, return_counts=True)
-    frequent, listed = list[DoubtedPair](), list[DoubtedLabel]()
-    for i in np.argsort(-counts, kind="stable")[:PAIRS]:
-        label, other = (classes[k] for k in divmod(int(pairs[i]), len(classes)))
-        frequent.append(DoubtedPair(label=label, suggested=other, n=int(counts[i])))
+    listed = list[DoubtedLabel]()
     for row, other, score in list(zip(suspects.rows, suspects.suggested, suspects.scores, strict=True))[:LISTED]:
         names = {"label": classes[labels[row]], "suggested": classes[other]}
         listed.append(DoubtedLabel(row=int(row) + 1, **names, score=float(score)))
-    return LabelErrors(n=len(suspects.rows), of=len(labels), pairs=frequent, rows=listed)
+    return LabelErrors(n=len(suspects.rows), of=len(labels), rows=listed)
 
 
 def issues_csv(predictions: Predictions) -> str:

@@ -8,27 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError
-from vitmed.metrics.areas import class_areas
-from vitmed.metrics.estimates import Estimate, of_auroc
-from vitmed.metrics.intervals import Units
-from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.predictions_csv import DISAGREEMENT
-
-
-class MemberDisagreement(Frozen):
-    """The disagreement of members beside the confidence of their mean, each as a sign of an error.
-
-    Attributes:
-        n: images; n_wrong: of which the prediction is wrong.
-        disagreement, confidence: AUROC with which it separates wrong from right predictions.
-    """
-
-    n: int
-    n_wrong: int
-    disagreement: Estimate
-    confidence: Estimate
+from vitmed.metrics.predictions import Predictions
 
 
 def pool(parts: Sequence[Any]) -> Any:
@@ -118,17 +99,3 @@ def disagreement(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | N
 
 def _shares(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None) -> np.ndarray:
     return np.full(len(parts), 1 / len(parts)) if weights is None else np.asarray(weights, dtype=np.float64)
-
-
-def report_disagreement(predictions: Predictions) -> MemberDisagreement | None:
-    """None without the column of an ensemble, and where all predictions are right, or all wrong."""
-    try:
-        spread = np.array([float(cell) for cell in predictions.columns[DISAGREEMENT]])
-    except (KeyError, ValueError):
-        return None
-    wrong, units = predictions.predicted != known_labels(predictions), Units.of(predictions)
-    if wrong.all() or not wrong.any() or not np.isfinite(spread).all():
-        return None
-    signs = {"disagreement": spread, "confidence": -predictions.confidence}
-    areas = {name: of_auroc(class_areas(sign, wrong)[0], wrong, units) for name, sign in signs.items()}
-    return MemberDisagreement(n=len(wrong), n_wrong=int(wrong.sum()), **areas)

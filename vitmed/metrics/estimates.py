@@ -3,7 +3,6 @@ must know about them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ class Estimate(Frozen):
     """A number and its interval; None where it is undefined, or has no interval.
 
     Attributes:
-        method: of the interval, a key of `METHODS` in vitmed.metrics.metric_table.
+        method: of the interval, a key of `intervals` in methods.yaml.
         resamples: how many were drawn for it; None, and not in a file, for a method that draws none.
     """
 
@@ -220,7 +219,7 @@ def undefined(found: Numbers) -> dict[str, str]:
     for name in [name for name, entry in found.overall.items() if entry.value is None]:
         base = _of_each(name)
         one = found.positive_class if name in ("auroc", "average_precision") else None
-        keys = [f"{base} of {c}" for c in ([one] if one else per_class) if per_class[c].n or "_weighted" not in name]
+        keys = [f"{base} of {c}" for c in ([one] if one else per_class)]
         whys = [reasons[key] for key in keys if key in reasons]
         # without one it is MCC or kappa, which need two classes and not the numbers of each
         reasons[name] = whys[0] if whys else "all images are of one class" if n else "there are no images"
@@ -257,7 +256,7 @@ def without_interval(found: Numbers, holders: Mapping[str, int]) -> dict[str, st
 
 def _of_each(name: str) -> str:
     """The number of each class whose mean this one is."""
-    return "sensitivity" if name == "balanced_accuracy" else re.sub("_(macro|weighted)$", "", name)
+    return "sensitivity" if name == "balanced_accuracy" else name.removesuffix("_macro")
 
 
 def _units(found: Numbers) -> tuple[int, str]:

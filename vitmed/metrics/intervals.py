@@ -241,21 +241,14 @@ class Part(NamedTuple):
     weight: float
 
 
-def mean_interval(
-    parts: Iterable[Part], drift: np.ndarray, z: float, units: Units, lowest: float = 0.0
-) -> tuple[float, float]:
+def mean_interval(parts: Iterable[Part], units: Units, lowest: float = 0.0) -> tuple[float, float]:
     """The interval of a weighted mean of numbers up to 1, such as balanced accuracy, from their own intervals.
 
     Zou & Donner, Stat. Med. 27 (2008) 1693: the distances from each value to its bounds add up like standard errors,
-    here with the correlation due to images, and patients, that several of the numbers count.
-
-    Args:
-        drift: (S,) the influence of each image on the mean through the weights; zeros where these are fixed.
-        z: how many standard errors the interval of the drift reaches.
-        lowest: of the numbers; -1 for differences.
+    here with the correlation due to images, and patients, that several of the numbers count. `lowest` is that of the
+    numbers; -1 for differences.
     """
-    moved, value, alone = units.sums(drift) * z, 0.0, [0.0, 0.0]
-    joint = [moved.copy(), moved]
+    value, alone, joint = 0.0, [0.0, 0.0], [np.zeros(units.count), np.zeros(units.count)]
     for part in parts:  # one at a time: those of a thousand classes do not fit into memory together
         own, value = units.sums(part.influence), value + part.weight * part.value
         error = float(np.linalg.norm(own))

@@ -1,5 +1,4 @@
-"""Where and how far a predicted quantity is off: limits of agreement, errors by range and by subgroup, and whether the
-predicted scales are true.
+"""Where and how far a predicted quantity is off: limits of agreement, errors by range and by subgroup.
 
 Limits of agreement: Bland & Altman, Lancet 327 (1986) 307; with several images of a patient by components of variance,
 J. Biopharm. Stat. 17 (2007) 571. Their intervals are those of bias and standard deviation combined (MOVER), as in Zou,
@@ -7,8 +6,6 @@ Stat. Methods Med. Res. 22 (2013) 630, but with the jackknife for both: heavy ta
 """
 
 from __future__ import annotations
-
-from statistics import NormalDist
 
 import numpy as np
 
@@ -19,7 +16,6 @@ from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers, eval
 from vitmed.metrics.predictions import known_labels
 from vitmed.metrics.subgroups import PARTS, Strata, Stratum, Subgroups, check_columns, evaluate_strata, strata
 
-LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 OF_STRATA = ("mae", "bias", "coverage")
 
 
@@ -39,14 +35,6 @@ class BlandAltman(Frozen):
     within: Estimate
     trend: Estimate
     repeated: bool
-
-
-class LevelCoverage(Frozen):
-    """How many true numbers lie in the interval that the predicted distribution gives at a nominal level."""
-
-    level: float
-    coverage: Estimate
-    width: float  # mean, in the unit
 
 
 def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
@@ -134,16 +122,3 @@ class _Errors:
     def of(self, inside: np.ndarray) -> dict[str, np.ndarray]:
         """Name -> (R,), from which atoms are inside, (R, A) of 0 and 1."""
         return {"mae": ratio(inside @ self.sizes, inside @ self.images)}
-
-
-def calibration_of_intervals(predictions: NumberPredictions) -> list[LevelCoverage]:
-    """The measured coverage of the intervals of the predicted distribution, at each of `LEVELS`; [] without images."""
-    labels, units, found = known_labels(predictions), Units.of(predictions), []
-    if not len(labels):
-        return []
-    z = np.abs(labels - predictions.values) / predictions.scales
-    for level in LEVELS:
-        reach = NormalDist().inv_cdf((1 + level) / 2)
-        coverage = of_share(share(z <= reach, np.ones(len(z), bool), units))
-        found.append(LevelCoverage(level=level, coverage=coverage, width=float(2 * reach * predictions.scales.mean())))
-    return found

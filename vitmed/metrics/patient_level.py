@@ -1,5 +1,5 @@
 """One prediction per patient: the images of a patient combined, and every number again with the patient as the unit;
-and the performance on each patient: the spread over patients, the worst of them, how concentrated the errors are.
+and the performance on each patient: the spread over patients, the worst of them.
 
 Letters: S images, P patients, K classes.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.metrics.areas import rank_auroc, threshold_counts
+from vitmed.metrics.areas import threshold_counts
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Sample
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
@@ -21,7 +21,6 @@ MANY_CLASSES = 50  # with more, the numbers of each class are left out: they wou
 WORK = 2**24  # draws of a patient x classes; fewer resamples where there are more, and none below `FEWEST`
 FEWEST = 200
 FEWEST_KNOWN = 5  # patients with a label, of more than two classes
-TINY = 1e-12  # a probability this near to 1 does not rank patients any more
 OF_MANY_CLASSES = {"n", "n_groups", "resampling", "resamples", "overall", "notes"}  # of `Numbers`
 
 
@@ -70,8 +69,6 @@ class PatientLevel(Frozen):
     reason: str | None = None
     mean: ByPatient | None = None
     max: ByPatient | None = None
-    noisy_or: ByPatient | None = None
-    best_on_validation: str | None = None  # the way with the highest AUROC there; None if unknown, or if several are
 
 
 def patient_labels(predictions: Predictions) -> tuple[np.ndarray, int]:
@@ -91,9 +88,7 @@ def patient_labels(predictions: Predictions) -> tuple[np.ndarray, int]:
 def combine(predictions: Predictions, way: str) -> np.ndarray:
     """Log-probabilities (P, K) float64 of each patient, from those of their images; rows as in `patient_labels`.
 
-    The way is a key of `WAYS`. "max" of more than two classes is scaled to sum to 1. Noisy-or, 1 - prod(1 - p), of two
-    classes alone: Pearl, Probabilistic Reasoning in Intelligent Systems (1988), chapter 4; each image alone can make
-    the patient positive.
+    The way is a key of `WAYS`. "max" of more than two classes is scaled to sum to 1.
     """
     p, positive = predictions.probabilities, positive_index(predictions)
     order, starts = _sorted(predictions.units)
@@ -102,11 +97,8 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
     if way == "mean" or (way == "max" and positive is None):
         joined = (np.add if way == "mean" else np.maximum).reduceat(p[order], starts, axis=0)
         return np.log(np.maximum(joined / joined.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny))
-    if positive is None:
-        raise ValueError("noisy-or needs a positive class")
     none = np.log1p(-np.minimum(p[order, positive], 1 - 1e-16))  # ln of the chance that the image is not positive
-    none = (np.minimum if way == "max" else np.add).reduceat(none, starts)
-    none = np.minimum(none, -np.finfo(np.float64).tiny)
+    none = np.minimum(np.minimum.reduceat(none, starts), -np.finfo(np.float64).tiny)
     some = np.where(none > -np.log(2), np.log(-np.expm1(none)), np.log1p(-np.exp(none)))  # right near both ends
     return np.stack([some, none] if positive == 0 else [none, some], axis=1)
 
@@ -124,7 +116,7 @@ def patient_level(
     predictions: Predictions, validation: Predictions | None = None, resamples: int = 2000
 ) -> PatientLevel | None:
     """Every number of `evaluate_predictions` with each patient a unit, for each of `WAYS`; None where patients are
-    unknown. Predictions for validation, of the same model, give the threshold and the way that were best there."""
+    unknown. Predictions for validation, of the same model, give the threshold that was best there."""
     if predictions.groups is None or not len(predictions):
         return None
     (labels, mixed), two = patient_labels(predictions), positive_index(predictions) is not None
@@ -139,46 +131,29 @@ def patient_level(
         notes.append("There are no intervals by patient: so many classes would take minutes.")
     resamples = min(resamples, possible) if possible >= FEWEST else 0
     before = None if validation is None or validation.groups is None or validation.labels is None else validation
-    areas: dict[str, float] = {}
     for way in WAYS:
-        why = UNDEFINED_NOISY_OR if way == "noisy_or" and not two else None
         if way != "mean" and classes > MANY_CLASSES:
             why = f"with more than {MANY_CLASSES} classes only the mean is evaluated"
-        if why:
             level[way] = ByPatient(text=WAYS[way], reason=why)
         else:
-            level[way], areas[way] = _by_patient(predictions, before, way, resamples, notes)
-    areas = {way: area for way, area in areas.items() if not np.isnan(area)}
-    best = [way for way, area in areas.items() if area > max(areas.values()) - 1e-12]
-    if len(best) > 1:
-        ways = "all ways" if len(best) == len(areas) else " and ".join(TITLES[way].lower() for way in best)
-        notes.append(f"On the validation patients, {ways} have the same AUROC, so none of them is the best.")
-    return PatientLevel(**level, best_on_validation=best[0] if len(best) == 1 else None)
+            level[way] = _by_patient(predictions, before, way, resamples, notes)
+    return PatientLevel(**level)
 
 
 def _by_patient(
     predictions: Predictions, validation: Predictions | None, way: str, resamples: int, notes: list[str]
-) -> tuple[ByPatient, float]:
-    """The numbers of one of `WAYS`, and its AUROC on validation, NaN where it is unknown; adds to the notes."""
+) -> ByPatient:
     classes, positive = len(predictions.classes), positive_index(predictions)
     combined = patient_predictions(predictions, way)
     numbers = evaluate_predictions(combined, resamples)
     kept = OF_MANY_CLASSES if classes > MANY_CLASSES else numbers.model_fields_set - {"classes", "level"}
-    content, area = {key: value for key, value in numbers if key in kept}, float("nan")
+    content = {key: value for key, value in numbers if key in kept}
     notes += [note for note in numbers.notes if note not in notes]
-    saturated = 0 if positive is None else int(np.sum(combined.probabilities[:, positive] > 1 - TINY))
-    if saturated > 1:
-        notes.append(
-            f"{TITLES[way]}: {saturated} of {len(combined)} patients have a probability that cannot be "
-            "distinguished from 1, so they are not ranked among themselves."
-        )
-    if validation is not None:
+    if validation is not None and positive is not None:
         before = patient_predictions(validation, way)
-        if len(before) and len(np.unique(known_labels(before))) == classes:
-            area = float(rank_auroc(before.probabilities, known_labels(before), np.ones((1, len(before))))[0])
-            if positive is not None:
-                content["at_threshold"] = _at_threshold(combined, before, resamples)
-    return ByPatient(text=WAYS[way], **content), area
+        if len(np.unique(known_labels(before))) == classes:
+            content["at_threshold"] = _at_threshold(combined, before, resamples)
+    return ByPatient(text=WAYS[way], **content)
 
 
 def youden_threshold(scores: np.ndarray, positive: np.ndarray) -> float:
@@ -217,7 +192,6 @@ def _at_threshold(combined: Predictions, before: Predictions, resamples: int) ->
 
 
 def _undefined(predictions: Predictions, labels: np.ndarray, mixed: int) -> str | None:
-    """Why there is no patient level, if there is none."""
     labelled = labels[labels >= 0]
     if len(labels) == len(predictions):
         return "each patient has one image, so the numbers by patient are those by image"
@@ -243,12 +217,7 @@ def _sorted(units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 WAYS = {
     "mean": "mean probability of the images",
     "max": "largest probability of any image",
-    "noisy_or": "noisy-or: 1 - (1 - p)(1 - p)... over the images",
 }
-TITLES = {"mean": "Mean", "max": "Largest", "noisy_or": "Noisy-or"}
-UNDEFINED_NOISY_OR = (
-    "noisy-or needs a positive class; of more classes each would come near 1 in a patient with many images"
-)
 RULES = {
     True: "A patient with images of both classes counts as positive, as one positive image is enough.",
     False: "A patient with images of several classes has no label and is left out.",
@@ -257,8 +226,6 @@ RULES = {
 
 ENOUGH = 5  # images of a kind that a patient needs for a share to be counted
 WORST = 10  # patients that are listed
-FEW = 5  # "the worst five patients hold ... of the errors"
-SHUFFLES = 200
 
 
 class Spread(Frozen):
@@ -284,15 +251,6 @@ class Patient(Frozen):
     accuracy: float
 
 
-class ErrorConcentration(Frozen):
-    """The share of the errors, and of the images, that the worst patients hold."""
-
-    patients: int
-    share: float
-    images: float
-    by_chance: float  # the share of the errors that they would hold if errors fell on images at random
-
-
 class PerPatient(Frozen):
     """How the errors are spread over patients; `reason` where there is no spread."""
 
@@ -302,7 +260,6 @@ class PerPatient(Frozen):
     reason: str | None = None
     spread: dict[str, Spread] = {}  # by number
     worst: list[Patient] = []  # those with the most errors, at most `WORST`
-    heap: ErrorConcentration | None = None  # unset without errors, and where there are no more than `FEW` patients
 
 
 def shares(predictions: Predictions) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -350,18 +307,7 @@ def per_patient(predictions: Predictions) -> PerPatient | None:
         if errors[i]
     ]
     spread = {name: _spread(*kind) for name, kind in kinds.items()}
-    numbers = PerPatient(n_patients=size, errors=total, enough=ENOUGH, spread=spread, worst=worst)
-    if not total or size <= FEW:
-        return numbers
-    hardest, rng = ranked[:FEW], np.random.default_rng(0)
-    drawn = rng.multivariate_hypergeometric(images, total, size=SHUFFLES, method="marginals")
-    heap = ErrorConcentration(
-        patients=FEW,
-        share=float(errors[hardest].sum() / total),
-        images=float(images[hardest].sum() / images.sum()),
-        by_chance=float((np.sort(drawn, axis=1)[:, -FEW:].sum(axis=1) / total).mean()),
-    )
-    return numbers.model_copy(update={"heap": heap})
+    return PerPatient(n_patients=size, errors=total, enough=ENOUGH, spread=spread, worst=worst)
 
 
 def _spread(images: np.ndarray, right: np.ndarray) -> Spread:

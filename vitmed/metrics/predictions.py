@@ -19,7 +19,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.text import listed
 from vitmed.core.text_files import csv_text
 from vitmed.metrics.positive_class import positive_class
-from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LOGIT, NEAR, PROB, Table, read_table, rounded_note, rounding
+from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LOGIT, PROB, ROUNDED, Table, read_table
 
 LEAST = float(np.finfo(np.float32).tiny)  # stands for a probability of 0
 
@@ -346,8 +346,8 @@ class Predictions:
             there = any(column.replace("<finding>", name) in table.header for name in read.classes)
             raise table.unlabelled(column, there, fix)
         read = calibrate(read) if calibrate is not None and not as_decided else read._as_shown(table, as_decided)
-        decided = read._decided(table) if as_decided else None
-        return replace(read, notes=(*joined, *read._notes(table, as_decided)), decided=decided)
+        read = replace(read, decided=read._decided(table) if as_decided else None)
+        return replace(read, notes=(*joined, *read._notes(table)))
 
     @classmethod
     def _fields(cls, table: Table, target: Target | None) -> dict[str, Any]:
@@ -374,61 +374,44 @@ class Predictions:
         columns = [PROB + name for name in self.classes]
         if table.scored()[0] == PROB or not set(columns) <= set(table.header) or not table.has(columns):
             return self
-        chances = table.floats(columns)
-        off = np.abs(chances - self.probabilities) > NEAR + rounding(table.digits(columns))
-        if not as_decided and not self._are_calibrated(chances, off):
+        if not as_decided and (np.abs(table.floats(columns) - self.probabilities) <= ROUNDED).all():
             return self
         return replace(self, calibrated=table.probabilities(self.classes, one=self.EXCLUSIVE))
 
-    def _are_calibrated(self, chances: np.ndarray, off: np.ndarray) -> bool:
-        """Whether probabilities, (S, K), that are off are of another calibration, not edited.
-
-        A row with an edited probability does not sum to 1, and does not count.
-        """
-        return bool(off[np.abs(chances.sum(axis=1) - 1) < 1e-6].any())
-
     def _decided(self, table: Table) -> np.ndarray | None:
-        """`decided`, as the table has it."""
         decided = table.class_indices("prediction", self.classes)
         for row in np.flatnonzero(decided < 0)[:1]:
             raise table.wrong(int(row), "prediction", f"one of {listed(self.classes)}")
         return decided
 
-    def _notes(self, table: Table, as_decided: bool) -> list[str]:
-        """Notes on cells that contradict the logits (or probabilities), rounded cells, and bad OOD scores."""
+    def _notes(self, table: Table) -> list[str]:
+        """Notes on cells that contradict the logits (or probabilities), and bad OOD scores."""
         kind, _ = table.scored()
-        source, near = ("logits", NEAR) if kind == LOGIT else ("probabilities", 1e-3)
+        source = "logits" if kind == LOGIT else "probabilities"
         notes = (
             [] if kind == LOGIT else [f"The table has no logits: the {self.LOGS} of its probabilities replace them."]
         )
-        columns = [PROB + name for name in self.classes if PROB + name in table.header]
-        place, said = [self.classes.index(name.removeprefix(PROB)) for name in columns], table.floats(columns)
-        digits = table.digits(columns) if table.has(columns) else None
-        if digits is not None and (
-            kind == PROB or (np.abs(said - self.undecided().probabilities[:, place]) > near).any()
-        ):
-            near += rounding(digits)
-            notes.append(rounded_note(digits, counted=kind == PROB or self.calibrated is not None))
-        far = np.zeros((len(self), 1), bool)
-        if kind == LOGIT and table.has(columns):
-            far = ~(np.abs(said - self.probabilities[:, place]) <= near)
-        off: dict[str, np.ndarray] = {"probability": np.any(far, axis=1)}  # what contradicts -> (S,) bool
+        off: dict[str, np.ndarray] = {}  # column -> (S,) bool, what contradicts
+        for k, name in enumerate(self.classes):
+            if kind == LOGIT and table.has([PROB + name]):
+                gap = np.abs(table.floats([PROB + name])[:, 0] - self.probabilities[:, k])
+                off[PROB + name] = np.asarray(~(gap <= ROUNDED))  # also an empty cell
         if "confidence" in self.FIRST and table.has(["confidence"]):
-            off["confidence"] = np.asarray(~self._close(table, near).any(axis=1))
+            off["confidence"] = np.asarray(~self._close(table).any(axis=1))
         if table.has(["prediction"]):
-            notes += table.prediction_note(self._edited(table, near, as_decided), source)
-        return [*notes, *table.number_note(off, columns, far, kind), *table.ood_note()]
+            off["prediction"] = self._edited(table)
+        return [*notes, *table.contradictions(off, source), *table.ood_note()]
 
-    def _close(self, table: Table, near: float) -> np.ndarray:
+    def _close(self, table: Table) -> np.ndarray:
         """(S, K) bool: whether the confidence may be the probability of a class."""
-        return np.abs(self.probabilities - table.floats(["confidence"])) <= near
+        return np.abs(self.probabilities - table.floats(["confidence"])) <= ROUNDED
 
-    def _edited(self, table: Table, near: float, as_decided: bool) -> np.ndarray:
+    def _edited(self, table: Table) -> np.ndarray:
         """(S,) bool: the rows with a prediction that does not follow, whatever the threshold."""
-        close, predicted = self._close(table, near), table.class_indices("prediction", self.classes)
+        close, predicted = self._close(table), table.class_indices("prediction", self.classes)
         other = close.any(axis=1) & ~close[np.arange(len(self)), predicted]  # confidence of another class
         edited = (predicted < 0) | other
-        if as_decided or len(self.classes) != 2:
+        if self.decided is not None or len(self.classes) != 2:
             return edited
         score, one = self.calibrated_logits[:, -1] - self.calibrated_logits[:, 0], predicted == 1
         if score[one].min(initial=np.inf) >= score[~one].max(initial=-np.inf):

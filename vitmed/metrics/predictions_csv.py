@@ -30,9 +30,8 @@ TARGET = "target_"  # with the name of a field of `Target`, a column that holds 
 OF_TARGETS = tuple(TARGET + name for name in ("name", "unit", "centre", "spread", "distribution"))
 OF_NUMBERS = ("low", "high", *RAW, "reach", *OF_TARGETS)
 LABEL = "label_"  # with the name of a finding
-NEAR = 1e-4  # a probability that differs by more than this does not follow from the logits
+ROUNDED = 0.006  # a probability that differs by more is not that of the logits, rounded to two digits
 TEXTS = ("path", "label", "group", "prediction", "error")  # columns that hold no numbers of the model
-ROUNDED = 10  # rows from which numbers of few digits are taken to be rounded
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 
 
@@ -136,13 +135,6 @@ class Table:
         )
         return tuple(joined), [note]
 
-    def digits(self, columns: Sequence[str]) -> int | None:
-        """To how many digits after the point these numbers are rounded, 0 to 2; None for more, and for few rows."""
-        values = self.floats(columns)
-        if len(values) < ROUNDED or not columns:
-            return None
-        return next((d for d in range(3) if bool((np.abs(values - values.round(d)) < 1e-9).all())), None)
-
     def floats(self, columns: Sequence[str]) -> np.ndarray:
         """(S, C) float64; NaN where a cell holds no number."""
         values = [[_float(row.get(name)) for name in columns] for row in self.rows]
@@ -206,35 +198,15 @@ class Table:
         problem = f"{self.file}: some rows have a label and some have none, the first is row {self.numbers[row]}"
         return DataError(problem, "fill the label column, or empty it")
 
-    def prediction_note(self, edited: np.ndarray, source: str) -> list[str]:
-        """A note on the rows, (S,) bool, with a `prediction` that does not follow from the source."""
-        rows = np.flatnonzero(edited)
+    def contradictions(self, off: Mapping[str, np.ndarray], source: str) -> list[str]:
+        """A note on the rows with a cell that does not follow from the source; `off`: column -> (S,) bool."""
+        rows = np.flatnonzero(np.any([*off.values(), np.zeros(len(self.rows), bool)], axis=0))
         if not len(rows):
             return []
+        column = next(name for name, wrong in off.items() if wrong[rows[0]])
         return [
-            f"{_rows(len(rows))} a prediction that does not follow from the {source}, the first is row "
-            f"{self.numbers[rows[0]]} (prediction); the column is ignored, and the {source} decide."
-        ]
-
-    def number_note(
-        self, off: Mapping[str, np.ndarray], columns: Sequence[str], far: np.ndarray, kind: str
-    ) -> list[str]:
-        """A note on the rows with a number that does not follow from the columns of a kind, `LOGIT` or `PROB`.
-
-        Args:
-            off: the name of a number -> (S,) bool.
-            columns, far: the probabilities (C), and (S, C) bool, which of them do not.
-        """
-        rows = np.flatnonzero(np.logical_or.reduce(list(off.values())))
-        if not len(rows):
-            return []
-        source = "logits" if kind == LOGIT else "probabilities"
-        first = next(what for what, wrong in off.items() if wrong[rows[0]])
-        column = columns[far[rows[0]].argmax()] if first == "probability" else first
-        return [
-            f"{_rows(len(rows))} a {' or '.join(what for what, wrong in off.items() if wrong.any())} that does not "
-            f"follow from the {source}, the first is row {self.numbers[rows[0]]} ({column}); the {source} count. Edit "
-            f"those{', or remove the logit_ columns' if kind == LOGIT else ''}."
+            f"{_rows(len(rows))} a cell that does not follow from the {source}, the first is row "
+            f"{self.numbers[rows[0]]} ({column}); the {source} count."
         ]
 
     def ood_note(self) -> list[str]:
@@ -310,21 +282,6 @@ def _take_decimal_commas(header: Sequence[str], rows: Sequence[dict[str, str]]) 
             for name, cell in row.items():
                 if name not in texts and DECIMAL_COMMA.fullmatch(cell.strip()):
                     row[name] = cell.strip().replace(",", ".")
-
-
-def rounding(digits: int | None) -> float:
-    """How far rounding to so many digits moves a number; 0 where it is not rounded."""
-    return 0.0 if digits is None else 0.5 * 10.0**-digits
-
-
-def rounded_note(digits: int, counted: bool) -> str:
-    """The note on rounded probabilities, which count or do not."""
-    to = "All probabilities of the table are 0 or 1"
-    if digits:
-        to = f"The probabilities of the table have at most {digits} digit{'s' if digits > 1 else ''} after the point"
-    if counted:
-        return f"{to}: log loss, Brier score, calibration and AUROC rest on rounded values."
-    return f"{to}; those of the logits count."
 
 
 def _rows(count: int) -> str:

@@ -148,7 +148,6 @@ def area_error(value: float, positives: float, negatives: float) -> float:
 
 
 def _area_ends(value: float, design: Design, patients: int, luck: float) -> tuple[float, float]:
-    """The interval of an AUROC; none with fewer than two patients of a class."""
     assert design.prevalence is not None
     share, each = design.prevalence, design.images_per_patient
     if (fewer := patients * min(share, 1 - share)) < 2:

@@ -5,9 +5,6 @@ strata it has the interval of a difference. Of more, the two are picked for bein
 holds the truth at its level; then `by_chance` is how often strata dealt to the patients at random are as far apart: a
 permutation test of the largest difference (Westfall & Young, Resampling-Based Multiple Testing, 1993).
 
-Equalised odds: Hardt, Price & Srebro, NeurIPS 2016 (arXiv 1610.02413): equal sensitivity and specificity in all groups.
-Their gap is the largest of several, so it is compared with the largest gap in each shuffle.
-
 Letters: S images, K classes, R resamples, G strata.
 """
 
@@ -102,7 +99,6 @@ class Subgroups(Frozen):
     gaps: dict[str, Gap]
     worst: dict[str, str]  # metric -> the worst stratum, where there is a gap
     shuffles: int | None = None  # None where patients are in several strata
-    equalised_odds: Gap | None = None  # the larger gap in sensitivity or specificity
     reason: str | None = None
 
 
@@ -251,15 +247,8 @@ def _gaps(
             interval = difference(*(evaluated[stratum].overall[name] for stratum in ends))
             update = {"low": interval.low, "high": interval.high, "method": interval.method, "by_chance": None}
             gaps[name] = gap.model_copy(update=update)
-    rates = [name for name in values if name.startswith(("sensitivity", "specificity"))]
-    odds: Gap | None = Gap(**NO_GAP, reason="no sensitivity or specificity can be compared")
-    if predictions.kind == "number":
-        odds = None
-    elif any(wide[name][0] >= 0 for name in rates):
-        largest = max(rates, key=lambda name: wide[name][0])
-        odds = _gap(largest, values[largest][:, 0], np.max([wide[name] for name in rates], axis=0), names)
     worst = {name: gap.worst for name, gap in gaps.items() if gap.value}
-    return {"gaps": gaps, "worst": worst, "shuffles": len(dealt) - 1 or None, "equalised_odds": odds}
+    return {"gaps": gaps, "worst": worst, "shuffles": len(dealt) - 1 or None}
 
 
 def _gap(name: str, values: np.ndarray, wide: np.ndarray, strata: Sequence[str]) -> Gap:
@@ -326,12 +315,10 @@ class _Numbers:
         if len(self.classes) > MANY_CLASSES:
             return values
         values["balanced_accuracy"] = right.mean(axis=1)
-        enough = support >= FEWEST
-        for c, name in enumerate(self.classes):
-            rate = "sensitivity" if c == self.positive else "specificity"
-            name = f"sensitivity of {name}" if self.positive is None else rate
-            values[name] = np.where(enough[:, c], right[:, c], np.nan)
         if self.positive is not None:
+            enough = support >= FEWEST
+            for name, c in (("sensitivity", self.positive), ("specificity", 1 - self.positive)):
+                values[name] = np.where(enough[:, c], right[:, c], np.nan)
             for name in ("auroc", "balanced_accuracy"):
                 values[name] = np.where(enough.all(axis=1), values[name], np.nan)
         return values

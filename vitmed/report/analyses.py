@@ -20,21 +20,14 @@ from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy, 
 from vitmed.decisions.reliability import CalibrationReport, report_calibration
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.explanation.results import Maps
-from vitmed.metrics.clinical_utility import decision_curve, one_against_rest, prevalence_table
-from vitmed.metrics.confusions import co_occurrence, finding_errors, label_errors, mistakes
-from vitmed.metrics.ensembles import report_disagreement
+from vitmed.metrics.clinical_utility import decision_curve, prevalence_table
+from vitmed.metrics.confusions import finding_errors, label_errors, mistakes
 from vitmed.metrics.estimates import Estimate, Numbers, difference, estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.grades import grade_results
 from vitmed.metrics.kinds.number import NumberPredictions
-from vitmed.metrics.number_agreement import (
-    LevelCoverage,
-    bland_altman,
-    calibration_of_intervals,
-    error_by_range,
-    error_by_subgroup,
-)
+from vitmed.metrics.number_agreement import bland_altman, error_by_range, error_by_subgroup
 from vitmed.metrics.patient_level import patient_level, per_patient
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import ReaderComparison, agreement, compare_with_readers
@@ -91,7 +84,7 @@ class Material(Generic[P, D]):
         return cast("D | None", self.extra.policy)
 
 
-Part = Frozen | dict[str, Subgroups] | list[ReaderComparison] | list[LevelCoverage] | None
+Part = Frozen | dict[str, Subgroups] | list[ReaderComparison] | None
 Analysis = Callable[[Material[P, D]], Part]
 
 
@@ -177,7 +170,6 @@ CLASS_ANALYSES: dict[str, Analysis[Predictions, ClassPolicy]] = {
     ),
     "prevalence": lambda m: prevalence_table(m.predictions, m.config),
     "decision_curve": lambda m: decision_curve(m.predictions, m.config),
-    "one_against_rest": lambda m: one_against_rest(m.predictions),
     "fixed_rates": lambda m: fixed_rates(m.predictions, m.config),
     "conformal": lambda m: report_sets(m.predictions, None if m.policy is None else m.policy.prediction_sets, m.config),
     "abstention": lambda m: (
@@ -187,18 +179,15 @@ CLASS_ANALYSES: dict[str, Analysis[Predictions, ClassPolicy]] = {
     ),
     "answers": lambda m: count_answers(m.predictions),
     **OF_EVERY_KIND,
-    "member_disagreement": lambda m: report_disagreement(m.predictions),
 }
 FINDING_ANALYSES: dict[str, Analysis[FindingPredictions, FindingPolicy]] = {
     **OF_EVERY_KIND,
-    "co_occurrence": lambda m: co_occurrence(m.predictions),
     "finding_errors": lambda m: finding_errors(m.predictions),
 }
 NUMBER_ANALYSES: dict[str, Analysis[NumberPredictions, NumberPolicy]] = {
     **OF_EVERY_KIND,
     "bland_altman": lambda m: bland_altman(m.predictions),
     "intervals": lambda m: report_intervals(m.predictions, None if m.policy is None else m.policy.intervals),
-    "interval_levels": lambda m: calibration_of_intervals(m.predictions),
     "error_by_range": lambda m: error_by_range(m.predictions),
     "subgroups": lambda m: {name: error_by_subgroup(m.predictions, name) for name in m.config.subgroups} or None,
 }

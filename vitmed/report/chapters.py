@@ -28,7 +28,7 @@ from vitmed.report.checklists import checklists
 from vitmed.report.plots import comparisons, curves, decisions, kinds, pictures
 from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
-from vitmed.report.slider import Slider
+from vitmed.report.slider import Curve
 from vitmed.report.templates import FOLDER, blocks_of, fill
 
 MANY = 12  # own reports of findings, beyond which each has the figures in `MAIN` alone: drawing takes 2 s a report
@@ -70,7 +70,6 @@ class Section(NamedTuple):
 DRAWN: dict[str, Callable[..., Figure | None]] = {
     "flow": participant_flow.flow,
     "by_finding": kinds.by_finding,
-    "co_occurrence": kinds.co_occurrence,
     "cuts": kinds.cuts,
     "worst_errors": pictures.finding_errors,
     "predicted_and_true": kinds.predicted_and_true,
@@ -80,16 +79,12 @@ DRAWN: dict[str, Callable[..., Figure | None]] = {
     "precision_recall": kinds.precision_recall,
     "per_patient": comparisons.patient_spread,
     "subgroups": comparisons.forest,
-    "beside_own_test": comparisons.beside_own_test,
-    "prevalence": decisions.prevalence,
     "decision_curve": decisions.decision_curve,
-    "decision_curves": decisions.one_against_rest,
     "reliability": decisions.reliability,
     "risk_coverage": decisions.risk_coverage,
     "out_of_distribution": decisions.out_of_distribution,
     "errors": pictures.errors,
     "errors_by_pair": pictures.errors_by_pair,
-    "errors_by_patient": pictures.errors_by_patient,
     "suspected_labels": pictures.suspected_labels,
     "grid": pictures.grid,
     "attention_maps": pictures.attention_maps,
@@ -119,7 +114,7 @@ PRECISE = 0.05  # half the width of an interval that is narrow enough for most u
 FEW_IMAGES = 100  # of a class: below, its sensitivity is known to about 10 points at best
 
 
-def document(metrics: Results, figures: Mapping[str, Drawn], slider: Slider | None = None) -> Document:
+def document(metrics: Results, figures: Mapping[str, Drawn], slider: Curve | None = None) -> Document:
     """The head of a report and its chapters, from the templates in sections/.
 
     Args:

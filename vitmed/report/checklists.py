@@ -139,8 +139,8 @@ THERE: dict[str, Callable[[Results], Any]] = {  # topic without a fact or part -
         m.operating_points
         and (m.operating_points.threshold is not None or m.operating_points.chosen in ("balanced", "cost"))
     ),
-    "prevalence": lambda m: m.one_against_rest or (m.prevalence and m.prevalence.rows),
-    "decision_curve": lambda m: m.one_against_rest or (m.decision_curve and m.decision_curve.thresholds),
+    "prevalence": lambda m: m.prevalence and m.prevalence.rows,
+    "decision_curve": lambda m: m.decision_curve and m.decision_curve.thresholds,
     "patient_level": lambda m: m.patient_level and m.patient_level.mean,
     "subgroups": lambda m: compared(m.subgroups),
     "uncertainty": lambda m: m.conformal or m.abstention,

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from vitmed.checks.detect import COPIES, PROBLEMS, Copies, Image, Problem
 from vitmed.core.errors import DataError
@@ -20,7 +19,6 @@ from vitmed.core.files import write_json, write_text
 from vitmed.core.text_files import csv_text
 from vitmed.imaging.decode import read_image
 from vitmed.report.blocks import data_uri
-from vitmed.report.plots.drawing import BLUE, COLOURS, plot, png, short
 from vitmed.report.templates import fill
 
 NUMBERS, PAGE = "data_report.json", "data_report.html"
@@ -30,30 +28,6 @@ PAIRS = 12  # pairs of copies
 CLASSES = 20  # classes with pictures
 SIDE = 96  # of a picture, px
 Strip = tuple[str, list[tuple[str, str]]]  # title, and (picture, path) of each image
-
-
-def size_histogram(images: Sequence[Image]) -> Figure:
-    """Longer sides in px, by class where there are few classes."""
-    figure, axes = plot("longer side, px", "images", (8, 3))
-    good = [(i.label or "no class", i.record.header) for i in images if i.record.header is not None]
-    longer = np.array([max(facts.width, facts.height) for _, facts in good])
-    labels = np.array([label for label, _ in good])
-    if not good:
-        return figure
-    low, high = longer.min(), longer.max()
-    edges = np.linspace(low - 0.5, high + 0.5, min(40, high - low + 2))
-    if high > 20 * low:
-        edges = np.geomspace(low, high + 1, 40)
-        axes.set_xscale("log")
-    names = np.unique(labels).tolist()
-    if len(names) > len(COLOURS):
-        axes.hist(longer, bins=edges.tolist(), color=BLUE)
-        return figure
-    for name, colour in zip(names, COLOURS, strict=False):
-        style: dict[str, Any] = {"histtype": "step", "linewidth": 2, "color": colour}
-        axes.hist(longer[labels == name], edges.tolist(), label=short(str(name), 30), **style)
-    axes.legend(frameon=False)
-    return figure
 
 
 def write_data_report(
@@ -84,7 +58,6 @@ def write_data_report(
         content=content,
         problems=problems,
         meanings={code: meaning for code, (_, meaning, _) in PROBLEMS.items()},
-        histogram=data_uri(png(size_histogram(images))),
         examples=_examples(root, images),
         pairs=[(title, _strip(root, [images[i].path for i in group])) for title, group in groups[:PAIRS]],
     )

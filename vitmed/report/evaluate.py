@@ -330,7 +330,6 @@ def rebuild(
 def _with_table(
     predictions: Predictions, file: Path, labels: str | Path | None, flags: dict[str, Any]
 ) -> tuple[Predictions, dict[str, Any], list[str]]:
-    """The predictions with the further columns of a table, the flags with subgroups by them, and notes."""
     if labels is None:
         return predictions, flags, []
     classes = predictions.classes

@@ -11,94 +11,14 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.config import GRADE_ERRORS
 from vitmed.core.text import counted, format_probability, visible
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.metric_table import DEFINITIONS, METHODS, REFERENCES, TESTS, TITLES, phrase
+from vitmed.metrics.metric_table import TITLES, methods, phrase
 from vitmed.report.blocks import escape_markdown
 from vitmed.report.results import Results
 
-PARTS = {  # field of `Results` -> what its numbers are about, behind their names
-    "overall": "",
-    "per_class": "of each class",
-    "baselines": "in the comparison with baselines",
-    "folds": "of each fold",
-    "external": "in the comparison with the run's own test",
-    "patient_level": "by patient",
-    "subgroups": "by subgroup",
-    "agreement": "of readers, reference and model",
-    "readers": "in the comparison with readers",
-    "finding_errors": "on images without findings",
-    "grades": "of the grades",
-    "bland_altman": "of the agreement with the truth",
-    "intervals": "of the prediction intervals",
-    "interval_levels": "of the predicted distributions",
-    "error_by_range": "by range of the truth",
-    "calibration": "",
-    "operating_points": "of the operating points",
-    "prevalence": "at other prevalences",
-    "decision_curve": "",
-    "fixed_rates": "",
-    "one_against_rest": "of one class against the rest",
-    "conformal": "of the prediction sets",
-    "abstention": "in selective prediction",
-    "answers": "in selective prediction",
-    "out_of_distribution": "by the out-of-distribution score",
-    "member_disagreement": "of the disagreement of members",
-    "attention": "of the attention maps",
-    "robustness": "on corrupted images",
-}
-NAMES = {  # field of an `Estimate` -> its name in a sentence, where `TITLES` has none
-    "agreement": "agreement",
-    "answered": "the share of images answered",
-    "area": "the area under the risk-coverage curve",
-    "confidence": "the detection of errors by confidence",
-    "coverage": "coverage",
-    "deletion": "deletion score",
-    "disagreement": "the detection of errors by disagreement",
-    "each": "the loss of AUROC of each finding",
-    "ece_if_right": "the distribution of the expected calibration error under perfect calibration",
-    "equalised_odds": "the gap in equalised odds",
-    "error": "error",
-    "error_rate": "the error rate",
-    "error_rate_above": "the error rate above the limit",
-    "error_rate_below": "the error rate below the limit",
-    "expected_cost": "the expected cost",
-    "findings": "the difference in AUROC of each finding",
-    "flagged": "the share above the limit",
-    "gain": "gain",
-    "insertion": "insertion score",
-    "intercept": "calibration intercept",
-    "kappa": "kappa",
-    "lower": "the lower limit of agreement",
-    "lost": "the loss by corruption",
-    "mean_corruption_error": "the mean corruption error",
-    "model": "net benefit",
-    "normalised_cost": "the normalised cost",
-    "off": "the mean error in grades",
-    "per_class": "the share of each class answered",
-    "reached": "sensitivity at a fixed specificity",
-    "random": "the score of a random order",
-    "fixed_readers": "performance with fixed readers",
-    "random_readers": "performance with random readers",
-    "relative": "the increase of the error",
-    "rps": "the ranked probability score",
-    "risk": "the share of errors among the answers",
-    "seen": "the observed frequencies in the reliability diagram",
-    "signed": "the mean signed error in grades",
-    "similarity": "rank correlation",
-    "share": "the share of images at each error in grades",
-    "single": "the share of sets with one class",
-    "size": "the set size",
-    "slope": "calibration slope",
-    "trend": "the trend of the error",
-    "upper": "the upper limit of agreement",
-    "within": "the share of errors within the limits of agreement",
-    "within_one": "the share within one grade",
-    "wrong_answered": "the share of errors among the answers",
-    "wrong_unanswered": "the share of errors among the unanswered",
-}
 KEYED = ("overall", "difference", "numbers", "gaps", "clean", "change")  # fields whose keys are names of numbers
+MAIN = ("overall", "per_class", "patient_level", "operating_points", "prevalence")  # parts of the first paragraph
 SAME = ("internal", "external", "difference")  # fields of a number that is named above them
 PREFIXES = {"difference": "differences in ", "gaps": "gaps in ", "change": "changes by the calibration in "}
-MAIN = [("", PARTS[part]) for part in ("overall", "per_class", "patient_level", "operating_points", "prevalence")]
 
 
 class Row(NamedTuple):
@@ -124,7 +44,8 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
     Args:
         shown: how the name of a class is written.
     """
-    cited: list[str] = []
+    cited, table = list[str](), methods()
+    primary = [("", table.parts[part]) for part in MAIN]
 
     def cite(sources: Sequence[str]) -> str:
         cited.extend(source for source in sources if source not in cited)
@@ -135,12 +56,18 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
     def sentences(main: bool) -> list[str]:
         found = []
         for (key, resamples), names in groups:
-            which = [f"for {_phrase(*about, of)}" for about, of in names.items() if (about in MAIN) == main]
+            which = [f"for {_phrase(*about, of)}" for about, of in names.items() if (about in primary) == main]
             drawn = "" if resamples is None else f" ({resamples:,} resamples)"
-            how = f"with {METHODS[key].text}{drawn}" if (key, resamples) not in described else "as described above"
+            how = (
+                f"with {table.intervals[key].text}{drawn}"
+                if (key, resamples) not in described
+                else "as described above"
+            )
             if which:
                 described.add((key, resamples))
-                found.append(f"{_capital(_joined(which))}, intervals were computed {how} {cite(METHODS[key].sources)}.")
+                found.append(
+                    f"{_capital(_joined(which))}, intervals were computed {how} {cite(table.intervals[key].sources)}."
+                )
         return found
 
     fields = {field: found.method for _, _, field, found in _estimates(metrics)}
@@ -151,22 +78,22 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
     if {"wilson-cluster", "delong", "obuchowski"} & {method for _, method in used}:
         main.append("The lower limit of a proportion or AUROC was capped at that of as many images without an error.")
     further = [*sentences(main=False), *_tests(metrics, cite)]
-    defined = [f"{name_of(field)} {cite(DEFINITIONS[field])}" for field in fields if field in DEFINITIONS]
+    defined = [f"{name_of(field)} {cite(table.definitions[field])}" for field in fields if field in table.definitions]
     follow = f"follow{'' if len(defined) > 1 else 's'} the definition{'s' if len(defined) > 1 else ''} cited"
     last = [f"{_capital(_joined(defined))} {follow}."] if defined else []
     if metrics.calibration is not None and metrics.calibration.after.ece_if_right is not None:
         last.append(
-            f"The expected calibration error {cite(DEFINITIONS['ece'])} and its mean over classes "
-            f"{cite(DEFINITIONS['ece_classwise'])} were compared with their distribution under perfect calibration, "
-            f"simulated by drawing labels from the probabilities {cite(DEFINITIONS['ece_if_right'])}."
+            f"The expected calibration error {cite(table.definitions['ece'])} was compared with its distribution under "
+            f"perfect calibration, simulated by drawing labels from the probabilities "
+            f"{cite(table.definitions['ece_if_right'])}."
         )
     last.append(f"All numbers were computed with vitmed {__version__}.")
     paragraphs = [_design(metrics, shown), *(" ".join(part) for part in (main, further, last) if part)]
     rows = []
     for (key, resamples), names in groups:
         numbers = "; ".join(_phrase(*about, of) for about, of in names.items())
-        rows.append(Row(numbers, METHODS[key].title, resamples, cite(METHODS[key].sources)))
-    return MethodsText(paragraphs, rows, [REFERENCES[key] for key in cited])
+        rows.append(Row(numbers, table.intervals[key].title, resamples, cite(table.intervals[key].sources)))
+    return MethodsText(paragraphs, rows, [table.references[key] for key in cited])
 
 
 def _scales(used: set[tuple[str, str | None]]) -> Iterator[str]:
@@ -203,7 +130,10 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
     if drawn := max((one.shuffles or 0 for one in (metrics.subgroups or {}).values()), default=0):
         how = f"estimated by assigning the groups to the patients at random ({drawn:,} times)"
         others.append(f"How often chance alone would give gaps between subgroups as large was {how}.")
-    each = [f"in {name_of(name)} with {TESTS[key].text} {cite(TESTS[key].sources)}" for name, key in sorted(used)]
+    each = [
+        f"in {name_of(name)} with {methods().tests[key].text} {cite(methods().tests[key].sources)}"
+        for name, key in sorted(used)
+    ]
     if not each:
         return others
     paired = "Differences from the baselines were paired, and their intervals were computed on the original scale."
@@ -227,7 +157,6 @@ def methods_markdown(metrics: Results) -> str:
 
 
 def _design(metrics: Results, shown: Callable[[str], str]) -> str:
-    """What was evaluated, which class was predicted, and what the unit of the intervals is."""
     positive, sizes, points = metrics.positive_class, metrics.sample.images_per_patient, metrics.operating_points
     unit = metrics.unit
     patients = "" if metrics.n_groups is None else f" of {counted(metrics.n_groups, metrics.unit)}"
@@ -263,7 +192,7 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
 
 def _estimates(metrics: Results) -> Iterator[tuple[str, str, str, Estimate]]:
     """(part, prefix, field, estimate) of every number that has an interval; the prefix is one of `PREFIXES`, or ""."""
-    for part in PARTS:
+    for part in methods().parts:
         for prefix, field, found in _inside(metrics[part], part, part in KEYED):
             if found.low is not None:
                 yield part, prefix, field, found
@@ -285,23 +214,24 @@ def _inside(found: Any, field: str, keyed: bool = False, prefix: str = "") -> It
 
 
 def _by_method(metrics: Results) -> list[tuple[tuple[str, int | None], dict[tuple[str, str], list[str]]]]:
-    """(method, resamples) -> (prefix, what the numbers are about) -> their names, in the order of `METHODS`.
+    """(method, resamples) -> (prefix, what the numbers are about) -> their names, in the order of methods.yaml.
 
     A number that one method serves for all images and in a part is named once, for all images. "in part" stands behind
     a number that has two methods, such as one for small samples.
     """
     found: dict[tuple[str, int | None], dict[tuple[str, str], list[str]]] = {}
+    parts = methods().parts
     for part, prefix, field, one in _estimates(metrics):
         names = found.setdefault((one.method or "", one.resamples), {})
-        name, about = name_of(field), (prefix, PARTS[part])
-        wholes = [about, *([] if prefix else [("", PARTS["overall"]), ("", PARTS["per_class"])])]
+        name, about = name_of(field), (prefix, parts[part])
+        wholes = [about, *([] if prefix else [("", parts["overall"]), ("", parts["per_class"])])]
         if not any(name in names.get(whole, []) for whole in wholes):
             names.setdefault(about, []).append(name)
     several = Counter((about, name) for names in found.values() for about, own in names.items() for name in own)
     for names in found.values():
         for about, own in names.items():
             names[about] = [f"{name} (in part)" if several[about, name] > 1 else name for name in own]
-    order = list(METHODS)
+    order = list(methods().intervals)
     return sorted(found.items(), key=lambda item: (order.index(item[0][0]), -(item[0][1] or 0)))
 
 
@@ -312,9 +242,7 @@ def _phrase(prefix: str, about: str, names: Sequence[str]) -> str:
 
 def name_of(field: str) -> str:
     """A number inside a sentence: `macro sensitivity`, `Cohen's kappa`, `the error rate`."""
-    if field in NAMES:
-        return NAMES[field]
-    return phrase(TITLES.get(field, field))
+    return methods().names.get(field) or phrase(TITLES.get(field, field))
 
 
 def _joined(names: Sequence[str]) -> str:

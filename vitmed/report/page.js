@@ -40,10 +40,9 @@
 (() => {
   const holder = document.getElementById("slider-data");
   if (!holder) return;
-  const curves = JSON.parse(holder.textContent).classes;
+  const curve = JSON.parse(holder.textContent);
   const at = (name) => document.getElementById("slider-" + name);
-  const [choice, threshold, prevalence] = [at("class"), at("threshold"), at("prevalence")];
-  let curve = curves[0];
+  const [threshold, prevalence] = [at("threshold"), at("prevalence")];
 
   // Three digits; what lies exactly between two goes to the even one, as everywhere else in the report.
   const number = (x) =>
@@ -89,16 +88,6 @@
     return button;
   }
 
-  function choose() {
-    curve = curves[choice ? choice.selectedIndex : 0];
-    threshold.max = curve.thresholds.length - 1;
-    threshold.value = curve.start;
-    for (const name of document.querySelectorAll(".slider-name")) name.textContent = curve.name;
-    const start = choice ? "0.5" : "the one in use";
-    at("marks").replaceChildren(mark(start, curve.start), ...curve.marks.map(([text, i]) => mark(text, i)));
-    asUsual();
-  }
-
   function asUsual() {
     prevalence.value = Number((100 * usual()).toPrecision(4));
     prevalence.dataset.usual = "yes"; // exactly that of these images, however it is rounded for the eye
@@ -108,7 +97,7 @@
   threshold.addEventListener("input", show);
   prevalence.addEventListener("input", () => { prevalence.dataset.usual = "no"; show(); });
   at("usual").addEventListener("click", asUsual);
-  if (choice) choice.addEventListener("change", choose);
+  at("marks").replaceChildren(mark("the one in use", curve.start), ...curve.marks.map(([text, i]) => mark(text, i)));
   at("controls").hidden = false;
-  choose();
+  asUsual();
 })();

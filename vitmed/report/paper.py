@@ -59,8 +59,6 @@ def _columns(table: Table) -> list[list[str]]:
 
 
 def _latex(table: Table, caption: str) -> Iterator[str]:
-    """A table with the lines of booktabs, numbers to the right."""
-
     def row(cells: list[Cell]) -> str:
         texts = [_text(cell.words) + (f" ({_text(cell.small)})" if cell.small else "") for cell in cells]
         return " & ".join(map(_escaped, texts)) + r" \\"

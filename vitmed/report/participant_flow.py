@@ -282,7 +282,6 @@ def _height(lines: int) -> float:
 
 
 def _box(axes: Axes, place: tuple[float, float, float, float], lines: list[str], edge: str = BLACK) -> None:
-    """Draw a box with its heading in the first line; its place is left, bottom, width and height in inches."""
     x, y, width, height = place
     fill, thick = ("#EAF3FA", 2) if edge == BLUE else ("white", 1)
     axes.add_patch(Rectangle((x, y), width, height, facecolor=fill, edgecolor=edge, linewidth=thick))

@@ -21,12 +21,11 @@ from vitmed.decisions.reliability import CalibrationReport
 from vitmed.decisions.selective_prediction import SelectivePrediction
 from vitmed.decisions.targets import ALL_METRICS
 from vitmed.explanation.results import Attention, Robustness
-from vitmed.metrics.clinical_utility import DecisionCurve, OneAgainstRest, PrevalenceTable
-from vitmed.metrics.confusions import CoOccurrence, FindingErrors, LabelErrors, Mistakes
-from vitmed.metrics.ensembles import MemberDisagreement
+from vitmed.metrics.clinical_utility import DecisionCurve, PrevalenceTable
+from vitmed.metrics.confusions import FindingErrors, LabelErrors, Mistakes
 from vitmed.metrics.estimates import FEW_GROUPS, Estimate, Numbers
 from vitmed.metrics.kinds.grades import GradeResults
-from vitmed.metrics.number_agreement import BlandAltman, LevelCoverage
+from vitmed.metrics.number_agreement import BlandAltman
 from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
 from vitmed.metrics.patient_level import PatientLevel, PerPatient
 from vitmed.metrics.readers import Agreement, ReaderComparison
@@ -249,23 +248,19 @@ class Results(Numbers):
     operating_points: OperatingPoints | None = None
     prevalence: PrevalenceTable | None = None
     decision_curve: DecisionCurve | None = None
-    one_against_rest: OneAgainstRest | None = None
     fixed_rates: FixedRates | None = None
     conformal: PredictionSets | None = None
     abstention: SelectivePrediction | None = None
     answers: AnswerCounts | None = None
     out_of_distribution: OutOfDistribution | None = None
-    member_disagreement: MemberDisagreement | None = None
     attention: Attention | None = None
     robustness: Robustness | None = None
     target: Target = CLASSES
-    co_occurrence: CoOccurrence | None = None
     finding_reports: dict[str, str] = {}
     finding_errors: FindingErrors | None = None
     grades: GradeResults | None = None
     bland_altman: BlandAltman | None = None
     intervals: IntervalResults | None = None
-    interval_levels: list[LevelCoverage] | None = None
     error_by_range: Subgroups | None = None
 
     @property

@@ -12,16 +12,15 @@ from vitmed.decisions.operating_points import OperatingPoints
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.report.plots.drawing import plain
 
-STEPS = 1000  # thresholds of the one class of two
-STEPS_OF_MANY = 200  # of each of more classes
-CLASSES = 20  # that can be chosen; of more, those with the most images
+STEPS = 1000  # thresholds
 ROWS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # of the table that needs no script
 
 
 class Curve(Frozen):
-    """The counts of one class against the others, at each of the rising thresholds.
+    """The counts of the positive class of two, at each of the rising thresholds.
 
     `start` is the index of the threshold in use, else of 0.5; `marks` are operating points, by name and index.
+    `decided` says whether `start` is what the model does: pooled folds have a threshold each.
     """
 
     name: str
@@ -32,19 +31,7 @@ class Curve(Frozen):
     fp: list[int]
     start: int
     marks: list[tuple[str, int]]
-
-
-class Slider(Frozen):
-    """The classes that can be tried, and how many are `left` out.
-
-    `decided` says whether `start` is what the model does: of more than two classes the likeliest wins, which is no
-    threshold, and pooled folds have one each (`by_fold`).
-    """
-
-    classes: list[Curve]
-    left: int
-    decided: bool
-    by_fold: bool
+    decided: bool = True
 
 
 class Tried(NamedTuple):
@@ -61,42 +48,28 @@ class Tried(NamedTuple):
     npv: float | None
 
 
-def slider_data(predictions: Predictions, points: OperatingPoints | None = None) -> Slider | None:
-    """Count every class that can be tried, at every threshold that can be chosen; `points` are marked.
+def slider_data(predictions: Predictions, points: OperatingPoints | None = None) -> Curve | None:
+    """Count the images that are called positive at every threshold that can be chosen; `points` are marked.
 
-    An image is called the class where its probability is the threshold or more. None where no class has images of its
-    own and others.
+    An image is called positive where its probability is the threshold or more. None without two classes that both have
+    images.
     """
     labels, positive = known_labels(predictions), positive_index(predictions)
-    counts = np.bincount(labels, minlength=len(predictions.classes))
-    possible = [k for k in range(len(counts)) if 0 < counts[k] < len(labels) and positive in (None, k)]
-    chosen = sorted(sorted(possible, key=lambda k: -counts[k])[:CLASSES])
-    if not chosen:
+    if positive is None or len(np.unique(labels)) < 2:
         return None
-    of_two, by_fold = positive is not None, predictions.decided is not None
     marks = [
         (point.title if point.asked is None else f"{point.title} {point.asked}", point.threshold)
-        for point in (points.points.values() if points is not None and of_two else ())
+        for point in (() if points is None else points.points.values())
         if point.threshold is not None
     ]
-    return Slider(
-        classes=[_curve(predictions, k, marks, of_two) for k in chosen],
-        left=len(possible) - len(chosen),
-        decided=of_two and not by_fold,
-        by_fold=of_two and by_fold,
-    )
-
-
-def _curve(predictions: Predictions, k: int, marks: list[tuple[str, float]], of_two: bool) -> Curve:
-    scores, truth = predictions.probabilities[:, k], known_labels(predictions) == k
-    start = predictions.threshold if of_two and predictions.threshold is not None else 0.5
-    distinct, steps = np.unique(scores), STEPS if of_two else STEPS_OF_MANY
-    kept = distinct[np.unique(np.linspace(0, len(distinct) - 1, min(steps, len(distinct))).astype(int))]
+    scores, truth = predictions.probabilities[:, positive], labels == positive
+    start, distinct = 0.5 if predictions.threshold is None else predictions.threshold, np.unique(scores)
+    kept = distinct[np.unique(np.linspace(0, len(distinct) - 1, min(STEPS, len(distinct))).astype(int))]
     evenly = (float(f"{score:.6g}") for score in kept)  # they part the images evenly; six digits take little room
     thresholds = np.unique([0.0, *ROWS, *evenly, 1.0, start, *(at for _, at in marks)])
     hits, false = (np.sort(scores[part]) for part in (truth, ~truth))
     return Curve(
-        name=plain(predictions.classes[k]),
+        name=plain(predictions.classes[positive]),
         positives=len(hits),
         negatives=len(false),
         thresholds=thresholds.tolist(),
@@ -104,6 +77,7 @@ def _curve(predictions: Predictions, k: int, marks: list[tuple[str, float]], of_
         fp=(len(false) - np.searchsorted(false, thresholds)).tolist(),
         start=int(np.searchsorted(thresholds, start)),
         marks=[(text, int(np.searchsorted(thresholds, at))) for text, at in marks],
+        decided=predictions.decided is None,
     )
 
 
@@ -124,20 +98,17 @@ def at(curve: Curve, index: int, prevalence: float | None = None) -> Tried:
     return Tried(curve.thresholds[index], *counts, sensitivity, specificity, ppv, npv)
 
 
-def rows(curve: Curve, decided: bool) -> list[tuple[str, Tried]]:
+def rows(curve: Curve) -> list[tuple[str, Tried]]:
     """The table that needs no script: (what the threshold is, `at` it), the marks and some round ones, rising.
 
     A round one that prints like a mark is left out. The start is "in use" if the model decides by it.
     """
-    names: dict[int, list[str]] = {curve.start: ["in use"]} if decided else {}
+    names: dict[int, list[str]] = {curve.start: ["in use"]} if curve.decided else {}
     for text, index in curve.marks:
         names.setdefault(index, []).append(text)
     marked = {format_probability(curve.thresholds[index]) for index in names}
-    round_ones = {
-        curve.thresholds.index(threshold) for threshold in ROWS if format_probability(threshold) not in marked
-    }
-    found = [(index, at(curve, index)) for index in sorted(round_ones | set(names))]
+    others = {curve.thresholds.index(round_one) for round_one in ROWS if format_probability(round_one) not in marked}
     return [
-        (format_probability(row.threshold) + (f" ({', '.join(names[index])})" if index in names else ""), row)
-        for index, row in found
+        (format_probability(curve.thresholds[i]) + (f" ({', '.join(names[i])})" if i in names else ""), at(curve, i))
+        for i in sorted(others | set(names))
     ]

@@ -23,7 +23,7 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import percentage, ranges
 from vitmed.metrics.estimates import APART, FEW_GROUPS, FEWEST, Estimate, decimals
 from vitmed.metrics.intervals import LIKENESS
-from vitmed.metrics.metric_table import METHODS, PER_CLASS, TITLES, phrase
+from vitmed.metrics.metric_table import PER_CLASS, TITLES, methods, phrase
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.report.blocks import Block, Page, Sheet, cell, cells, escape_markdown, interval, number, td, value
 from vitmed.report.methods_text import methods_text, name_of
@@ -206,7 +206,9 @@ def of_classes(classes: Sequence[str]) -> str:
 def main_methods(metrics: Results) -> str:
     """`AUROC (DeLong), balanced accuracy (MOVER), accuracy (Wilson)`: of the first numbers that have an interval."""
     known = [(name, metrics.overall[name]) for name in TARGETS[metrics.target.kind].headline[:3]]
-    return ", ".join(f"{name_of(name)} ({METHODS[of.method or ''].title})" for name, of in known if of.low is not None)
+    return ", ".join(
+        f"{name_of(name)} ({methods().intervals[of.method or ''].title})" for name, of in known if of.low is not None
+    )
 
 
 def sampling_of(metrics: Results) -> str:
@@ -300,5 +302,4 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
             *(at_threshold, at_threshold_of, of_classes, methods_text, results_sentence, why_chosen),
         )
     },
-    "values": lambda found, names: [value(found[name]) for name in names],
 }

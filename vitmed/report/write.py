@@ -44,7 +44,6 @@ MARKDOWN = "report.md"
 BASELINES = {
     # key in metrics.json and file name -> what it is, for `baseline_text`
     "frozen_features": "{} on the features of the pretrained network, not fine-tuned",
-    "nearest_neighbours": "nearest neighbours in the features of the pretrained network, not fine-tuned",
     "colour_and_size": "{} that sees the colours and the size of an image, but no shapes",
 }
 
@@ -158,8 +157,7 @@ class Report:
             results = results.model_copy(update={"finding_reports": pages})
         content = None
         if formats:
-            slider = slider_data(predictions, results.operating_points) if predictions.kind == "classes" else None
-            content = document(results, figures, slider)
+            content = document(results, figures, slider_data(predictions, results.operating_points))
         return cls(predictions, extra.baselines, results, figures, formats, dict(findings.values()), content)
 
     def write(self, folder: str | Path) -> Results:

@@ -5,7 +5,7 @@ train_state        everything that changes while training
 losses             the loss of a batch
 learning           how each kind of label is learned
 mixing             mixup and cutmix
-linear_heads       linear models of features, and nearest neighbours
+linear_heads       linear models of features
 early_stopping     the record of an epoch, which is the best, and when training ends
 failure_detection  a network that does not learn, a loss that is not finite
 optimiser          AdamW, learning-rate schedule

@@ -1,6 +1,6 @@
 """Models that need no network training: the results that fine-tuning must beat.
 
-Linear models and nearest neighbours, on the features of a frozen pretrained network or on the colours and the
+Linear models, on the features of a frozen pretrained network or on the colours and the
 size of an image. Every setting is chosen on validation.
 """
 
@@ -122,19 +122,13 @@ class Baselines:
     def _fit_frozen(self) -> None:
         """A linear model of the frozen network's features: the result of `--freeze`, otherwise baseline.pt."""
         run, train = self.run, self.run.config.train
-        features = cache(self._features)
-        head = fit_logistic(features, run.splits, run.images, "the pretrained features")
+        head = fit_logistic(self._features, run.splits, run.images, "the pretrained features")
         record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
         place = run.folder.best if train.freeze else run.folder.baseline
         self.task.save(run, place, weights=merged(self.task.model) | head.state(), record=record)
         if train.probe_first:
             for network in (self.task.model, run.state.evaluated_model):
                 network.load_state_dict(head.state(), strict=False)
-        if train.freeze and train.baseline:
-            known, val = ((features(name), run.images[name].targets.numpy()) for name in ("train", "val"))
-            k, near = LEARNING[run.splits.target.kind].fit_neighbours(known, val, run.splits.outputs)
-            say(f"baseline, nearest neighbours: k = {k} has the lowest loss on validation")
-            self.logits["nearest_neighbours"] = lambda split: near(features(split))
 
     def _features(self, split: str) -> np.ndarray:
         run = self.run
@@ -142,7 +136,6 @@ class Baselines:
             return frozen_features(self.task.model, run.images[split], advance)
 
     def _frozen_logits(self, split: str) -> np.ndarray:
-        """The logits of the network as it was before training, kept in baseline.pt."""
         run = self.run
         model = load_checkpoint(run.folder.baseline).model().to(run.device)
 

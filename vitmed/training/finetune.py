@@ -278,7 +278,6 @@ def augmented_examples(run: Run[Config]) -> dict[str, list[np.ndarray]]:
 
 
 def _monitor_text(record: Record, monitor: str) -> str:
-    """`auroc 0.9123`, or `ppv undefined`."""
     value = record.get(f"val_{monitor}")
     return f"{monitor} undefined" if value is None else f"{monitor} {value:.4f}"
 

@@ -66,7 +66,6 @@ class Gradients:
         return loss
 
     def _add(self, batch: Batch) -> Tensor:
-        """Add the gradients of a batch; its loss."""
         state, train, ranks, device = self.state, self.control.config.train, self.control.ranks, batch.images.device
         batches, seed = self.stream.batches, train.seed + ranks.rank
         with seeded(seed_of(seed, state.epoch, batch.number), device):  # mixing, hidden patches

@@ -18,16 +18,7 @@ from vitmed.decisions.targets import RANKING, TARGETS, refuse_idle
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 from vitmed.training import losses
-from vitmed.training.linear_heads import (
-    LinearHead,
-    Neighbours,
-    fit_finding_head,
-    fit_finding_neighbours,
-    fit_head,
-    fit_neighbours,
-    fit_number_head,
-    fit_number_neighbours,
-)
+from vitmed.training.linear_heads import LinearHead, fit_finding_head, fit_head, fit_number_head
 from vitmed.training.losses import Loss, Objective
 from vitmed.training.mixing import mixup_and_cutmix
 
@@ -39,7 +30,7 @@ class Learning:
     Attributes:
         loss: the loss of a configuration, as `CrossEntropy.of`.
         start: sets the bias of the head, from the targets (S, ...) of training and the configuration.
-        fit_head: a linear model of features, as `fit_head`; fit_neighbours: nearest neighbours, as `fit_neighbours`.
+        fit_head: a linear model of features, as `fit_head`.
         balances: values of `train.balance` that can be used.
         mixes: whether images may be mixed.
         answers: the output of the network (B, ...) -> (B, K) logits of what an attention map can explain, in the order
@@ -50,7 +41,6 @@ class Learning:
     loss: Callable[[Images, int, Config, torch.device], Loss]
     start: Callable[[ViT, Tensor, Config], None]
     fit_head: Callable[..., LinearHead]
-    fit_neighbours: Callable[..., Neighbours]
     balances: tuple[str, ...] = ("none",)
     mixes: bool = False
     answers: Callable[[Tensor], Tensor] = lambda output: output
@@ -82,17 +72,13 @@ def objective_of(images: Images, outputs: int, config: Config, precision: Precis
     return Objective(images.preprocessing, draw, loss, precision)
 
 
-def _start_classes(model: ViT, targets: Tensor, config: Config) -> None:
-    if config.train.balance != "none":
-        losses.start_balanced(model, targets.numpy())
-
-
 LEARNING: dict[str, Learning] = {
     "classes": Learning(
         losses.CrossEntropy.of,
-        _start_classes,
+        lambda model, targets, config: (
+            None if config.train.balance == "none" else losses.start_balanced(model, targets.numpy())
+        ),
         fit_head,
-        fit_neighbours,
         balances=("none", "adjust", "loss", "sampler"),
         mixes=True,
     ),
@@ -100,7 +86,6 @@ LEARNING: dict[str, Learning] = {
         losses.BinaryCrossEntropy.of,
         lambda model, targets, _: losses.start_findings(model, targets),
         fit_finding_head,
-        fit_finding_neighbours,
         balances=("none", "loss"),
         chances=torch.sigmoid,
     ),
@@ -108,7 +93,6 @@ LEARNING: dict[str, Learning] = {
         losses.ScaledSquares.of,
         lambda model, targets, _: None,
         fit_number_head,
-        fit_number_neighbours,
         answers=lambda output: output[:, :1] * output.new_tensor([-1.0, 1.0]),
     ),
 }

@@ -13,10 +13,7 @@ from vitmed.core.base_models import UNKNOWN
 from vitmed.data.thread_batches import Progress
 
 C_VALUES = tuple(10.0**exponent for exponent in range(-5, 3))  # inverse penalties, from strong to weak regularisation
-NEIGHBOURS = (1, 3, 5, 10, 20, 50, 100)
-LEAST = 1e-3  # probability of a class that no neighbour has
 Part = tuple[np.ndarray, np.ndarray]  # features (S, D) and targets
-Neighbours = tuple[int, Callable[[np.ndarray], np.ndarray]]  # k, and features (S, D) -> logits (S, K)
 
 
 @dataclass(frozen=True)
@@ -140,76 +137,3 @@ def _best_penalty(fit: Callable[[float], tuple[float, Part]], progress: Progress
             progress(done, len(C_VALUES))
     assert best is not None
     return best
-
-
-def fit_neighbours(train: Part, val: Part, classes: int) -> Neighbours:
-    """k nearest neighbours by cosine, weighted by similarity, with the k of the lowest log loss on validation.
-
-    Returns:
-        k, and a function from features (S, D) to logits (S, K): logarithms of each class's share, at least LEAST.
-    """
-
-    def answer(targets: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        votes = np.stack([(weight * (targets == c)).sum(axis=1) for c in range(classes)], axis=1)
-        return np.log(np.maximum(votes / votes.sum(axis=1, keepdims=True), LEAST))
-
-    def loss(logits: np.ndarray, targets: np.ndarray) -> float:
-        chances = np.exp(logits)
-        return float(-np.log(chances[np.arange(len(targets)), targets] / chances.sum(axis=1)).mean())
-
-    return _nearest(train, val, answer, loss)[:2]
-
-
-def fit_finding_neighbours(train: Part, val: Part, findings: int) -> Neighbours:
-    """As `fit_neighbours`, with one k for all findings; neighbours whose label is unknown do not vote.
-
-    Returns:
-        k, and a function from features (S, D) to logits (S, F), the log odds of each finding's share of the votes, at
-        least LEAST; where no neighbour has a vote, those of the share in training.
-    """
-    share = (train[1] == 1).sum(axis=0) / np.maximum((train[1] != UNKNOWN).sum(axis=0), 1)  # (F,)
-
-    def answer(targets: np.ndarray, weight: np.ndarray) -> np.ndarray:  # (S, k, F), (S, k)
-        votes, yes = ((weight[..., None] * part).sum(axis=1) for part in (targets != UNKNOWN, targets == 1))
-        chances = np.clip(np.where(votes > 0, yes / np.where(votes > 0, votes, 1), share), LEAST, 1 - LEAST)
-        return np.log(chances) - np.log1p(-chances)
-
-    def loss(logits: np.ndarray, targets: np.ndarray) -> float:
-        right = np.where(targets == 1, logits, -logits)[targets != UNKNOWN]
-        return float(np.logaddexp(0, -right).mean()) if len(right) else 0.0
-
-    return _nearest(train, val, answer, loss)[:2]
-
-
-def fit_number_neighbours(train: Part, val: Part, outputs: int) -> Neighbours:
-    """As `fit_neighbours`, of standardised numbers: their weighted mean, with the k of the lowest mean absolute error.
-
-    Returns:
-        k, and a function from features (S, D) to (S, 2): location, and the log of that error as the one scale.
-    """
-    mean = lambda targets, weight: ((weight * targets).sum(axis=1) / weight.sum(axis=1))[:, None]  # noqa: E731
-    k, near, error = _nearest(train, val, mean, lambda found, targets: float(np.abs(found[:, 0] - targets).mean()))
-    scale = np.float32(np.log(max(error, 1e-6)))
-    return k, lambda features: np.concatenate([near(features), np.full((len(features), 1), scale)], axis=1)
-
-
-def _nearest(
-    train: Part, val: Part, answer: Callable[..., np.ndarray], loss: Callable[[np.ndarray, np.ndarray], float]
-) -> tuple[int, Callable[[np.ndarray], np.ndarray], float]:
-    """k of the lowest loss on validation, what `answer` finds for features (S, D), and that loss.
-
-    Args:
-        answer: targets (S, k, ...) of the neighbours and their weights (S, k) -> (S, K).
-    """
-    from sklearn.neighbors import NearestNeighbors
-
-    index = NearestNeighbors(metric="cosine", algorithm="brute").fit(train[0])
-
-    def found(features: np.ndarray, k: int) -> np.ndarray:
-        distance, rows = index.kneighbors(features, n_neighbors=k)  # (S, k) each
-        weight = 1 / (distance + 1e-3)  # bounds the weight of an identical image at 1000
-        return answer(train[1][rows], weight).astype(np.float32)
-
-    losses = {k: loss(found(val[0], k), val[1]) for k in NEIGHBOURS if k <= len(train[1])}
-    best = min(losses, key=losses.__getitem__)
-    return best, lambda features: found(features, best), losses[best]

@@ -232,7 +232,6 @@ def _left(group: Path) -> int | None:
 
 
 def _status(name: str) -> int:
-    """A line of /proc/self/status, bytes."""
     line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
     return 1024 * int(line.split()[1])
 

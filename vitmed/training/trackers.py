@@ -1,6 +1,9 @@
 """Trackers: MLflow and Weights & Biases show the numbers of a run beside those of other runs.
 
-None of them stops a run: one that fails is left out with a warning. None is given a path, a host or a user.
+None of them stops a run: one that fails is left out with a warning. None is given a path, a host or a user. A tracker
+names the `packages` that it needs and the environment `variables` of every call, unless the user has set them; it can
+`start` a run or go on with that of an id, which it returns, `log` the numbers of an epoch, and `finish` with files by
+name.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from vitmed.core.config import Config
@@ -32,59 +35,27 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.training.train_state import Record
 
 State = Literal["finished", "interrupted", "failed"]
-SILENT = frozenset({"epoch", "step"})  # of a record: the epoch is the step of every tracker
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tracker writes.
-
-    Attributes:
-        run: the run folder.
-        group: name of the folder whose runs belong together, such as folds; "" for a run on its own.
-        shared: the folder of what runs share.
-        offline: open no connection, whatever the tracker's own variables say.
-    """
+    """Where a tracker writes."""
 
     run: RunFolder
-    group: str
-    shared: Path
-    offline: bool
+    group: str  # name of the folder whose runs belong together, such as folds; "" for a run on its own
+    shared: Path  # the folder of what runs share
+    offline: bool  # open no connection, whatever the tracker's own variables say
 
     @property
     def name(self) -> str:
         return self.run.path.resolve().name
 
 
-class Tracker(Protocol):
-    """What vitmed needs of a tracker. An error of any method ends the tracker, not the run.
-
-    Attributes:
-        packages: that must be installed.
-        variables: environment variables during every call, unless the user has set them.
-    """
-
-    packages: ClassVar[tuple[str, ...]]
-    variables: ClassVar[dict[str, str]]
-
-    def start(self, place: Place, known: str | None) -> str:
-        """Begin a run, or go on with the one of this id; returns its id."""
-
-    def configure(self, settings: Mapping[str, str]) -> None:
-        """Store the configuration, once for a run."""
-
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        """Store the numbers of an epoch."""
-
-    def finish(self, files: Mapping[str, Path], state: State) -> None:
-        """Attach figures and pages, by name, and end."""
-
-
-class MLflow(Tracker):
+class MLflow:
     """A run in the experiment of the group; in a database beside the runs unless MLFLOW_TRACKING_URI names a store."""
 
-    packages = ("mlflow", "sqlalchemy", "alembic")
-    variables = {
+    packages: ClassVar = ("mlflow", "sqlalchemy", "alembic")
+    variables: ClassVar = {
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_LOGGING_LEVEL": "WARNING",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # the defaults wait for minutes for a server that is away
@@ -92,8 +63,10 @@ class MLflow(Tracker):
     }
     states: ClassVar[dict[State, str]] = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
-    def start(self, place: Place, known: str | None) -> str:
+    def start(self, place: Place, known: str | None, settings: Mapping[str, str]) -> str:
+        from mlflow.entities import Param
         from mlflow.tracking import MlflowClient
+        from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_PARAMS_TAGS_PER_BATCH
 
         store = os.environ.get("MLFLOW_TRACKING_URI", "")
         local = not store or (place.offline and urlsplit(store).scheme not in ("", "file", "sqlite"))
@@ -108,6 +81,9 @@ class MLflow(Tracker):
         experiment = self._experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or place.group or "vitmed", files)
         tags = {"group": place.group} if place.group else {}
         self.run = self.client.create_run(experiment, run_name=place.name, tags=tags).info.run_id
+        params = [Param(key, value[:MAX_PARAM_VAL_LENGTH]) for key, value in settings.items()]
+        for start in range(0, len(params), MAX_PARAMS_TAGS_PER_BATCH):
+            self.client.log_batch(self.run, params=params[start : start + MAX_PARAMS_TAGS_PER_BATCH])
         return self.run
 
     def _experiment(self, name: str, files: str | None) -> str:
@@ -121,14 +97,6 @@ class MLflow(Tracker):
                     raise
         return found.experiment_id
 
-    def configure(self, settings: Mapping[str, str]) -> None:
-        from mlflow.entities import Param
-        from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_PARAMS_TAGS_PER_BATCH
-
-        params = [Param(key, value[:MAX_PARAM_VAL_LENGTH]) for key, value in settings.items()]
-        for start in range(0, len(params), MAX_PARAMS_TAGS_PER_BATCH):
-            self.client.log_batch(self.run, params=params[start : start + MAX_PARAMS_TAGS_PER_BATCH])
-
     def log(self, values: Mapping[str, float], step: int) -> None:
         from mlflow.entities import Metric
 
@@ -141,21 +109,20 @@ class MLflow(Tracker):
         self.client.set_terminated(self.run, self.states[state])
 
 
-class WeightsAndBiases(Tracker):
+class WeightsAndBiases:
     """A run of the project, in a folder inside the run: offline, unless WANDB_MODE says otherwise."""
 
-    packages = ("wandb",)
-    variables = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
+    packages: ClassVar = ("wandb",)
+    variables: ClassVar = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
 
-    def start(self, place: Place, known: str | None) -> str:
+    def start(self, place: Place, known: str | None, settings: Mapping[str, str]) -> str:
         import wandb
 
-        unsaid = dict.fromkeys(("host", "username", "email", "program"), "")
+        private: dict[str, Any] = dict.fromkeys(("host", "username", "email", "program"), "")
         unread = ["disable_git", "disable_code", "disable_job_creation", "silent"]
-        unread += ["x_disable_meta", "x_disable_stats", "x_disable_machine_info"]
-        unsaved: dict[str, Any] = {"save_code": False, "x_save_requirements": False, "console": "off"}
+        private |= dict.fromkeys([*unread, "x_disable_meta", "x_disable_stats", "x_disable_machine_info"], True)
+        private |= {"save_code": False, "x_save_requirements": False, "console": "off"}
         waits = {"init_timeout": 30, "finish_timeout": 120}  # s
-        private = wandb.Settings(**unsaid, **dict.fromkeys(unread, True), **unsaved, **waits)
         mode: Any = "offline" if place.offline else os.environ.get("WANDB_MODE") or "offline"
         self.folder, hooks = place.run.path / "wandb", (sys.exit, sys.excepthook)
         try:
@@ -168,14 +135,12 @@ class WeightsAndBiases(Tracker):
                 reinit="create_new",
                 dir=str(place.run.path),
                 mode=mode,
-                settings=private,
+                settings=wandb.Settings(**private, **waits),
+                config=None if known else dict(settings),
             )
         finally:
             sys.exit, sys.excepthook = hooks
         return str(self.run.id)
-
-    def configure(self, settings: Mapping[str, str]) -> None:
-        self.run.config.update(dict(settings), allow_val_change=True)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         self.step = step
@@ -196,7 +161,7 @@ class WeightsAndBiases(Tracker):
                 shutil.rmtree(logs, ignore_errors=True)
 
 
-TRACKERS: dict[str, type[Tracker]] = {"mlflow": MLflow, "wandb": WeightsAndBiases}
+TRACKERS: dict[str, type[Any]] = {"mlflow": MLflow, "wandb": WeightsAndBiases}
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -215,9 +180,12 @@ class Tracking:
 
     def __init__(self, names: Sequence[str], place: Place):
         self._names, self._place = names, place
-        self._trackers: dict[str, Tracker] = {}
+        self._trackers: dict[str, Any] = {}
         self._files: dict[str, Path] = {}
-        self._known = _read(place.run.trackers) if names else {}
+        self._known: dict[str, dict[str, Any]] = {}
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # damaged: they begin anew
+            runs = json.loads(place.run.trackers.read_text(encoding="utf-8"))
+            self._known = {name: {"id": str(run["id"]), "epochs": int(run["epochs"])} for name, run in runs.items()}
 
     def start(self, config: Config) -> None:
         """Begin, or go on with what trackers.json names."""
@@ -225,21 +193,24 @@ class Tracking:
         for name in self._names:
             with self._guarded(name):
                 tracker, known = TRACKERS[name](), self._known.get(name)
-                run = tracker.start(self._place, None if known is None else known["id"])
-                if known is None:
-                    tracker.configure(settings)
-                    self._known[name] = {"id": run, "epochs": 0}
+                run = tracker.start(self._place, None if known is None else known["id"], settings)
+                self._known.setdefault(name, {"id": run, "epochs": 0})
                 self._trackers[name] = tracker
-        self._keep()
+        if self._trackers:
+            write_json(self._place.run.trackers, self._known)
 
     def epochs(self, history: Sequence[Record]) -> None:
         """Log the epochs that a tracker does not have yet."""
         for name, tracker in list(self._trackers.items()):
             with self._guarded(name):
                 for record in history[self._known[name]["epochs"] :]:
-                    tracker.log(record_values(record), record["epoch"])
+                    numbers = {key: x for key, x in record.items() if isinstance(x, int | float)}
+                    numbers = {key: float(x) for key, x in numbers.items() if not isinstance(x, bool)}
+                    shown = {key: x for key, x in numbers.items() if math.isfinite(x) and key not in ("epoch", "step")}
+                    tracker.log(shown, record["epoch"])
                     self._known[name]["epochs"] = record["epoch"]
-        self._keep()
+        if self._trackers:
+            write_json(self._place.run.trackers, self._known)
 
     def result(self, split: str, numbers: Mapping[str, Estimate], folder: Path, step: int, pages: bool) -> None:
         """Log the final metrics of a split with the ends of their intervals; keep its figures for the end.
@@ -281,10 +252,6 @@ class Tracking:
             for key in set(os.environ) - set(before):  # wandb leaves one of its own
                 del os.environ[key]
 
-    def _keep(self) -> None:
-        if self._trackers:
-            write_json(self._place.run.trackers, self._known)
-
 
 @contextlib.contextmanager
 def tracked(names: Sequence[str], folder: RunFolder, offline: bool) -> Iterator[Tracking]:
@@ -312,22 +279,3 @@ def tracked_settings(config: Config) -> dict[str, str]:
         for section, fields in sections.items()
         for name, value in fields.items()
     }
-
-
-def record_values(record: Record) -> dict[str, float]:
-    """The numbers of the record of an epoch."""
-    return {
-        name: float(value)
-        for name, value in record.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if name not in SILENT
-    }
-
-
-def _read(file: Path) -> dict[str, dict[str, Any]]:
-    """What trackers.json holds; nothing where it is missing or damaged, so that the trackers begin anew."""
-    try:
-        runs = json.loads(file.read_text(encoding="utf-8"))
-        return {name: {"id": str(run["id"]), "epochs": int(run["epochs"])} for name, run in runs.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}

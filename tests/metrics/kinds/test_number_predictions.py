@@ -108,7 +108,7 @@ def test_an_edited_prediction_is_noted(tmp_path: Path) -> None:
     cells = lines[2].split(",")
     lines[2] = ",".join([*cells[:3], "1.0", *cells[4:]])
     read = NumberPredictions.from_csv(write(tmp_path, "\n".join(lines)))
-    assert len(read.notes) == 1 and "1 row of the table has a prediction" in read.notes[0] and "row 2" in read.notes[0]
+    assert len(read.notes) == 1 and "1 row of the table has a cell" in read.notes[0] and "row 2" in read.notes[0]
     assert read.values[1] != 1.0
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from every_kind import drawn_numbers, number_values
 from scipy import integrate, stats
-from sklearn.metrics import mean_absolute_error, median_absolute_error, r2_score, root_mean_squared_error
+from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
 from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
@@ -39,7 +39,6 @@ def test_the_values_are_those_of_scikit_learn_and_scipy() -> None:
     assert list(found) == list(NUMBER_METRICS)
     assert found["mae"] == pytest.approx(mean_absolute_error(y, x))
     assert found["rmse"] == pytest.approx(root_mean_squared_error(y, x))
-    assert found["median_error"] == pytest.approx(median_absolute_error(y, x))
     assert found["r2"] == pytest.approx(r2_score(y, x))
     assert found["pearson"] == pytest.approx(stats.pearsonr(y, x).statistic)
     assert found["bias"] == pytest.approx(x.mean() - y.mean())

@@ -25,12 +25,12 @@ from vitmed.core.load_config import load_config, store_paths
 from vitmed.core.sections import ModelConfig
 from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import (
-    COPIES,
     DISTILLED,
     MASKED,
     PAIRED,
     SUPERVISED,
     Entry,
+    _stated,
     entry_of,
     means_file,
     public_weights,
@@ -133,8 +133,9 @@ def test_weights_know_the_sets_that_they_were_made_with() -> None:
         "eva_x_ti": {"nih_chestxray14"}, "eva_x_s": {"nih_chestxray14"}, "eva_x_b": {"nih_chestxray14"},
     }  # fmt: skip
     assert public_weights()["rad_dino"].has_seen("chestmnist_224") and not public_weights()["rad_dino"].has_seen(None)
-    assert set(COPIES.values()) <= {*cards(), "CAMELYON16"}
-    assert all(find_card(f"{name}_224").name == "medmnist_plus" for name in COPIES if name != "pcam")
+    copies = _stated()[1]["copies"]
+    assert set(copies.values()) <= {*cards(), "CAMELYON16"}
+    assert all(find_card(f"{name}_224").name == "medmnist_plus" for name in copies if name != "pcam")
 
 
 def test_licences_that_forbid_commercial_use() -> None:

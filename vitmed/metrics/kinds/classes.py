@@ -64,7 +64,7 @@ from vitmed.metrics.paired_comparison import (
 )
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
-AREAS = ("auroc", "auroc_weighted", "average_precision", "average_precision_weighted")
+AREAS = ("auroc", "average_precision")
 LOSSES = ("log_loss", "brier")  # in the order of `losses`
 MANY_CLASSES = 50
 
@@ -103,12 +103,9 @@ class PreparedPredictions(Prepared):
         overall, per_class = self.counted(weights)
         truths = [self.labels == c for c in range(self.size)]
         areas = [weighted_areas(self.probabilities[:, c], truth, weights) for c, truth in enumerate(truths)]
-        share = np.stack([weights @ truth for truth in truths], axis=1)
-        share = ratio(share, share.sum(axis=1, keepdims=True))
-        for name, of_classes in zip(("auroc", "average_precision"), zip(*areas, strict=True), strict=True):
+        for name, of_classes in zip(AREAS, zip(*areas, strict=True), strict=True):
             values = per_class[name] = np.stack(of_classes, axis=1)
             overall[name] = mean(values, self.even) if self.positive is None else values[:, self.positive]
-            overall[f"{name}_weighted"] = mean(values, share)
         return {name: overall[name] for name in METRICS}, {name: per_class[name] for name in PER_CLASS}
 
     def counted(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -151,7 +148,6 @@ class PreparedPredictions(Prepared):
             per_class[name] = np.where((support > 0) & (others > 0), per_class[name], np.nan)
         # A class without a value makes plain means undefined: the mean over the others is another quantity. That is a
         # class without images, also in a resample, and one that is never predicted, which would reward ignoring it.
-        share = ratio(support, total[:, None])
         losses = ratio(lost, total[:, None])  # (R, 2)
         hits = tp.sum(axis=1)
         chance = (support * called).sum(axis=1)  # total^2 x agreement by chance
@@ -169,7 +165,6 @@ class PreparedPredictions(Prepared):
         }
         for name, values in per_class.items():
             overall[f"{name}_macro"] = mean(values, self.even)
-            overall[f"{name}_weighted"] = mean(values, share)
         return overall, per_class
 
     @cached_property
@@ -200,16 +195,11 @@ class PreparedPredictions(Prepared):
         """Those of all classes together, by the names in `AREAS`."""
         overall = {name: Area(0.0, np.zeros(len(self.labels))) for name in AREAS}
         for c in self.classes:
-            truth = self.labels == c
-            for kind, area in zip(("auroc", "average_precision"), self.areas[c], strict=True):
+            for kind, area in zip(AREAS, self.areas[c], strict=True):
                 if self.positive == c:
                     overall[kind] = area
                 elif self.positive is None:
                     overall[kind] = overall[kind].plus(area, self.even[c])
-                if self.support[c]:
-                    weighted = overall[f"{kind}_weighted"].plus(area, float(truth.mean()))
-                    drawn = (truth - truth.mean()) * area.value / len(truth)  # how common a class is was drawn too
-                    overall[f"{kind}_weighted"] = Area(weighted.value, weighted.influence + drawn)
         return overall
 
     @cached_property
@@ -261,16 +251,10 @@ class PreparedPredictions(Prepared):
     @cached_property
     def overall(self) -> dict[str, Estimate]:
         positive = self.positive
-        overall = {"accuracy": of_share(self.accuracy), "balanced_accuracy": self._mean("sensitivity", weighted=False)}
-        overall |= {"sensitivity_weighted": overall["accuracy"], "sensitivity_macro": overall["balanced_accuracy"]}
-        for kind in ("specificity", "ppv", "npv", "f1"):
-            overall |= {f"{kind}_macro": self._mean(kind, weighted=False)}
-            overall |= {f"{kind}_weighted": self._mean(kind, weighted=True)}
-        for kind in ("auroc", "average_precision"):
-            alone = None if positive is None else self.per_class[positive][kind]
-            overall[kind] = alone or self._mean(kind, weighted=False)
-            same = alone if kind == "auroc" else None  # both of two have the same AUROC
-            overall[f"{kind}_weighted"] = same or self._mean(kind, weighted=True)
+        overall = {"accuracy": of_share(self.accuracy), "balanced_accuracy": self._mean("sensitivity")}
+        overall["sensitivity_macro"] = overall["balanced_accuracy"]
+        overall |= {f"{kind}_macro": self._mean(kind) for kind in ("specificity", "ppv", "npv", "f1")}
+        overall |= {kind: self._mean(kind) if positive is None else self.per_class[positive][kind] for kind in AREAS}
         for column, name in enumerate(LOSSES):
             overall[name] = estimate(self.point[name], *self._loss_interval(column), "influence")
         for name in ("mcc", "cohen_kappa"):
@@ -278,22 +262,15 @@ class PreparedPredictions(Prepared):
             overall[name] = estimate(value, *self._correlation_interval(name), "influence")
         return {name: overall[name] for name in METRICS}
 
-    def _mean(self, kind: str, weighted: bool) -> Estimate:
-        """The mean of a number over all classes, or weighted by class size over those that have images."""
-        size = max(1, len(self.labels))
-        means = self.support / size
-        weights, value = (means if weighted else self.even), float("nan")
-        entries = {int(c): self.per_class[c][kind] for c in np.flatnonzero(weights)}
-        values = np.full(self.size, np.nan)
-        for c, entry in entries.items():
-            values[c] = np.nan if entry.value is None else entry.value
-        if entries:
-            value = float((weights * values)[list(entries)].sum())
-        if any(entry.low is None for entry in entries.values()) or not entries:
+    def _mean(self, kind: str) -> Estimate:
+        """The mean of a number over all classes."""
+        entries = [self.per_class[c][kind] for c in self.classes]
+        values = np.array([np.nan if entry.value is None else entry.value for entry in entries])
+        value = float((self.even * values).sum())
+        if any(entry.low is None for entry in entries):
             return estimate(value, *NONE, "mover")
-        drift = (values[self.labels] - value) / size if weighted else np.zeros(len(self.labels))
-        parts = (self.part(c, kind, float(weights[c])) for c in entries)
-        return estimate(value, *mean_interval(parts, drift, quantile(self.degrees), self.units), "mover")
+        parts = (self.part(c, kind, float(self.even[c])) for c in self.classes)
+        return estimate(value, *mean_interval(parts, self.units), "mover")
 
     def part(self, c: int, kind: str, weight: float) -> Part:
         """A number of a class that has an interval, as a part of a mean."""
@@ -360,9 +337,9 @@ class PreparedPredictions(Prepared):
             of_class = share_difference(mine, yours, truth, self.units)[0]
             influence = np.where(truth, gap - of_class.value, 0.0)
             parts.append(Part(of_class.value, of_class.low, of_class.high, influence, 1 / len(present)))
-        low, high = mean_interval(parts, np.zeros(len(labels)), quantile(), self.units, lowest=-1.0)
+        low, high = mean_interval(parts, self.units, lowest=-1.0)
         means = ("balanced_accuracy", "sensitivity_macro", "specificity_macro")  # of two classes all three are the same
-        gaps = dict.fromkeys(("accuracy", "sensitivity_weighted"), accuracy)
+        gaps = {"accuracy": accuracy}
         gaps |= dict.fromkeys(means[:2] if self.positive is None else means, replace(accuracy, low=low, high=high))
         values = {name: [model.overall[name].value or 0.0 for model in (self, other)] for name in gaps}
         return {name: (replace(gap, value=values[name][0] - values[name][1]), test) for name, gap in gaps.items()}
@@ -414,8 +391,8 @@ def image_losses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
 
 
 def mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(R,) weighted sums of values (R, K); what has weight 0 is left out even where it is NaN."""
-    return np.where(weights == 0, 0, weights * values).sum(axis=1)
+    """(R,) weighted sums of values (R, K)."""
+    return (weights * values).sum(axis=1)
 
 
 def _grouped(values: np.ndarray, kinds: np.ndarray, k: int) -> np.ndarray:

@@ -27,8 +27,8 @@ from vitmed.metrics.estimates import (
     of_share,
     sample_size,
 )
-from vitmed.metrics.intervals import NONE, Share, mean_interval, quantile, rates_of, ratio, share
-from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
+from vitmed.metrics.intervals import NONE, Share, mean_interval, rates_of, ratio, share
+from vitmed.metrics.kinds.classes import AREAS, LOSSES, PreparedPredictions, image_losses
 from vitmed.metrics.kinds.prepared import Gap, Prepared
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import (
@@ -40,7 +40,7 @@ from vitmed.metrics.paired_comparison import (
     share_difference,
 )
 from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, mutual_information, softmax
-from vitmed.metrics.predictions_csv import BETWEEN, LABEL, LOGIT, NEAR, PROB, Table
+from vitmed.metrics.predictions_csv import BETWEEN, LABEL, LOGIT, PROB, Table
 
 
 class FindingPredictions(Predictions):
@@ -158,12 +158,6 @@ class FindingPredictions(Predictions):
         """(S, F) float64 logits with these probabilities."""
         return np.log(np.maximum(chances, LEAST)) - np.log(np.maximum(1 - chances, LEAST))
 
-    def _are_calibrated(self, chances: np.ndarray, off: np.ndarray) -> bool:
-        """Whether any is off and, of each finding, no larger logit has a smaller probability; else they are edited."""
-        orders = (np.lexsort((of_finding, by)) for of_finding, by in zip(chances.T, self.logits.T, strict=True))
-        ranked = (of_finding[order] for of_finding, order in zip(chances.T, orders, strict=True))
-        return bool(off.any()) and not any((np.diff(column) < -NEAR).any() for column in ranked)
-
     def _calls(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """The findings that the column `prediction` names, (S, F) bool, and where it names only such, (S,) bool."""
         place, calls = {name: f for f, name in enumerate(self.classes)}, np.zeros(self.logits.shape, bool)
@@ -181,9 +175,9 @@ class FindingPredictions(Predictions):
             raise table.wrong(int(row), "prediction", expected)
         return calls
 
-    def _edited(self, table: Table, near: float, as_decided: bool) -> np.ndarray:
+    def _edited(self, table: Table) -> np.ndarray:
         """(S,) bool: the rows with a prediction that does not follow, whatever the threshold."""
-        if as_decided:
+        if self.decided is not None:
             return np.zeros(len(self), bool)
         (calls, valid), chances = self._calls(table), self.probabilities
         low = np.where(calls, chances, np.inf).min(axis=0, initial=np.inf)
@@ -207,7 +201,6 @@ def absence(finding: str) -> str:
     return f"no {finding}"
 
 
-AREAS = ("auroc", "average_precision")
 MEANS = {  # a mean over findings -> what it is the mean of
     **{name: (name,) for name in AREAS},
     "balanced_accuracy": ("sensitivity", "specificity"),
@@ -337,13 +330,12 @@ class PreparedFindings(Prepared):
         return {name: float(area[0]) for name, area in areas.items()}
 
     def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Areas of the findings of the means, as "auroc of <finding>"; their means over those that a resample has."""
+        """Mean areas of the findings of the means, over those that a resample has."""
         drawn, each = dict[str, np.ndarray](), []
         for f in self.means:
             rows = self.known[:, f]
             chances, present = self.predictions.probabilities[rows, f], self.labels[rows, f] == 1
             each.append(weighted_areas(chances, present, weights[:, rows]))
-            drawn[f"auroc of {self.predictions.classes[f]}"] = each[-1][0]
         for k, name in enumerate(AREAS):
             values = np.array([areas[k] for areas in each]).reshape(-1, len(weights))
             drawn[name] = ratio(np.nansum(values, axis=0), np.isfinite(values).sum(axis=0))
@@ -387,7 +379,7 @@ class PreparedFindings(Prepared):
         for f, kind in pairs:
             part = self.each[f].part(1, kind, weight)
             parts.append(part._replace(influence=self._of_images(f, part.influence)))
-        return estimate(value, *mean_interval(parts, np.zeros(len(self.labels)), quantile(), self.units), "mover")
+        return estimate(value, *mean_interval(parts, self.units), "mover")
 
     def _of_images(self, f: np.integer, influence: np.ndarray) -> np.ndarray:
         """(S,) the influence of the images whose label of a finding is known; that of others is 0."""
@@ -431,7 +423,6 @@ class PreparedFindings(Prepared):
         return {"undefined": undefined, "no_interval": no_interval, "notes": self._notes(numbers)}
 
     def _why_undefined(self, name: str) -> str:
-        """Why a number of `overall` has no value, unless it is that of a finding."""
         if not self.known.any():
             return "no label is known" if len(self.labels) else "there are no images"
         if name in MEANS:
@@ -451,7 +442,6 @@ class PreparedFindings(Prepared):
         return "no image shows how much it varies"
 
     def _notes(self, numbers: Numbers) -> list[str]:
-        """What a reader must know about the numbers."""
         unknown, notes = (~self.known).sum(axis=0), []
         if unknown.any():
             most = f"{unknown.max():,} of '{numbers.classes[unknown.argmax()]}'"

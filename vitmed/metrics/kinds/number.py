@@ -1,12 +1,11 @@
 """A predicted quantity, such as an age: what a model predicts, and every number that judges it.
 
-All numbers but the median are functions of sums over images, so that each patient can be left out. Concordance: Lin,
+All numbers are functions of sums over images, so that each patient can be left out. Concordance: Lin,
 Biometrics 45 (1989) 255, with variances over the number of images. Log score and CRPS: Gneiting & Raftery, J. Am. Stat.
 Assoc. 102 (2007) 359, with less is better.
 
 Intervals are by the jackknife over patients (Efron 1982), with Student's t: of correlations on Fisher's scale, as Lin
-does for concordance; of mean errors with the skewness of what patients add removed (`jackknife_interval`). The interval
-of the median is that of the share of images below it (Woodruff, J. Am. Stat. Assoc. 47 (1952) 635).
+does for concordance; of mean errors with the skewness of what patients add removed (`jackknife_interval`).
 benchmarks/number_coverage.py measured how often they hold the truth.
 """
 
@@ -33,7 +32,7 @@ from vitmed.metrics.estimates import (
     few_notes,
     of_share,
 )
-from vitmed.metrics.intervals import NONE, Share, Units, correlation, jackknife_interval, ratio, share, spread
+from vitmed.metrics.intervals import NONE, Share, correlation, jackknife_interval, ratio, share, spread
 from vitmed.metrics.kinds.prepared import Prepared, evaluate
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
@@ -181,9 +180,9 @@ class NumberPredictions(Predictions):
         ends = table.floats(ENDS)
         return ends if self.reach is None and np.isfinite(ends).all() else None
 
-    def _notes(self, table: Table, as_decided: bool) -> list[str]:
+    def _notes(self, table: Table) -> list[str]:
         off = np.abs(table.floats(["prediction"])[:, 0] - self.values) > NEAR * self.target.spread
-        return [*table.prediction_note(off, " and ".join(RAW)), *table.ood_note()]
+        return [*table.contradictions({"prediction": off}, " and ".join(RAW)), *table.ood_note()]
 
 
 def is_of_number(header: Sequence[str]) -> bool:
@@ -221,7 +220,6 @@ def _float(table: Table, column: str, least: float = -np.inf) -> float:
 
 
 def _target(table: Table) -> Target:
-    """What a table states of its number."""
     if not table.rows:
         return Target(kind="number")
     centre, spread = _float(table, TARGET + "centre"), _float(table, TARGET + "spread", TINY)
@@ -263,22 +261,10 @@ SCALES: dict[str, tuple[Scaled, Scaled]] = {  # on which a number is nearly norm
 SKEWED = ("mae", "rmse", "crps", "sd", "log_score")  # means of errors, which a few large ones decide
 
 
-def of_median(values: np.ndarray, units: Units) -> Estimate:
-    """The median of values (S,): the values between which its share of values lies."""
-    value, low, high = float(np.median(values)) if len(values) else np.nan, *NONE
-    if len(values) and units.count > 1:
-        below = share(values <= value, np.ones(len(values), bool), units)
-        half = (below.high - below.low) / 2
-        if np.isfinite(half):
-            low, high = np.quantile(values, [max(0.0, 0.5 - half), min(1.0, 0.5 + half)], method="weibull")
-    return estimate(value, float(low), float(high), "woodruff")
-
-
 class PreparedNumbers(Prepared):
     """One set of predictions of a number. Without intervals there is no coverage and no width.
 
-    Two models are comparable by log score with one `Target.centre` and `Target.spread` only. The median absolute error
-    of two is not compared: it is no function of sums.
+    Two models are comparable by log score with one `Target.centre` and `Target.spread` only.
     """
 
     metrics: ClassVar[dict[str, Metric]] = NUMBER_METRICS
@@ -300,7 +286,7 @@ class PreparedNumbers(Prepared):
         return np.column_stack([*columns, *distribution_scores(p), held, width])
 
     def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
-        """All but the median; `sd` of the errors, and their `trend`: their slope on the mean of true and predicted."""
+        """With the `sd` of the errors, and their `trend`: their slope on the mean of true and predicted."""
         n, y, x, yy, xx, yx, error, squared, size, crps, log_score, held, width = np.moveaxis(sums, -1, 0)
         of_labels, of_values, both = (ratio(a - ratio(b, n), n) for a, b in ((yy, y * y), (xx, x * x), (yx, y * x)))
         bias, mse = ratio(error, n), ratio(squared, n)
@@ -318,9 +304,6 @@ class PreparedNumbers(Prepared):
             "sd": np.sqrt(np.maximum(mse - bias**2, 0)),
             "trend": ratio((of_values - of_labels) / 2, (of_values + 2 * both + of_labels) / 4),
         }
-
-    def apart(self) -> dict[str, float]:
-        return {"median_error": float(np.median(np.abs(self.error))) if len(self.error) else float("nan")}
 
     def check(self) -> None:
         numbers = np.column_stack([self.labels, self.predictions.values, self.predictions.scales])
@@ -345,7 +328,7 @@ class PreparedNumbers(Prepared):
 
     @cached_property
     def overall(self) -> dict[str, Estimate]:
-        estimates = self.jackknifed | {"median_error": of_median(np.abs(self.error), self.units)}
+        estimates = dict(self.jackknifed)
         if self.predictions.intervals is not None:
             every = np.ones(len(self.labels), bool)
             estimates["coverage"] = of_share(share(self.predictions.right, every, self.units))

@@ -159,14 +159,15 @@ def forbids_commerce(licence: str | None) -> bool:
 
 def terms_of(licence: str | None) -> str | None:
     """The terms, in a sentence without a full stop; None for a licence of which nothing must travel with the model."""
-    return next((text for pattern, text in TERMS if re.fullmatch(pattern, (licence or "").lower())), None)
+    terms = _stated()[1]["terms"]
+    return next((text for pattern, text in terms.items() if re.fullmatch(pattern, (licence or "").lower())), None)
 
 
 def stops_sharing(licence: str | None) -> str | None:
     """Why a model that was made from weights of a licence is not shared unasked, as a clause; None if nothing stops it.
 
     ND, "no derivatives", forbids sharing what was adapted (Creative Commons BY-NC-ND 4.0, section 2 a 1 B). A licence
-    of the publisher's own may forbid it unless `TERMS` states how to share.
+    of the publisher's own may forbid it unless `terms_of` says how to share.
     """
     if licence is None or terms_of(licence) is not None:
         return None
@@ -242,7 +243,6 @@ def normalisation(mean: Sequence[float] | None, std: Sequence[float] | None, lay
 
 
 def _licence_of_card(card: Path) -> str | None:
-    """The licence in the YAML header of a hub's model card."""
     try:
         header = yaml.safe_load(card.read_text(encoding="utf-8").split("---")[1])
         licence = header.get("license_name") or header.get("license")
@@ -253,19 +253,8 @@ def _licence_of_card(card: Path) -> str | None:
 
 def _original(name: str) -> str:
     """The data set that the images of another were taken from; any other name unchanged."""
-    return next((original for copy, original in COPIES.items() if name.startswith(copy)), name)
+    return next((original for copy, original in _stated()[1]["copies"].items() if name.startswith(copy)), name)
 
-
-COPIES = {  # sources of the sets: medmnist/info.py of medmnist 3.0.2; README.md of basveeling/pcam
-    "bloodmnist": "pbc_blood",
-    "breastmnist": "busi",
-    "chestmnist": "nih_chestxray14",
-    "dermamnist": "ham10000",
-    "octmnist": "kermany_oct",
-    "pathmnist": "nct_crc_he",
-    "pcam": "CAMELYON16",
-    "pneumoniamnist": "kermany_chest_xray",
-}
 
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".npz")
 PIL_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
@@ -274,32 +263,6 @@ ACTIVATIONS = {  # transformers' names -> `ModelConfig.mlp`
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
     "quick_gelu": "quick_gelu",
-}
-
-TERMS = (
-    # pattern of the licence's name, with the publishers' spellings, and what it demands
-    (
-        r".*dinov3.*",
-        "DINOv3 License (https://ai.meta.com/resources/models-and-libraries/dinov3-license/): share a model made from "
-        "these weights only under this licence and with a copy of it, acknowledge DINOv3 in publications, and do not "
-        "use it for military purposes, nuclear industries, espionage or weapons",
-    ),
-    (
-        r".*(hai-def|health-ai-developer).*",
-        "HAI-DEF is provided under and subject to the Health AI Developer Foundations Terms of Use found at "
-        "https://developers.google.com/health-ai-developer-foundations/terms: pass its terms and use restrictions on "
-        "with a model made from these weights, and get the authorisation of the health authority before clinical use",
-    ),
-)
-
-NORMS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] = {
-    "imagenet": (IMAGENET_MEAN, IMAGENET_STD),
-    "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-    "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
-    "optimus": ((0.707223, 0.578729, 0.703617), (0.211883, 0.230117, 0.177517)),
-    "hibou": ((0.7068, 0.5755, 0.722), (0.195, 0.2316, 0.1816)),
-    "eva-x": ((0.49185243, 0.49185243, 0.49185243), (0.28509309, 0.28509309, 0.28509309)),
-    "rad-dino": ((0.5307, 0.5307, 0.5307), (0.2583, 0.2583, 0.2583)),
 }
 
 
@@ -317,19 +280,25 @@ def _entry(
     else:
         known = "sha256: not the publisher's, but the same in several public projects"
     url = f"https://huggingface.co/{hub}/resolve/main/{file}" if hub else folder + file
-    mean, std = NORMS[norm]
+    mean, std = map(tuple, _stated()[1]["norms"][norm])
     fields["seen"] = tuple(fields.get("seen", ()))
     entry = Entry(url=url, note=f"{note}; {known}", mean=mean, std=std, hub=hub, **fields)
     return entry if "commercial" in fields else entry._replace(commercial=not entry.non_commercial)
 
 
 @cache
+def _stated() -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The two documents of catalogue.yaml, read once: families of weights; norms, copies and terms."""
+    families, about = yaml.safe_load_all(Path(__file__).with_name("catalogue.yaml").read_text(encoding="utf-8"))
+    return families, about
+
+
+@cache
 def public_weights() -> dict[str, Entry]:
-    """Name -> public weights, from catalogue.yaml, read once."""
-    families = yaml.safe_load(Path(__file__).with_name("catalogue.yaml").read_text(encoding="utf-8"))
+    """Name -> public weights."""
     return {
         name: _entry(**family.get("all", {}) | fields)
-        for family in families
+        for family in _stated()[0]
         for name, fields in family.items()
         if name != "all"
     }

@@ -11,11 +11,13 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import yaml
 
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.files import why_unreadable
@@ -250,33 +252,15 @@ def _walk(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Iterator[s
 
 # --- what is refused: a network that is no plain ViT
 
-OTHERS = (
-    # pattern of a tensor's name that no network of vitmed has, and what it means
-    (r".*\b(spatial_block|channel_block|cpe1)\..*", "DaViT, which attends in windows and across channels, in stages"),
-    (
-        r"(.*\.)?stages\.\d+\.((blocks|layers)\.)?\d+\.(dwconv|conv_dw|depthwise_conv)\..*",
-        "ConvNeXt, a convolutional network without tokens",
-    ),
-    (
-        r".*standardized_conv2d.*|(.*\.)?(layer\d|stages\.\d+\.(blocks|layers))\.\d+\.conv\d\.weight",
-        "ResNet or BiT, a convolutional network without tokens",
-    ),
-    (
-        r"(.*\.)?(layers\.\d+\.blocks|features\.\d+)\.\d+\..*(relative_position|cpb_mlp).*",
-        "Swin, whose tokens attend in windows and merge from stage to stage",
-    ),
-    (r".*relative_position_bias_table|.*rel_pos.*", "relative positions (BEiT, SAM)"),
-    (r".*\brope.*|.*freqs_cis.*", "rotary positions other than DINOv3's and EVA-02's (RoPE-ViT)"),
-    (r".*\.(q_norm|k_norm)\..*", "normalised queries and keys"),
-    (r".*\.attn\.(q_bias|v_bias)", "separate biases of queries and values (BEiT, EVA)"),
-    (r".*attn\.(norm|inner_attn_ln)\..*", "a norm inside the attention (EVA-02-CLIP)"),
-    (r"(visual\.)?attn_pool\..*|MAPHead.*", "another attention pooling than SigLIP's and CONCH's"),
-    (r".*(_packed_params|zero_point|\.qweight|\.scales?)$", "quantised weights"),
-)
-
 
 def not_plain(path: Path, what: str) -> CheckpointError:
     return CheckpointError(f"{path}: not a plain ViT: {what}", "use the weights of a plain ViT; see docs/weights.md")
+
+
+@cache
+def tensor_names() -> dict[str, Any]:
+    """What layouts.yaml holds, read once."""
+    return dict(yaml.safe_load(Path(__file__).with_name("layouts.yaml").read_text(encoding="utf-8")))
 
 
 def refuse_others(names: Iterable[str], state: State, path: Path) -> None:
@@ -286,7 +270,7 @@ def refuse_others(names: Iterable[str], state: State, path: Path) -> None:
         names: of the tensors that vitmed does not use; those of a text encoder do not count.
     """
     names = [name for name in names if not name.startswith("text")]
-    for pattern, what in OTHERS:
+    for pattern, what in tensor_names()["refused"]:
         name = next((name for name in names if re.fullmatch(pattern, name)), None)
         if name is not None:
             raise not_plain(path, f"{name} belongs to {what}")

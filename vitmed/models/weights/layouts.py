@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from vitmed.core.errors import CheckpointError
 from vitmed.models.layers import COCA_EPS, rotary_periods
 from vitmed.models.sizes import SIZES
-from vitmed.models.weights.files import State, is_rotary
+from vitmed.models.weights.files import State, is_rotary, tensor_names
 
 HEAD = ("head.weight", "head.bias")
 
@@ -31,114 +31,18 @@ PLAIN = re.compile(  # every tensor of a ViT, in timm's names
     r"blocks\.\d+\.((norm[12]|attn\.(qkv|proj)|mlp\.(fc[12]|norm))\.(weight|bias)|ls[12]\.gamma)"
 )
 
-Rules = tuple[tuple[str, str], ...]  # pattern of a whole name, and its replacement
-
-_CHUNKS: Rules = ((r"blocks\.\d+\.(\d+)\.(.*)", r"blocks.\1.\2"),)  # DINOv2 keeps its blocks in chunks
 _BLOCK = r"blocks\.(\d+)\."
-_TIMM: Rules = (
-    (r"register_tokens|storage_tokens", r"reg_token"),  # DINOv2, DINOv3
-    (r"rope_embed\.periods", r"rope.periods"),
-    (_BLOCK + r"attn\.qkv\.bias_mask", r"bias_mask.\1"),  # a constant
-    (_BLOCK + r"gamma_([12])", r"blocks.\1.ls\2.gamma"),
-    (_BLOCK + r"mlp\.w12\.(\w+)", r"blocks.\1.mlp.fc1.\2"),
-    (_BLOCK + r"mlp\.(?:w1|fc1_g)\.(\w+)", r"blocks.\1.mlp.gate.\2"),
-    (_BLOCK + r"mlp\.(?:w2|fc1_x)\.(\w+)", r"blocks.\1.mlp.value.\2"),
-    (_BLOCK + r"mlp\.w3\.(\w+)", r"blocks.\1.mlp.fc2.\2"),
-    (_BLOCK + r"mlp\.ffn_ln\.(\w+)", r"blocks.\1.mlp.norm.\2"),
-)
-_SEPARATE: Rules = (  # queries, keys and values of EVA-02 and timm's DINOv3
-    (_BLOCK + r"attn\.([qv])_bias", r"blocks.\1.attn.\2.bias"),
-    (_BLOCK + r"attn\.([qkv])_proj\.(\w+)", r"blocks.\1.attn.\2.\3"),
-)
-_CONCH: Rules = (
-    (r"visual\.trunk\.(.*)", r"\1"),
-    (r"visual\.attn_pool_contrast\.query", "attn_pool.latent"),
-    (r"visual\.attn_pool_contrast\.attn\.q_proj_weight", "attn_pool.q.weight"),
-    (r"visual\.attn_pool_contrast\.attn\.out_proj\.(\w+)", r"attn_pool.proj.\1"),
-    (r"visual\.attn_pool_contrast\.ln_k\.(\w+)", r"attn_pool.norm_k.\1"),
-    (r"visual\.ln_contrast\.(\w+)", r"attn_pool.norm.\1"),
-)
-_TORCHVISION_HAS = {"class_token", "conv_proj.weight"}
-_TORCHVISION: Rules = (
-    (r"class_token", "cls_token"),
-    (r"encoder\.pos_embedding", "pos_embed"),
-    (r"conv_proj\.(\w+)", r"patch_embed.proj.\1"),
-    (r"encoder\.layers\.encoder_layer_(\d+)\.ln_([12])\.(\w+)", r"blocks.\1.norm\2.\3"),
-    (r"encoder\.layers\.encoder_layer_(\d+)\.self_attention\.in_proj_(\w+)", r"blocks.\1.attn.qkv.\2"),
-    (r"encoder\.layers\.encoder_layer_(\d+)\.self_attention\.out_proj\.(\w+)", r"blocks.\1.attn.proj.\2"),
-    (r"encoder\.layers\.encoder_layer_(\d+)\.mlp\.(?:0|linear_1)\.(\w+)", r"blocks.\1.mlp.fc1.\2"),
-    (r"encoder\.layers\.encoder_layer_(\d+)\.mlp\.(?:3|linear_2)\.(\w+)", r"blocks.\1.mlp.fc2.\2"),
-    (r"encoder\.ln\.(\w+)", r"norm.\1"),
-    (r"heads\.head\.(\w+)", r"head.\1"),
-)
-_HF = r"(?:vit\.|dinov2\.|dinov2_with_registers\.|dinov3_vit\.)?"
-_HF_BLOCK = _HF + r"(?:encoder\.layer|layers|(?:model\.)?layer)\.(\d+)\."
-_HUGGING_FACE: Rules = (
-    (_HF + r"embeddings\.cls_token", "cls_token"),
-    (_HF + r"embeddings\.position_embeddings", "pos_embed"),
-    (_HF + r"embeddings\.register_tokens", "reg_token"),
-    (_HF + r"embeddings\.patch_embeddings\.(?:projection\.)?(\w+)", r"patch_embed.proj.\1"),
-    (_HF_BLOCK + r"attention\.(?:attention\.(query|key|value)|([qkv])_proj)\.(\w+)", r"blocks.\1.attn.\2\3.\4"),
-    (_HF_BLOCK + r"attention\.(?:output\.dense|o_proj)\.(\w+)", r"blocks.\1.attn.proj.\2"),
-    (_HF_BLOCK + r"(?:layernorm_before|norm1)\.(\w+)", r"blocks.\1.norm1.\2"),
-    (_HF_BLOCK + r"(?:layernorm_after|norm2)\.(\w+)", r"blocks.\1.norm2.\2"),
-    (_HF_BLOCK + r"(?:intermediate\.dense|mlp\.fc1|mlp\.weights_in)\.(\w+)", r"blocks.\1.mlp.fc1.\2"),
-    (_HF_BLOCK + r"(?:output\.dense|mlp\.fc2|mlp\.weights_out|mlp\.down_proj)\.(\w+)", r"blocks.\1.mlp.fc2.\2"),
-    (_HF_BLOCK + r"mlp\.gate_proj\.(\w+)", r"blocks.\1.mlp.gate.\2"),
-    (_HF_BLOCK + r"mlp\.up_proj\.(\w+)", r"blocks.\1.mlp.value.\2"),
-    (_HF_BLOCK + r"layer_scale([12])\.lambda1", r"blocks.\1.ls\2.gamma"),
-    (_HF + r"(?:layernorm|norm)\.(\w+)", r"norm.\1"),
-    (r"classifier\.(\w+)", r"head.\1"),
-)
-_HF_TOWER = r"(?:vision_model\.)*"
-_HF_TOWER_BLOCK = _HF_TOWER + r"encoder\.layers\.(\d+)\."
-_HUGGING_FACE_CLIP: Rules = (  # CLIP and SigLIP
-    (_HF_TOWER + r"embeddings\.class_embedding", "cls_token"),
-    (_HF_TOWER + r"embeddings\.position_embedding\.weight", "pos_embed"),
-    (_HF_TOWER + r"embeddings\.patch_embedding\.(\w+)", r"patch_embed.proj.\1"),
-    (_HF_TOWER + r"pre_layrnorm\.(\w+)", r"norm_pre.\1"),
-    (_HF_TOWER_BLOCK + r"layer_norm([12])\.(\w+)", r"blocks.\1.norm\2.\3"),
-    (_HF_TOWER_BLOCK + r"self_attn\.([qkv])_proj\.(\w+)", r"blocks.\1.attn.\2.\3"),
-    (_HF_TOWER_BLOCK + r"self_attn\.out_proj\.(\w+)", r"blocks.\1.attn.proj.\2"),
-    (_HF_TOWER_BLOCK + r"mlp\.fc([12])\.(\w+)", r"blocks.\1.mlp.fc\2.\3"),
-    (_HF_TOWER + r"post_layernorm\.(\w+)", r"norm.\1"),
-    (_HF_TOWER + r"head\.probe", "attn_pool.latent"),
-    (_HF_TOWER + r"head\.attention\.in_proj_(\w+)", r"attn_pool.qkv.\1"),
-    (_HF_TOWER + r"head\.attention\.out_proj\.(\w+)", r"attn_pool.proj.\1"),
-    (_HF_TOWER + r"head\.layernorm\.(\w+)", r"attn_pool.norm.\1"),
-    (_HF_TOWER + r"head\.mlp\.fc([12])\.(\w+)", r"attn_pool.mlp.fc\1.\2"),
-)
-_OPEN_CLIP_BLOCK = r"visual\.transformer\.resblocks\.(\d+)\."
-_OPEN_CLIP: Rules = (
-    (r"visual\.class_embedding", "cls_token"),
-    (r"visual\.positional_embedding", "pos_embed"),
-    (r"visual\.conv1\.(\w+)", r"patch_embed.proj.\1"),
-    (r"visual\.ln_pre\.(\w+)", r"norm_pre.\1"),
-    (r"visual\.ln_post\.(\w+)", r"norm.\1"),
-    (_OPEN_CLIP_BLOCK + r"ln_([12])\.(\w+)", r"blocks.\1.norm\2.\3"),
-    (_OPEN_CLIP_BLOCK + r"attn\.in_proj_(\w+)", r"blocks.\1.attn.qkv.\2"),
-    (_OPEN_CLIP_BLOCK + r"attn\.out_proj\.(\w+)", r"blocks.\1.attn.proj.\2"),
-    (_OPEN_CLIP_BLOCK + r"mlp\.c_fc\.(\w+)", r"blocks.\1.mlp.fc1.\2"),
-    (_OPEN_CLIP_BLOCK + r"mlp\.c_proj\.(\w+)", r"blocks.\1.mlp.fc2.\2"),
-    (_OPEN_CLIP_BLOCK + r"ls_([12])\.gamma", r"blocks.\1.ls\2.gamma"),
-)
-_GOOGLE_BLOCK = r"Transformer/encoderblock_(\d+)/"
-_GOOGLE: Rules = (
-    (r"cls", "cls_token"),
-    (r"(?:Transformer/posembed_input/)?pos_embedding", "pos_embed"),
-    (r"embedding/(\w+)", r"patch_embed.proj.\1"),
-    (_GOOGLE_BLOCK + r"LayerNorm_0/(\w+)", r"blocks.\1.norm1.\2"),
-    (_GOOGLE_BLOCK + r"LayerNorm_[12]/(\w+)", r"blocks.\1.norm2.\2"),  # 1 in big_vision, 2 in the older code
-    (_GOOGLE_BLOCK + r"MlpBlock_\d+/Dense_0/(\w+)", r"blocks.\1.mlp.fc1.\2"),
-    (_GOOGLE_BLOCK + r"MlpBlock_\d+/Dense_1/(\w+)", r"blocks.\1.mlp.fc2.\2"),
-    (_GOOGLE_BLOCK + r"MultiHeadDotProductAttention_\d+/out/(\w+)", r"blocks.\1.attn.proj.\2"),
-    (_GOOGLE_BLOCK + r"MultiHeadDotProductAttention_\d+/(query|key|value)/(\w+)", r"blocks.\1.attn.\2.\3"),
-    (r"Transformer/encoder_norm/(\w+)", r"norm.\1"),
-    (r"head/(\w+)", r"head.\1"),
-)
 
 
-def _rename(state: State, rules: Rules) -> State:
+@cache
+def _rules(layout: str) -> list[tuple[str, str]]:
+    """Pattern of a whole name, and its replacement, as layouts.yaml states them."""
+    stated = tensor_names()[layout]
+    places = {f"<{part}>": stated.get(part, "") for part in ("block", "root")}
+    return [(re.sub("<block>|<root>", lambda found: places[found[0]], old), new) for old, new in stated["rules"]]
+
+
+def _rename(state: State, rules: Iterable[tuple[str, str]]) -> State:
     """Rename by the first rule that matches the whole name; other names stay."""
     new = {
         name: next((m.expand(becomes) for pattern, becomes in rules if (m := re.fullmatch(pattern, name))), name)
@@ -171,13 +75,13 @@ def _timm(state: State) -> State | None:
     """timm (its ViT, EVA and NaFlexViT), DeiT, MAE, DINO, DINOv2, DINOv3, iBOT, UNI and vitmed's own; also as the image
     tower of OpenCLIP (BiomedCLIP) and of CONCH."""
     if any(name.startswith("visual.trunk.") for name in state):
-        state = _rename(state, _CONCH)
+        state = _rename(state, _rules("conch"))
         _unpack_conch(state)
     if "embeds.proj.weight" in state:
         state = _naflex(state)
     if "patch_embed.proj.weight" not in state:
         return None
-    state = _rename(_rename(state, _CHUNKS), _TIMM)
+    state = _rename(_rename(state, _rules("chunks")), _rules("timm"))
     if "dist_token" in state:  # DeiT's second token is a register with a position; its head is dropped
         positions = state["pos_embed"]
         state["reg_token"] = state.pop("dist_token") + positions[:, 1:2]
@@ -189,7 +93,7 @@ def _timm(state: State) -> State | None:
     if (
         "pos_embed" not in state or eva02
     ):  # DINOv3 too; BEiT and EVA, which have positions, have parts that vitmed lacks
-        state = _rename(state, _SEPARATE)
+        state = _rename(state, _rules("separate"))
         _join_qkv(state)
     return _eva02(state) if eva02 else state
 
@@ -215,7 +119,6 @@ def _eva02(state: State) -> State:
 
 
 def _naflex(state: State) -> State:
-    """timm's NaFlexViT: patches are (P, P, C) in a linear layer, for 3 channels; positions are a grid."""
     state = _rename(state, ((r"embeds\.proj\.(.*)", r"patch_embed.proj.\1"), (r"embeds\.(.*)", r"\1")))
     kernel = state["patch_embed.proj.weight"]
     if kernel.ndim == 2:
@@ -245,9 +148,9 @@ def _split_pooling(state: State, part: str, joint: Tensor) -> None:
 
 
 def _hugging_face(state: State) -> State | None:
-    if not any(re.fullmatch(_HUGGING_FACE[0][0], name) for name in state):
+    if not any(re.fullmatch(_rules("hugging_face")[0][0], name) for name in state):
         return None
-    state = _rename(state, _HUGGING_FACE)
+    state = _rename(state, _rules("hugging_face"))
     _join_qkv(state)
     _pack_gates(state)
     if "head.weight" in state and state["head.weight"].shape[1] != state["cls_token"].shape[-1]:
@@ -256,15 +159,15 @@ def _hugging_face(state: State) -> State | None:
     return state
 
 
-def _clip(state: State, sign: str, rules: Rules) -> State | None:
+def _clip(state: State, sign: str, layout: str) -> State | None:
     """The image tower of CLIP or SigLIP. The head of a classifier reads another mean than vitmed's, and is dropped.
 
     Args:
-        sign: pattern of a tensor's name that every file of the layout has.
+        sign: pattern of a tensor's name that every file of the layout, in layouts.yaml, has.
     """
     if not any(re.fullmatch(sign, name) for name in state):
         return None
-    state = _rename(state, rules)
+    state = _rename(state, _rules(layout))
     _join_qkv(state)
     for part in ("weight", "bias"):
         if (joint := state.pop(f"attn_pool.qkv.{part}", None)) is not None:
@@ -285,7 +188,7 @@ def _google(state: State) -> State | None:
         del state[name]
         state |= {name.replace("encoderblock", f"encoderblock_{i}"): one for i, one in enumerate(value)}
     new: State = {}
-    for name, value in _rename(state, _GOOGLE).items():
+    for name, value in _rename(state, _rules("google")).items():
         kernel = name.endswith(".kernel")
         if name == "pos_embed":
             value = value.reshape(1, -1, value.shape[-1])
@@ -377,15 +280,18 @@ def describe(state: State, layout: str) -> dict[str, Any]:
     }
 
 
+TORCHVISION_HAS = {"class_token", "conv_proj.weight"}
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # published widths with heads that are not 64 wide
 SIGLIP_HEADS = {1152: 16, 1536: 16}
 DINOV3_HEADS = {4096: 32}
 
 LAYOUTS: dict[str, Callable[[State], State | None]] = {
     "timm": _timm,
-    "torchvision": lambda state: _rename(state, _TORCHVISION) if state.keys() >= _TORCHVISION_HAS else None,
+    "torchvision": lambda state: _rename(state, _rules("torchvision")) if state.keys() >= TORCHVISION_HAS else None,
     "Hugging Face": _hugging_face,
-    "Hugging Face CLIP": partial(_clip, sign=_HUGGING_FACE_CLIP[2][0], rules=_HUGGING_FACE_CLIP),
-    "OpenCLIP": partial(_clip, sign=r"visual\.class_embedding", rules=_OPEN_CLIP),
+    "Hugging Face CLIP": partial(
+        _clip, sign=r"(?:vision_model\.)*embeddings\.patch_embedding\.\w+", layout="hugging_face_clip"
+    ),
+    "OpenCLIP": partial(_clip, sign=r"visual\.class_embedding", layout="open_clip"),
     "Google npz": _google,
 }

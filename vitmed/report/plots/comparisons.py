@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,16 +15,8 @@ from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.metrics.patient_level import outside, shares
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum
-from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, RED, add_grid, draw_estimate, short
+from vitmed.report.plots.drawing import BLUE, GREY, RED, add_grid, draw_estimate, short
 from vitmed.report.results import Results
-
-OWN_TEST = {  # number -> its name beside the axis
-    "auroc": "AUROC",
-    "balanced_accuracy": "balanced accuracy",
-    "accuracy": "accuracy",
-    "sensitivity": "sensitivity",
-    "specificity": "specificity",
-}
 
 
 def differences(content: ComparisonResults) -> Figure:
@@ -68,34 +59,7 @@ def differences(content: ComparisonResults) -> Figure:
     return figure
 
 
-def beside_own_test(predictions: Predictions, metrics: Results) -> Figure | None:
-    """A line for each number: the run's own test set and the evaluated images; None without `external`."""
-    found = metrics.external
-    if found is None:
-        return None
-    rows = [name for name in OWN_TEST if name in found.numbers]
-    figure = Figure(figsize=(6.4, 0.5 * len(rows) + 1.5), layout="constrained")
-    axes = figure.subplots()
-    for kind, title, counts, colour, marker, shift in (
-        ("internal", "own test set", found, BLUE, "D", -0.13),
-        ("external", "these images", metrics, ORANGE, "o", 0.13),
-    ):
-        for y, name in enumerate(rows):
-            draw_estimate(axes, y + shift, found.numbers[name][kind], colour, marker, f"{title}: ")
-        patients = "" if counts.n_groups is None else f", {counted(counts.n_groups, 'patient')}"
-        axes.plot([], [], marker, linestyle="-", color=colour, label=f"{title} (n={counts.n:,}{patients})")
-    axes.set_yticks(range(len(rows)), [OWN_TEST[name] for name in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel("value, with 95 % interval")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
-    add_grid(axes, "x")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2, frameon=False, fontsize=9)
-    return figure
-
-
 KINDS = {"sensitivity": ", positive class", "specificity": ", negative class", "accuracy": ""}
-NAMED = 4  # patients whose number is written beside their dot
-FEW = 3  # images of a patient, up to which the share that is right takes too few values for dots
 FOREST = ("auroc", "sensitivity", "specificity")
 FOREST_MANY = ("auroc", "balanced_accuracy", "accuracy")
 
@@ -104,8 +68,7 @@ def patient_spread(predictions: Predictions, metrics: Results | None = None) -> 
     """A dot per patient: how many images, and the share that is right; with the limits of chance.
 
     A funnel plot (Spiegelhalter, Stat. Med. 24 (2005) 1185) with exact binomial limits of 95 %. Of two classes a panel
-    each for sensitivity and specificity, else one for accuracy. Where no patient has more than `FEW` images, bars of
-    patients by how many of their images are right. None where patients are unknown or have one image each.
+    each for sensitivity and specificity, else one for accuracy. None where patients are unknown or have one image each.
     """
     if predictions.groups is None or not len(predictions):
         return None
@@ -117,39 +80,15 @@ def patient_spread(predictions: Predictions, metrics: Results | None = None) -> 
         del kinds["accuracy"]
     figure = Figure(figsize=(9.2 if len(kinds) == 2 else 6.4, 5.0), layout="constrained")
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
-    if images.max() <= FEW:
-        for axes, (name, (n, right)) in zip(panels, kinds.items(), strict=True):
-            _bars(axes, name, n, right)
-        panels[0].set_ylabel("patients")
-        return figure
     lowest = min(float((right[n > 0] / n[n > 0]).min(initial=1)) for n, right in kinds.values())
-    height = 1.03 - lowest + 0.05
-    panels[0].set_ylim(1.03 - 1.12 * height, 1.03)
+    panels[0].set_ylim(1.03 - 1.12 * (1.08 - lowest), 1.03)
     for axes, (name, (n, right)) in zip(panels, kinds.items(), strict=True):
-        _funnel(axes, name, n, right, height)
+        _funnel(axes, name, n, right)
     panels[0].set_ylabel("share of the patient's images that is right")
     return figure
 
 
-def _bars(axes: Axes, name: str, images: np.ndarray, right: np.ndarray) -> None:
-    from scipy.stats import binom  # here: predict must start without it
-
-    axes.set_title(f"{name}, {counted(int((images > 0).sum()), 'patient')}", fontsize=11)
-    axes.set_xlabel(f"images that are right, of all images of the patient{KINDS[name]}")
-    add_grid(axes, "y")
-    pairs = [(n, k) for n in np.unique(images[images > 0]).tolist() for k in range(n + 1)]
-    overall = right.sum() / max(1, images.sum())
-    found = [int(((images == n) & (right == k)).sum()) for n, k in pairs]
-    alike = [float((images == n).sum() * binom.pmf(k, n, overall)) for n, k in pairs]
-    bars = axes.bar(range(len(pairs)), found, color=BLUE, width=0.7, label="patients")
-    axes.bar_label(bars, [f"{count:,}" for count in found], fontsize=8, padding=2)
-    label = f"if all were alike ({overall:.3f} of all images are right)"
-    axes.scatter(range(len(pairs)), alike, marker="_", s=500, color=RED, zorder=3, label=label)
-    axes.set_xticks(range(len(pairs)), [f"{k} of {n}" for n, k in pairs])
-    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
-
-
-def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, height: float) -> None:
+def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray) -> None:
     from scipy.stats import binom  # here: predict must start without it
 
     known = np.flatnonzero(images)
@@ -177,18 +116,6 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, height
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
         axes.set_xlim(n.min() - 0.06 * np.ptp(n) - 0.5, n.max() + 0.06 * np.ptp(n) + 0.5)
-    low = np.flatnonzero(far & (share < overall))
-    floor = -np.inf
-    for i in low[np.argsort(share[low], kind="stable")[:NAMED]]:
-        floor = max(share[i], floor + 0.055 * height)  # so that names do not lie on each other
-        right_half = axes.transAxes.inverted().transform(axes.transData.transform((n[i], 0)))[0] > 0.6
-        offset, side = (-14, "right") if right_half else (14, "left")
-        style: dict[str, Any] = {"ha": side, "va": "center", "fontsize": 8, "color": "0.2"}
-        line = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "shrinkB": 3}
-        name = f"patient {known[i] + 1} (n={n[i]:,})"
-        axes.annotate(
-            name, (n[i], share[i]), (offset, floor), textcoords=("offset points", "data"), arrowprops=line, **style
-        )
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
 
 

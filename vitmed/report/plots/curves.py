@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -49,8 +48,8 @@ def _drawn_curves(records: str, pdf: bool) -> Drawn:
     return drawn(training_curves(json.loads(records)), pdf=pdf)
 
 
-def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
-    """Loss, validation metrics and learning rate by epoch, the epoch of best.pt marked.
+def training_curves(records: Sequence[Mapping[str, Any]], loss: str = "loss (nats)") -> Figure:
+    """Loss, validation metrics and learning rate by epoch, the epoch of best.pt marked; pretraining has no metrics.
 
     Of the records of `metrics.jsonl`: epoch, train_loss, val_loss, val_<metric>, lr; kept, whether best.pt was written;
     and monitor, the name of the watched metric. Missing or null values are gaps.
@@ -69,19 +68,22 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
         bounded = [monitor, *bounded[:3]] if ALL_METRICS[monitor].higher_is_better else [monitor]
     losses = {"train_loss": "training", "val_loss": "validation"}
 
-    figure = Figure(figsize=(12, 3.8), layout="constrained")
-    panels = figure.subplots(1, 3)
+    watched = any("monitor" in record for record in records) or not records
+    figure = Figure(figsize=(12 if watched else 9, 3.8), layout="constrained")
+    panels = figure.subplots(1, 3 if watched else 2)
     for i, (key, name) in enumerate(losses.items()):
         panels[0].plot(epochs, values(key), color=COLOURS[i], marker=".", linestyle=("-", "--", ":")[i], label=name)
-    panels[0].set_ylabel("loss (nats)")
-    for i, name in enumerate(bounded):
+    panels[0].set_ylabel(loss)
+    for i, name in enumerate(bounded if watched else ()):
         line, label = "-" if name == monitor else "--", ALL_METRICS[name].title
         panels[1].plot(epochs, values(f"val_{name}"), color=COLOURS[i], marker=".", linestyle=line, label=label)
     panels[1].set_ylabel("validation metric")
-    panels[2].plot(epochs, values("lr"), color=BLUE, marker=".")
-    panels[2].set_ylabel("learning rate")
-    for axes, free in zip(panels, ("upper right", "lower right", "lower left"), strict=True):
-        _by_epoch(axes)
+    panels[-1].plot(epochs, values("lr"), color=BLUE, marker=".")
+    panels[-1].set_ylabel("learning rate")
+    for axes, free in zip(panels, ("upper right", "lower right", "lower left"), strict=False):
+        axes.set_xlabel("epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+        add_grid(axes)
         if best is not None:
             axes.axvline(epochs[best], color=GREY, linestyle=":", linewidth=1.5, label=f"best.pt: epoch {epochs[best]}")
         if axes.get_legend_handles_labels()[0]:
@@ -90,28 +92,6 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
         value = f"validation {ALL_METRICS[monitor].title} {values(f'val_{monitor}')[best]:.3f}"
         figure.suptitle(f"best.pt: epoch {epochs[best]}, {value}", fontsize=12)
     return figure
-
-
-def loss_curves(records: Sequence[Mapping[str, Any]]) -> Figure:
-    """Training and validation loss, and the learning rate by epoch, of the records of pretraining."""
-    epochs = [record["epoch"] for record in records]
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    loss, rate = figure.subplots(1, 2)
-    loss.plot(epochs, [r["train_loss"] for r in records], color=BLUE, label="training")
-    loss.plot(epochs, [r["val_loss"] for r in records], color=ORANGE, linestyle="--", label="validation")
-    loss.set_ylabel("mean squared error of hidden patches")
-    loss.legend(fontsize=9)
-    rate.plot(epochs, [r["lr"] for r in records], color=BLUE)
-    rate.set_ylabel("learning rate")
-    for axes in (loss, rate):
-        _by_epoch(axes)
-    return figure
-
-
-def _by_epoch(axes: Axes) -> None:
-    axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    add_grid(axes)
 
 
 def reconstruction_figure(pictures: np.ndarray) -> Figure:

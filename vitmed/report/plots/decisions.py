@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,45 +15,8 @@ from vitmed.decisions.reliability import Reliability
 from vitmed.metrics.clinical_utility import NetBenefit, percentage
 from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.metrics.predictions import Predictions, positive_index
-from vitmed.report.plots.drawing import (
-    BLACK,
-    BLUE,
-    GREY,
-    RED,
-    add_grid,
-    draw_band,
-    legend_below,
-    numbers,
-    plot,
-    short,
-    small_panels,
-)
+from vitmed.report.plots.drawing import BLACK, BLUE, GREY, RED, add_grid, draw_band, legend_below, numbers, plot, short
 from vitmed.report.results import Results
-
-
-def prevalence(predictions: Predictions, metrics: Results) -> Figure | None:
-    """PPV and NPV against the prevalence of the positive class."""
-    found = metrics.prevalence
-    if found is None or found.observed is None:
-        return None
-    figure, axes = plot("prevalence of the positive class (log scale)", "share of the results that is true")
-    axes.set_xscale("log")
-    x, at = ([row.prevalence for row in part] for part in (found.curve, found.rows))
-    kinds = (("ppv", "PPV (of positive results)", BLUE, "o"), ("npv", "NPV (of negative results)", RED, "s"))
-    for key, name, colour, marker in kinds:
-        draw_band(axes, x, [row[key] for row in found.curve], colour)
-        axes.plot(x, numbers(row[key].value for row in found.curve), color=colour)
-        points = numbers(row[key].value for row in found.rows)
-        axes.plot(at, points, color=colour, marker=marker, markersize=5, linestyle="", label=name)
-    axes.axvline(found.observed, color=GREY, linestyle=":", label=f"in these images: {percentage(found.observed)}")
-    if found.intended is not None:
-        axes.axvline(found.intended, color=BLACK, linestyle="--", label=f"intended: {percentage(found.intended)}")
-    _ticks(axes, (0.001, 0.01, 0.05, 0.1, 0.2, 0.5), min(x), max(x), percentage)
-    axes.set_ylim(-0.02, 1.02)
-    title = f"{short(found.positive, 30)}, n = {counted(len(predictions), 'image')}, band: 95 % interval"
-    axes.set_title(title, fontsize=11)
-    axes.legend(fontsize=9, loc="best")
-    return figure
 
 
 def decision_curve(predictions: Predictions, metrics: Results) -> Figure | None:
@@ -72,27 +35,6 @@ def decision_curve(predictions: Predictions, metrics: Results) -> Figure | None:
         title = f"{short(found.positive, 30)}: {what.format(percentage(part.prevalence))}, band: 95 % interval"
         axes.set_title(title, fontsize=11)
     legend_below(figure, 4)
-    return figure
-
-
-def one_against_rest(predictions: Predictions, metrics: Results) -> Figure | None:
-    """The decision curve of each of more than two classes, side by side."""
-    found = metrics.one_against_rest
-    if found is None:
-        return None
-    figure, panels, lowest = small_panels(len(found.classes), 3, (2.9, 2.6), (0, 0.9))
-    for axes, (name, own) in zip(panels, found.classes.items(), strict=True):
-        curve = own.decision_curve
-        _net_benefit(axes, curve, curve.thresholds)
-        assert curve.prevalence is not None
-        axes.set_title(f"{short(name, 22)}: {percentage(curve.prevalence)}", fontsize=10)
-    for axes in lowest:
-        axes.set_xlabel("threshold probability")
-    figure.supylabel("net benefit (true positives per image)", fontsize=10)
-    figure.suptitle(
-        f"n = {counted(len(predictions), 'image')}, each class against the rest, band: 95 % interval", fontsize=11
-    )
-    legend_below(figure, 4 if len(lowest) > 2 else 2)
     return figure
 
 
@@ -206,16 +148,12 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
         axes.hist(np.maximum(values, 1e-3), bins=bins, weights=weights, **style)
     axes.axvline(1, color=BLACK, linestyle="--", label="99 % of the validation images are below")
     axes.set_xscale("log")
-    _ticks(axes, (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100), low, high, "{:g}".format)
+    shown = [value for value in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low <= value <= high]
+    axes.set_xticks(shown, [f"{value:g}" for value in shown])
+    axes.minorticks_off()
     axes.set_title(title, fontsize=11)
     axes.legend(fontsize=9, loc="upper right")
     return figure
-
-
-def _ticks(axes: Axes, values: Sequence[float], low: float, high: float, text: Callable[[float], str]) -> None:
-    shown = [value for value in values if low <= value <= high]
-    axes.set_xticks(shown, [text(value) for value in shown])
-    axes.minorticks_off()
 
 
 def _share(found: Estimate) -> str:

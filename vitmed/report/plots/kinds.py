@@ -36,7 +36,7 @@ from vitmed.report.plots.drawing import (
 )
 from vitmed.report.results import Results
 
-MOST, MOST_PAIRED = 60, 24  # findings that a figure of lines and one of pairs show, the most frequent first
+MOST = 60  # findings that a figure shows, the most frequent first
 COLUMNS = ("auroc", "sensitivity", "specificity")
 
 
@@ -67,31 +67,6 @@ def draw_rates(panels: Sequence[Axes], rates: Mapping[str, ClassNumbers]) -> Non
     labels = [f"{short(name, 26)} (n={found.n:,})" for name, found in rates.items()]
     panels[0].set_yticks(range(len(rates)), labels, fontsize=9)
     panels[0].set_ylim(len(rates) - 0.5, -0.5)
-
-
-def co_occurrence(predictions: FindingPredictions, metrics: Results) -> Figure | None:
-    """Share of the images with the row's finding that also have the column's, of those in which both are known; grey
-    where there is none. None for a single finding."""
-    found = metrics.co_occurrence
-    if found is None or len(found.findings) < 2:
-        return None
-    own = np.diag(found.truth)
-    shown = np.argsort(-own, kind="stable")[:MOST_PAIRED]
-    counts, share = (np.array(part, dtype=float)[np.ix_(shown, shown)] for part in (found.truth, found.truth_share))
-    names, own, size = [found.findings[f] for f in shown], own[shown], max(5.0, 0.42 * len(shown) + 2.2)
-    figure = Figure(figsize=(size + 1, size), layout="constrained")
-    axes = figure.add_subplot(xlabel="also has", ylabel="images with (n)")
-    axes.set_facecolor("0.88")
-    axes.imshow(np.ma.masked_invalid(share), cmap="Blues", vmin=0, vmax=1)
-    for row, column in np.ndindex(share.shape):
-        if len(names) <= 20 and row != column and counts[row, column]:
-            colour = "white" if share[row, column] > 0.62 else "black"
-            axes.text(
-                column, row, percent(float(share[row, column])), ha="center", va="center", fontsize=8, color=colour
-            )
-    axes.set_xticks(range(len(names)), [short(name, 20) for name in names], rotation=90, fontsize=9)
-    axes.set_yticks(range(len(names)), [f"{short(n, 20)} ({own[i]:,})" for i, n in enumerate(names)], fontsize=9)
-    return figure
 
 
 def cuts(predictions: Predictions, metrics: Results) -> Figure | None:
@@ -305,7 +280,6 @@ def _lines(
 
 
 def _finish(figure: Figure, axes: Axes, metrics: Numbers, area: str, name: str) -> None:
-    """Title, and a legend below, where it hides no curve."""
     many = len(metrics.classes) > 2
     title = f"n = {counted(metrics.n, 'image')}"
     if many:

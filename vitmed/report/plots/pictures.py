@@ -56,27 +56,6 @@ def errors_by_pair(predictions: Predictions, read: Read) -> Figure | None:
     return _in_lines(predictions, read, lines)
 
 
-def errors_by_patient(predictions: Predictions, read: Read) -> Figure | None:
-    """The patients with the most errors, a line each; None without errors, or where patients are unknown."""
-    wrong = predictions.mistakes()
-    if predictions.groups is None or not len(wrong):
-        return None
-    units = predictions.units
-    images, errors = np.bincount(units), np.bincount(units[wrong], minlength=int(units.max()) + 1)
-    if images.max() == 1:
-        return None
-    lines = []
-    for patient in [k for k in np.lexsort([images, -errors])[:LINES] if errors[k]]:
-        rows = wrong[units[wrong] == patient][:WIDE]
-        titles = [
-            f"{short(predictions.classes[known_labels(predictions)[i]], 14)} →\n"
-            f"{short(predictions.classes[predictions.predicted[i]], 14)} {percent(predictions.confidence[i])}"
-            for i in rows
-        ]
-        lines.append((f"patient {patient + 1}: {errors[patient]:,} of {images[patient]:,} wrong", rows, titles))
-    return _in_lines(predictions, read, lines)
-
-
 def finding_errors(predictions: FindingPredictions, read: Read) -> Figure | None:
     """The findings with the most misses or false alarms, a line each, with their worst images; None without errors."""
     lines = []
