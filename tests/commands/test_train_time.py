@@ -153,7 +153,9 @@ def test_a_plan_of_folds_is_for_their_share_of_the_time(tmp_path: Path) -> None:
     assert "--time 1m35s: 40s for each fold" in ui.said and planned.minutes == pytest.approx(40 / 60)
     assert any(" for each fold is enough for " in line for line in ui.warned)
     assert yaml.safe_load((tmp_path / "plan.yaml").read_text())["train"]["time"] == 95  # train divides it
-    with pytest.raises(UsageError, match="--time 50s is too short for 2 folds: each takes 9 s") as refused:
+    with pytest.raises(
+        UsageError, match="--time 50s is too short for 2 folds: for each, --time 18s is too short: 9 s"
+    ) as refused:
         plan(data, output=tmp_path / "short.yaml", sets=TINY_SETS, folds=2, time="50s", weights="none")
     assert refused.value.fix.startswith("--time ")
 
@@ -162,7 +164,7 @@ def test_a_time_that_is_too_short_for_all_folds_is_refused_with_one_that_is_enou
     data, flags = draw_classes(tmp_path / "data", 16), MANY | {"folds": 3, "output": tmp_path, "sets": TINY_SETS}
     with pytest.raises(UsageError) as refused:
         train(data, name="short", time="60s", **flags)
-    assert refused.value.problem.startswith("--time 1m is too short for 3 folds: each takes 9 s to read the images")
+    assert refused.value.problem.startswith("--time 1m is too short for 3 folds: for each, --time 1")
     assert not (tmp_path / "short").exists()
     ui = recording()
     enough = train(data, name="enough", time=refused.value.fix.removeprefix("--time "), **flags)

@@ -21,7 +21,15 @@ import typer
 
 from vitmed.cli.app import app
 from vitmed.cli.terminal import STARTED
-from vitmed.core.errors import DiskFullError, Interrupted, OutOfMemoryError, Reported, UsageError, VitmedError
+from vitmed.core.errors import (
+    DiskFullError,
+    Interrupted,
+    OutOfMemoryError,
+    Reported,
+    TimeTooShortError,
+    UsageError,
+    VitmedError,
+)
 from vitmed.core.files import is_full
 from vitmed.core.process import end_with_driver, interrupts_again, is_rank, once, tune_process
 from vitmed.core.text import visible
@@ -46,6 +54,7 @@ def main(args: list[str] | None = None) -> None:
             _stderr(f"error: {error}")
         if error is not None and not out.used and "--json" in itertools.takewhile(lambda arg: arg != "--", given):
             reported = {"message": error.problem, "fix": error.fix, "exit_code": error.exit_code}
+            reported |= {"seconds": error.seconds} if isinstance(error, TimeTooShortError) else {}
             out.write(json.dumps({"error": reported}) + "\n")
             out.flush()
     code = 0 if error is None else error.exit_code

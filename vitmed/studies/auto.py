@@ -29,7 +29,7 @@ from vitmed.studies.comparison import Model, compare_models
 from vitmed.studies.one_run import default_name
 from vitmed.studies.rank_weights import ALL_LOCAL, OF_RANKING
 from vitmed.studies.study import Job, OnEpoch, Study, check_same_data, conduct
-from vitmed.training.plan.make_plan import config_of_target
+from vitmed.training.plan.make_plan import check_against_splits, config_of_target
 
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds
@@ -139,7 +139,7 @@ def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) 
         raise UsageError(f"--time {duration_text(limit)}: too short for folds", f"--time {duration_text(LEAST)}")
     check_run_place(settings, output, name)
     splits, data = make_splits(settings.data, ordinal=settings.evaluate.ordinal), settings.data
-    config_of_target(settings, splits)  # raises now for a setting that does not go with the labels
+    check_against_splits(config_of_target(settings, splits), splits)  # raises now, not in the first way
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings)}_auto")
     say(f"{duration_text(limit)} in {folder.path}")
     checked = vitmed.check(

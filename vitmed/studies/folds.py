@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,12 +15,12 @@ from pydantic import BaseModel
 
 import vitmed
 from vitmed.core.config import Config, EvaluateConfig
-from vitmed.core.errors import CheckpointError, DataError, UsageError
+from vitmed.core.errors import CheckpointError, DataError, TimeTooShortError, UsageError
 from vitmed.core.files import write_json
 from vitmed.core.messages import bar, gathering, same_words, say
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, run_lock
-from vitmed.core.text import counted, duration_text, read_duration, round_up
+from vitmed.core.text import counted, duration_text, round_up
 from vitmed.data.splits import site_names
 from vitmed.decisions.evaluation_folder import (
     Evaluated,
@@ -115,14 +114,11 @@ class SharedTime(NamedTuple):
         say(f"--time {duration_text(self.limit)}: {duration_text(seconds)} for each fold")
         return seconds
 
-    def of_all(self, error: UsageError) -> UsageError:
+    def of_all(self, error: TimeTooShortError) -> TimeTooShortError:
         """Say of all folds what is said of one: that its part of the time is too short, and what would be enough."""
-        least, why = re.fullmatch(r"--time (\w+)", error.fix or ""), error.problem.partition(" is too short: ")[2]
-        if least is None or not why:
-            return error
-        whole = round_up(self.rounds * cast(float, read_duration(least[1])) + JOINING)
-        problem = f"--time {duration_text(self.limit)} is too short for {counted(self.folds, 'fold')}: each takes {why}"
-        return UsageError(problem, f"--time {duration_text(whole)}")
+        whole = round_up(self.rounds * round_up(error.seconds) + JOINING)
+        given = f"--time {duration_text(self.limit)} is too short for {counted(self.folds, 'fold')}"
+        return TimeTooShortError(f"{given}: for each, {error.problem}", f"--time {duration_text(whole)}", whole)
 
 
 class CrossValidation(Study[Evaluation]):
@@ -221,7 +217,7 @@ def train_folds(study: CrossValidation) -> Evaluation:
         study.check_open()
         try:
             test = conduct(study)
-        except UsageError as error:
+        except TimeTooShortError as error:
             raise (study.time.of_all(error) if study.time else error) from None
         finally:
             if study.first and not any(path.is_dir() for path in folder.path.iterdir()):  # refused: nothing began

@@ -31,7 +31,6 @@ from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits
 from vitmed.data.splits import pretraining_splits
 from vitmed.decisions.evaluation_folder import torn_evaluations
-from vitmed.decisions.operating_points import asked_point
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint, load_pretraining, set_data_root
@@ -118,7 +117,6 @@ class OneRun:
                 plan = make_plan(given, False, self.offline, ranks.world)
         config, splits = plan.config, plan.splits
         check_folder(config.data, config.evaluate.ordinal)
-        asked_point(config.evaluate, splits.choices)  # raises now, not after hours of training
         session = Session.of(config, plan.device, ranks, self.clock)
         task = Finetune.new(config, splits, session, plan.weights)  # raises for wrong sizes
         if plan.reasons:

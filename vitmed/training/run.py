@@ -37,7 +37,7 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line
 from vitmed.data.loading import Images, ReadSplits, pick_place
 from vitmed.inference.checkpoint import Checkpoint, PretrainingState
-from vitmed.models.compile import compile_network, is_of_compiler, missing_compiler
+from vitmed.models.compile import check_compiler, compile_network, is_of_compiler
 from vitmed.models.hardware import Precision, pick_precision, using_threads
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients, use_attention
 from vitmed.models.weights.files import AGAIN
@@ -74,8 +74,7 @@ class Session:
     ) -> Session:
         """The session of a configuration. Raises UsageError if this machine cannot compute so."""
         precision = pick_precision(config.train.precision, device)
-        if config.train.compile and (problem := missing_compiler(device)) is not None:
-            raise UsageError(f"--compile: {problem}", "leave --compile out")
+        check_compiler(config.train.compile, device)
         return cls(ranks.device(device), precision, ranks, clock or Clock())
 
 

@@ -24,6 +24,7 @@ from vitmed.core.text import counted, duration_text, round_up
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits, cells_of
 from vitmed.data.splits import make_splits
+from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.choose_window import choose_window
@@ -31,6 +32,7 @@ from vitmed.imaging.decode import read_size
 from vitmed.imaging.exact_views import refuse_flips, refuse_views, safe_views
 from vitmed.metrics.readers import check_readers
 from vitmed.metrics.subgroups import check_columns
+from vitmed.models.compile import check_compiler
 from vitmed.models.hardware import pick_device
 from vitmed.models.sizes import SIZES
 from vitmed.models.vit import ViT
@@ -113,6 +115,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
     refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
     device = pick_device(config.train.device)
+    check_compiler(config.train.compile, device)
     if asked == "auto":
         config, weights = with_choice(config, splits, Forecaster(splits, device, processes), offline)
         check_weights(config)
@@ -194,6 +197,7 @@ def check_against_splits(config: Config, splits: Splits) -> None:
             raise UsageError(problem, f"omit it; vitmed evaluate RUN --positive {positive} takes it against the rest")
         if positive not in splits.classes:
             raise unknown_key("positive class", positive, splits.classes)
+    asked_point(config.evaluate, splits.choices)  # raises now, not after hours of training
     check_columns(config.evaluate.subgroups, splits.columns)
     check_columns(config.evaluate.raters, splits.columns, "--rater")
     check_columns(config.evaluate.rater_scores, splits.columns, "--rater-score")

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 
 from vitmed.core.config import Config
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError, TimeTooShortError, UsageError
 from vitmed.core.files import make_folder, write_text
 from vitmed.core.process import cores
 from vitmed.core.run_folder import cache_folder
@@ -341,14 +341,12 @@ def chooses_network(config: Config) -> bool:
 
 
 def check_time(seconds: float, forecast: Forecast) -> None:
-    """Raises UsageError if a command of so many seconds has no time for a pass over the images."""
+    """Raises TimeTooShortError if a command of so many seconds has no time for a pass over the images."""
     least = forecast.total(1)
     if seconds < least < math.inf:
         parts = f"{about(forecast.before)} to read the images and prepare, {about(forecast.one_pass)} for one epoch"
-        raise UsageError(
-            f"--time {duration_text(seconds)} is too short: {parts}, {about(forecast.after)} for the evaluation",
-            f"--time {duration_text(round_up(least))}",
-        )
+        problem = f"--time {duration_text(seconds)} is too short: {parts}, {about(forecast.after)} for the evaluation"
+        raise TimeTooShortError(problem, f"--time {duration_text(round_up(least))}", least)
 
 
 def time_line(config: Config, forecast: Forecast, more: str) -> tuple[float, str]:
