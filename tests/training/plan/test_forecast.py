@@ -88,6 +88,19 @@ def test_a_measured_step_is_kept_for_the_same_network_unless_the_machine_is_busy
     assert module.step_seconds(config(), CPU, 2) == 4.0
 
 
+def test_a_short_time_leaves_none_for_timing_many_networks(
+    forecaster: Forecaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a minute 2 % are enough for one; the others follow from their operations."""
+    timed = list[int]()
+    monkeypatch.setattr(module, "step_seconds", lambda config, *_: timed.append(config.model.depth or 0) or 0.3)
+    for limit, expected in ((60, [1]), (200, [1, 2]), (None, [1, 2, 3, 4])):
+        found = Forecaster(forecaster.splits, CPU)
+        steps = [found.step(config(train__time=limit, model__depth=depth)) for depth in (1, 2, 3, 4, 5)]
+        assert timed == expected and steps[4] == pytest.approx(0.3 * 5 / expected[-1])
+        timed.clear()
+
+
 def test_what_is_measured_is_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path))
     splits = make_splits(DataConfig(root=str(draw_splits(tmp_path / "data"))), lambda *_: None)

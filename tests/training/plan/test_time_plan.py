@@ -127,6 +127,7 @@ def test_the_line_says_how_long_and_what_more_would_buy() -> None:
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Images, and a machine on which an image takes the width of the network in tenths of a millisecond."""
     monkeypatch.setattr(speed, "step_seconds", lambda config, *_: (config.model.width or 192) / 10_000)
+    monkeypatch.setattr(speed, "operations", lambda config: config.model.width or 192)
     monkeypatch.setattr(speed, "augmenting_seconds", lambda config: 0.0)
     monkeypatch.setattr("vitmed.training.plan.time.CANDIDATES", (SMALL, LARGE))
     return draw_splits(tmp_path / "data", 32, 4, 4)  # 64 to train on

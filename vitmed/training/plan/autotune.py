@@ -37,13 +37,13 @@ from vitmed.training.train_state import Record
 SETTINGS = {"precision", "attention", "threads", "compile"}  # which are measured
 SETTINGS |= {"batch_size", "micro_batch", "lora", "freeze_blocks", "time"}
 
-SHARE, MOST_SECONDS = 0.03, 10.0  # of the run, and in all; only a compiler that has begun may take longer
+SHARE, MOST_SECONDS = 0.03, 6.0  # of the run, and in all; only a compiler that has begun may take longer
 ROUNDS = 5  # in which the candidates take turns
 GAIN = 1.05  # how many times as fast as the usual engine another one has to be
 SAME_LOSS = 0.01  # largest difference from the loss in fp32, relative
 LEAST_STEPS = 10  # that measuring takes
 COMPILES_FROM = 1800.0  # seconds of training from which compiling, which takes 10 to 40, is tried
-STEP, STEP_AGAIN = 0.5, 0.1  # s that a measured step takes, about, before training and amid it
+STEP, STEP_AGAIN = 0.25, 0.1  # s that a measured step takes, about, before training and amid it
 FIRST_LOOK = 30.0  # s of training after which the threads are measured again, and whenever twice as many are over
 SHARE_AGAIN = 0.05  # of these seconds
 SLOW = 1.5  # how many times as slow as measured training has to be until fewer threads are tried

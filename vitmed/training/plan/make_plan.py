@@ -115,9 +115,10 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
     refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
     device = pick_device(config.train.device)
+    forecaster = Forecaster(splits, device, processes)
     check_compiler(config.train.compile, device)
     if asked == "auto":
-        config, weights = with_choice(config, splits, Forecaster(splits, device, processes), offline)
+        config, weights = with_choice(config, splits, forecaster, offline)
         check_weights(config)
     if weights is not None and weights.entry is not None and weights.entry.has_seen(config.data.card):
         warn(SEEN.format(config.data.card, Path(config.model.start or "").name))
@@ -127,7 +128,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     if plans and config.train.freeze and idle:
         warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
     given, config = config, with_window(config, splits)
-    forecaster, trains = Forecaster(splits, device, processes), not config.train.freeze
+    trains = not config.train.freeze
     settings, complete = list[PlannedSetting](), config
     if plans and trains:
         with bar("timing networks", unit="steps"):

@@ -37,6 +37,7 @@ from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import busy, machine, pick_precision, seconds_of, seeded, using_threads
+from vitmed.models.sizes import size_of
 from vitmed.models.vit import ViT
 from vitmed.training.environment import versions
 from vitmed.training.loop import optimiser_step
@@ -44,8 +45,10 @@ from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.plan.rules import SMALL, PlanInputs, Rule, fields_set
 from vitmed.training.train_state import new_state
 
-FIRST, STEP = 2, 0.5  # images of the first timed steps; s that a step with more of them takes, about
-STEPS, TIMED = 4, 1.0  # timed steps at most, with so many s
+SHARE, MOST = 0.02, 6.0  # of `--time`, and s at most, for timing networks; one is always timed
+EACH = 1.5  # s for timing a network, about
+FIRST, STEP = 2, 0.25  # images of the first timed steps; s that a step with more of them takes, about
+STEPS, TIMED = 4, 0.5  # timed steps at most, with so many s
 FILES, MOST_SECONDS = 8, 1.0  # read and augmented for a sample, at most
 # Measured on 2 cores of a server (bf16, 2026), for 800 to 27,600 images; s.
 STARTING = 9.0  # Python and its libraries, the plan, the autotuner, the contact sheet, a baseline
@@ -86,7 +89,7 @@ class Forecaster:
     Attributes:
         processes: that share the training.
         files: seconds to read a file, once measured; 0 without `train.time`.
-        steps: key of a network -> seconds of an image in a step.
+        steps: key of a network -> seconds of an image in a step; timed: those of operations, for each timed network.
     """
 
     splits: Splits
@@ -94,6 +97,7 @@ class Forecaster:
     processes: int = 1
     files: float | None = None
     steps: dict[str, float] = field(default_factory=dict)
+    timed: list[float] = field(default_factory=list)
 
     def of(self, config: Config) -> Forecast:
         """The forecast for a complete configuration."""
@@ -114,10 +118,16 @@ class Forecaster:
         return fixed + EACH_IMAGE * (count["val"] + count["test"]) + forward * FORWARD * self.step(config)
 
     def step(self, config: Config) -> float:
-        """Seconds that an image takes in a step of training."""
-        key = json.dumps([*_key(config), config.train.precision])
-        if key not in self.steps:
+        """Seconds that an image takes in a step of training: timed, or after some networks by its operations."""
+        key, most = json.dumps([*_key(config), config.train.precision]), MOST
+        if config.train.time is not None:
+            most = min(MOST, SHARE * config.train.time)
+        if key not in self.steps and len(self.timed) < max(1, int(most / EACH)):
             self.steps[key] = step_seconds(config, self.device, len(self.splits.classes)) / self.processes
+            if self.steps[key] < math.inf:
+                self.timed.append(self.steps[key] / operations(config))
+        elif key not in self.steps:
+            self.steps[key] = self.timed[-1] * operations(config)
         return self.steps[key]
 
     def image(self, config: Config) -> float:
@@ -131,6 +141,12 @@ class Forecaster:
             return step + augment
         work = step * torch.get_num_threads() + augment if self.device.type == "cpu" else augment  # of all cores
         return max(step, augment / workers, work / own)
+
+
+def operations(config: Config) -> float:
+    """About how many multiplications the blocks of a network take for an image."""
+    size, tokens = size_of(config.model), (config.model.image_size // config.model.patch_size) ** 2
+    return size.depth * tokens * size.width * (12.0 * size.width + 2.0 * tokens)
 
 
 def step_seconds(config: Config, device: torch.device, classes: int) -> float:
