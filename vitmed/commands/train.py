@@ -102,7 +102,7 @@ def _begin(run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], parall
     if (shared := SharedTime.of(settings, parallel)) is not None:
         first["time"] = shared.each(run.clock.seconds())
     study = CrossValidation(study.folder, first, run.offline, parallel)
-    study.time = shared
+    study.time, study.clock = shared, run.clock
     test = train_folds(study)
     if shared is not None:
         say(f"time: {duration_text(run.clock.seconds())} of {duration_text(shared.limit)} used for all folds")

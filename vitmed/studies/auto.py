@@ -34,7 +34,7 @@ from vitmed.training.plan.make_plan import check_against_splits, config_of_targe
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds
 TO_CHOOSE, SHORTEST = 0.25, 45.0  # of the time, for the ways that are compared, and s of each at least
-HELD_OUT, AT_END = 0.2, 40.0  # of the patients, and s for the reports
+HELD_OUT, AT_END = 0.2, 5.0  # of the patients, and s for the end
 PLAIN = ("data", "config", "sets", "offline")  # arguments that are no flags
 FILES = ("data", "config", "groups", "labels", "weights")  # arguments that may name one
 Save = Callable[[], float]  # writes auto.json, and returns the seconds used

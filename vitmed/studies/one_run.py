@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -50,12 +51,13 @@ from vitmed.training.finetune import Finetune, augmented_examples, fit_decision_
 from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, median_side, time_needed, with_window
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, describe, plan_settings
-from vitmed.training.plan.time import Clock
+from vitmed.training.plan.time import After, Clock
 from vitmed.training.pretraining import Pretrain
 from vitmed.training.processes import Ranks
 from vitmed.training.run import EachEpoch, Run, Session, resumed_settings, train_and_draw
 from vitmed.training.trackers import check_trackers, tracked
 
+ENOUGH = 0.8  # of the seconds that the reports are expected to take: with less left, there are fewer
 UNLABELLED_VAL = 0.05  # share of images for the validation of pretraining, where there are no classes
 # Settings allowed beside --resume: those that change no result of any run, and the length of the training.
 NO_RESULT = {"train.device", "train.workers", "train.micro_batch", "train.grad_checkpointing"}
@@ -210,7 +212,7 @@ class OneRun:
                     baselines = Baselines(run, task) if leads else None
                 if not config.train.freeze:
                     train_and_draw(run, draw, self.each_epoch or (lambda record: None), tracking.epochs)
-                result = self.ranks.first(lambda: _evaluated(run, baselines, trained))
+                result = self.ranks.first(lambda: self._timed(run, lambda: _evaluated(run, baselines, trained)))
             if config.train.time is not None:
                 used, limit = (duration_text(seconds) for seconds in (self.clock.seconds(), config.train.time))
                 say(f"time: {used} of {limit} used")
@@ -220,6 +222,16 @@ class OneRun:
                     pages = not config.evaluate.show_names  # a page that names images stays here
                     metrics = evaluation.metrics.overall
                     tracking.result(split, metrics, evaluation.folder, run.state.epoch, pages)
+        return result
+
+    def _timed(self, run: Run[Config], evaluate: Callable[[], TrainResult]) -> TrainResult:
+        """Evaluate, and remember for the next run how long that took: seconds of a core, whoever else computes."""
+        after = None if run.config.train.freeze else After(run.splits, run.config, run.device)
+        started, used = time.perf_counter(), time.process_time()
+        result = evaluate()
+        if after is not None and run.state.history:
+            seconds = min(time.perf_counter() - started, time.process_time() - used)
+            after.keep(seconds, run.state.history[-1]["images_per_second"])
         return result
 
 
@@ -259,8 +271,18 @@ def _evaluated(run: Run[Config], baselines: Baselines | None, trained: bool) -> 
             say(f"{complete.folder}: is complete already")
             return complete
         others, page = partial(baselines.predictions, split), run.config.evaluate.report
-        return vitmed.evaluate(best, split=split, device=device, baselines=others, report=page)
+        maps: dict[str, Any] = {}
+        if short and page:
+            page, maps = split == "test", {"map_images": 0}
+        return vitmed.evaluate(best, split=split, device=device, baselines=others, report=page, **maps)
 
+    limit, clock = run.config.train.time, run.session.clock
+    short = limit is not None and limit - clock.seconds() < ENOUGH * run.seconds_after()
+    if short and run.config.evaluate.report:
+        warn(
+            "the time is nearly used, so validation gets no report and the test no attention maps; to make them later: "
+            f"vitmed evaluate {folder.path} --split val, vitmed evaluate {folder.path}"
+        )
     val = evaluated("val")
     if not run.config.train.test:
         return TrainResult(folder.path, best, val, None)

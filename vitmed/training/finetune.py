@@ -39,7 +39,7 @@ from vitmed.training.early_stopping import finished, stops_early, validate
 from vitmed.training.failure_detection import stuck
 from vitmed.training.learning import LEARNING, objective_of
 from vitmed.training.losses import Objective
-from vitmed.training.plan.time import Contention, Forecaster
+from vitmed.training.plan.time import After, Contention
 from vitmed.training.processes import full
 from vitmed.training.run import Run, Session, Task
 from vitmed.training.train_state import Record
@@ -184,18 +184,22 @@ class Finetune(Task[Config]):
             say(f"stopped early: {monitor} has not improved for {config.train.patience} epochs")
 
     def seconds_after(self, run: Run[Config]) -> Callable[[], float]:
-        """As in `Task`: the forecast, longer where other programs share the cores."""
+        """As in `Task`: what such a run took here, by the speed of this one, longer where others share the cores."""
         if run.config.train.time is None or not run.ranks.leads:
             return lambda: 0.0
-        alone = Forecaster(run.splits, run.device, run.ranks.world).after(run.config)
-        state = run.state
+        after, state = After(run.splits, run.config, run.device), run.state
 
         def now() -> tuple[float, float, float]:
             waited = sum(record["seconds"] * record["wait_share"] for record in state.history)
             return time.monotonic(), time.thread_time(), waited + state.running["waited"]
 
         contention = Contention(*now())
-        return lambda: alone * contention.factor(*now())
+
+        def seconds() -> float:
+            rate = state.history[-1]["images_per_second"] if state.history else self.planned_rate
+            return after.fixed * contention.factor(*now()) + (after.steps / rate if rate else 0.0)
+
+        return seconds
 
     def before_step(self, run: Run[Config]) -> None:
         """As in `Task`: say once that training goes at less than half of the planned images/s, and what that means."""

@@ -150,6 +150,7 @@ class Run(Generic[AnyConfig]):
         self.device, self.precision, self.ranks = session.device, session.precision, session.ranks
         self.stream = Stream.of(self.images["train"], config, self.device, self.ranks)
         self.looks: Looks | None = None  # for a better number of threads
+        self.seconds_after: Callable[[], float] = lambda: 0.0  # what follows training takes, once that has begun
         batches = self.stream.batches.batches
         self.state = new_state(self.model, config, batches, self.device, self.precision)
         if config.train.micro_batch == "auto":
@@ -233,13 +234,11 @@ class Run(Generic[AnyConfig]):
             self.state.shard(self.config, ranks, self.device)
         else:
             self.state.network = ranks.ddp(self.model, self.device)
-        threads = using_threads(self.config.train.threads or ranks.threads)
+        tick, threads = self._ticker(), using_threads(self.config.train.threads or ranks.threads)
         with threads, warnings.catch_warnings(), stop_signals() as stop, bar("training") as advance:
             warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
             config = self.config
-            control = Control(
-                config, stop, self._ticker(), ranks, lambda step: step.show(config, advance), self._relieved
-            )
+            control = Control(config, stop, tick, ranks, lambda step: step.show(config, advance), self._relieved)
             objective = self.task.objective(config, self.images["train"], self.session)
             records = fit(self.state, self.stream, objective, control, lambda: self.task.validate(self))
             try:
@@ -310,7 +309,7 @@ class Run(Generic[AnyConfig]):
     def _ticker(self) -> Callable[[], None]:
         """What the loop calls before every step: it notes the time used, and of a limited time rank 0's share."""
         state, ranks, clock, limit, budget = self.state, self.ranks, self.session.clock, self.config.train.time, None
-        seconds_after = self.task.seconds_after(self)
+        seconds_after = self.seconds_after = self.task.seconds_after(self)
         if limit is not None:
             budget = TimeBudget(clock.seconds(), state.share, limit)
 

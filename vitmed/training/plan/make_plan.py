@@ -148,7 +148,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
             f"{2 * inputs.side // size:,} px disappears; cut out the region that matters, or use a larger --image-size"
         )
     complete = build_config(one_batch(complete).model_dump())  # raises for values that do not go together
-    if complete.train.time is not None and trains:
+    if complete.train.time is not None and trains and complete.data.fold in (None, 1):  # later folds go on as it did
         check_time(complete.train.time, forecaster.of(complete))
     return Plan(given, complete, splits, weights, device, inputs, settings, forecaster)
 

@@ -52,8 +52,9 @@ STEPS, TIMED = 4, 0.5  # timed steps at most, with so many s
 FILES, MOST_SECONDS = 8, 1.0  # read and augmented for a sample, at most
 # Measured on 2 cores of a server (bf16, 2026), for 800 to 27,600 images; s.
 STARTING = 9.0  # Python and its libraries, the plan, the autotuner, the contact sheet, a baseline
-REPORTING = 25.0  # policy, two evaluations with figures and attention maps; the end of Python
-TABLES = 10.0  # the same with --no-report
+REPORTING = 18.0  # policy, two evaluations with figures and attention maps; the end of Python
+TABLES = 4.0  # the same with --no-report
+LEARNED = (0.25, 4.0)  # times as long as these two, at most, that a run here has shown it to take
 EACH_IMAGE = 0.0005  # duplicates, baselines, intervals
 EACH_EPOCH = 0.1  # checkpoints
 FORWARD = 1 / 3  # of a training step
@@ -62,8 +63,8 @@ CLEARLY = 1.2  # times as long: from here a network is clearly larger
 MOST_KNEES = 3  # passes beyond the knee that may still help: more are not made, however much time there is
 FIXING = {"name", "width", "depth", "heads", "patch_size", "image_size", "weights"}  # fields that decide the network
 RECENT = 30.0  # s, over which contention is measured, at least
-LEAST_USED = 1.0  # s of CPU time from which contention is measured
-MOST_CONTENTION = 3.0  # times as long
+LEAST_USED = 0.5  # s of CPU time from which contention is measured
+MOST_CONTENTION = 8.0  # times as long
 
 
 class Forecast(NamedTuple):
@@ -112,10 +113,8 @@ class Forecaster:
 
     def after(self, config: Config) -> float:
         """Seconds from the last step of training to the end of the command."""
-        count = {name: len(part) for name, part in self.splits.samples.items()}
-        forward = len(VIEWS[config.augment.views]) * (count["train"] + 4 * count["val"] + count["test"])
-        fixed = REPORTING if config.evaluate.report else TABLES
-        return fixed + EACH_IMAGE * (count["val"] + count["test"]) + forward * FORWARD * self.step(config)
+        evaluation = After(self.splits, config, self.device)
+        return evaluation.fixed + evaluation.steps * self.step(config)
 
     def step(self, config: Config) -> float:
         """Seconds that an image takes in a step of training: timed, or after some networks by its operations."""
@@ -141,6 +140,28 @@ class Forecaster:
             return step + augment
         work = step * torch.get_num_threads() + augment if self.device.type == "cpu" else augment  # of all cores
         return max(step, augment / workers, work / own)
+
+
+class After:
+    """What follows the training of a run; remembered in the cache folder from the latest run like it.
+
+    Attributes:
+        fixed: seconds of a core for policy, tables and reports; steps: of training that take as long as the rest.
+    """
+
+    def __init__(self, splits: Splits, config: Config, device: torch.device) -> None:
+        count = {name: len(part) for name, part in splits.samples.items()}
+        self.steps = FORWARD * len(VIEWS[config.augment.views]) * (count["train"] + 4 * count["val"] + count["test"])
+        evaluate = config.evaluate
+        self.usual = (REPORTING if evaluate.report else TABLES) + EACH_IMAGE * (count["val"] + count["test"])
+        what = [evaluate.report, evaluate.map_images, config.train.test, splits.target.kind, len(splits.classes)]
+        self.file, self.fixed = measured_file("after", what, device), self.usual
+        with suppress(OSError, ValueError):
+            self.fixed *= min(LEARNED[1], max(LEARNED[0], float(self.file.read_text(encoding="utf-8"))))
+
+    def keep(self, seconds: float, images_per_second: float) -> None:
+        """Remember what it has taken: seconds of a core in all, where training went at that rate."""
+        keep_measured(self.file, f"{max(0.0, seconds - self.steps / images_per_second) / self.usual:.3f}")
 
 
 def operations(config: Config) -> float:
