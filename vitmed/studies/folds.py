@@ -118,9 +118,9 @@ class SharedTime(NamedTuple):
             say(f"--time {duration_text(self.limit)}: {duration_text(seconds)} for each fold")
         return seconds
 
-    def of_all(self, error: TimeTooShortError) -> TimeTooShortError:
+    def of_all(self, error: TimeTooShortError, used: float = 0.0) -> TimeTooShortError:
         """Say of all folds what is said of one: that its part of the time is too short, and what would be enough."""
-        whole = round_up(-(-self.folds // self.parallel) * round_up(error.seconds) + self.joining)
+        whole = round_up(used + -(-self.folds // self.parallel) * round_up(error.seconds) + self.joining)
         given = f"--time {duration_text(self.limit)} is too short for {counted(self.folds, 'fold')}"
         return TimeTooShortError(f"{given}: for each, {error.problem}", f"--time {duration_text(whole)}", whole)
 
@@ -225,7 +225,7 @@ def train_folds(study: CrossValidation) -> Evaluation:
         try:
             test = conduct(study)
         except TimeTooShortError as error:
-            raise (study.time.of_all(error) if study.time else error) from None
+            raise (study.time.of_all(error, study.clock.seconds()) if study.time else error) from None
         finally:
             if study.first and not any(path.is_dir() for path in folder.path.iterdir()):  # refused: nothing began
                 shutil.rmtree(folder.path)

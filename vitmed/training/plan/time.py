@@ -52,6 +52,7 @@ STEPS, TIMED = 4, 0.5  # timed steps at most, with so many s
 FILES, MOST_SECONDS = 8, 1.0  # read and augmented for a sample, at most
 # Measured on 2 cores of a server (bf16, 2026), for 800 to 27,600 images; s.
 STARTING = 9.0  # Python and its libraries, the plan, the autotuner, the contact sheet, a baseline
+OF_A_FOLD = 4.0  # the same where a process trains several
 REPORTING = 18.0  # policy, two evaluations with figures and attention maps; the end of Python
 TABLES = 4.0  # the same with --no-report
 LEARNED = (0.25, 4.0)  # times as long as these two, at most, that a run here has shown it to take
@@ -108,7 +109,7 @@ class Forecaster:
             self.files = 0.0 if config.train.time is None else reading_seconds(self.splits, config)
         rows = train // config.train.batch_size * config.train.batch_size or train
         one_pass = rows * self.image(config) + val * FORWARD * self.step(config) + EACH_EPOCH
-        before = STARTING + every * (self.files / cores() + EACH_IMAGE)
+        before = (OF_A_FOLD if config.data.divided else STARTING) + every * (self.files / cores() + EACH_IMAGE)
         return Forecast(before, one_pass, self.after(config))
 
     def after(self, config: Config) -> float:
