@@ -153,7 +153,7 @@ def test_the_time_that_would_be_enough_comes_from_a_process(tmp_path: Path) -> N
     (tmp_path / "a.log").write_text(json.dumps({"error": content}) + "\n")
     error = _error(2, tmp_path / "a.log")
     assert isinstance(error, TimeTooShortError) and error.seconds == 45.5
-    whole = SharedTime(20.0, 2, 1).of_all(pickle.loads(pickle.dumps(error)))
+    whole = SharedTime(20.0, 2, 2).of_all(pickle.loads(pickle.dumps(error)))
     assert whole.problem == "--time 20s is too short for 2 folds: for each, --time 9s is too short: ..."
     assert whole.fix == "--time 1m30s" and whole.seconds == 90
 

@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -51,7 +51,7 @@ from vitmed.training.finetune import Finetune, augmented_examples, fit_decision_
 from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, median_side, time_needed, with_window
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, describe, plan_settings
-from vitmed.training.plan.time import After, Clock
+from vitmed.training.plan.time import Clock
 from vitmed.training.pretraining import Pretrain
 from vitmed.training.processes import Ranks
 from vitmed.training.run import EachEpoch, Run, Session, resumed_settings, train_and_draw
@@ -212,7 +212,7 @@ class OneRun:
                     baselines = Baselines(run, task) if leads else None
                 if not config.train.freeze:
                     train_and_draw(run, draw, self.each_epoch or (lambda record: None), tracking.epochs)
-                result = self.ranks.first(lambda: self._timed(run, lambda: _evaluated(run, baselines, trained)))
+                result = self.ranks.first(lambda: _evaluated(run, task, baselines, trained))
             if config.train.time is not None:
                 used, limit = (duration_text(seconds) for seconds in (self.clock.seconds(), config.train.time))
                 say(f"time: {used} of {limit} used")
@@ -222,16 +222,6 @@ class OneRun:
                     pages = not config.evaluate.show_names  # a page that names images stays here
                     metrics = evaluation.metrics.overall
                     tracking.result(split, metrics, evaluation.folder, run.state.epoch, pages)
-        return result
-
-    def _timed(self, run: Run[Config], evaluate: Callable[[], TrainResult]) -> TrainResult:
-        """Evaluate, and remember for the next run how long that took: seconds of a core, whoever else computes."""
-        after = None if run.config.train.freeze else After(run.splits, run.config, run.device)
-        started, used = time.perf_counter(), time.process_time()
-        result = evaluate()
-        if after is not None and run.state.history:
-            seconds = min(time.perf_counter() - started, time.process_time() - used)
-            after.keep(seconds, run.state.history[-1]["images_per_second"])
         return result
 
 
@@ -258,11 +248,11 @@ def alone(ranks: Ranks, folder: RunFolder) -> Iterator[None]:
         yield
 
 
-def _evaluated(run: Run[Config], baselines: Baselines | None, trained: bool) -> TrainResult:
+def _evaluated(run: Run[Config], task: Finetune, baselines: Baselines | None, trained: bool) -> TrainResult:
     """Choose the decision policy on validation, and evaluate val and, unless it is left out, test; where the run was
     `trained` when this process began, only what is not evaluated yet."""
     assert baselines is not None
-    folder, best, device = run.folder, run.folder.best, run.device.type
+    folder, best, device, began = run.folder, run.folder.best, run.device.type, (time.monotonic(), time.process_time())
     with gathering():  # the evaluations warn of it again
         fit_decision_policy(best, run.images, run.device)
 
@@ -284,11 +274,11 @@ def _evaluated(run: Run[Config], baselines: Baselines | None, trained: bool) -> 
             f"vitmed evaluate {folder.path} --split val, vitmed evaluate {folder.path}"
         )
     val = evaluated("val")
-    if not run.config.train.test:
-        return TrainResult(folder.path, best, val, None)
-    test = evaluated("test")
-    if not folder.model_card.is_file():
+    test = evaluated("test") if run.config.train.test else None
+    if test is not None and not folder.model_card.is_file():
         write_card(folder, test)
+    if task.after is not None and not short:  # seconds of a core, whoever else computes
+        task.after.keep(min(time.monotonic() - began[0], time.process_time() - began[1]))
     return TrainResult(folder.path, best, val, test)
 
 

@@ -39,7 +39,7 @@ from vitmed.training.early_stopping import finished, stops_early, validate
 from vitmed.training.failure_detection import stuck
 from vitmed.training.learning import LEARNING, objective_of
 from vitmed.training.losses import Objective
-from vitmed.training.plan.time import After, Contention
+from vitmed.training.plan.time import LEAST_USED, After, Contention
 from vitmed.training.processes import full
 from vitmed.training.run import Run, Session, Task
 from vitmed.training.train_state import Record
@@ -69,6 +69,7 @@ class Finetune(Task[Config]):
     planned_rate: float | None = None
     command: ClassVar[str] = "train"
     warned: bool = field(default=False, init=False)  # that the network does not learn, after the last epoch
+    after: After | None = field(default=None, init=False)  # what follows training, where the time is limited
     slow: bool = field(default=False, init=False)  # whether it is said that training goes slower than planned
 
     @classmethod
@@ -187,17 +188,25 @@ class Finetune(Task[Config]):
         """As in `Task`: what such a run took here, by the speed of this one, longer where others share the cores."""
         if run.config.train.time is None or not run.ranks.leads:
             return lambda: 0.0
-        after, state = After(run.splits, run.config, run.device), run.state
+        after, state, began = After(run.splits, run.config, run.device), run.state, time.thread_time()
+        self.after, after.step = after, 1 / self.planned_rate if self.planned_rate else 0.0
+
+        def computed() -> tuple[float, float]:
+            """Images, and seconds of waiting for them."""
+            records, running = state.history, state.running
+            images = running["images"] + sum(r["images_per_second"] * r["seconds"] for r in records)
+            return images, running["waited"] + sum(r["seconds"] * r["wait_share"] for r in records)
 
         def now() -> tuple[float, float, float]:
-            waited = sum(record["seconds"] * record["wait_share"] for record in state.history)
-            return time.monotonic(), time.thread_time(), waited + state.running["waited"]
+            return time.monotonic(), time.thread_time(), computed()[1]
 
-        contention = Contention(*now())
+        before, contention = computed()[0], Contention(*now())
 
         def seconds() -> float:
-            rate = state.history[-1]["images_per_second"] if state.history else self.planned_rate
-            return after.fixed * contention.factor(*now()) + (after.steps / rate if rate else 0.0)
+            used, images = time.thread_time() - began, computed()[0] - before
+            if used > LEAST_USED and images > 0:
+                after.step = used / images
+            return after.seconds * contention.factor(*now())
 
         return seconds
 

@@ -114,8 +114,9 @@ class Forecaster:
 
     def after(self, config: Config) -> float:
         """Seconds from the last step of training to the end of the command."""
-        evaluation = After(self.splits, config, self.device)
-        return evaluation.fixed + evaluation.steps * self.step(config)
+        after = After(self.splits, config, self.device)
+        after.step = self.step(config)
+        return after.seconds
 
     def step(self, config: Config) -> float:
         """Seconds that an image takes in a step of training: timed, or after some networks by its operations."""
@@ -148,6 +149,7 @@ class After:
 
     Attributes:
         fixed: seconds of a core for policy, tables and reports; steps: of training that take as long as the rest.
+        step: seconds of a core for an image in a step.
     """
 
     def __init__(self, splits: Splits, config: Config, device: torch.device) -> None:
@@ -156,13 +158,18 @@ class After:
         evaluate = config.evaluate
         self.usual = (REPORTING if evaluate.report else TABLES) + EACH_IMAGE * (count["val"] + count["test"])
         what = [evaluate.report, evaluate.map_images, config.train.test, splits.target.kind, len(splits.classes)]
-        self.file, self.fixed = measured_file("after", what, device), self.usual
+        self.file, self.fixed, self.step = measured_file("after", what, device), self.usual, 0.0
         with suppress(OSError, ValueError):
             self.fixed *= min(LEARNED[1], max(LEARNED[0], float(self.file.read_text(encoding="utf-8"))))
 
-    def keep(self, seconds: float, images_per_second: float) -> None:
-        """Remember what it has taken: seconds of a core in all, where training went at that rate."""
-        keep_measured(self.file, f"{max(0.0, seconds - self.steps / images_per_second) / self.usual:.3f}")
+    @property
+    def seconds(self) -> float:
+        """What it takes in all, where nobody else computes."""
+        return self.fixed + self.steps * self.step
+
+    def keep(self, seconds: float) -> None:
+        """Remember how many seconds of a core it has taken in all."""
+        keep_measured(self.file, f"{max(0.0, seconds - self.steps * self.step) / self.usual:.3f}")
 
 
 def operations(config: Config) -> float:
