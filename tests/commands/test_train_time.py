@@ -41,7 +41,9 @@ def ticking(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 
     monkeypatch.setattr(Clock, "__init__", lambda clock, began=None: setattr(clock, "began", began or 0.0))
     monkeypatch.setattr(Clock, "seconds", seconds)
-    monkeypatch.setattr(After, "__init__", lambda after, *_: after.__dict__.update(fixed=REPORTING, steps=0.0, step=0.0))
+    monkeypatch.setattr(
+        After, "__init__", lambda after, *_: after.__dict__.update(fixed=REPORTING, steps=0.0, step=0.0)
+    )
     monkeypatch.setattr(After, "keep", lambda *_: None)
     monkeypatch.setattr(speed, "step_seconds", lambda *_: 1e-3)
     monkeypatch.setattr(Contention, "factor", lambda *_: 1.0)
@@ -157,9 +159,9 @@ def test_a_plan_of_folds_is_for_their_share_of_the_time(tmp_path: Path) -> None:
     assert any(" for each fold is enough for " in line for line in ui.warned)
     assert yaml.safe_load((tmp_path / "plan.yaml").read_text())["train"]["time"] == 95  # train divides it
     with pytest.raises(
-        UsageError, match=r"--time 45s is too short for 2 folds: for each, --time 1\ds is too short: 4 s"
+        UsageError, match=r"--time 38s is too short for 2 folds: for each, --time 1\ds is too short: 4 s"
     ) as refused:
-        plan(data, output=tmp_path / "short.yaml", sets=TINY_SETS, folds=2, time="45s", weights="none")
+        plan(data, output=tmp_path / "short.yaml", sets=TINY_SETS, folds=2, time="38s", weights="none")
     assert refused.value.fix.startswith("--time ")
 
 
