@@ -139,6 +139,18 @@ def test_without_time_left_what_was_learned_is_validated(data: Path, batches: in
     assert state(folder)["best_epoch"] == len(found) and (folder / "test" / "predictions.csv").is_file()
 
 
+def test_where_the_time_is_nearly_used_there_are_fewer_reports(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As beside eight times as many programs as cores: the reports would take far longer than what is left."""
+    monkeypatch.setattr(Contention, "factor", lambda *_: 8.0)
+    ui = recording()
+    folder = run(data, time="60s", report=True, map_images=2)
+    assert len(records(folder)) == 1 and "the time for training is used, in 1 epoch" in ui.said
+    assert not (folder / "val" / "report.html").exists() and (folder / "test" / "report.html").is_file()
+    assert not (folder / "test" / "attention").exists()
+    (text,) = [line for line in ui.warned if "the time is nearly used" in line]
+    assert f"vitmed evaluate {folder} --split val" in text
+
+
 def test_folds_share_the_time(tmp_path: Path) -> None:
     data = draw_classes(tmp_path / "data", 16)
     ui = recording()
