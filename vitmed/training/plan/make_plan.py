@@ -112,8 +112,6 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     config = config_of_target(config, splits)
     splits = standardised(splits)
     check_against_splits(config, splits)
-    refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
-    refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
     device = pick_device(config.train.device)
     forecaster = Forecaster(splits, device, processes)
     check_compiler(config.train.compile, device)
@@ -128,8 +126,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     if plans and config.train.freeze and idle:
         warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
     given, config = config, with_window(config, splits)
-    trains = not config.train.freeze
-    settings, complete = list[PlannedSetting](), config
+    settings, complete, trains = list[PlannedSetting](), config, not config.train.freeze
     if plans and trains:
         with bar("timing networks", unit="steps"):
             settings, complete = planned(config, inputs, time_rules(config, inputs, forecaster))
@@ -198,6 +195,8 @@ def check_against_splits(config: Config, splits: Splits) -> None:
             raise UsageError(problem, f"omit it; vitmed evaluate RUN --positive {positive} takes it against the rest")
         if positive not in splits.classes:
             raise unknown_key("positive class", positive, splits.classes)
+    refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
+    refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
     asked_point(config.evaluate, splits.choices)  # raises now, not after hours of training
     check_columns(config.evaluate.subgroups, splits.columns)
     check_columns(config.evaluate.raters, splits.columns, "--rater")
