@@ -178,7 +178,8 @@ class OneRun:
             read, task, _ = _read(config, splits, task, session)
         kept.warn_gravest("--verbose")
         check_unchanged(read.splits, read.hashes, checkpoint.hashes)
-        run = Run.resumed(replace(task, seen=checkpoint.seen), config, read, folder, session, checkpoint)
+        task = replace(task, seen=checkpoint.seen)
+        run = Run.resumed(task, config, read, folder, session, checkpoint)
         if splits.root != checkpoint.splits.root and ranks.leads:
             for file in folder.path.glob("*.pt"):  # some are never written again, and later commands read the data root
                 set_data_root(file, splits.root)
@@ -253,6 +254,13 @@ def _evaluated(run: Run[Config], task: Finetune, baselines: Baselines | None, tr
     `trained` when this process began, only what is not evaluated yet."""
     assert baselines is not None
     folder, best, device, began = run.folder, run.folder.best, run.device.type, (time.monotonic(), time.process_time())
+    limit, left = run.config.train.time, (run.config.train.time or 0.0) - run.session.clock.seconds()
+    short = limit is not None and run.config.evaluate.report and left < ENOUGH * run.seconds_after()
+    if short:
+        warn(
+            "the time is nearly used, so validation gets no report and the test no attention maps; to make them later: "
+            f"vitmed evaluate {folder.path} --split val, vitmed evaluate {folder.path}"
+        )
     with gathering():  # the evaluations warn of it again
         fit_decision_policy(best, run.images, run.device)
 
@@ -262,17 +270,10 @@ def _evaluated(run: Run[Config], task: Finetune, baselines: Baselines | None, tr
             return complete
         others, page = partial(baselines.predictions, split), run.config.evaluate.report
         maps: dict[str, Any] = {}
-        if short and page:
+        if short:
             page, maps = split == "test", {"map_images": 0}
         return vitmed.evaluate(best, split=split, device=device, baselines=others, report=page, **maps)
 
-    limit, clock = run.config.train.time, run.session.clock
-    short = limit is not None and limit - clock.seconds() < ENOUGH * run.seconds_after()
-    if short and run.config.evaluate.report:
-        warn(
-            "the time is nearly used, so validation gets no report and the test no attention maps; to make them later: "
-            f"vitmed evaluate {folder.path} --split val, vitmed evaluate {folder.path}"
-        )
     val = evaluated("val")
     test = evaluated("test") if run.config.train.test else None
     if test is not None and not folder.model_card.is_file():
