@@ -39,7 +39,7 @@ from vitmed.training.early_stopping import finished, stops_early, validate
 from vitmed.training.failure_detection import stuck
 from vitmed.training.learning import LEARNING, objective_of
 from vitmed.training.losses import Objective
-from vitmed.training.plan.time import LEAST_USED, After, Contention
+from vitmed.training.plan.time import After, Contention
 from vitmed.training.processes import full
 from vitmed.training.run import Run, Session, Task
 from vitmed.training.train_state import Record
@@ -188,25 +188,28 @@ class Finetune(Task[Config]):
         """As in `Task`: what such a run took here, by the speed of this one, longer where others share the cores."""
         if run.config.train.time is None or not run.ranks.leads:
             return lambda: 0.0
-        after, state, began = After(run.splits, run.config, run.device), run.state, time.thread_time()
+        after, state = After(run.splits, run.config, run.device), run.state
         self.after, after.step = after, 1 / self.planned_rate if self.planned_rate else 0.0
 
-        def computed() -> tuple[float, float]:
-            """Images, and seconds of waiting for them."""
-            records, running = state.history, state.running
-            images = running["images"] + sum(r["images_per_second"] * r["seconds"] for r in records)
-            return images, running["waited"] + sum(r["seconds"] * r["wait_share"] for r in records)
+        def of_all(name: str) -> float:
+            return state.running[name] + sum(record["seconds"] * shares[name](record) for record in state.history)
+
+        shares = {
+            "seconds": lambda r: 1.0,
+            "waited": lambda r: r["wait_share"],
+            "images": lambda r: r["images_per_second"],
+        }
 
         def now() -> tuple[float, float, float]:
-            return time.monotonic(), time.thread_time(), computed()[1]
+            return time.monotonic(), time.thread_time(), of_all("waited")
 
-        before, contention = computed()[0], Contention(*now())
+        contention = Contention(*now())
 
         def seconds() -> float:
-            used, images = time.thread_time() - began, computed()[0] - before
-            if used > LEAST_USED and images > 0:
-                after.step = used / images
-            return after.seconds * contention.factor(*now())
+            factor = contention.factor(*now())
+            if images := of_all("images"):
+                after.step = (of_all("seconds") - of_all("waited")) / images / factor
+            return after.seconds * factor
 
         return seconds
 
