@@ -285,6 +285,7 @@ try:
     main(sys.argv[1:])
 finally:
     heavy = ("torch._dynamo", "albumentations", "torchvision", "sklearn", "scipy", "matplotlib", "cv2", "jinja2")
+    heavy += ("torch._inductor", "sympy", "filelock", "rich.progress", "rich.live")
     print("loaded:", *[module for module in heavy if module in sys.modules], file=sys.stderr)
     from vitmed.commands import evaluate, train  # they need no pyarrow either
 """

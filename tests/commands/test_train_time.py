@@ -21,9 +21,10 @@ from conftest import BARE, TINY, TINY_NETWORK, TINY_SETS, Recorder, draw_classes
 from vitmed import plan, pretrain, train
 from vitmed.core.errors import Interrupted, UsageError
 from vitmed.core.messages import listening
+from vitmed.studies.folds import JOINING, TABLES
 from vitmed.training import finetune, loop
 from vitmed.training.plan import time as speed
-from vitmed.training.plan.time import REPORTING, Clock, Contention, Forecaster
+from vitmed.training.plan.time import REPORTING, After, Clock, Contention
 
 MANY = BARE | {"epochs": 100}  # more than the time is enough for: 24 images, 3 batches an epoch
 
@@ -40,7 +41,10 @@ def ticking(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 
     monkeypatch.setattr(Clock, "__init__", lambda clock, began=None: setattr(clock, "began", began or 0.0))
     monkeypatch.setattr(Clock, "seconds", seconds)
-    monkeypatch.setattr(Forecaster, "after", lambda forecaster, config: REPORTING)
+    monkeypatch.setattr(
+        After, "__init__", lambda after, *_: after.__dict__.update(fixed=REPORTING, steps=0.0, step=0.0)
+    )
+    monkeypatch.setattr(After, "keep", lambda *_: None)
     monkeypatch.setattr(speed, "step_seconds", lambda *_: 1e-3)
     monkeypatch.setattr(Contention, "factor", lambda *_: 1.0)
 
@@ -129,10 +133,22 @@ def test_without_time_left_what_was_learned_is_validated(data: Path, batches: in
     with pytest.raises(Interrupted), listening(interrupted_after(batches)):
         run(data, time="60s")
     folder = data.parent / "run"
-    train(resume=folder, time="31s")
+    train(resume=folder, time=f"{REPORTING + 6}s")
     found = records(folder)
     assert found[-1]["step"] in (batches + 1, batches + 2) and len(found) == 1 + batches // 3
     assert state(folder)["best_epoch"] == len(found) and (folder / "test" / "predictions.csv").is_file()
+
+
+def test_where_the_time_is_nearly_used_there_are_fewer_reports(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As beside eight times as many programs as cores: the reports would take far longer than what is left."""
+    monkeypatch.setattr(Contention, "factor", lambda *_: 8.0)
+    ui = recording()
+    folder = run(data, time="60s", report=True, map_images=2)
+    assert len(records(folder)) == 1 and "the time for training is used, in 1 epoch" in ui.said
+    assert not (folder / "val" / "report.html").exists() and (folder / "test" / "report.html").is_file()
+    assert not (folder / "test" / "attention").exists()
+    (text,) = [line for line in ui.warned if "the time is nearly used" in line]
+    assert f"vitmed evaluate {folder} --split val" in text
 
 
 def test_folds_share_the_time(tmp_path: Path) -> None:
@@ -140,21 +156,24 @@ def test_folds_share_the_time(tmp_path: Path) -> None:
     ui = recording()
     flags = MANY | {"folds": 2, "time": "95s"}
     folder = train(data, output=tmp_path, name="run", sets=TINY_SETS, **flags).folder
-    assert "--time 1m35s: 40s for each fold" in ui.said
-    for fold in ("fold-1", "fold-2"):
+    assert "--time 1m35s: 46s for each fold" in ui.said
+    for fold, expected in (("fold-1", (95 - TABLES - 1) / 2), ("fold-2", 95 - TABLES - 2)):  # 1 and 2 seconds are over
         limit = yaml.safe_load((folder / fold / "config.yaml").read_text())["train"]["time"]
-        assert limit == 39.5  # one second is over
-        assert records(folder / fold)[-1]["step"] <= 40 - REPORTING
+        assert limit == expected  # an equal part of what is left
+        found = records(folder / fold)
+        assert expected - REPORTING - 5 <= found[-1]["step"] + len(found) <= expected - REPORTING
 
 
 def test_a_plan_of_folds_is_for_their_share_of_the_time(tmp_path: Path) -> None:
     data, ui = draw_classes(tmp_path / "data", 16), recording()
     planned = plan(data, output=tmp_path / "plan.yaml", sets=TINY_SETS, folds=2, time="95s", weights="none")
-    assert "--time 1m35s: 40s for each fold" in ui.said and planned.minutes == pytest.approx(40 / 60)
+    assert "--time 1m35s: 42s for each fold" in ui.said and planned.minutes == pytest.approx((95 - JOINING) / 120)
     assert any(" for each fold is enough for " in line for line in ui.warned)
     assert yaml.safe_load((tmp_path / "plan.yaml").read_text())["train"]["time"] == 95  # train divides it
-    with pytest.raises(UsageError, match="--time 50s is too short for 2 folds: each takes 9 s") as refused:
-        plan(data, output=tmp_path / "short.yaml", sets=TINY_SETS, folds=2, time="50s", weights="none")
+    with pytest.raises(
+        UsageError, match=r"--time 38s is too short for 2 folds: for each, --time 1\ds is too short: 4 s"
+    ) as refused:
+        plan(data, output=tmp_path / "short.yaml", sets=TINY_SETS, folds=2, time="38s", weights="none")
     assert refused.value.fix.startswith("--time ")
 
 
@@ -162,12 +181,12 @@ def test_a_time_that_is_too_short_for_all_folds_is_refused_with_one_that_is_enou
     data, flags = draw_classes(tmp_path / "data", 16), MANY | {"folds": 3, "output": tmp_path, "sets": TINY_SETS}
     with pytest.raises(UsageError) as refused:
         train(data, name="short", time="60s", **flags)
-    assert refused.value.problem.startswith("--time 1m is too short for 3 folds: each takes 9 s to read the images")
+    assert refused.value.problem.startswith("--time 1m is too short for 3 folds: for each, --time 1")
     assert not (tmp_path / "short").exists()
     ui = recording()
     enough = train(data, name="enough", time=refused.value.fix.removeprefix("--time "), **flags)
     assert enough.test is not None and len(enough.test.predictions) == 32
-    assert [line for line in ui.said if line.startswith("time: ") and line.endswith(" of 3m used for all folds")]
+    assert [line for line in ui.said if line.startswith("time: ") and line.endswith(" of 2m used for all folds")]
 
 
 def test_pretraining_ends_in_time(tmp_path: Path) -> None:
@@ -215,7 +234,7 @@ def test_a_run_that_is_slower_than_planned_says_so_and_what_the_time_is_enough_f
 def test_a_time_for_few_epochs_is_called_too_short_before_training(data: Path) -> None:
     ui = recording()
     flags = {key: value for key, value in MANY.items() if key != "epochs"}
-    train(data, output=data.parent, name="run", sets=TINY_SETS, **flags, time="50s")
-    assert len([text for text in ui.said if text.startswith("time: 50s (")]) == 1
+    train(data, output=data.parent, name="run", sets=TINY_SETS, **flags, time="30s")
+    assert len([text for text in ui.said if text.startswith("time: 30s (")]) == 1
     (line,) = [text for text in ui.warned if "worse than it could be: --time " in text]
     assert " is enough for " in line and "after which more gains little" in line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -23,12 +24,14 @@ from vitmed.core.errors import (
     EndedByCaller,
     Interrupted,
     OutOfMemoryError,
+    TimeTooShortError,
     UsageError,
     VitmedError,
 )
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder, is_running
 from vitmed.studies.cluster import Places, opened
+from vitmed.studies.folds import SharedTime
 from vitmed.studies.study import Job, _error, _words, workers
 
 SETS = (*TINY_SETS, "evaluate.report=false", "evaluate.map_images=0", "evaluate.resamples=20", "train.test=false")
@@ -144,6 +147,16 @@ def test_an_error_of_a_process_keeps_its_class(code: int, kind: type[VitmedError
     log.write_text(f"error: a problem\n{json.dumps({'error': content})}\n")
     error = _error(code, log)
     assert type(error) is kind and (error.problem, error.fix, error.exit_code) == ("a problem", fix, code)
+
+
+def test_the_time_that_would_be_enough_comes_from_a_process(tmp_path: Path) -> None:
+    content = {"message": "--time 9s is too short: ...", "fix": "--time 1m", "exit_code": 2, "seconds": 45.5}
+    (tmp_path / "a.log").write_text(json.dumps({"error": content}) + "\n")
+    error = _error(2, tmp_path / "a.log")
+    assert isinstance(error, TimeTooShortError) and error.seconds == 45.5
+    whole = SharedTime(20.0, 2, 2).of_all(pickle.loads(pickle.dumps(error)))
+    assert whole.problem == "--time 20s is too short for 2 folds: for each, --time 9s is too short: ..."
+    assert whole.fix == "--time 1m30s" and whole.seconds == 90
 
 
 def test_a_process_that_says_nothing_names_its_log(tmp_path: Path) -> None:

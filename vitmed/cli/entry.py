@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import io
 import itertools
 import json
@@ -21,9 +22,17 @@ import typer
 
 from vitmed.cli.app import app
 from vitmed.cli.terminal import STARTED
-from vitmed.core.errors import DiskFullError, Interrupted, OutOfMemoryError, Reported, UsageError, VitmedError
+from vitmed.core.errors import (
+    DiskFullError,
+    Interrupted,
+    OutOfMemoryError,
+    Reported,
+    TimeTooShortError,
+    UsageError,
+    VitmedError,
+)
 from vitmed.core.files import is_full
-from vitmed.core.process import end_with_driver, is_rank, once, tune_process
+from vitmed.core.process import ANSWERING, end_with_driver, is_rank, once, tune_process
 from vitmed.core.text import visible
 from vitmed.core.upgrade import OldNameWarning, gone
 
@@ -33,6 +42,8 @@ def main(args: list[str] | None = None) -> None:
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # else albumentations opens a connection at import
     given = sys.argv[1:] if args is None else args
     tune_process(given[0] if given else "")
+    if args is None and given and given[0] in ANSWERING:  # importing torch, a sixth of the time is spent on garbage
+        gc.set_threshold(50_000, 20, 20)
     end_with_driver()
     STARTED.set(time.monotonic() - (time.process_time() if args is None else 0))  # what Python itself took
     fill_closed()
@@ -46,6 +57,7 @@ def main(args: list[str] | None = None) -> None:
             _stderr(f"error: {error}")
         if error is not None and not out.used and "--json" in itertools.takewhile(lambda arg: arg != "--", given):
             reported = {"message": error.problem, "fix": error.fix, "exit_code": error.exit_code}
+            reported |= {"seconds": error.seconds} if isinstance(error, TimeTooShortError) else {}
             out.write(json.dumps({"error": reported}) + "\n")
             out.flush()
     code = 0 if error is None else error.exit_code

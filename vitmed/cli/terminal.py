@@ -55,12 +55,12 @@ class Terminal(Ui):
 
     @contextlib.contextmanager
     def bar(self, title: str, unit: str = "images") -> Iterator[Advance]:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
         if self.quiet or not self.console.is_terminal or self.console.is_dumb_terminal:
             with super().bar(title, unit) as advance:
                 yield advance
             return
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
         own = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[text]}", markup=False)
         columns = own[0], BarColumn(), own[1]
         with Progress(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from vitmed.core.config import FLAGS, Config, read_overrides
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import TimeTooShortError
 from vitmed.core.files import free_name, is_stream, write_text
 from vitmed.core.load_config import load_config, with_values
 from vitmed.core.messages import bar, say, warn
@@ -59,7 +59,7 @@ def plan(
         if shared is not None:
             settings = with_values(settings, {"train.time": shared.each()})
         made = make_plan(settings, True, offline)
-    except UsageError as error:
+    except TimeTooShortError as error:
         raise (shared.of_all(error) if shared else error) from None
     say(f"plan for {made.inputs}:")
     for line in describe(made.reasons):

@@ -121,7 +121,7 @@ def _begin(
         if (shared := SharedTime.of(settings, places.runs)) is not None:
             first["time"] = shared.each(run.clock.seconds())
         study = CrossValidation(study.folder, first, run.offline, places)
-        study.time = shared
+        study.time, study.clock = shared, run.clock
         test = train_folds(study)
     if shared is not None:
         say(f"time: {duration_text(run.clock.seconds())} of {duration_text(shared.limit)} used for all folds")

@@ -23,8 +23,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from filelock import FileLock, Timeout
-
 from vitmed.core.errors import UsageError, VitmedError
 from vitmed.core.files import write_text
 from vitmed.core.messages import bar, show, warn
@@ -121,6 +119,8 @@ def fetch_file(
             _check_answer(source)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            from filelock import FileLock, Timeout
+
             lock = FileLock(_beside(path, ".lock"))  # the system releases that of a dead process
             try:
                 held = lock.acquire(timeout=0)

@@ -34,6 +34,17 @@ class UsageError(VitmedError):
     exit_code = 2
 
 
+class TimeTooShortError(UsageError):
+    """A `--time` in which nothing can be done; `seconds` would be enough."""
+
+    def __init__(self, problem: str, fix: str = "", seconds: float = 0.0):
+        super().__init__(problem, fix)
+        self.seconds = seconds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problem, self.fix, self.seconds)
+
+
 class DiskFullError(UsageError):
     """No room on a disk, which no other setting mends."""
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from vitmed.core.errors import CheckpointError, UsageError
@@ -164,6 +163,8 @@ def run_lock(run: RunFolder) -> Iterator[None]:
     Raises:
         UsageError: another process writes to the folder; names it and its machine.
     """
+    from filelock import FileLock, Timeout  # here, since `predict` locks nothing
+
     file, here = run.path / HOLDER, platform.node()
     holder = Holder.read(file)
     with contextlib.ExitStack() as stack:

@@ -348,7 +348,7 @@ class LoopConfig(Section):
     autotune: bool = setting(
         True,
         "Measure which arithmetic, kernels and threads are fastest here, where they are not set. It takes at most 3 % "
-        "of the run and 15 seconds; the answer is kept in the cache folder and in the run.",
+        "of the run and 6 seconds; the answer is kept in the cache folder and in the run.",
         Flag(),
     )
     compile: bool | None = setting(

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from vitmed.core.messages import warn
 from vitmed.core.run_folder import cache_folder
@@ -203,6 +202,8 @@ class ImageCache:
     def alone(self, digests: np.ndarray, waiting: Callable[[], None]) -> Iterator[None]:
         """One process at a time makes the entry of these images; calls `waiting` if another process is making it.
         Raises OSError if the folder cannot be written."""
+        from filelock import Timeout
+
         folder = pixel_folder()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for part in folder.glob("*.part"):  # what killed runs left: unfinished entries with a free lock
@@ -336,8 +337,10 @@ def find_rows(have: np.ndarray, want: np.ndarray) -> np.ndarray:
     return np.where((have[rows] == want).all(axis=1), rows, -1)
 
 
-def _lock(folder: Path, name: str) -> FileLock:
+def _lock(folder: Path, name: str) -> Any:
     """One of at most 256 files, because none is ever removed; two entries may share a lock, so one writer waits."""
+    from filelock import FileLock  # here, since `predict` locks nothing
+
     return FileLock(folder / f"{name.rpartition('-')[2][:2]}.lock")
 
 

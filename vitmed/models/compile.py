@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitmed.core.errors import UsageError
 from vitmed.core.run_folder import cache_folder
 from vitmed.models.layers import Mlp
 
@@ -75,6 +76,12 @@ def missing_compiler(device: torch.device) -> str | None:
         return f"compilation is not tried on {device.type}"
     wanted = os.environ.get("CXX", "g++")
     return None if shutil.which(wanted) or shutil.which("clang++") else f"no C++ compiler ({wanted}) is installed"
+
+
+def check_compiler(asked: bool | None, device: torch.device) -> None:
+    """Raises UsageError if it is asked to compile and this machine cannot."""
+    if asked and (problem := missing_compiler(device)) is not None:
+        raise UsageError(f"--compile: {problem}", "leave --compile out")
 
 
 def is_of_compiler(error: BaseException) -> bool:

@@ -30,13 +30,13 @@ from vitmed.studies.comparison import Model, compare_models
 from vitmed.studies.one_run import default_name
 from vitmed.studies.rank_weights import ALL_LOCAL, OF_RANKING
 from vitmed.studies.study import Job, OnEpoch, Study, check_same_data, conduct, settings_of
-from vitmed.training.plan.make_plan import config_of_target
+from vitmed.training.plan.make_plan import check_against_splits, config_of_target
 
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds
 TO_CHOOSE, SHORTEST = 0.25, 45.0  # of the time, for the ways that are compared, and s of each at least
 TRIED = 960.0  # s of one core, in which `auto` was no better than one training: docs/many-runs.md
-HELD_OUT, AT_END = 0.2, 40.0  # of the patients, and s for the reports
+HELD_OUT, AT_END = 0.2, 5.0  # of the patients, and s for the end
 FILES = ("data", "config", "groups", "labels", "weights")  # arguments that may name one
 Save = Callable[[], float]  # writes auto.json, and returns the seconds used
 
@@ -137,7 +137,7 @@ def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) 
         raise UsageError(f"--time {duration_text(limit)}: too short for folds", f"--time {duration_text(LEAST)}")
     check_run_place(settings, output, name)
     splits, data = make_splits(settings.data, ordinal=settings.evaluate.ordinal), settings.data
-    config_of_target(settings, splits)  # raises now for a setting that does not go with the labels
+    check_against_splits(config_of_target(settings, splits), splits)  # raises now, not in the first way
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings)}_auto")
     say(f"{duration_text(limit)} in {folder.path}")
     if limit <= TRIED and pick_device(settings.train.device).type == "cpu":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,13 +15,13 @@ from pydantic import BaseModel
 
 import vitmed
 from vitmed.core.config import Config, EvaluateConfig
-from vitmed.core.errors import CheckpointError, DataError, UsageError
+from vitmed.core.errors import CheckpointError, DataError, TimeTooShortError, UsageError
 from vitmed.core.files import write_json
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import bar, gathering, same_words, say
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, run_lock
-from vitmed.core.text import counted, duration_text, read_duration, round_up
+from vitmed.core.text import counted, duration_text, round_up
 from vitmed.data.splits import site_names
 from vitmed.decisions.evaluation_folder import (
     Evaluated,
@@ -52,9 +51,10 @@ from vitmed.report.results import Results
 from vitmed.report.write import About, Report, read_baselines
 from vitmed.studies.cluster import HERE, Places
 from vitmed.studies.study import Job, Study, conduct, read_study, settings_of
+from vitmed.training.plan.time import Clock
 
 AGAIN = "start again with vitmed cross-validate"
-JOINING = 15.0  # s of --time, for the report on all folds, their ensemble and its evaluation
+JOINING, TABLES = 12.0, 2.0  # s of --time for what joins the folds: reports on all and the ensemble, or tables
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
 
 
@@ -92,15 +92,16 @@ class Divided(BaseModel):
 
 
 class SharedTime(NamedTuple):
-    """Seconds for all folds; each gets the same part, so that all train alike, and some is for what joins them.
+    """Seconds for all folds: each gets an equal part of what is left, and some is for what joins them.
 
     Attributes:
-        rounds: how many folds follow each other; fewer than there are where some train at the same time.
+        parallel: how many folds train at the same time; joining: seconds.
     """
 
     limit: float
     folds: int
-    rounds: int
+    parallel: int = 1
+    joining: float = JOINING
 
     @classmethod
     def of(cls, config: Config, parallel: int = 1) -> SharedTime | None:
@@ -109,22 +110,21 @@ class SharedTime(NamedTuple):
         if config.train.time is None or not data.divided or data.fold is not None:
             return None
         folds = data.repeats * (data.folds or len(site_names(data, ordinal=config.evaluate.ordinal)))
-        return cls(config.train.time, folds, -(-folds // parallel))
+        return cls(config.train.time, folds, parallel, JOINING if config.evaluate.report else TABLES)
 
-    def each(self, used: float = 0.0) -> float:
-        """Seconds of a fold, where so many are used already."""
-        seconds = max(1.0, (self.limit - JOINING - used) / self.rounds)
-        say(f"--time {duration_text(self.limit)}: {duration_text(seconds)} for each fold")
+    def each(self, used: float = 0.0, begun: int = 0) -> float:
+        """Seconds of a fold, where so many are used and so many folds begun already."""
+        rounds = -(-(self.folds - begun) // self.parallel)
+        seconds = max(1.0, (self.limit - self.joining - used) / rounds)
+        if not begun:
+            say(f"--time {duration_text(self.limit)}: {duration_text(seconds)} for each fold")
         return seconds
 
-    def of_all(self, error: UsageError) -> UsageError:
+    def of_all(self, error: TimeTooShortError, used: float = 0.0) -> TimeTooShortError:
         """Say of all folds what is said of one: that its part of the time is too short, and what would be enough."""
-        least, why = re.fullmatch(r"--time (\w+)", error.fix or ""), error.problem.partition(" is too short: ")[2]
-        if least is None or not why:
-            return error
-        whole = round_up(self.rounds * cast(float, read_duration(least[1])) + JOINING)
-        problem = f"--time {duration_text(self.limit)} is too short for {counted(self.folds, 'fold')}: each takes {why}"
-        return UsageError(problem, f"--time {duration_text(whole)}")
+        whole = round_up(used + -(-self.folds // self.parallel) * round_up(error.seconds) + self.joining)
+        given = f"--time {duration_text(self.limit)} is too short for {counted(self.folds, 'fold')}"
+        return TimeTooShortError(f"{given}: for each, {error.problem}", f"--time {duration_text(whole)}", whole)
 
 
 class CrossValidation(Study[Evaluation]):
@@ -139,6 +139,7 @@ class CrossValidation(Study[Evaluation]):
 
     command = "cross-validate"
     time: SharedTime | None = None
+    clock = Clock()
 
     def __init__(
         self, folder: RunFolder, first: Mapping[str, Any] | None = None, offline: bool = False, places: Places = HERE
@@ -187,13 +188,15 @@ class CrossValidation(Study[Evaluation]):
         """As `Study.jobs`: the others wait for the plan of the first."""
         window = self.divided.window  # chosen anew from the training images of each fold
         wide = "null" if window is None else json.dumps(window)
-        for repeat, fold in self.divided.places:
+        for begun, (repeat, fold) in enumerate(self.divided.places):
             if self.first is not None and (repeat, fold) == (1, 1):
                 yield self.job(1, 1, **self.first)
                 continue
             while self.planned is None:
                 yield None
-            yield self.job(repeat, fold, config=self.planned, sets=(f"data.window={wide}", f"data.repeat={repeat}"))
+            sets = [f"data.window={wide}", f"data.repeat={repeat}"]
+            sets += [f"train.time={self.time.each(self.clock.seconds(), begun):.1f}"] if self.time else []
+            yield self.job(repeat, fold, config=self.planned, sets=tuple(sets))
 
     def done(self) -> list[RunFolder]:
         """List the runs that are finished, in their order."""
@@ -227,8 +230,8 @@ def train_folds(study: CrossValidation) -> Evaluation:
         study.check_open()
         try:
             test = conduct(study)
-        except UsageError as error:
-            raise (study.time.of_all(error) if study.time else error) from None
+        except TimeTooShortError as error:
+            raise (study.time.of_all(error, study.clock.seconds()) if study.time else error) from None
         finally:
             if study.first and not any(path.is_dir() for path in folder.path.iterdir()):  # refused: nothing began
                 shutil.rmtree(folder.path)

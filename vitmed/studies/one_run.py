@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +29,6 @@ from vitmed.data.loading import ReadSplits, images_of, read_all, read_splits
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits
 from vitmed.data.splits import pretraining_splits
-from vitmed.decisions.operating_points import asked_point
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint, load_pretraining, set_data_root
@@ -54,6 +54,7 @@ from vitmed.training.processes import Ranks
 from vitmed.training.run import EachEpoch, Run, Session, resumed_settings, train_and_draw
 from vitmed.training.trackers import check_trackers, tracked
 
+ENOUGH = 0.8  # of the seconds that the reports are expected to take: with less left, there are fewer
 UNLABELLED_VAL = 0.05  # share of images for the validation of pretraining, where there are no classes
 # Settings allowed beside --resume: those that change no result of any run, and the length of the training.
 NO_RESULT = {"train.device", "train.workers", "train.micro_batch", "train.grad_checkpointing"}
@@ -114,7 +115,6 @@ class OneRun:
                 plan = make_plan(given, False, self.offline, ranks.world)
         config, splits = plan.config, plan.splits
         check_folder(config.data, config.evaluate.ordinal)
-        asked_point(config.evaluate, splits.choices)  # raises now, not after hours of training
         session = Session.of(config, plan.device, ranks, self.clock)
         task = Finetune.new(config, splits, session, plan.weights)  # raises for wrong sizes
         if plan.reasons:
@@ -171,7 +171,8 @@ class OneRun:
             read, task, _ = _read(config, splits, task, session)
         kept.warn_gravest("--verbose")
         check_unchanged(read.splits, read.hashes, checkpoint.hashes)
-        run = Run.resumed(replace(task, seen=checkpoint.seen), config, read, folder, session, checkpoint)
+        task = replace(task, seen=checkpoint.seen)
+        run = Run.resumed(task, config, read, folder, session, checkpoint)
         if splits.root != checkpoint.splits.root and ranks.leads:
             for file in folder.path.glob("*.pt"):  # some are never written again, and later commands read the data root
                 set_data_root(file, splits.root)
@@ -204,7 +205,7 @@ class OneRun:
                     baselines = Baselines(run, task) if leads else None
                 if not config.train.freeze:
                     train_and_draw(run, draw, self.each_epoch or (lambda record: None), tracking.epochs)
-                result = self.ranks.first(lambda: _evaluated(run, baselines, trained))
+                result = self.ranks.first(lambda: _evaluated(run, task, baselines, trained))
             if config.train.time is not None:
                 used, limit = (duration_text(seconds) for seconds in (self.clock.seconds(), config.train.time))
                 say(f"time: {used} of {limit} used")
@@ -230,11 +231,18 @@ def advising(run: Run[Any], incomplete: Interrupted | None = None) -> Iterator[N
         raise Interrupted(f"stopped at once; {run.folder.last} is saved", run.go_on) from None
 
 
-def _evaluated(run: Run[Config], baselines: Baselines | None, trained: bool) -> TrainResult:
+def _evaluated(run: Run[Config], task: Finetune, baselines: Baselines | None, trained: bool) -> TrainResult:
     """Choose the decision policy on validation, and evaluate val and, unless it is left out, test; where the run was
     `trained` when this process began, only what is not evaluated yet."""
     assert baselines is not None
-    folder, best, device = run.folder, run.folder.best, run.device.type
+    folder, best, device, began = run.folder, run.folder.best, run.device.type, (time.monotonic(), time.process_time())
+    limit, left = run.config.train.time, (run.config.train.time or 0.0) - run.session.clock.seconds()
+    short = limit is not None and run.config.evaluate.report and left < ENOUGH * run.seconds_after()
+    if short:
+        warn(
+            "the time is nearly used, so validation gets no report and the test no attention maps; to make them later: "
+            f"vitmed evaluate {folder.path} --split val, vitmed evaluate {folder.path}"
+        )
     with gathering():  # the evaluations warn of it again
         fit_decision_policy(best, run.images, run.device)
 
@@ -243,14 +251,17 @@ def _evaluated(run: Run[Config], baselines: Baselines | None, trained: bool) -> 
             say(f"{complete.folder}: is complete already")
             return complete
         others, page = partial(baselines.predictions, split), run.config.evaluate.report
-        return vitmed.evaluate(best, split=split, device=device, baselines=others, report=page)
+        maps: dict[str, Any] = {}
+        if short:
+            page, maps = split == "test", {"map_images": 0}
+        return vitmed.evaluate(best, split=split, device=device, baselines=others, report=page, **maps)
 
     val = evaluated("val")
-    if not run.config.train.test:
-        return TrainResult(folder.path, best, val, None)
-    test = evaluated("test")
-    if not folder.model_card.is_file():
+    test = evaluated("test") if run.config.train.test else None
+    if test is not None and not folder.model_card.is_file():
         write_card(folder, test)
+    if task.after is not None and not short:  # seconds of a core, whoever else computes
+        task.after.keep(min(time.monotonic() - began[0], time.process_time() - began[1]))
     return TrainResult(folder.path, best, val, test)
 
 

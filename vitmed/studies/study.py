@@ -38,6 +38,7 @@ from vitmed.core.errors import (
     GateError,
     Interrupted,
     OutOfMemoryError,
+    TimeTooShortError,
     UsageError,
     VitmedError,
 )
@@ -387,6 +388,8 @@ def _error(code: int, log: Path) -> VitmedError:
     except (IndexError, ValueError, KeyError, TypeError):
         return VitmedError(f"its process ended with exit code {code}", f"see {log}")
     kind = next((kind for kind in ERRORS if kind.exit_code == code), VitmedError)
+    if "seconds" in error:
+        return TimeTooShortError(error["message"], error["fix"], error["seconds"])
     if kind is UsageError and DiskFullError.ROOM in error["fix"]:
         kind = DiskFullError
     return kind(error["message"], error["fix"])

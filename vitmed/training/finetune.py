@@ -39,7 +39,7 @@ from vitmed.training.early_stopping import finished, stops_early, validate
 from vitmed.training.failure_detection import stuck
 from vitmed.training.learning import LEARNING, objective_of
 from vitmed.training.losses import Objective
-from vitmed.training.plan.time import Contention, Forecaster
+from vitmed.training.plan.time import After, Contention
 from vitmed.training.processes import full
 from vitmed.training.run import Run, Session, Task
 from vitmed.training.train_state import Record
@@ -69,6 +69,7 @@ class Finetune(Task[Config]):
     planned_rate: float | None = None
     command: ClassVar[str] = "train"
     warned: bool = field(default=False, init=False)  # that the network does not learn, after the last epoch
+    after: After | None = field(default=None, init=False)  # what follows training, where the time is limited
     slow: bool = field(default=False, init=False)  # whether it is said that training goes slower than planned
 
     @classmethod
@@ -184,18 +185,33 @@ class Finetune(Task[Config]):
             say(f"stopped early: {monitor} has not improved for {config.train.patience} epochs")
 
     def seconds_after(self, run: Run[Config]) -> Callable[[], float]:
-        """As in `Task`: the forecast, longer where other programs share the cores."""
+        """As in `Task`: what such a run took here, by the speed of this one, longer where others share the cores."""
         if run.config.train.time is None or not run.ranks.leads:
             return lambda: 0.0
-        alone = Forecaster(run.splits, run.device, run.ranks.world).after(run.config)
-        state = run.state
+        after, state = After(run.splits, run.config, run.device), run.state
+        self.after, after.step = after, 1 / self.planned_rate if self.planned_rate else 0.0
+
+        def of_all(name: str) -> float:
+            return state.running[name] + sum(record["seconds"] * shares[name](record) for record in state.history)
+
+        shares = {
+            "seconds": lambda r: 1.0,
+            "waited": lambda r: r["wait_share"],
+            "images": lambda r: r["images_per_second"],
+        }
 
         def now() -> tuple[float, float, float]:
-            waited = sum(record["seconds"] * record["wait_share"] for record in state.history)
-            return time.monotonic(), time.thread_time(), waited + state.running["waited"]
+            return time.monotonic(), time.thread_time(), of_all("waited")
 
         contention = Contention(*now())
-        return lambda: alone * contention.factor(*now())
+
+        def seconds() -> float:
+            factor = contention.factor(*now())
+            if images := of_all("images"):
+                after.step = (of_all("seconds") - of_all("waited")) / images / factor
+            return after.seconds * factor
+
+        return seconds
 
     def before_step(self, run: Run[Config]) -> None:
         """As in `Task`: say once that training goes at less than half of the planned images/s, and what that means."""

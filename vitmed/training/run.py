@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import warnings
 from abc import ABC, abstractmethod
@@ -36,7 +37,7 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line
 from vitmed.data.loading import Images, ReadSplits, pick_place
 from vitmed.inference.checkpoint import Checkpoint, PretrainingState
-from vitmed.models.compile import compile_network, is_of_compiler, missing_compiler
+from vitmed.models.compile import check_compiler, compile_network, is_of_compiler
 from vitmed.models.hardware import Precision, pick_precision, using_threads
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients, use_attention
 from vitmed.models.weights.files import AGAIN
@@ -44,7 +45,7 @@ from vitmed.training.environment import environment, splits_csv
 from vitmed.training.loop import fit
 from vitmed.training.losses import Objective
 from vitmed.training.out_of_memory import explained, fit_memory
-from vitmed.training.plan.autotune import autotune, is_open
+from vitmed.training.plan.autotune import Looks, Race, autotune, is_open
 from vitmed.training.plan.time import Clock, TimeBudget
 from vitmed.training.processes import ALONE, Ranks
 from vitmed.training.stream import Control, Stream, epoch_of
@@ -73,8 +74,7 @@ class Session:
     ) -> Session:
         """The session of a configuration. Raises UsageError if this machine cannot compute so."""
         precision = pick_precision(config.train.precision, device)
-        if config.train.compile and (problem := missing_compiler(device)) is not None:
-            raise UsageError(f"--compile: {problem}", "leave --compile out")
+        check_compiler(config.train.compile, device)
         return cls(ranks.device(device), precision, ranks, clock or Clock())
 
 
@@ -149,6 +149,8 @@ class Run(Generic[AnyConfig]):
         self.splits, self.images, self.hashes = read.splits, read.images, read.hashes
         self.device, self.precision, self.ranks = session.device, session.precision, session.ranks
         self.stream = Stream.of(self.images["train"], config, self.device, self.ranks)
+        self.looks: Looks | None = None  # for a better number of threads
+        self.seconds_after: Callable[[], float] = lambda: 0.0  # what follows training takes, once that has begun
         batches = self.stream.batches.batches
         self.state = new_state(self.model, config, batches, self.device, self.precision)
         if config.train.micro_batch == "auto":
@@ -161,18 +163,20 @@ class Run(Generic[AnyConfig]):
         """A run before its first batch; everything known so far is written into its folder."""
         ranks, device = session.ranks, session.device
         place = ranks.first(lambda: pick_place(config.train.augment_on, device, ranks.local_world))
-        config = with_values(config, {"train.augment_on": place})
+        config, looks = with_values(config, {"train.augment_on": place}), None
         if is_open(config) and not ranks.wide:  # several processes take the usual engine
             images = read.images["train"]
             steps = config.train.epochs * max(1, len(images) // config.train.batch_size)
             objective = task.objective(config, images, session)
             tuned = autotune(task.model, objective, config, device, steps, images.targets)
+            looks = Looks.of(tuned, config, device, steps)
             config = with_values(config, tuned.settings(config))
             if tuned.rates is not None:  # else the usual arithmetic stays, with its own reason
                 measured = replace(pick_precision(tuned.engine.precision, device), reason="measured")
                 session = replace(session, precision=measured)
             say(str(tuned))
         run = cls(task, config, read, folder, session)
+        run.looks = looks
         ranks.first(run._write_start)
         return run
 
@@ -230,18 +234,17 @@ class Run(Generic[AnyConfig]):
             self.state.shard(self.config, ranks, self.device)
         else:
             self.state.network = ranks.ddp(self.model, self.device)
-        threads = using_threads(self.config.train.threads or ranks.threads)
+        tick, threads = self._ticker(), using_threads(self.config.train.threads or ranks.threads)
         with threads, warnings.catch_warnings(), stop_signals() as stop, bar("training") as advance:
             warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
             config = self.config
-            control = Control(
-                config, stop, self._ticker(), ranks, lambda step: step.show(config, advance), self._relieved
-            )
+            control = Control(config, stop, tick, ranks, lambda step: step.show(config, advance), self._relieved)
             objective = self.task.objective(config, self.images["train"], self.session)
             records = fit(self.state, self.stream, objective, control, lambda: self.task.validate(self))
             try:
                 for record in explained(records, config):
                     self.keep(record, report)
+                    self._look_again(objective)
                     if ranks.agree(stop=ranks.leads and bool(each_epoch(record))):
                         ended = f"ended after epoch {self.state.epoch}; {self.folder.last} is saved"
                         raise EndedByCaller(ended, self.go_on)
@@ -290,10 +293,23 @@ class Run(Generic[AnyConfig]):
             return DataError(error.problem, f"{again}; or restore the files as they were, then continue: {self.go_on}")
         return type(error)(error.problem, f"{error.fix}; then continue from {self.folder.last.name}: {self.go_on}")
 
+    def _look_again(self, objective: Objective) -> None:
+        """Train with another number of threads from here, where that is clearly faster."""
+
+        def race() -> Race:
+            targets = self.images["train"].targets
+            return Race(copy.deepcopy(self.model), objective, self.config, 1, targets, lambda done, total: None)
+
+        if self.looks is not None and (tuned := self.looks.again(self.state.history, race)) is not None:
+            torch.set_num_threads(tuned.engine.threads or 1)
+            self.config = with_values(self.config, {"train.threads": tuned.engine.threads})
+            self._write_config()
+            say(str(tuned))
+
     def _ticker(self) -> Callable[[], None]:
         """What the loop calls before every step: it notes the time used, and of a limited time rank 0's share."""
         state, ranks, clock, limit, budget = self.state, self.ranks, self.session.clock, self.config.train.time, None
-        seconds_after = self.task.seconds_after(self)
+        seconds_after = self.seconds_after = self.task.seconds_after(self)
         if limit is not None:
             budget = TimeBudget(clock.seconds(), state.share, limit)
 

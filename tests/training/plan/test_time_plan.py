@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Answer, Trained, draw_splits, recording
+from conftest import Answer, Trained, draw_classes, draw_splits, recording
 
-from vitmed import plan
+from vitmed import auto, cross_validate, plan, train, tune
 from vitmed.core.config import Config
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import build_config, load_config
 from vitmed.models.vit import ViT
 from vitmed.training.plan import time as speed
@@ -127,6 +127,7 @@ def test_the_line_says_how_long_and_what_more_would_buy() -> None:
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Images, and a machine on which an image takes the width of the network in tenths of a millisecond."""
     monkeypatch.setattr(speed, "step_seconds", lambda config, *_: (config.model.width or 192) / 10_000)
+    monkeypatch.setattr(speed, "operations", lambda config: config.model.width or 192)
     monkeypatch.setattr(speed, "augmenting_seconds", lambda config: 0.0)
     monkeypatch.setattr("vitmed.training.plan.time.CANDIDATES", (SMALL, LARGE))
     return draw_splits(tmp_path / "data", 32, 4, 4)  # 64 to train on
@@ -224,6 +225,28 @@ def test_too_short_a_time_ends_with_exit_code_2(data: Path, vitmed: Any) -> None
     answer: Answer = vitmed("train", data, "--time", "10s", "--device", "cpu", "-o", data.parent / "runs")
     assert answer.code == 2 and "--time 10s is too short" in answer.err and "Fix: --time 45s" in answer.err
     assert not list((data.parent / "runs").glob("*/*.pt"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        ({"target_sensitivity": 0.9}, "a threshold decides between two classes, and there are 3"),
+        ({"positive": "amber"}, "a positive class is one of two"),
+        ({"subgroup": ["sex"]}, "sex"),
+        ({"compile": True}, "no C++ compiler"),
+    ],
+)
+@pytest.mark.parametrize("command", [train, cross_validate, auto, tune, plan])
+def test_wrong_flags_are_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any, flags: dict[str, Any], found: str
+) -> None:
+    data = draw_classes(tmp_path / "data", 6, ("amber", "blue", "green"))
+    monkeypatch.setenv("CXX", "nonesuch")
+    monkeypatch.setenv("PATH", "")
+    for name in ("step_seconds", "reading_seconds", "augmenting_seconds"):
+        monkeypatch.setattr(speed, name, lambda *_: pytest.fail("measured"))
+    with pytest.raises((UsageError, DataError), match=re.escape(found)):
+        command(data, output=tmp_path / "runs", time="10m", **flags)
 
 
 def test_several_processes_share_the_steps(data: Path) -> None:

@@ -1,7 +1,8 @@
 """Which arithmetic, attention kernel, number of threads and compilation train fastest here: measured, not guessed.
 
 The answer is kept in the cache folder for the same machine, network and versions, so that the same command gives the
-same bits again; it is also written into the configuration of the run, from which `--resume` takes it.
+same bits again; it is also written into the configuration of the run, from which `--resume` takes it. What is measured
+in a busy moment holds only for that: `Looks` corrects the number of threads while the run goes on.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import copy
 import statistics
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,17 +31,23 @@ from vitmed.models.vit import prefers_explicit, use_attention
 from vitmed.training.losses import Objective
 from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.plan.time import keep_measured, measured_file
+from vitmed.training.train_state import Record
 
 # Fields of the configuration that count for it.
 SETTINGS = {"precision", "attention", "threads", "compile"}  # which are measured
 SETTINGS |= {"batch_size", "micro_batch", "lora", "freeze_blocks", "time"}
 
-SHARE, MOST_SECONDS = 0.03, 10.0  # of the run, and in all; only a compiler that has begun may take longer
+SHARE, MOST_SECONDS = 0.03, 6.0  # of the run, and in all; only a compiler that has begun may take longer
 ROUNDS = 5  # in which the candidates take turns
 GAIN = 1.05  # how many times as fast as the usual engine another one has to be
 SAME_LOSS = 0.01  # largest difference from the loss in fp32, relative
 LEAST_STEPS = 10  # that measuring takes
 COMPILES_FROM = 1800.0  # seconds of training from which compiling, which takes 10 to 40, is tried
+STEP, STEP_AGAIN = 0.25, 0.1  # s that a measured step takes, about, before training and amid it
+FIRST_LOOK = 30.0  # s of training after which the threads are measured again, and whenever twice as many are over
+SHARE_AGAIN = 0.05  # of these seconds
+SLOW = 1.5  # how many times as slow as measured training has to be until fewer threads are tried
+CLEAR_GAIN = 1.2  # as `GAIN`, for another number of threads amid training
 
 
 class Engine(BaseModel):
@@ -108,17 +117,70 @@ def autotune(
     usual = usual_engine(config, device)
     load = busy() if device.type == "cpu" else None
     with bar("measuring speed", unit="steps") as advance, seeded(config.train.seed, device):
-        try:
-            tuned = Race(copy.deepcopy(model), objective, config, steps, targets, advance).run()
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            return Tuned(engine=usual, usual=usual, note="not measured: too little memory for a copy of the network")
+        tuned = _unless_full(lambda: Race(copy.deepcopy(model), objective, config, steps, targets, advance).run())
+    if tuned is None:
+        return Tuned(engine=usual, usual=usual, note="not measured: too little memory for a copy of the network")
     if load is not None:
         return tuned.model_copy(update={"note": f"{tuned.note}, while others keep this machine busy ({load})"})
     if tuned.rates is not None:
         keep_measured(file, tuned.model_dump_json())
     return tuned
+
+
+def _unless_full(measure: Callable[[], Tuned]) -> Tuned | None:
+    """What it measures; None where the memory is full."""
+    try:
+        return measure()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+
+
+@dataclass
+class Looks:
+    """Looks amid training for a better number of threads: what was measured before may have been a busy moment.
+
+    The other choices were compared by engines that took turns, which such a moment disturbs alike.
+
+    Attributes:
+        tuned: what holds now; most: threads; file: of the cache.
+        latest: seconds of training at the latest look.
+    """
+
+    tuned: Tuned
+    most: int
+    file: Path
+    latest: float = 0.0
+
+    @classmethod
+    def of(cls, tuned: Tuned, config: Config | PretrainConfig, device: torch.device, steps: int) -> Looks | None:
+        """None where nothing was measured or the threads were chosen; the arguments are those of `autotune`."""
+        most = usual_engine(config, device).threads
+        if most is None or config.train.threads is not None or tuned.rates is None:
+            return None
+        return cls(tuned, most, measured_file("autotune", _key(config, steps), device))
+
+    def again(self, history: list[Record], race: Callable[[], Race]) -> Tuned | None:
+        """The engine with another number of threads that is clearly faster now; None without one, or too early.
+
+        Args:
+            history: of the run; race: makes one with a copy of its network.
+        """
+        engine, rates, last = self.tuned.engine, self.tuned.rates or (0.0, 0.0), history[-1]
+        seconds = sum(record["seconds"] for record in history)
+        slow = SLOW * last["images_per_second"] < rates[0] * (1 - last["wait_share"])
+        if seconds < max(FIRST_LOOK, 2 * self.latest) or (engine.threads == self.most and not slow):
+            return None
+        self.latest = seconds
+        found = _unless_full(lambda: race().again(self.most, SHARE_AGAIN * seconds))
+        if found is None or found.engine == found.usual:
+            return None
+        faster = engine.model_copy(update={"threads": found.engine.threads})
+        self.tuned = Tuned(engine=faster, usual=engine, rates=found.rates, note="measured again")
+        if busy() is None:
+            keep_measured(self.file, self.tuned.model_dump_json())
+        return self.tuned
 
 
 def is_open(config: Config | PretrainConfig) -> bool:
@@ -160,7 +222,7 @@ class Race:
     def run(self) -> Tuned:
         train, note = self.config.train, ""
         usual = usual_engine(self.config, self.device)
-        seconds = self._fit_batch(usual)  # per image
+        seconds = self._fit_batch(usual, STEP)  # per image
         if train.time is not None:
             self.steps = min(self.steps, max(1, int(train.time / seconds / train.batch_size)))
         self.budget = min(MOST_SECONDS, SHARE * self.steps * seconds * train.batch_size)
@@ -187,16 +249,26 @@ class Race:
         spent = f"measured in {time.perf_counter() - self.start:.1f} s" + (f"; {note}" if note else "")
         return Tuned(engine=best, usual=usual, rates=(rates[best], rates[usual]), note=spent)
 
-    def _fit_batch(self, usual: Engine) -> float:
-        """Make the batch small enough for a step of about half a second; return the seconds per image."""
+    def again(self, most: int, budget: float) -> Tuned:
+        """Compare the present engine, not compiled, with 1, 2, 4, ... to `most` threads, in so many seconds."""
+        usual = usual_engine(self.config, self.device)
+        self.budget = min(MOST_SECONDS, budget)
+        if LEAST_STEPS * self._fit_batch(usual, STEP_AGAIN) * len(self.images) > self.budget:
+            return Tuned(engine=usual, usual=usual)
+        others = [usual.model_copy(update={"threads": most >> k}) for k in range(most.bit_length())]
+        best, rates = self._fastest(usual, others, CLEAR_GAIN)
+        return Tuned(engine=best, usual=usual, rates=(rates[best], rates[usual]))
+
+    def _fit_batch(self, usual: Engine, step: float) -> float:
+        """Make the batch small enough for a step of about so many seconds; return the seconds per image."""
         whole = self.images, self.labels
         self.images, self.labels = (part[:2] for part in whole)
         seconds = min(self._step(usual)[0] for _ in range(3)) / len(self.images)
-        count = max(len(self.images), int(0.5 / seconds))
+        count = max(len(self.images), int(step / seconds))
         self.images, self.labels = (part[:count] for part in whole)
         return seconds
 
-    def _fastest(self, usual: Engine, others: list[Engine]) -> tuple[Engine, dict[Engine, float]]:
+    def _fastest(self, usual: Engine, others: list[Engine], gain: float = GAIN) -> tuple[Engine, dict[Engine, float]]:
         """The fastest engine, `usual` unless another is clearly faster and has the same loss; and images/s of each."""
         racers = list(dict.fromkeys([usual, *others]))
         losses = {racer: self._step(racer)[1] for racer in racers}  # the first step is slower
@@ -210,7 +282,7 @@ class Race:
                 seconds[racer].append(self._step(racer)[0])
         rates = {racer: len(self.images) / statistics.median(found) for racer, found in seconds.items()}
         best = max(racers, key=rates.__getitem__)
-        return (best if rates[best] > GAIN * rates[usual] else usual), rates
+        return (best if rates[best] > gain * rates[usual] else usual), rates
 
     def _compiled(self, best: Engine) -> tuple[Engine, dict[Engine, float], str]:
         """The same engine compiled if it is faster; images/s of both; and a sentence where compiling failed."""

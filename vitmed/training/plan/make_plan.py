@@ -24,6 +24,7 @@ from vitmed.core.text import counted, duration_text, round_up
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits, cells_of
 from vitmed.data.splits import make_splits
+from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.choose_window import choose_window
@@ -31,6 +32,7 @@ from vitmed.imaging.decode import read_size
 from vitmed.imaging.exact_views import refuse_flips, refuse_views, safe_views
 from vitmed.metrics.readers import check_readers
 from vitmed.metrics.subgroups import check_columns
+from vitmed.models.compile import check_compiler
 from vitmed.models.hardware import pick_device
 from vitmed.models.sizes import SIZES
 from vitmed.models.vit import ViT
@@ -110,11 +112,11 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     config = config_of_target(config, splits)
     splits = standardised(splits)
     check_against_splits(config, splits)
-    refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
-    refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
     device = pick_device(config.train.device)
+    forecaster = Forecaster(splits, device, processes)
+    check_compiler(config.train.compile, device)
     if asked == "auto":
-        config, weights = with_choice(config, splits, Forecaster(splits, device, processes), offline)
+        config, weights = with_choice(config, splits, forecaster, offline)
         check_weights(config)
     if weights is not None and weights.entry is not None and weights.entry.has_seen(config.data.card):
         warn(SEEN.format(config.data.card, Path(config.model.start or "").name))
@@ -124,8 +126,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     if plans and config.train.freeze and idle:
         warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
     given, config = config, with_window(config, splits)
-    forecaster, trains = Forecaster(splits, device, processes), not config.train.freeze
-    settings, complete = list[PlannedSetting](), config
+    settings, complete, trains = list[PlannedSetting](), config, not config.train.freeze
     if plans and trains:
         with bar("timing networks", unit="steps"):
             settings, complete = planned(config, inputs, time_rules(config, inputs, forecaster))
@@ -144,7 +145,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
             f"{2 * inputs.side // size:,} px disappears; cut out the region that matters, or use a larger --image-size"
         )
     complete = build_config(one_batch(complete).model_dump())  # raises for values that do not go together
-    if complete.train.time is not None and trains:
+    if complete.train.time is not None and trains and complete.data.fold in (None, 1):  # later folds go on as it did
         check_time(complete.train.time, forecaster.of(complete))
     return Plan(given, complete, splits, weights, device, inputs, settings, forecaster)
 
@@ -194,6 +195,9 @@ def check_against_splits(config: Config, splits: Splits) -> None:
             raise UsageError(problem, f"omit it; vitmed evaluate RUN --positive {positive} takes it against the rest")
         if positive not in splits.classes:
             raise unknown_key("positive class", positive, splits.classes)
+    refuse_flips(splits.classes, config.augment.policy, config.augment.flips)
+    refuse_views(config.augment.policy, config.augment.flips, config.augment.views)
+    asked_point(config.evaluate, splits.choices)  # raises now, not after hours of training
     check_columns(config.evaluate.subgroups, splits.columns)
     check_columns(config.evaluate.raters, splits.columns, "--rater")
     check_columns(config.evaluate.rater_scores, splits.columns, "--rater-score")

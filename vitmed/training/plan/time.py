@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 
 from vitmed.core.config import Config
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError, TimeTooShortError, UsageError
 from vitmed.core.files import make_folder, write_text
 from vitmed.core.process import cores
 from vitmed.core.run_folder import cache_folder
@@ -37,6 +37,7 @@ from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import busy, machine, pick_precision, seconds_of, seeded, using_threads
+from vitmed.models.sizes import size_of
 from vitmed.models.vit import ViT
 from vitmed.training.environment import versions
 from vitmed.training.loop import optimiser_step
@@ -44,13 +45,17 @@ from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.plan.rules import SMALL, PlanInputs, Rule, fields_set
 from vitmed.training.train_state import new_state
 
-FIRST, STEP = 2, 0.5  # images of the first timed steps; s that a step with more of them takes, about
-STEPS, TIMED = 4, 1.0  # timed steps at most, with so many s
+SHARE, MOST = 0.02, 6.0  # of `--time`, and s at most, for timing networks; one is always timed
+EACH = 1.5  # s for timing a network, about
+FIRST, STEP = 2, 0.25  # images of the first timed steps; s that a step with more of them takes, about
+STEPS, TIMED = 4, 0.5  # timed steps at most, with so many s
 FILES, MOST_SECONDS = 8, 1.0  # read and augmented for a sample, at most
 # Measured on 2 cores of a server (bf16, 2026), for 800 to 27,600 images; s.
 STARTING = 9.0  # Python and its libraries, the plan, the autotuner, the contact sheet, a baseline
-REPORTING = 25.0  # policy, two evaluations with figures and attention maps; the end of Python
-TABLES = 10.0  # the same with --no-report
+OF_A_FOLD = 4.0  # the same where a process trains several
+REPORTING = 18.0  # policy, two evaluations with figures and attention maps; the end of Python
+TABLES = 4.0  # the same with --no-report
+LEARNED = (0.5, 4.0)  # times as long as these two, at most, that a run here has shown it to take
 EACH_IMAGE = 0.0005  # duplicates, baselines, intervals
 EACH_EPOCH = 0.1  # checkpoints
 FORWARD = 1 / 3  # of a training step
@@ -59,8 +64,8 @@ CLEARLY = 1.2  # times as long: from here a network is clearly larger
 MOST_KNEES = 3  # passes beyond the knee that may still help: more are not made, however much time there is
 FIXING = {"name", "width", "depth", "heads", "patch_size", "image_size", "weights"}  # fields that decide the network
 RECENT = 30.0  # s, over which contention is measured, at least
-LEAST_USED = 1.0  # s of CPU time from which contention is measured
-MOST_CONTENTION = 3.0  # times as long
+LEAST_USED = 0.5  # s of CPU time from which contention is measured
+MOST_CONTENTION = 8.0  # times as long
 
 
 class Forecast(NamedTuple):
@@ -86,7 +91,7 @@ class Forecaster:
     Attributes:
         processes: that share the training.
         files: seconds to read a file, once measured; 0 without `train.time`.
-        steps: key of a network -> seconds of an image in a step.
+        steps: key of a network -> seconds of an image in a step; timed: those of operations, for each timed network.
     """
 
     splits: Splits
@@ -94,6 +99,7 @@ class Forecaster:
     processes: int = 1
     files: float | None = None
     steps: dict[str, float] = field(default_factory=dict)
+    timed: list[float] = field(default_factory=list)
 
     def of(self, config: Config) -> Forecast:
         """The forecast for a complete configuration."""
@@ -103,21 +109,26 @@ class Forecaster:
             self.files = 0.0 if config.train.time is None else reading_seconds(self.splits, config)
         rows = train // config.train.batch_size * config.train.batch_size or train
         one_pass = rows * self.image(config) + val * FORWARD * self.step(config) + EACH_EPOCH
-        before = STARTING + every * (self.files / cores() + EACH_IMAGE)
+        before = (OF_A_FOLD if config.data.divided else STARTING) + every * (self.files / cores() + EACH_IMAGE)
         return Forecast(before, one_pass, self.after(config))
 
     def after(self, config: Config) -> float:
         """Seconds from the last step of training to the end of the command."""
-        count = {name: len(part) for name, part in self.splits.samples.items()}
-        forward = len(VIEWS[config.augment.views]) * (count["train"] + 4 * count["val"] + count["test"])
-        fixed = REPORTING if config.evaluate.report else TABLES
-        return fixed + EACH_IMAGE * (count["val"] + count["test"]) + forward * FORWARD * self.step(config)
+        after = After(self.splits, config, self.device)
+        after.step = self.step(config)
+        return after.seconds
 
     def step(self, config: Config) -> float:
-        """Seconds that an image takes in a step of training."""
-        key = json.dumps([*_key(config), config.train.precision])
-        if key not in self.steps:
+        """Seconds that an image takes in a step of training: timed, or after some networks by its operations."""
+        key, most = json.dumps([*_key(config), config.train.precision]), MOST
+        if config.train.time is not None:
+            most = min(MOST, SHARE * config.train.time)
+        if key not in self.steps and len(self.timed) < max(1, int(most / EACH)):
             self.steps[key] = step_seconds(config, self.device, len(self.splits.classes)) / self.processes
+            if self.steps[key] < math.inf:
+                self.timed.append(self.steps[key] / operations(config))
+        elif key not in self.steps:
+            self.steps[key] = self.timed[-1] * operations(config)
         return self.steps[key]
 
     def image(self, config: Config) -> float:
@@ -131,6 +142,40 @@ class Forecaster:
             return step + augment
         work = step * torch.get_num_threads() + augment if self.device.type == "cpu" else augment  # of all cores
         return max(step, augment / workers, work / own)
+
+
+class After:
+    """What follows the training of a run; remembered in the cache folder from the latest run like it.
+
+    Attributes:
+        fixed: seconds of a core for policy, tables and reports; steps: of training that take as long as the rest.
+        step: seconds of a core for an image in a step.
+    """
+
+    def __init__(self, splits: Splits, config: Config, device: torch.device) -> None:
+        count = {name: len(part) for name, part in splits.samples.items()}
+        self.steps = FORWARD * len(VIEWS[config.augment.views]) * (count["train"] + 4 * count["val"] + count["test"])
+        evaluate = config.evaluate
+        self.usual = (REPORTING if evaluate.report else TABLES) + EACH_IMAGE * (count["val"] + count["test"])
+        what = [evaluate.report, evaluate.map_images, config.train.test, splits.target.kind, len(splits.classes)]
+        self.file, self.fixed, self.step = measured_file("after", what, device), self.usual, 0.0
+        with suppress(OSError, ValueError):
+            self.fixed *= min(LEARNED[1], max(LEARNED[0], float(self.file.read_text(encoding="utf-8"))))
+
+    @property
+    def seconds(self) -> float:
+        """What it takes in all, where nobody else computes."""
+        return self.fixed + self.steps * self.step
+
+    def keep(self, seconds: float) -> None:
+        """Remember how many seconds of a core it has taken in all."""
+        keep_measured(self.file, f"{max(0.0, seconds - self.steps * self.step) / self.usual:.3f}")
+
+
+def operations(config: Config) -> float:
+    """About how many multiplications the blocks of a network take for an image."""
+    size, tokens = size_of(config.model), (config.model.image_size // config.model.patch_size) ** 2
+    return size.depth * tokens * size.width * (12.0 * size.width + 2.0 * tokens)
 
 
 def step_seconds(config: Config, device: torch.device, classes: int) -> float:
@@ -341,14 +386,12 @@ def chooses_network(config: Config) -> bool:
 
 
 def check_time(seconds: float, forecast: Forecast) -> None:
-    """Raises UsageError if a command of so many seconds has no time for a pass over the images."""
+    """Raises TimeTooShortError if a command of so many seconds has no time for a pass over the images."""
     least = forecast.total(1)
     if seconds < least < math.inf:
         parts = f"{about(forecast.before)} to read the images and prepare, {about(forecast.one_pass)} for one epoch"
-        raise UsageError(
-            f"--time {duration_text(seconds)} is too short: {parts}, {about(forecast.after)} for the evaluation",
-            f"--time {duration_text(round_up(least))}",
-        )
+        problem = f"--time {duration_text(seconds)} is too short: {parts}, {about(forecast.after)} for the evaluation"
+        raise TimeTooShortError(problem, f"--time {duration_text(round_up(least))}", least)
 
 
 def time_line(config: Config, forecast: Forecast, more: str) -> tuple[float, str]:
