@@ -137,6 +137,8 @@ def test_without_time_left_what_was_learned_is_validated(data: Path, batches: in
     found = records(folder)
     assert found[-1]["step"] in (batches + 1, batches + 2) and len(found) == 1 + batches // 3
     assert state(folder)["best_epoch"] == len(found) and (folder / "test" / "predictions.csv").is_file()
+    notes = json.loads((folder / "test" / "metrics.json").read_text())["notes"]
+    assert notes[0].startswith("The time ended training within its first pass") == (found[-1]["step"] < 3)
 
 
 def test_where_the_time_is_nearly_used_there_are_fewer_reports(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,10 +168,10 @@ def test_folds_share_the_time(tmp_path: Path) -> None:
 
 def test_a_plan_of_folds_is_for_their_share_of_the_time(tmp_path: Path) -> None:
     data, ui = draw_classes(tmp_path / "data", 16), recording()
-    planned = plan(data, output=tmp_path / "plan.yaml", sets=TINY_SETS, folds=2, time="95s", weights="none")
-    assert "--time 1m35s: 42s for each fold" in ui.said and planned.minutes == pytest.approx((95 - JOINING) / 120)
+    planned = plan(data, output=tmp_path / "plan.yaml", sets=TINY_SETS, folds=2, time="80s", weights="none")
+    assert "--time 1m20s: 34s for each fold" in ui.said and planned.minutes == pytest.approx((80 - JOINING) / 120)
     assert any(" for each fold is enough for " in line for line in ui.warned)
-    assert yaml.safe_load((tmp_path / "plan.yaml").read_text())["train"]["time"] == 95  # train divides it
+    assert yaml.safe_load((tmp_path / "plan.yaml").read_text())["train"]["time"] == 80  # train divides it
     with pytest.raises(
         UsageError, match=r"--time 38s is too short for 2 folds: for each, --time 1\ds is too short: 4 s"
     ) as refused:

@@ -20,6 +20,7 @@ from vitmed.core.text import visible
 Advance = Callable[..., None]  # (done, total, text="")
 WIDE, LONGEST = 100, 200  # characters of a line, and of a warning, on a screen that shows no details
 GRAVE = (  # words of warnings and notes on what may make a result false, the gravest first
+    "within its first pass",
     "(?<!may be )in two splits|another split|^Leakage|splits leak|used to make the model|the weights were made with|"
     "the publisher names the images|may be swapped",
     "two labels",

@@ -81,7 +81,19 @@ def evaluate_settings(
         flags = table_flags(flags, chosen.table, saved.splits.target.kind, saved.classes)
     config = _fitting(saved.config, flags, saved.splits.target.kind, saved.classes, own, notes)
     check_readers(config, cells, [sample.path for sample in chosen.samples], saved.classes)
-    return config, notes
+    return config, [*_untrained(saved), *notes]
+
+
+def _untrained(saved: SavedModel) -> list[str]:
+    """A note where the time ended the training within its first pass over the images."""
+    count, train, step = len(saved.splits.samples["train"]), saved.config.train, saved.record.get("step")
+    seen = (step or 0) * train.batch_size * train.accumulate
+    if step is None or saved.record.get("epoch") != 1 or seen + train.batch_size * train.accumulate > count:
+        return []
+    return [
+        f"The time ended training within its first pass: the network has learned from {seen:,} of {count:,} images, so "
+        "these numbers say nothing of what it can learn. Give more time (--time)."
+    ]
 
 
 def table_flags(
