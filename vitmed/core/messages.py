@@ -11,6 +11,7 @@ import itertools
 import re
 import sys
 import textwrap
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -20,9 +21,8 @@ from vitmed.core.text import visible
 Advance = Callable[..., None]  # (done, total, text="")
 WIDE, LONGEST = 100, 200  # characters of a line, and of a warning, on a screen that shows no details
 GRAVE = (  # words of warnings and notes on what may make a result false, the gravest first
-    "within its first pass",
-    "(?<!may be )in two splits|another split|^Leakage|splits leak|used to make the model|the weights were made with|"
-    "the publisher names the images|may be swapped",
+    "within its first pass|(?<!may be )in two splits|another split|^Leakage|splits leak|used to make the model|"
+    "the weights were made with|the publisher names the images|may be swapped",
     "two labels",
     "atients are unknown|^Split by|come from|has images of two classes",
     "predicted as|does not distinguish|does not predict it|label can be predicted from",
@@ -111,25 +111,34 @@ class Through(Ui):
 
 
 class Once(Through):
-    """For jobs in turn, unless `ui` is verbose: shows a line once, and of warnings that differ in figures the first."""
+    """For jobs in turn, unless `ui` is verbose: what is not a detail of the first job, and each warning once.
+
+    Warnings that differ in figures alone are the same.
+
+    Attributes:
+        first: whether the first job speaks.
+    """
 
     def __init__(self, ui: Ui) -> None:
         super().__init__(ui)
         self.began, ui.began = ui.began, None  # the first job alone counts from the start of the command
-        self.shown = set[str]()
+        self.first, self.warned = True, defaultdict[str, list[str]](list)
 
     def show(self, text: str) -> None:
-        if self._is_new(text):
+        if self.verbose or self.first:
             self.ui.show(text)
 
     def warn(self, text: str) -> None:
-        if self._is_new(same_words(text)):
+        alike = self.warned[same_words(text)]
+        if self.verbose or not alike:
             self.ui.warn(text)
+        alike.append(text)
 
-    def _is_new(self, text: str) -> bool:
-        known = text in self.shown
-        self.shown.add(text)
-        return self.verbose or not known
+    def show_counts(self) -> None:
+        """Show how often jobs warned of what is said once."""
+        for alike in self.warned.values():
+            if len(alike) > 1 and not self.verbose:
+                self.ui.show(f"{len(alike)} times: {textwrap.shorten(alike[0], WIDE - 12, placeholder=' ...')}")
 
 
 class Gathered(Through):

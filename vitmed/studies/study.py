@@ -44,10 +44,11 @@ from vitmed.core.errors import (
 )
 from vitmed.core.files import read_json_lines
 from vitmed.core.load_config import load_config
-from vitmed.core.messages import Logged, Once, listener, listening, say, warn
+from vitmed.core.messages import Logged, Once, listener, listening, say, show, warn, wrapped
 from vitmed.core.process import DRIVER, cores
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, is_running
 from vitmed.data.splits import make_splits
+from vitmed.report.headline import numbers_of
 from vitmed.studies import cluster
 from vitmed.training.train_state import Record
 
@@ -210,11 +211,15 @@ class Executor:
                     say(job.title)
                 with listening(Logged(self.folder.path / f"{job.name}.log") if self.logged else self.once):
                     try:
-                        vitmed.train(**job.start(self.folder), each_epoch=on_epoch)
+                        trained = vitmed.train(**job.start(self.folder), each_epoch=on_epoch)
                     except VitmedError as error:
                         if self.logged:
                             warn(str(error))
                         raise
+                evaluated = trained.test or trained.val
+                if not self.logged and not self.once.first and evaluated is not None:
+                    show(wrapped(f"{job.title}: {numbers_of(evaluated)}"))
+                self.once.first = False
             future.set_result(job.done(self.folder))
         except Interrupted as error:
             future.set_exception(Interrupted(f"in {job.title}: {error.problem}", error.fix))
@@ -239,7 +244,9 @@ def workers(
         logged: keep what jobs say in FOLDER/JOB.log in any case.
     """
     if places == cluster.HERE and (devices or 1) == 1:
-        yield Executor(folder, logged)
+        executor = Executor(folder, logged)
+        yield executor
+        executor.once.show_counts()
         return
     processes = _Processes(folder, places, devices or 1, logged)
     try:
