@@ -129,17 +129,17 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (49_651, 38_000),  # 820 of them: issue 40, which may take 900; 330: weights by default
+    "lines": (47_944, 38_000),  # 700 of them: Ray
     "files": (234, 210),  # report/paper.py: figures and tables for a manuscript
-    "functions in 1,000 lines": (55.9, 46),
-    "imports, % of the lines": (8.2, 6),
-    "functions with more than 6 parameters": (18, 10),  # `predict`: --window
-    "functions over 60 lines": (4, 5),  # `serve`: one core where it waits
-    "files under 60 lines": (8, 0),
+    "functions in 1,000 lines": (56.4, 46),  # tables of data left the code
+    "imports, % of the lines": (8.5, 6),  # --on of five commands
+    "functions with more than 6 parameters": (17, 10),  # `predict`: --window
+    "functions over 60 lines": (3, 5),
+    "files under 60 lines": (10, 0),  # three commands shrank
     "fmt: skip": (0, 0),
     "isinstance of predictions": (0, 0),
-    "files in commands": (29, 30),
-    "lines in commands": (2_265, 2_500),
+    "files in commands": (28, 30),
+    "lines in commands": (2_316, 2_500),
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

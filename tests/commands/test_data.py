@@ -298,7 +298,7 @@ def test_sets_that_are_not_fetched_say_what_to_do(vitmed: RUN, tmp_path: Path) -
         ("kermany_chest_xray", 3, "vitmed data import ChestXRay2017.zip DIR"),
         ("ham10000", 3, "https://doi.org/10.7910/DVN/DBW86T"),
         ("medmnist_plus", 2, "bloodmnist_224"),
-        ("bloodmist", 2, "did you mean bloodmnist"),
+        ("bloodmist", 2, "did you mean 'bloodmnist'"),
     ):
         answer = vitmed("data", "get", name, tmp_path / "set")
         assert answer.code == code and told in answer.err and "Traceback" not in answer.err, answer.err

@@ -35,7 +35,9 @@ class RunList:
 def runs(
     folder: Annotated[Path | str, Argument("Folder of the runs; default runs.", "DIR")] = "runs",
     *,
-    sort: Annotated[str, Option("metric or run; default started, the newest first.", metavar="COLUMN")] = "started",
+    sort: Annotated[
+        str, Option("metric, run, or started, the newest first; default started.", metavar="COLUMN")
+    ] = "started",
 ) -> RunList:
     """List the runs of a folder, or one run, also those inside other folders and the folds of a cross-validation.
 

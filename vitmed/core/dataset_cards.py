@@ -175,7 +175,7 @@ def find_set(name: str) -> Card:
         if card.sets:
             raise UsageError(f"{name} is a collection; fetch one of its sets", f"one of {', '.join(card.sets)}")
         raise DataError(f"{name} must be downloaded by hand: {card.source}", f"{card.by_hand} {advice(card)}")
-    names = [name for card in known.values() for name in (card.name, *card.sets)]
+    names = list(dict.fromkeys(name for card in known.values() for name in (card.name, *card.sets)))
     raise unknown_key("public data set", name, names)
 
 

@@ -86,7 +86,7 @@ def evaluate_settings(
 
 def _untrained(saved: SavedModel) -> list[str]:
     """A note where the time ended the training within its first pass over the images."""
-    count, train, step = len(saved.splits.samples["train"]), saved.config.train, saved.record.get("step")
+    count, train, step = len(saved.splits.samples.get("train", ())), saved.config.train, saved.record.get("step")
     seen = (step or 0) * train.batch_size * train.accumulate
     if step is None or saved.record.get("epoch") != 1 or seen + train.batch_size * train.accumulate > count:
         return []

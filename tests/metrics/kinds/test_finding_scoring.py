@@ -114,11 +114,10 @@ def test_numbers_of_resamples_are_those_of_scikit_learn_with_weights() -> None:
     found = drawn_findings(p, weights)
     for r, weight in enumerate(weights):
         each, precision = [], []
-        for f, name in enumerate(p.classes):
+        for f in range(len(p.classes)):
             known = p.labels[:, f] != UNKNOWN
             given = p.labels[known, f], p.probabilities[known, f]
             each.append(sk.roc_auc_score(*given, sample_weight=weight[known]))
             precision.append(sk.average_precision_score(*given, sample_weight=weight[known]))
-            assert found[f"auroc of {name}"][r] == pytest.approx(each[-1], abs=1e-12)
         assert found["auroc"][r] == pytest.approx(np.mean(each), abs=1e-12)
         assert found["average_precision"][r] == pytest.approx(np.mean(precision), abs=1e-9)

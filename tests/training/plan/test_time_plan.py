@@ -140,9 +140,9 @@ def planned(data: Path, **fields: Any) -> tuple[Config, str, list[str]]:
 
 
 def test_the_plan_of_a_time(data: Path) -> None:
-    little, why, said = planned(data, time="60s")
-    assert little.model.width == 32 and "--time 1m" in why
-    assert any(re.match(r"time: 1m \(\d+ s before training, about \d+ epochs in", text) for text in said)
+    little, why, said = planned(data, time="45s")
+    assert little.model.width == 32 and "--time 45s" in why
+    assert any(re.match(r"time: 45s \(\d+ s before training, about \d+ epochs in", text) for text in said)
     much = planned(data, time="10m")[0]
     assert (much.model.width, much.model.image_size, much.train.time) == (64, 32, 600)
     assert much.train.epochs == MOST_KNEES * 50 and much.train.warmup_epochs == much.train.epochs / 10
@@ -223,7 +223,7 @@ def test_with_weights_the_time_chooses_the_input(data: Path, tmp_path: Path, mon
 
 def test_too_short_a_time_ends_with_exit_code_2(data: Path, vitmed: Any) -> None:
     answer: Answer = vitmed("train", data, "--time", "10s", "--device", "cpu", "-o", data.parent / "runs")
-    assert answer.code == 2 and "--time 10s is too short" in answer.err and "Fix: --time 45s" in answer.err
+    assert answer.code == 2 and "--time 10s is too short" in answer.err and "Fix: --time 30s" in answer.err
     assert not list((data.parent / "runs").glob("*/*.pt"))
 
 
