@@ -192,8 +192,9 @@ def test_an_address_where_nothing_answers_is_an_error_within_seconds(monkeypatch
 
 
 def test_something_else_at_the_address_is_an_error_that_names_the_causes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that says nothing: the driver waits, and is ended."""
+    """A server that says nothing: the driver waits as Ray does, and is ended."""
     monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(cluster, "DRIVER", "import time; time.sleep(60)")  # also where Ray is not installed
     monkeypatch.setattr(cluster, "CONNECT", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
