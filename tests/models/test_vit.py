@@ -16,7 +16,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.sections import ModelConfig
 from vitmed.models.sizes import SIZES
-from vitmed.models.vit import ViT, attend
+from vitmed.models.vit import ViT, attend, checkpoint_gradients
 
 
 def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -206,3 +206,11 @@ def test_a_pooling_that_the_network_cannot_have() -> None:
         small_vit(3, 16, 8, width=12, heads=3, pool="coca")
     with pytest.raises(UsageError, match="rotary positions need heads whose width is divisible by 4, not 6"):
         small_vit(3, 16, 8, width=12, heads=2, positions="rotary")
+
+
+def test_attention_is_collected_once_also_where_blocks_are_computed_again() -> None:
+    model = small_vit(5, 32, 8, width=48, depth=3, heads=4).train()
+    checkpoint_gradients(model)
+    logits, attention = model.attention(torch.randn(2, 3, 32, 32))
+    logits.sum().backward()
+    assert len(attention) == len(model.blocks)

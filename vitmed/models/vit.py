@@ -133,7 +133,7 @@ class Block(nn.Module):
         self, x: Tensor, collected: list[Tensor] | None = None, queries: slice = ALL, angles: Angles | None = None
     ) -> Tensor:
         given = (x, collected, queries, angles)
-        if self.recompute and self.training:
+        if self.recompute and self.training and collected is None:  # computed again, it would be collected again
             return checkpoint(self.compute, *given, use_reentrant=False)  # type: ignore[no-any-return]
         return self.compute(*given)
 
