@@ -181,7 +181,7 @@ def test_a_table_of_two_nodes_is_that_of_this_machine_also_when_they_are_killed(
 
 def test_folds_go_on_when_their_processes_the_node_and_the_head_are_killed(tmp_path: Path, nodes: Nodes) -> None:
     data = draw_pairs(tmp_path / "data", 24)
-    args = [*TINY_ARGS, "--epochs", 150, "--folds", 3, "--no-baseline", "--no-report", "--resamples", 0]
+    args = [*TINY_ARGS, "--epochs", 500, "--folds", 3, "--no-baseline", "--no-report", "--resamples", 0]
     args += ["--group-regex", r"(p\d+)_", "--output", tmp_path]
     assert nodes.start("cross-validate", data, *args, "--name", "here", on=False).wait(400) == 0
 
