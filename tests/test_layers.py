@@ -129,8 +129,8 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (47_944, 38_000),  # 700 of them: Ray
-    "files": (234, 210),  # report/paper.py: figures and tables for a manuscript
+    "lines": (48_160, 38_000),  # 700 of them: Ray; 190 images at addresses (s3://, gs://)
+    "files": (235, 210),  # core/remote.py: images at addresses
     "functions in 1,000 lines": (56.4, 46),  # tables of data left the code
     "imports, % of the lines": (8.5, 6),  # --on of five commands
     "functions with more than 6 parameters": (17, 10),  # `predict`: --window

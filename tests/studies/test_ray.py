@@ -181,7 +181,8 @@ def test_a_table_of_two_nodes_is_that_of_this_machine_also_when_they_are_killed(
 
 def test_folds_go_on_when_their_processes_the_node_and_the_head_are_killed(tmp_path: Path, nodes: Nodes) -> None:
     data = draw_pairs(tmp_path / "data", 24)
-    args = [*TINY_ARGS, "--epochs", 500, "--folds", 3, "--no-baseline", "--no-report", "--resamples", 0]
+    args = [*TINY_ARGS, "--epochs", 2000, "--folds", 3, "--no-baseline", "--no-report", "--resamples", 0]
+    args += ["--no-autotune", "--set", "train.threads=1"]  # measured anew by each process, and rounded another way
     args += ["--group-regex", r"(p\d+)_", "--output", tmp_path]
     assert nodes.start("cross-validate", data, *args, "--name", "here", on=False).wait(400) == 0
 
@@ -197,7 +198,7 @@ def test_folds_go_on_when_their_processes_the_node_and_the_head_are_killed(tmp_p
     assert code == 0
     here, there = (read_predictions(tmp_path / name / "test" / "predictions.csv") for name in ("here", "there"))
     assert there.paths == here.paths and len(set(there.paths)) == 48
-    np.testing.assert_allclose(there.logits, here.logits, atol=0.05)  # of trainings apart, whose last bits may differ
+    np.testing.assert_array_equal(there.logits, here.logits)
     for fold in (1, 2, 3):  # nothing lost, nothing twice
         lines = (tmp_path / "there" / f"fold-{fold}" / "metrics.jsonl").read_text().splitlines()
         assert [json.loads(line)["epoch"] for line in lines] == [*range(1, len(lines) + 1)]

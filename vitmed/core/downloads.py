@@ -18,7 +18,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -38,9 +38,9 @@ OFFLINE = ("VITMED_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 ROOM = "free some space, or name another disk: VITMED_CACHE=FOLDER"
 
 
-def is_offline(flag: bool = False) -> bool:
-    """Whether the flag or a variable in `OFFLINE` forbids connections."""
-    return flag or any(os.environ.get(name, "").strip().lower() in ("1", "true", "yes", "on") for name in OFFLINE)
+def is_offline(flag: bool = False, names: Sequence[str] = OFFLINE) -> bool:
+    """Whether the flag or one of these variables forbids connections."""
+    return flag or any(os.environ.get(name, "").strip().lower() in ("1", "true", "yes", "on") for name in names)
 
 
 class Source(NamedTuple):

@@ -18,7 +18,7 @@ from vitmed.core.config import RunConfig, read_overrides
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import free_name, is_empty, is_stream, probe
 from vitmed.core.load_config import load_config, read_config
-from vitmed.core.run_folder import RunFolder
+from vitmed.core.run_folder import RunFolder, address_of, is_remote, place_of
 from vitmed.core.text import lines_of
 from vitmed.core.upgrade import READER
 
@@ -198,11 +198,24 @@ def check_inputs(options: dict[str, Any], kind: Any) -> None:
         check_images(options["images"])
 
 
+def local_path(name: str | Path) -> Path:
+    """The path of a file or folder; of an s3:// or gs:// address, or of an earlier copy, that of a copy as it is now.
+
+    Raises as `remote.copied`.
+    """
+    place = place_of(name) if is_remote(name) else Path(name)
+    if (address := address_of(place)) is None:
+        return place
+    from vitmed.core.remote import copied  # many files need no network
+
+    return copied(address, place)
+
+
 def data_folder(root: str | Path | None) -> Path:
-    """The folder, checked. Raises DataError if it does not exist."""
+    """The folder, checked; of an s3:// or gs:// address its copy. Raises DataError if it does not exist."""
     if root is None:
         raise UsageError("no data folder is named", "vitmed train DIR, or data.root in the config")
-    folder = Path(root)
+    folder = local_path(root)
     refuse_archive(folder)
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "no such folder"
@@ -211,7 +224,8 @@ def data_folder(root: str | Path | None) -> Path:
 
 
 def refuse_archive(path: Path) -> None:
-    """Raise DataError if a path is, or lies in, a .npz or .tar file, with the command that unpacks it, or is a URL."""
+    """Raise DataError if a path is, or lies in, a .npz or .tar file, with the command that unpacks it, or is an
+    address of another kind than `local_path` reads."""
     if (scheme := re.match("[a-z][a-z0-9+.-]+:/", f"{path}")) and not path.exists():
         raise DataError(f"{path}: vitmed reads no {scheme[0]}/ addresses", "mount it as a folder, or copy the files")
     for archive in (path, *path.parents) if set(ARCHIVES) & {part[-4:].lower() for part in path.parts} else ():
@@ -222,7 +236,7 @@ def refuse_archive(path: Path) -> None:
 
 def check_images(names: Sequence[str]) -> None:
     """Raise DataError if not one of these files, folders and patterns exists; one of many becomes a row of its own."""
-    paths = [Path(name) for name in names]
+    paths = [local_path(name) for name in names]
     for path in paths:
         refuse_archive(path)
     if not any(path.exists() or path.is_symlink() or glob.has_magic(str(path)) for path in paths):

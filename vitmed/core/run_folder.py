@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import os
 import platform
+import posixpath
 import re
 import secrets
 from collections.abc import Iterator
@@ -230,6 +231,7 @@ class Holder(NamedTuple):
 # Inside a project the relative path is stored, so run and data can move together. For anything elsewhere only the name
 # and a random mark are stored; a note in this machine's cache folder, which is not shared, holds the path.
 
+REMOTE = {"s3": "s3fs", "gs": "gcsfs"}  # scheme of an address -> the package by which fsspec reads it
 UP = 3  # folders from a run up to its project: project/runs/folds/fold-1
 PRIVATE = ("home", "users", "root")  # folders that hold folders named after a person
 NOWHERE = f"elsewhere-{'0' * 12}/images"  # of a data folder that is not named: no note has this mark
@@ -243,8 +245,37 @@ def cache_folder() -> Path:
     return Path(named).expanduser() if named else user_cache_path("vitmed", appauthor=False)
 
 
+def copies() -> Path:
+    """Where copies of s3:// and gs:// addresses lie: SCHEME/BUCKET/KEY."""
+    return cache_folder().absolute() / "remote"
+
+
+def is_remote(name: str | Path) -> bool:
+    """Whether a name is an address that `local_path` reads; a `Path` of one has a single slash."""
+    return re.match(f"({'|'.join(REMOTE)}):/+[^/.]", f"{name}") is not None
+
+
+def place_of(address: str | Path) -> Path:
+    """Where the copy of an address lies, or will."""
+    scheme, _, key = f"{address}".partition(":")
+    return copies() / scheme / posixpath.normpath(f"/{key.lstrip('/')}").strip("/")
+
+
+def address_of(place: Path) -> str | None:
+    """The address of which a path is the copy; None of a path elsewhere."""
+    if not (place := Path(os.path.normpath(place.absolute()))).is_relative_to(copies()):
+        return None
+    scheme, *key = place.relative_to(copies()).parts
+    return f"{scheme}://{'/'.join(key)}"
+
+
 def store_path(path: str | Path, folder: str | Path) -> str:
-    """How a file in `folder` names `path`: relative within a project, else `elsewhere-<mark>/<name>`."""
+    """How a file in `folder` names `path`: relative within a project, else `elsewhere-<mark>/<name>`.
+
+    An address, and the copy of one, is named by the address.
+    """
+    if address := address_of(place_of(path) if is_remote(path) else Path(path)):
+        return address
     for way in (Path.absolute, Path.resolve):  # unresolved first: a link in the project belongs to the project
         whole = way(Path(path))
         near = project_path(os.path.normpath(whole), os.path.normpath(way(Path(folder))), _home())
@@ -264,6 +295,8 @@ def find_path(stored: str, folder: Path) -> Path:
 
     Without a note on this machine for a path elsewhere, a path below `folder` that does not exist.
     """
+    if is_remote(stored):
+        return place_of(stored)
     if mark := _MARK.fullmatch(stored):
         noted = _NOTES.get(mark[1])
         with contextlib.suppress(OSError):

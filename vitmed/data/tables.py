@@ -20,6 +20,7 @@ from typing import Any
 
 from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.places import local_path
 from vitmed.core.text import counted_doing, lines_of
 from vitmed.core.text_files import OLD, from_cell, read_text
 
@@ -98,7 +99,7 @@ def read_table(file: str | Path) -> Table:
         DataError: missing, not text, no rows, a name twice in the header, or a row of another length (with its line).
         UsageError: the package that reads .xlsx is not installed.
     """
-    file, notes = Path(file), tuple[str, ...]()
+    file, notes = local_path(file), tuple[str, ...]()
     lines, rows, header = [], [], None
     if file.suffix.lower() == ".xlsx":
         numbered = sheet_rows(file)

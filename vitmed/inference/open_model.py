@@ -13,7 +13,7 @@ import numpy as np
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.messages import say, warn
-from vitmed.core.places import refuse_archive
+from vitmed.core.places import local_path, refuse_archive
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted_doing
 from vitmed.data.folders import image_names, import_fix
@@ -170,7 +170,7 @@ def list_images(names: Sequence[str | Path]) -> list[str]:
 def find_named(names: Sequence[str | Path]) -> list[Path]:
     """Find files and folders by name, and the matches of patterns. Raises DataError for a pattern without any."""
     found: list[Path] = []
-    for name in names:
+    for name in map(local_path, names):
         if not glob.has_magic(str(name)) or Path(name).exists():
             found.append(Path(name))
             continue

@@ -18,7 +18,7 @@ import numpy as np
 from vitmed.core.base_models import CLASSES, UNKNOWN, Target
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, unknown_key
-from vitmed.core.places import refuse_archive
+from vitmed.core.places import local_path, refuse_archive
 from vitmed.core.run_folder import find_path, is_elsewhere, store_path
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.thread_batches import Progress, read_batches
@@ -75,7 +75,7 @@ class SavedModel:
 
     def data_root(self, fix: str = "name its current place: --data DIR") -> Path:
         """The data folder of the run. Raises DataError if it is missing; `fix` says how to name another place."""
-        root = self.splits.root
+        root = local_path(self.splits.root)
         refuse_archive(root)
         if not root.is_dir():
             what = f"{root}: the data folder of {self.path} is missing"

@@ -1,0 +1,144 @@
+"""Images at s3:// or gs:// addresses, copied into the cache folder before anything reads them.
+
+The list of an address (name, size and etag of each file) decides what is copied: a file once per machine, again when it
+has changed; what the list no longer names is removed from the copy. Nothing is written to the address.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vitmed.core.downloads import OFFLINE, check_room, is_offline, megabytes
+from vitmed.core.errors import DataError, UsageError, VitmedError
+from vitmed.core.files import claim, read_json_lines
+from vitmed.core.messages import bar, say
+from vitmed.core.run_folder import REMOTE, copies
+from vitmed.core.text import counted, first_line
+
+AT_ONCE = 32  # files that are copied at the same time
+MARGIN = 2**30  # bytes that stay free
+FIX = "name a folder that contains one folder of images per class"
+
+
+class Remote(NamedTuple):
+    """A file at an address: its key, its size in bytes, and its etag, which changes with the content."""
+
+    key: str
+    size: int
+    etag: str
+
+
+@functools.cache
+def copied(address: str, place: Path) -> Path:
+    """Copy what lies at an s3:// or gs:// address into its place in the cache folder, and return the place.
+
+    Looks at an address once per process. Without a network (`VITMED_OFFLINE`), what was copied before.
+
+    Raises:
+        UsageError: a package is missing, the copy does not fit on the disk, or there is no network and no copy.
+        DataError: the address cannot be read, is empty, or names files that a folder cannot hold.
+    """
+    if is_offline(names=OFFLINE[:1]):  # the hub may be forbidden, and the lab's own store allowed
+        if not place.exists():
+            raise UsageError(f"{address}: not copied yet, and there is to be no network", "unset VITMED_OFFLINE once")
+        return place
+    scheme, *keys = place.relative_to(copies()).parts
+    if not keys:
+        raise UsageError(f"{address}: names no bucket", "s3://BUCKET/FOLDER")
+    home = copies() / scheme
+    home.mkdir(parents=True, exist_ok=True)
+    with _readable(address):
+        system, files = _listed(address, home)
+        with _alone(home / f".{keys[0]}.lock"):
+            _fetch(system, address, files, place, home / f".{keys[0]}.jsonl")
+    return place
+
+
+@contextmanager
+def _readable(address: str) -> Iterator[None]:
+    """Turn what the libraries of an address raise into a DataError; they have no common class."""
+    try:
+        yield
+    except VitmedError:
+        raise
+    except Exception as error:
+        problem = f"{address}: cannot be read: {first_line(error) or type(error).__name__}"
+        raise DataError(problem, "check the name, the network and the credentials") from None
+
+
+def _listed(address: str, home: Path) -> tuple[Any, dict[Path, Remote]]:
+    """The file system of an address, and its files by the places of their copies below `home`."""
+    scheme = address.split(":")[0]
+    try:
+        import fsspec
+
+        system, root = fsspec.core.url_to_fs(address)
+    except ImportError:
+        problem = f"{address}: {scheme}:// needs the packages fsspec and {REMOTE[scheme]}"
+        raise UsageError(problem, "pip install 'vitmed[remote]'") from None
+    system.invalidate_cache()
+    files = {}
+    for key, about in system.find(root, detail=True).items():
+        parts = key.removeprefix("/").split("/")
+        if parts[-1] == "" or any(part.startswith(".") and part != ".." for part in parts):
+            continue  # the mark of a folder, or hidden
+        if ".." in parts or "" in parts or "\\" in key or "\0" in key:
+            raise DataError(f"{address}: a key that is no path: {key!r}", "rename it, or name a folder below")
+        etag = about.get("ETag") or about.get("etag") or about.get("md5Hash") or about.get("created") or ""
+        files[home.joinpath(*parts)] = Remote(key, int(about["size"]), str(etag).strip('"'))
+    if not files:
+        raise DataError(f"{address}: nothing lies there", FIX)
+    if both := sorted(files.keys() & {parent for path in files for parent in path.parents}):
+        raise DataError(f"{address}: {files[both[0]].key} is a file and a folder", "rename one of the two")
+    return system, files
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Wait until no other process copies from the same bucket."""
+    with lock.open("w") as handle:
+        while claim(handle.fileno()) is False:
+            time.sleep(0.2)
+        yield
+
+
+def _fetch(system: Any, address: str, files: Mapping[Path, Remote], place: Path, record: Path) -> None:
+    """Make `place` hold exactly these files: copy what is new or has changed, remove what is not among them.
+
+    Args:
+        record: a line for each file that was copied from the bucket: its key, size and etag.
+    """
+    earlier = {line["key"]: line for line in read_json_lines(record)}
+    missing = [path for path, file in files.items() if earlier.get(file.key) != file._asdict() or not path.is_file()]
+    size = sum(files[path].size for path in missing)
+    say(f"{address}: {counted(len(files), 'file')}; {len(missing)} to copy, {megabytes(size)}, into the cache folder")
+    check_room(record.parent, size + MARGIN * bool(size))
+    for path in set(place.rglob("*")) - files.keys() if place.is_dir() else ():
+        if path.is_file():
+            path.unlink()
+    with bar(f"copying {address}", unit="files") as advance, record.open("a", encoding="utf-8") as lines:
+        for start in range(0, len(missing), AT_ONCE):
+            some = {path: files[path] for path in missing[start : start + AT_ONCE]}
+            _get(system, some, address)
+            lines.writelines(json.dumps(file._asdict()) + "\n" for file in some.values())
+            lines.flush()
+            advance(start + len(some), len(missing))
+
+
+def _get(system: Any, files: Mapping[Path, Remote], address: str) -> None:
+    """Copy files, each whole or not at all."""
+    parts = {path: path.with_name(f".{path.name[:200]}.part") for path in files}
+    for path in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    system.get([file.key for file in files.values()], [str(part) for part in parts.values()])
+    for path, file in files.items():
+        if parts[path].stat().st_size != file.size:
+            parts[path].unlink()
+            raise DataError(f"{address}: {file.key} changed while it was copied", "run the command again")
+        parts[path].replace(path)
