@@ -70,8 +70,8 @@ def test_a_run_trains_on_an_address_and_names_it(store: Any, tmp_path: Path) -> 
 def test_a_changed_image_is_seen(store: Any, tmp_path: Path) -> None:
     """A run resumes on the same images only, as one of a folder."""
     run = train("s3://lab/cells", **BARE, output=tmp_path / "runs", weights="none")
-    for i in range(12):
-        store.copy_object(Bucket="lab", Key=f"cells/amber/amber_{i}.png", CopySource=f"lab/cells/blue/blue_{i}.png")
+    for file in draw_classes(tmp_path / "other", 12, seed=5).rglob("*.png"):
+        store.upload_file(f"{file}", "lab", f"cells/{file.relative_to(tmp_path / 'other').as_posix()}")
     remote.copied.cache_clear()
     with pytest.raises(DataError, match="changed"):
         train(resume=run.folder, epochs=3)
