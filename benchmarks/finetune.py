@@ -53,7 +53,7 @@ from vitmed.models.hardware import pick_precision, seeded
 from vitmed.training.baselines import Baselines
 from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune
-from vitmed.training.moving_average import ema_decay
+from vitmed.training.optimiser import ema_decay
 from vitmed.training.plan.make_plan import make_plan
 from vitmed.training.plan.time import Clock
 from vitmed.training.run import Run, Session

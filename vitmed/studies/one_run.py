@@ -51,7 +51,7 @@ from vitmed.training.plan.rules import SCRATCH, PlanInputs, describe, plan_setti
 from vitmed.training.plan.time import Clock
 from vitmed.training.pretraining import Pretrain
 from vitmed.training.processes import Ranks
-from vitmed.training.run import EachEpoch, Run, Session, resumed_settings, train_and_draw
+from vitmed.training.run import EachEpoch, Run, Session, resumed_settings
 from vitmed.training.trackers import check_trackers, tracked
 
 ENOUGH = 0.8  # of the seconds that the reports are expected to take: with less left, there are fewer
@@ -200,11 +200,15 @@ class OneRun:
             tracking.epochs(run.state.history)
             with advising(run, Interrupted(f"stopped; {folder.path} is incomplete", fix)):
                 if not (config.train.freeze or self.ranks.first(folder.last.is_file)):
-                    run.save_last()  # so that an interruption before the first step can be resumed too
+                    task.save_last(run)  # so that an interruption before the first step can be resumed too
                 with gathering():
                     baselines = Baselines(run, task) if leads else None
                 if not config.train.freeze:
-                    train_and_draw(run, draw, self.each_epoch or (lambda record: None), tracking.epochs)
+                    say(
+                        "in the lines of the epochs, * marks the best so far; "
+                        "waiting is the time that images are awaited"
+                    )
+                    run.train(draw, self.each_epoch or (lambda record: None), tracking.epochs)
                 result = self.ranks.first(lambda: _evaluated(run, task, baselines, trained))
             if config.train.time is not None:
                 used, limit = (duration_text(seconds) for seconds in (self.clock.seconds(), config.train.time))

@@ -3,13 +3,11 @@
 loop               the training loop
 train_state        everything that changes while training
 losses             the loss of a batch
-learning           how each kind of label is learned
-mixing             mixup and cutmix
+learning           how each kind of label is learned; mixup and cutmix
 linear_heads       linear models of features
 early_stopping     the record of an epoch, which is the best, and when training ends
 failure_detection  a network that does not learn, a loss that is not finite
-optimiser          AdamW, learning-rate schedule
-moving_average     of the weights, exponential (EMA)
+optimiser          AdamW, learning-rate schedule, exponential moving average of the weights (EMA)
 run                a run, new or resumed: its folder, what it writes there, and how it trains
 finetune           the task of `train`, and choosing the decision policy on validation
 stream             the batches that the loop reads; what shows, ends and relieves it

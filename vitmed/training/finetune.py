@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,8 +40,8 @@ from vitmed.training.learning import LEARNING, objective_of
 from vitmed.training.losses import Objective
 from vitmed.training.plan.time import After, Contention
 from vitmed.training.processes import full
-from vitmed.training.run import Run, Session, Task
-from vitmed.training.train_state import Record
+from vitmed.training.run import Run, Session, Task, monitor_text
+from vitmed.training.train_state import Record, TrainState
 
 SURE = 10.0  # s of training that tell its speed: the first include the start of the loader processes
 MOST_COMPARED = 2000  # validation images to predict again in reduced precision at most
@@ -149,19 +148,12 @@ class Finetune(Task[Config]):
         made_of: dict[str, Any] = {"seen": self.seen, "fingerprints": self.fingerprints}
         save_checkpoint(path, config=run.config, splits=run.splits, hashes=run.hashes, **made_of, **parts)
 
-    def monitored(self, record: Record) -> str:
-        """As in `Task`: the monitor, with a star for the best so far."""
-        return f"  {_monitor_text(record, record['monitor'])}{' *' if record['best'] else '  '}"
-
-    def begin(self, run: Run[Config]) -> None:
-        say("in the lines of the epochs, * marks the best so far; waiting is the time that images are awaited")
-
     def end(self, run: Run[Config]) -> None:
         """As in `Task`: say which epoch is kept."""
         if run.ranks.leads and not run.folder.best.is_file():
             raise CheckpointError(f"{run.folder.path}: best.pt is missing", "start a new run")
         train, best = run.config.train, run.state.best_epoch
-        value = _monitor_text(run.state.history[best - 1], train.monitor)
+        value = monitor_text(run.state.history[best - 1], train.monitor)
         say(f"{train.choose} epoch: {best}, validation {value}; kept in {run.folder.best.name}")
 
     def after_epoch(self, run: Run[Config], record: Record) -> None:
@@ -191,37 +183,27 @@ class Finetune(Task[Config]):
         after, state = After(run.splits, run.config, run.device), run.state
         self.after, after.step = after, 1 / self.planned_rate if self.planned_rate else 0.0
 
-        def of_all(name: str) -> float:
-            return state.running[name] + sum(record["seconds"] * shares[name](record) for record in state.history)
+        contention = Contention(time.monotonic(), time.thread_time(), sum(waited for _, waited, _ in timings(state)))
 
-        shares = {
-            "seconds": lambda r: 1.0,
-            "waited": lambda r: r["wait_share"],
-            "images": lambda r: r["images_per_second"],
-        }
-
-        def now() -> tuple[float, float, float]:
-            return time.monotonic(), time.thread_time(), of_all("waited")
-
-        contention = Contention(*now())
-
-        def seconds() -> float:
-            factor = contention.factor(*now())
-            if images := of_all("images"):
-                after.step = (of_all("seconds") - of_all("waited")) / images / factor
+        def estimate() -> float:
+            seconds, waited, images = map(sum, zip(*timings(state), strict=True))
+            factor = contention.factor(time.monotonic(), time.thread_time(), waited)
+            if images:
+                after.step = (seconds - waited) / images / factor
             return after.seconds * factor
 
-        return seconds
+        return estimate
 
     def before_step(self, run: Run[Config]) -> None:
         """As in `Task`: say once that training goes at less than half of the planned images/s, and what that means."""
+        if self.slow or self.planned_rate is None:
+            return
         state, seconds, images = run.state, 0.0, 0.0
-        for record in [] if self.slow or self.planned_rate is None else chain([state.running], reversed(state.history)):
-            seconds += record["seconds"]
-            images += record.get("images", record["seconds"] * record.get("images_per_second", 0.0))
+        for row in timings(state):
+            seconds, images = seconds + row[0], images + row[2]
             if seconds >= SURE:
                 break
-        if seconds < SURE or self.planned_rate is None or images / seconds >= self.planned_rate / 2:
+        if seconds < SURE or images / seconds >= self.planned_rate / 2:
             return
         epochs, done = run.config.train.epochs, state.epoch + state.batch / run.stream.batches.batches
         left = (epochs - done) * len(run.splits.samples["train"]) * seconds / max(1.0, images)
@@ -234,6 +216,14 @@ class Finetune(Task[Config]):
             f"the plan measured, as when other programs need the cores; {means}"
         )
         self.slow = True
+
+
+def timings(state: TrainState) -> Iterator[tuple[float, float, float]]:
+    """Seconds, those of waiting for data, and images of the current epoch and of those before it, backwards."""
+    yield state.running["seconds"], state.running["waited"], state.running["images"]
+    for record in reversed(state.history):
+        seconds = record["seconds"]
+        yield seconds, seconds * record["wait_share"], seconds * record["images_per_second"]
 
 
 def _describe_data(config: Config, splits: Splits) -> None:
@@ -291,11 +281,6 @@ def augmented_examples(run: Run[Config]) -> dict[str, list[np.ndarray]]:
         batch = run.stream.dataset.finish(batch, 0, torch.from_numpy(spread))
         shown[names[label]] = list(how.display(how.normalise(batch)).numpy())
     return shown
-
-
-def _monitor_text(record: Record, monitor: str) -> str:
-    value = record.get(f"val_{monitor}")
-    return f"{monitor} undefined" if value is None else f"{monitor} {value:.4f}"
 
 
 def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.device) -> None:

@@ -20,7 +20,6 @@ from vitmed.models.vit import ViT
 from vitmed.training import losses
 from vitmed.training.linear_heads import LinearHead, fit_finding_head, fit_head, fit_number_head
 from vitmed.training.losses import Loss, Objective
-from vitmed.training.mixing import mixup_and_cutmix
 
 
 @dataclass(frozen=True)
@@ -28,9 +27,8 @@ class Learning:
     """How a kind of label is learned.
 
     Attributes:
-        loss: the loss of a configuration, as `CrossEntropy.of`.
+        loss: of a configuration, as `CrossEntropy.of`; fit_head: a linear model of features, as `fit_head`.
         start: sets the bias of the head, from the targets (S, ...) of training and the configuration.
-        fit_head: a linear model of features, as `fit_head`.
         balances: values of `train.balance` that can be used.
         mixes: whether images may be mixed.
         answers: the output of the network (B, ...) -> (B, K) logits of what an attention map can explain, in the order
@@ -59,6 +57,18 @@ def check_target(config: Config, kind: str) -> None:
             raise UsageError(f"{name} {value}: not for {kind}", f"one of {', '.join(good)}")
     if not learning.mixes and (augment.mixup or augment.cutmix):
         raise UsageError(f"mixup and cutmix mix classes; these labels are {kind}", "leave them out")
+
+
+def mixup_and_cutmix(config: Config, classes: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """torchvision's mixup, cutmix, or one of both at random: each image of a batch is mixed with another, and so are
+    their labels. Without either, batches stay as they are."""
+    mixup, cutmix = config.augment.mixup, config.augment.cutmix
+    if not mixup and not cutmix:
+        return lambda x, y: (x, y)
+    from torchvision.transforms import v2
+
+    kinds = [(v2.MixUp, mixup), (v2.CutMix, cutmix)]
+    return v2.RandomChoice([kind(alpha=alpha, num_classes=classes) for kind, alpha in kinds if alpha])
 
 
 def objective_of(images: Images, outputs: int, config: Config, precision: Precision, device: torch.device) -> Objective:
@@ -90,7 +100,7 @@ LEARNING: dict[str, Learning] = {
         chances=torch.sigmoid,
     ),
     "number": Learning(
-        losses.ScaledSquares.of,
+        lambda *_: losses.ScaledSquares(),
         lambda model, targets, _: None,
         fit_number_head,
         answers=lambda output: output[:, :1] * output.new_tensor([-1.0, 1.0]),

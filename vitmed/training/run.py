@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import warnings
 from abc import ABC, abstractmethod
@@ -44,8 +43,8 @@ from vitmed.models.weights.files import AGAIN
 from vitmed.training.environment import environment, splits_csv
 from vitmed.training.loop import fit
 from vitmed.training.losses import Objective
-from vitmed.training.out_of_memory import explained, fit_memory
-from vitmed.training.plan.autotune import Looks, Race, autotune, is_open
+from vitmed.training.out_of_memory import fit_memory, memory_error
+from vitmed.training.plan.autotune import autotune, is_open
 from vitmed.training.plan.time import Clock, TimeBudget
 from vitmed.training.processes import ALONE, Ranks
 from vitmed.training.stream import Control, Stream, epoch_of
@@ -113,14 +112,7 @@ class Task(ABC, Generic[AnyConfig]):
         """Say something before an optimiser step."""
 
     def write_start(self, run: Run[AnyConfig]) -> None:
-        """Write what is known before the first batch, beside what every run writes: by default nothing."""
-
-    def monitored(self, record: Record) -> str:
-        """What the line on an epoch says between its losses and its learning rate."""
-        return ""
-
-    def begin(self, run: Run[AnyConfig]) -> None:
-        """Say something before the first epoch."""
+        """Write what is known before the first batch, beside what every run writes."""
 
     def after_epoch(self, run: Run[AnyConfig], record: Record) -> None:
         """Say what a finished epoch shows."""
@@ -149,7 +141,6 @@ class Run(Generic[AnyConfig]):
         self.splits, self.images, self.hashes = read.splits, read.images, read.hashes
         self.device, self.precision, self.ranks = session.device, session.precision, session.ranks
         self.stream = Stream.of(self.images["train"], config, self.device, self.ranks)
-        self.looks: Looks | None = None  # for a better number of threads
         self.seconds_after: Callable[[], float] = lambda: 0.0  # what follows training takes, once that has begun
         batches = self.stream.batches.batches
         self.state = new_state(self.model, config, batches, self.device, self.precision)
@@ -163,20 +154,18 @@ class Run(Generic[AnyConfig]):
         """A run before its first batch; everything known so far is written into its folder."""
         ranks, device = session.ranks, session.device
         place = ranks.first(lambda: pick_place(config.train.augment_on, device, ranks.local_world))
-        config, looks = with_values(config, {"train.augment_on": place}), None
+        config = with_values(config, {"train.augment_on": place})
         if is_open(config) and not ranks.wide:  # several processes take the usual engine
             images = read.images["train"]
             steps = config.train.epochs * max(1, len(images) // config.train.batch_size)
             objective = task.objective(config, images, session)
             tuned = autotune(task.model, objective, config, device, steps, images.targets)
-            looks = Looks.of(tuned, config, device, steps)
             config = with_values(config, tuned.settings(config))
             if tuned.rates is not None:  # else the usual arithmetic stays, with its own reason
                 measured = replace(pick_precision(tuned.engine.precision, device), reason="measured")
                 session = replace(session, precision=measured)
             say(str(tuned))
         run = cls(task, config, read, folder, session)
-        run.looks = looks
         ranks.first(run._write_start)
         return run
 
@@ -211,18 +200,32 @@ class Run(Generic[AnyConfig]):
         """The command that continues this run."""
         return f"vitmed {self.task.command} --resume {self.folder.path}"
 
-    def train(self, each_epoch: EachEpoch = lambda record: None, report: Reports = lambda history: None) -> None:
+    def train(
+        self,
+        draw: Callable[[], None] = lambda: None,
+        each_epoch: EachEpoch = lambda record: None,
+        report: Reports = lambda history: None,
+    ) -> None:
         """Train until the end, with all ranks.
 
         Args:
+            draw: called at the end, also where training ends early.
             each_epoch: called when an epoch is saved and reported; where it returns true, the run ends.
             report: called with the records of all epochs, after each.
 
         Raises:
             Interrupted, EndedByCaller: after saving last.pt.
         """
+        try:
+            self._train(each_epoch, report)
+        except BaseException:
+            with contextlib.suppress(Exception):  # a failing figure must not hide why the training ended
+                draw()
+            raise
+        draw()
+
+    def _train(self, each_epoch: EachEpoch, report: Reports) -> None:
         ranks = self.ranks
-        self.task.begin(self)
         if ranks.wide:
             self.state.load_state_dict(ranks.first(self.state.state_dict))  # rank 0 may have fitted the head
         if ranks.wide and self.device.type == "cuda":  # it does not work on a CPU
@@ -242,44 +245,41 @@ class Run(Generic[AnyConfig]):
             objective = self.task.objective(config, self.images["train"], self.session)
             records = fit(self.state, self.stream, objective, control, lambda: self.task.validate(self))
             try:
-                for record in explained(records, config):
+                for record in records:
                     self.keep(record, report)
-                    self._look_again(objective)
                     if ranks.agree(stop=ranks.leads and bool(each_epoch(record))):
                         ended = f"ended after epoch {self.state.epoch}; {self.folder.last} is saved"
                         raise EndedByCaller(ended, self.go_on)
             except (DataError, Reported):  # on all ranks, which save a divided network together
                 if self.state.batch % self.config.train.accumulate == 0:  # not amid an optimiser step
-                    self.save_last()
+                    self.task.save_last(self)
                 raise
             except RuntimeError as error:
-                if is_of_compiler(error):
+                problem = memory_error(error, config)
+                if problem is error and is_of_compiler(error):
                     fix = f"{self.go_on} --no-compile"
-                    raise VitmedError(f"compiling the network failed: {first_line(error)}", fix) from None
-                raise
+                    problem = VitmedError(f"compiling the network failed: {first_line(error)}", fix)
+                raise problem from None
             if ranks.agree(stop=stop()):
-                self.save_last()
-                raise Interrupted(
-                    f"interrupted in epoch {self.state.epoch + 1}; {self.folder.last} is saved", self.go_on
-                )
+                self.task.save_last(self)
+                ended = f"interrupted in epoch {self.state.epoch + 1}; {self.folder.last} is saved"
+                raise Interrupted(ended, self.go_on)
         self.task.end(self)
 
     def keep(self, record: Record, report: Reports = lambda history: None) -> None:
         """Save and report a finished epoch: its weights, last.pt, metrics.jsonl, a line."""
         self.task.save_epoch(self, record)
-        self.save_last()
+        self.task.save_last(self)
         self.ranks.first(self._write_records)
+        star = " *" if record.get("best") else "  "
+        monitored = f"  {monitor_text(record, record['monitor'])}{star}" if "monitor" in record else ""
         say(
             f"epoch {epoch_of(record['epoch'], self.state.share, self.config)}  train loss {record['train_loss']:.4f}  "
-            f"val loss {record['val_loss']:.4f}{self.task.monitored(record)}  lr {record['lr']:.1e}  "
+            f"val loss {record['val_loss']:.4f}{monitored}  lr {record['lr']:.1e}  "
             f"{record['images_per_second']:,.0f} images/s  {record['wait_share']:.0%} waiting"
         )
         report(self.state.history)
         self.task.after_epoch(self, record)
-
-    def save_last(self) -> None:
-        """Save last.pt, from which `--resume` continues."""
-        self.task.save_last(self)
 
     def resumable(self, error: VitmedError) -> VitmedError:
         """The same error with the command that continues the run, where there is a last.pt.
@@ -292,19 +292,6 @@ class Run(Generic[AnyConfig]):
             again = "start a new run (--on-bad-file skip leaves unreadable files out)"
             return DataError(error.problem, f"{again}; or restore the files as they were, then continue: {self.go_on}")
         return type(error)(error.problem, f"{error.fix}; then continue from {self.folder.last.name}: {self.go_on}")
-
-    def _look_again(self, objective: Objective) -> None:
-        """Train with another number of threads from here, where that is clearly faster."""
-
-        def race() -> Race:
-            targets = self.images["train"].targets
-            return Race(copy.deepcopy(self.model), objective, self.config, 1, targets, lambda done, total: None)
-
-        if self.looks is not None and (tuned := self.looks.again(self.state.history, race)) is not None:
-            torch.set_num_threads(tuned.engine.threads or 1)
-            self.config = with_values(self.config, {"train.threads": tuned.engine.threads})
-            self._write_config()
-            say(str(tuned))
 
     def _ticker(self) -> Callable[[], None]:
         """What the loop calls before every step: it notes the time used, and of a limited time rank 0's share."""
@@ -363,6 +350,12 @@ class Run(Generic[AnyConfig]):
         write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
 
 
+def monitor_text(record: Record, monitor: str) -> str:
+    """The monitor of a record and its value."""
+    value = record.get(f"val_{monitor}")
+    return f"{monitor} undefined" if value is None else f"{monitor} {value:.4f}"
+
+
 def folder_to_resume(
     path: Path, name: str | None, changes: Iterable[str], known: Mapping[str, str], allowed: set[str]
 ) -> RunFolder:
@@ -392,19 +385,3 @@ def resumed_settings(config: AnyConfig, folder: RunFolder, root: Path, overrides
         section, _, field = key.partition(".")
         tree[section][field] = value
     return tree
-
-
-def train_and_draw(
-    run: Run[Any],
-    draw: Callable[[], None],
-    each_epoch: EachEpoch = lambda record: None,
-    report: Reports = lambda history: None,
-) -> None:
-    """Train until the end, then draw; also draw when training ends early. The arguments are those of `Run.train`."""
-    try:
-        run.train(each_epoch, report)
-    except BaseException:
-        with contextlib.suppress(Exception):  # a failing figure must not hide why the training ended
-            draw()
-        raise
-    draw()

@@ -15,8 +15,7 @@ from typing_extensions import TypedDict
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT, checkpoint_gradients
-from vitmed.training.moving_average import MovingAverage, ema_decay
-from vitmed.training.optimiser import adamw, steps_per_epoch
+from vitmed.training.optimiser import MovingAverage, adamw, ema_decay, steps_per_epoch
 from vitmed.training.processes import Ranks, full, sharded_like
 
 PARTS = ("model", "optimiser", "scaler", "ema")
