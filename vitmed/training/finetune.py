@@ -38,7 +38,7 @@ from vitmed.training.early_stopping import finished, stops_early, validate
 from vitmed.training.failure_detection import stuck
 from vitmed.training.learning import LEARNING, objective_of
 from vitmed.training.losses import Objective
-from vitmed.training.plan.time import After, Contention
+from vitmed.training.plan.time import Contention, seconds_after
 from vitmed.training.processes import full
 from vitmed.training.run import Run, Session, Task, monitor_text
 from vitmed.training.train_state import Record, TrainState
@@ -68,7 +68,6 @@ class Finetune(Task[Config]):
     planned_rate: float | None = None
     command: ClassVar[str] = "train"
     warned: bool = field(default=False, init=False)  # that the network does not learn, after the last epoch
-    after: After | None = field(default=None, init=False)  # what follows training, where the time is limited
     slow: bool = field(default=False, init=False)  # whether it is said that training goes slower than planned
 
     @classmethod
@@ -177,20 +176,18 @@ class Finetune(Task[Config]):
             say(f"stopped early: {monitor} has not improved for {config.train.patience} epochs")
 
     def seconds_after(self, run: Run[Config]) -> Callable[[], float]:
-        """As in `Task`: what such a run took here, by the speed of this one, longer where others share the cores."""
+        """As in `Task`: by the speed of this run, longer where others share the cores."""
         if run.config.train.time is None or not run.ranks.leads:
             return lambda: 0.0
-        after, state = After(run.splits, run.config, run.device), run.state
-        self.after, after.step = after, 1 / self.planned_rate if self.planned_rate else 0.0
+        state, step = run.state, 1 / self.planned_rate if self.planned_rate else 0.0
 
         contention = Contention(time.monotonic(), time.thread_time(), sum(waited for _, waited, _ in timings(state)))
 
         def estimate() -> float:
             seconds, waited, images = map(sum, zip(*timings(state), strict=True))
             factor = contention.factor(time.monotonic(), time.thread_time(), waited)
-            if images:
-                after.step = (seconds - waited) / images / factor
-            return after.seconds * factor
+            trained = (seconds - waited) / images / factor if images else step
+            return factor * seconds_after(run.splits, run.config, trained)
 
         return estimate
 

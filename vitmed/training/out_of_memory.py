@@ -24,7 +24,7 @@ from vitmed.core.process import control_groups
 from vitmed.core.text import counted, first_line
 from vitmed.models.hardware import Precision, seeded
 from vitmed.models.vit import checkpoint_gradients
-from vitmed.training.train_state import Record, TrainState
+from vitmed.training.train_state import TrainState
 
 SHARE = 0.8  # of the free memory of a machine; loader processes and the system need some
 FEW = 4  # images that are measured
@@ -38,14 +38,6 @@ def is_out_of_memory(error: Exception) -> bool:
     """
     words = ("out of memory", "can't allocate memory", "ALLOC_FAILED", "could not create a primitive")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
-
-
-def explained(records: Iterator[Record], config: Config | PretrainConfig) -> Iterator[Record]:
-    """The records of a training; where memory runs out, it raises OutOfMemoryError, which names the fix."""
-    try:
-        yield from records
-    except RuntimeError as error:
-        raise memory_error(error, config) from None
 
 
 def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> RuntimeError | VitmedError:
@@ -72,13 +64,7 @@ def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> Runtim
 
 
 class Fit(NamedTuple):
-    """What fits the memory.
-
-    Attributes:
-        micro_batch: images at once.
-        grad_checkpointing: whether it takes gradient checkpointing.
-        why: in words, for the line that reports it.
-    """
+    """How many images fit the memory at once, whether it takes gradient checkpointing, and why, in words."""
 
     micro_batch: int
     grad_checkpointing: bool
@@ -98,25 +84,18 @@ def fit_memory(state: TrainState, config: AnyConfig, most: int, precision: Preci
 
     Args:
         state: before the first step, or later; its network lies on the device.
-        most: that this process computes.
-        processes: that share the memory of a CPU.
+        most: that this process computes; processes: that share the memory of a CPU.
     """
-    device = next(state.model.parameters()).device
-    given = config.train.grad_checkpointing
-    found = Fit(1, True, "more may not fit")
+    device, given = next(state.model.parameters()).device, config.train.grad_checkpointing
+    trial = _Trial(state, config, most, precision)
     for recompute in dict.fromkeys((given, True)):
-        trial = _Trial(state, config, most, precision)
         checkpoint_gradients(state.model, recompute)
         with trial.nothing_changes():
-            if device.type == "cpu":
-                found = _fit_cpu(trial, most, processes)
-            else:
-                found = _fit_device(trial, most, device)
+            fit = _fit_cpu(trial, most, processes) if device.type == "cpu" else _fit_device(trial, most, device)
         checkpoint_gradients(state.model, given)
-        found = found._replace(grad_checkpointing=recompute)
-        if found.micro_batch:
-            return found
-    return found._replace(micro_batch=1)
+        if fit.micro_batch:
+            break
+    return fit._replace(micro_batch=max(1, fit.micro_batch), grad_checkpointing=recompute)
 
 
 class _Trial:
@@ -156,11 +135,17 @@ class _Trial:
 
 def _fit_device(trial: _Trial, most: int, device: torch.device) -> Fit:
     """Try the batch, its half, its quarter ... beside the moments that the optimiser will need; 0 if none fits."""
+
+    def free() -> None:
+        trial.state.optimiser.zero_grad(set_to_none=True)
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
     count, why = most, "as tried"
     while count:
         with contextlib.ExitStack() as freed:
-            freed.callback(_empty, device)
-            freed.callback(trial.state.optimiser.zero_grad, set_to_none=True)
+            freed.callback(free)
             try:
                 moments = torch.empty(trial.moments, dtype=torch.uint8, device=device)
                 trial.run(count)
@@ -173,12 +158,6 @@ def _fit_device(trial: _Trial, most: int, device: torch.device) -> Fit:
         why = f"{counted(count, 'image')} did not fit"
         count //= 2
     return Fit(0, False, why)
-
-
-def _empty(device: torch.device) -> None:
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 def _fit_cpu(trial: _Trial, most: int, processes: int) -> Fit:

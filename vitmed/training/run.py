@@ -187,7 +187,7 @@ class Run(Generic[AnyConfig]):
             problem = f"{folder.last}: its training state does not fit ({first_line(error)})"
             raise CheckpointError(problem, f"{AGAIN}, or start a new run") from None
         state = run.state
-        session.clock.go_on(state.spent)
+        session.clock.began -= state.spent
         run.ranks.first(run._write_config)  # epochs or data folder may be new
         run.ranks.first(run._write_records)  # a kill may have come between last.pt and metrics.jsonl
         say(f"resuming {folder.path} at epoch {state.epoch + 1}, batch {state.batch + 1}")

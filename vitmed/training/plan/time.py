@@ -42,7 +42,7 @@ from vitmed.models.vit import ViT
 from vitmed.training.environment import versions
 from vitmed.training.loop import optimiser_step
 from vitmed.training.out_of_memory import is_out_of_memory
-from vitmed.training.plan.rules import SMALL, PlanInputs, Rule, fields_set
+from vitmed.training.plan.rules import SMALL, PlanInputs, Rule
 from vitmed.training.train_state import new_state
 
 SHARE, MOST = 0.02, 6.0  # of `--time`, and s at most, for timing networks; one is always timed
@@ -55,14 +55,12 @@ STARTING = 9.0  # Python and its libraries, the plan, the autotuner, the contact
 OF_A_FOLD = 4.0  # the same where a process trains several
 REPORTING = 18.0  # policy, two evaluations with figures and attention maps; the end of Python
 TABLES = 4.0  # the same with --no-report
-LEARNED = (0.5, 4.0)  # times as long as these two, at most, that a run here has shown it to take
 EACH_IMAGE = 0.0005  # duplicates, baselines, intervals
 EACH_EPOCH = 0.1  # checkpoints
 FORWARD = 1 / 3  # of a training step
 IN_TRAINING = 1.2  # how many times as long a step takes there as alone: loading shares the core and its caches
 CLEARLY = 1.2  # times as long: from here a network is clearly larger
 MOST_KNEES = 3  # passes beyond the knee that may still help: more are not made, however much time there is
-FIXING = {"name", "width", "depth", "heads", "patch_size", "image_size", "weights"}  # fields that decide the network
 RECENT = 30.0  # s, over which contention is measured, at least
 LEAST_USED = 0.5  # s of CPU time from which contention is measured
 MOST_CONTENTION = 8.0  # times as long
@@ -110,13 +108,7 @@ class Forecaster:
         rows = train // config.train.batch_size * config.train.batch_size or train
         one_pass = rows * self.image(config) + val * FORWARD * self.step(config) + EACH_EPOCH
         before = (OF_A_FOLD if config.data.divided else STARTING) + every * (self.files / cores() + EACH_IMAGE)
-        return Forecast(before, one_pass, self.after(config))
-
-    def after(self, config: Config) -> float:
-        """Seconds from the last step of training to the end of the command."""
-        after = After(self.splits, config, self.device)
-        after.step = self.step(config)
-        return after.seconds
+        return Forecast(before, one_pass, seconds_after(self.splits, config, self.step(config)))
 
     def step(self, config: Config) -> float:
         """Seconds that an image takes in a step of training: timed, or after some networks by its operations."""
@@ -144,32 +136,11 @@ class Forecaster:
         return max(step, augment / workers, work / own)
 
 
-class After:
-    """What follows the training of a run; remembered in the cache folder from the latest run like it.
-
-    Attributes:
-        fixed: seconds of a core for policy, tables and reports; steps: of training that take as long as the rest.
-        step: seconds of a core for an image in a step.
-    """
-
-    def __init__(self, splits: Splits, config: Config, device: torch.device) -> None:
-        count = {name: len(part) for name, part in splits.samples.items()}
-        self.steps = FORWARD * len(VIEWS[config.augment.views]) * (count["train"] + 4 * count["val"] + count["test"])
-        evaluate = config.evaluate
-        self.usual = (REPORTING if evaluate.report else TABLES) + EACH_IMAGE * (count["val"] + count["test"])
-        what = [evaluate.report, evaluate.map_images, config.train.test, splits.target.kind, len(splits.classes)]
-        self.file, self.fixed, self.step = measured_file("after", what, device), self.usual, 0.0
-        with suppress(OSError, ValueError):
-            self.fixed *= min(LEARNED[1], max(LEARNED[0], float(self.file.read_text(encoding="utf-8"))))
-
-    @property
-    def seconds(self) -> float:
-        """What it takes in all, where nobody else computes."""
-        return self.fixed + self.steps * self.step
-
-    def keep(self, seconds: float) -> None:
-        """Remember how many seconds of a core it has taken in all."""
-        keep_measured(self.file, f"{max(0.0, seconds - self.steps * self.step) / self.usual:.3f}")
+def seconds_after(splits: Splits, config: Config, step: float) -> float:
+    """Seconds of a core from the last step of training to the end, where an image takes `step` of them in a step."""
+    train, val, test = (len(splits.samples[name]) for name in ("train", "val", "test"))
+    views = FORWARD * len(VIEWS[config.augment.views]) * (train + 4 * val + test)
+    return (REPORTING if config.evaluate.report else TABLES) + EACH_IMAGE * (val + test) + views * step
 
 
 def operations(config: Config) -> float:
@@ -324,8 +295,7 @@ class Networks(NamedTuple):
     """The networks among which time chooses for these images.
 
     Attributes:
-        rows: the smallest network first.
-        batch: images of an optimiser step.
+        rows: the smallest network first; batch: images of an optimiser step.
         forecast_of: the forecast of the run whose plan has a rule.
     """
 
@@ -375,16 +345,6 @@ class Networks(NamedTuple):
         return None
 
 
-def candidates_for(inputs: PlanInputs) -> list[Candidate]:
-    """The rows for so many images."""
-    return [row for row in CANDIDATES if row.least <= inputs.images]
-
-
-def chooses_network(config: Config) -> bool:
-    """Whether the time may choose the network: neither weights nor you have."""
-    return not FIXING & fields_set(config, "model")
-
-
 def check_time(seconds: float, forecast: Forecast) -> None:
     """Raises TimeTooShortError if a command of so many seconds has no time for a pass over the images."""
     least = forecast.total(1)
@@ -419,10 +379,6 @@ class Clock:
 
     def __init__(self, began: float | None = None) -> None:
         self.began = time.monotonic() if began is None else began
-
-    def go_on(self, spent: float) -> None:
-        """Add what earlier commands took, s."""
-        self.began -= spent
 
     def seconds(self) -> float:
         return time.monotonic() - self.began
