@@ -30,10 +30,9 @@ def validate(
     precision: Precision,
     ranks: Ranks = ALONE,
 ) -> Record:
-    """The record of the epoch that has just ended, from the predictions for `val`.
+    """The record of the epoch that has just ended, from the predictions for `val`, of which each rank makes some.
 
-    Each of the ranks predicts some of the images. Raises DataError if a file can no longer be read, VitmedError if a
-    logit is NaN or infinite.
+    Raises DataError if a file can no longer be read, VitmedError if a logit is NaN or infinite.
     """
     ranks.share_statistics(state.evaluated_model)
     with ranks.together():
@@ -46,8 +45,8 @@ def validate(
 def epoch_record(state: TrainState, predictions: Predictions, config: Config, kind: Kind = "classes") -> Record:
     """The epoch's line of metrics.jsonl, without undefined metrics; also updates the best epoch of the state.
 
-    An epoch with an undefined monitor (`ppv` when a class is never predicted) ranks below all others. Raises
-    VitmedError if a logit is NaN or infinite.
+    An epoch with an undefined monitor (`ppv` when a class is never predicted) ranks below all others.
+    Raises VitmedError if a logit is NaN or infinite.
     """
     if not np.isfinite(predictions.logits).all():
         raise VitmedError(

@@ -35,9 +35,7 @@ def stuck(
     chance, while the loss stands still, or if the loss is far above that of guessing; else None.
 
     Args:
-        history: the epoch records, with `epoch`, `step`, `train_loss` and, of validation, `top_share` and
-            `top_class`, `val_auroc` of findings, or `val_r2` of a number.
-        counts: training images per class.
+        history: the epoch records; counts: training images per class.
         share: of the run that is over, 0 to 1; before `FAIR` of it only a loss far above that of guessing counts.
     """
     last = history[-WINDOW:]
@@ -100,10 +98,8 @@ def not_finite(what: str, files: Sequence[str], epoch: int, config: Config | Pre
 
 
 class LossWatch:
-    """Sum the loss of an epoch in `TrainState.running`, and check that it is finite.
-
-    It checks one batch late, so training does not wait for the GPU.
-    """
+    """Sum the loss of an epoch in `TrainState.running`, and check that it is finite: one batch late, so that training
+    does not wait for the GPU."""
 
     def __init__(self, state: TrainState, stream: Stream, control: Control):
         self.state, self.stream, self.control, self.running = state, stream, control, state.running
@@ -116,7 +112,7 @@ class LossWatch:
         return self.running["loss"] / max(1, self.running["images"] - waiting)
 
     def add(self, loss: Tensor, norm: Tensor, indices: Tensor) -> None:
-        """Note the loss and gradient norm of a batch of sample indices; on all ranks those of the whole batch.
+        """Note the loss and gradient norm of a batch of sample indices, on all ranks those of the whole batch.
 
         Raises as `flush`, for the batch before.
         """

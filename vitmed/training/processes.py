@@ -172,8 +172,8 @@ class Ranks:
         return np.stack(self.gather(part), axis=1).reshape(-1, *part.shape[1:])[:count]
 
     def parts(self, total: int, at_once: int | None) -> list[slice]:
-        """This rank's share of a batch of `total` images, at least one for each, in parts of about equal size, as many on
-        every rank, of at most so many `at_once`; where the shares are unequal, a part of 2 may replace two of 1."""
+        """This rank's share of a batch of `total` images, at least one for each, in parts of about equal size, as many
+        on every rank, of at most so many `at_once`; where the shares are unequal, a part of 2 may replace two."""
         own = len(range(total)[self.share])
         count = 1 if at_once is None else min(total // self.world, -(-total // (self.world * at_once)))
         return [slice(*cuts) for cuts in pairwise(own * i // count for i in range(count + 1))]

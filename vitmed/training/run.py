@@ -56,11 +56,7 @@ Reports = Callable[[list[Record]], None]
 
 @dataclass(frozen=True)
 class Session:
-    """Where a command computes.
-
-    Attributes:
-        precision: of the arithmetic; clock: of the run, on which earlier commands count too.
-    """
+    """Where a command computes, in which arithmetic, and the clock of its run, on which earlier commands count too."""
 
     device: torch.device
     precision: Precision
@@ -108,11 +104,11 @@ class Task(ABC, Generic[AnyConfig]):
     def seconds_after(self, run: Run[AnyConfig]) -> Callable[[], float]:
         """What estimates, at any time, the seconds of the command after training."""
 
-    def before_step(self, run: Run[AnyConfig]) -> None:
-        """Say something before an optimiser step."""
-
     def write_start(self, run: Run[AnyConfig]) -> None:
         """Write what is known before the first batch, beside what every run writes."""
+
+    def before_step(self, run: Run[AnyConfig]) -> None:
+        """Say something before an optimiser step."""
 
     def after_epoch(self, run: Run[AnyConfig], record: Record) -> None:
         """Say what a finished epoch shows."""
@@ -122,15 +118,8 @@ class Task(ABC, Generic[AnyConfig]):
 
 
 class Run(Generic[AnyConfig]):
-    """One training or pretraining, before its first batch or amid it.
-
-    Args:
-        read: the images, all of them read.
-        folder: holds everything that is written.
-
-    Attributes:
-        stream, state: what the loop reads, and what it changes.
-    """
+    """One training or pretraining, before its first batch or amid it: its `stream` is what the loop reads, its `state`
+    what the loop changes, and its folder holds everything that is written."""
 
     def __init__(
         self, task: Task[AnyConfig], config: AnyConfig, read: ReadSplits, folder: RunFolder, session: Session
@@ -225,34 +214,32 @@ class Run(Generic[AnyConfig]):
         draw()
 
     def _train(self, each_epoch: EachEpoch, report: Reports) -> None:
-        ranks = self.ranks
+        ranks, config, task = self.ranks, self.config, self.task
         if ranks.wide:
             self.state.load_state_dict(ranks.first(self.state.state_dict))  # rank 0 may have fitted the head
         if ranks.wide and self.device.type == "cuda":  # it does not work on a CPU
             nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
-        use_attention(self.model, self.config.train.attention)
-        if self.config.train.compile:
+        use_attention(self.model, config.train.attention)
+        if config.train.compile:
             compile_network(self.model)
-        if ranks.wide and self.config.train.shard:
-            self.state.shard(self.config, ranks, self.device)
+        if ranks.wide and config.train.shard:
+            self.state.shard(config, ranks, self.device)
         else:
             self.state.network = ranks.ddp(self.model, self.device)
-        tick, threads = self._ticker(), using_threads(self.config.train.threads or ranks.threads)
+        tick, threads = self._ticker(), using_threads(config.train.threads or ranks.threads)
         with threads, warnings.catch_warnings(), stop_signals() as stop, bar("training") as advance:
             warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
-            config = self.config
             control = Control(config, stop, tick, ranks, lambda step: step.show(config, advance), self._relieved)
-            objective = self.task.objective(config, self.images["train"], self.session)
-            records = fit(self.state, self.stream, objective, control, lambda: self.task.validate(self))
+            objective = task.objective(config, self.images["train"], self.session)
             try:
-                for record in records:
+                for record in fit(self.state, self.stream, objective, control, lambda: task.validate(self)):
                     self.keep(record, report)
                     if ranks.agree(stop=ranks.leads and bool(each_epoch(record))):
                         ended = f"ended after epoch {self.state.epoch}; {self.folder.last} is saved"
                         raise EndedByCaller(ended, self.go_on)
             except (DataError, Reported):  # on all ranks, which save a divided network together
-                if self.state.batch % self.config.train.accumulate == 0:  # not amid an optimiser step
-                    self.task.save_last(self)
+                if self.state.batch % config.train.accumulate == 0:  # not amid an optimiser step
+                    task.save_last(self)
                 raise
             except RuntimeError as error:
                 problem = memory_error(error, config)
@@ -261,10 +248,10 @@ class Run(Generic[AnyConfig]):
                     problem = VitmedError(f"compiling the network failed: {first_line(error)}", fix)
                 raise problem from None
             if ranks.agree(stop=stop()):
-                self.task.save_last(self)
+                task.save_last(self)
                 ended = f"interrupted in epoch {self.state.epoch + 1}; {self.folder.last} is saved"
                 raise Interrupted(ended, self.go_on)
-        self.task.end(self)
+        task.end(self)
 
     def keep(self, record: Record, report: Reports = lambda history: None) -> None:
         """Save and report a finished epoch: its weights, last.pt, metrics.jsonl, a line."""
@@ -295,15 +282,14 @@ class Run(Generic[AnyConfig]):
 
     def _ticker(self) -> Callable[[], None]:
         """What the loop calls before every step: it notes the time used, and of a limited time rank 0's share."""
-        state, ranks, clock, limit, budget = self.state, self.ranks, self.session.clock, self.config.train.time, None
+        state, clock, limit = self.state, self.session.clock, self.config.train.time
         seconds_after = self.seconds_after = self.task.seconds_after(self)
-        if limit is not None:
-            budget = TimeBudget(clock.seconds(), state.share, limit)
+        budget = None if limit is None else TimeBudget(clock.seconds(), state.share, limit)
 
         def tick() -> None:
             state.spent = clock.seconds()
             if budget is not None:
-                state.share = ranks.first(lambda: max(state.share, budget.share_at(state.spent, seconds_after())))
+                state.share = self.ranks.first(lambda: max(state.share, budget.share_at(state.spent, seconds_after())))
             self.task.before_step(self)
 
         return tick
@@ -311,17 +297,15 @@ class Run(Generic[AnyConfig]):
     def _fit_memory(self) -> None:
         ranks, total = self.ranks, self.stream.batches.size
         if ranks.wide and self.config.train.shard:
-            raise UsageError(
-                "--batch-size auto measures the whole network, and --shard-model divides it", "name --micro-batch N"
-            )
+            problem = "--batch-size auto measures the whole network, and --shard-model divides it"
+            raise UsageError(problem, "name --micro-batch N")
         most = -(-total // ranks.world)
-        found = ranks.first(lambda: fit_memory(self.state, self.config, most, self.precision, ranks.local_world))
-        sizes = [part.stop - part.start for part in ranks.parts(total, found.micro_batch)]
-        self._set_parts(max(sizes), found.grad_checkpointing)
-        how = ", with gradient checkpointing" if found.grad_checkpointing else ""
+        fit = ranks.first(lambda: fit_memory(self.state, self.config, most, self.precision, ranks.local_world))
+        at_once = max(part.stop - part.start for part in ranks.parts(total, fit.micro_batch))
+        self._set_parts(at_once, fit.grad_checkpointing)
+        how = ", with gradient checkpointing" if fit.grad_checkpointing else ""
         whose = f" on each of {ranks.world} processes" if ranks.wide else ""
-        at_once = self.state.micro_batch
-        say(f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({found.why}; --micro-batch {at_once})")
+        say(f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({fit.why}; --micro-batch {at_once})")
 
     def _set_parts(self, micro_batch: int, grad_checkpointing: bool) -> None:
         """Change how many images are computed at once, from the next batch and in the configuration."""
@@ -357,13 +341,12 @@ def monitor_text(record: Record, monitor: str) -> str:
 
 
 def folder_to_resume(
-    path: Path, name: str | None, changes: Iterable[str], known: Mapping[str, str], allowed: set[str]
+    path: Path, name: str | None, changes: Iterable[str], flags: Mapping[str, str], allowed: set[str]
 ) -> RunFolder:
     """The run folder given to --resume, which holds a last.pt.
 
     Args:
-        changes: the settings given beside --resume.
-        known: keyword -> setting; allowed: the settings that may be given.
+        changes: the settings given beside --resume; flags: keyword -> setting; allowed: those that may be given.
     """
     folder = RunFolder(path.parent if path.suffix == ".pt" else path)
     if name is not None:
@@ -373,8 +356,8 @@ def folder_to_resume(
     if not folder.last.is_file():
         raise CheckpointError(f"{folder.path}: holds no last.pt to resume", "name the run folder of an interrupted run")
     if set(changes) - allowed:
-        flags = ", ".join(f"--{flag.replace('_', '-')}" for flag, place in known.items() if place in allowed)
-        raise UsageError("--resume uses the run's own configuration", f"add only {flags}")
+        names = ", ".join(f"--{flag.replace('_', '-')}" for flag, setting in flags.items() if setting in allowed)
+        raise UsageError("--resume uses the run's own configuration", f"add only {names}")
     return folder
 
 

@@ -65,8 +65,7 @@ class Plan:
     """The only result of everything that happens before the network exists.
 
     Attributes:
-        given: the configuration as given, completed by the weights.
-        config: the same after planning, with every `auto` resolved.
+        given: the configuration as given, completed by the weights; config: the same with every `auto` resolved.
         reasons: the settings that the plan chose, each with its reason; none without a plan.
         forecaster: measures how long a run on these images takes.
     """
@@ -145,8 +144,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
 def with_choice(config: Config, splits: Splits, forecaster: Forecaster, offline: bool) -> tuple[Config, Weights | None]:
     """The configuration with the weights that `auto` chooses, and these; random weights where none fit or come here.
 
-    With `train.time`, ViT-Small has to see the images `FOR_SMALL` times, and ViT-Tiny once; without, a GPU takes
-    ViT-Small.
+    With `train.time`, ViT-Small has to see the images `FOR_SMALL` times, ViT-Tiny once; without, a GPU takes ViT-Small.
     """
     small, limit, choice = forecaster.device.type != "cpu", config.train.time, None
     if limit is not None and not config.train.freeze and fits(config.model, tiny := outline(entry_of(TINY[0]))):
@@ -307,10 +305,8 @@ def time_needed(plan: Plan) -> tuple[float, str, str]:
 
 
 def config_with_weights(config: Config, weights: Weights) -> Config:
-    """The configuration completed by the weights: network, normalisation, interpolation and licence.
-
-    Warns where the normalisation is only assumed.
-    """
+    """The configuration completed by the weights: network, normalisation (warns where it is only assumed),
+    interpolation and licence."""
     model, given = config_for_weights(config.model, weights), config.data.model_fields_set
     values: dict[str, Any] = {}
     if not given & {"normalize", "mean", "std"}:
@@ -337,8 +333,8 @@ def from_scratch(config: Config) -> Config:
 
 def check_weights(config: Config) -> None:
     """Raises UsageError if parts of a network with random weights would not be trained."""
-    for name in ("freeze", "probe_first", "freeze_blocks", "lora"):
-        if dict(config.train)[name] not in (False, None) and config.model.start is None:
+    for name in ("freeze", "probe_first", "freeze_blocks", "lora") if config.model.start is None else ():
+        if dict(config.train)[name] not in (False, None):
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(
                 f"{flag} keeps what a network has learned, and this one starts from random weights",
@@ -358,17 +354,17 @@ def median_side(splits: Splits) -> int:
 
 
 def with_window(config: AnyConfig, splits: Splits) -> AnyConfig:
-    """The configuration with `data.window` resolved from training images; reports what was found.
+    """The configuration with `data.window` resolved from training images, and a report on it.
 
     Raises UsageError if a package that reads these files is not installed.
     """
     paths = [splits.root / sample.path for sample in splits.samples["train"]]
-    found = choose_window(paths, config.data.window, config.data.frame)
-    for line in found.notes:
+    chosen = choose_window(paths, config.data.window, config.data.frame)
+    for line in chosen.notes:
         say(line)
-    for line in found.warnings:
+    for line in chosen.warnings:
         warn(line)
-    window = list(found.window) if isinstance(found.window, tuple) else found.window
+    window = list(chosen.window) if isinstance(chosen.window, tuple) else chosen.window
     return with_values(config, {"data.window": window})
 
 
@@ -377,14 +373,14 @@ def plan_yaml(plan: Plan, folder: Path) -> str:
     reasons = {d.field: f"{d.when}: {d.why}" for d in plan.reasons}
     lines = [f"# vitmed plan: {plan.inputs}", "# Train with: vitmed train --config THIS_FILE"]
     for section in Config.model_fields:
-        asked, definite = getattr(plan.given, section), getattr(plan.config, section)
+        given, planned_fields = getattr(plan.given, section), getattr(plan.config, section)
         fields = {
             field: value
-            for field, value in definite
+            for field, value in planned_fields
             if f"{section}.{field}" in reasons
             or field in fields_set(plan.given, section)
             or field == "weights"  # where there are none, `auto` would look again
-            or value != getattr(asked, field)  # an `auto` that was resolved
+            or value != getattr(given, field)  # an `auto` that was resolved
         }
         for key in ("root", "groups", "labels", "weights"):
             if isinstance(fields.get(key), str) and os.path.exists(fields[key]):  # noqa: PTH110

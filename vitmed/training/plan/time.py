@@ -84,10 +84,9 @@ class Forecast(NamedTuple):
 
 @dataclass
 class Forecaster:
-    """Forecasts runs on the images of `splits`.
+    """Forecasts runs on the images of `splits`, whose training so many `processes` share.
 
     Attributes:
-        processes: that share the training.
         files: seconds to read a file, once measured; 0 without `train.time`.
         steps: key of a network -> seconds of an image in a step; timed: those of operations, for each timed network.
     """
@@ -151,9 +150,7 @@ def operations(config: Config) -> float:
 
 def step_seconds(config: Config, device: torch.device, classes: int) -> float:
     """Seconds per image of a step on random images, from the cache or measured; kept where nothing else is running.
-
-    Infinity where the memory is too small for a step.
-    """
+    Infinity where the memory is too small for a step."""
     file = measured_file("speed", [*_key(config), pick_precision(config.train.precision, device).name], device)
     with suppress(OSError, ValueError):
         seconds = json.loads(file.read_text(encoding="utf-8"))
@@ -239,24 +236,17 @@ def augmenting_seconds(config: Config) -> float:
     side, channels = config.model.image_size, config.model.channels
     augment = Augmenter(config.augment.policy, side, channels, config.augment.flips)
     image = np.random.default_rng(0).integers(0, 256, (side, side, channels), dtype=np.uint8)
+    augment(image, (0, 0, 0))  # the first is slower
     start = time.perf_counter()
-    for number in range(1 + 2 * FILES):
-        if number == 1:  # the first is slower
-            start = time.perf_counter()
-        augment(image, (0, 0, number))
+    for number in range(2 * FILES):
+        augment(image, (0, 0, 1 + number))
     return (time.perf_counter() - start) / (2 * FILES)
 
 
 class Candidate(NamedTuple):
-    """A network from scratch, and how long it learns.
-
-    Attributes:
-        width, depth, heads, patch_size: of the network; image_size: at most, px.
-        least: training images for which it is meant.
-        steps, passes: the knee: so many optimiser steps, or passes over the images if that is less, after which more
-            training gains little.
-        lr: peak learning rate.
-    """
+    """A network from scratch, with images of at most so many px, for `least` training images or more, and its peak
+    learning rate. After its knee, so many optimiser `steps`, or `passes` over the images if that is less, more training
+    gains little."""
 
     width: int
     depth: int
@@ -292,12 +282,8 @@ CANDIDATES: tuple[Candidate, ...] = (
 
 
 class Networks(NamedTuple):
-    """The networks among which time chooses for these images.
-
-    Attributes:
-        rows: the smallest network first; batch: images of an optimiser step.
-        forecast_of: the forecast of the run whose plan has a rule.
-    """
+    """The networks among which time chooses for these images, the smallest first: the images of an optimiser step, and
+    what forecasts the run whose plan has a rule."""
 
     rows: Sequence[Candidate]
     inputs: PlanInputs
@@ -317,10 +303,7 @@ class Networks(NamedTuple):
         return Rule(when, {}, fields, why)
 
     def choose(self, seconds: float) -> Rule:
-        """The rule of the last row that reaches its knee in `seconds`, or of the first row.
-
-        Rows after one that takes too long are not timed.
-        """
+        """The rule of the last row that reaches its knee in `seconds`, or of the first; after it none is timed."""
         chosen = self.rule_of(self.rows[0], seconds)
         for row in self.rows[1:]:
             rule = self.rule_of(row, seconds)
@@ -330,13 +313,8 @@ class Networks(NamedTuple):
         return chosen
 
     def next_larger(self, epochs: int, now: Forecast) -> tuple[Rule, float] | None:
-        """The least `--time`, s, that buys a larger network with no fewer passes than the plan makes, and its rule.
-
-        None where no row is clearly larger, or the memory is too small for it.
-
-        Args:
-            epochs: of the plan; now: its forecast.
-        """
+        """The least `--time`, s, that buys a larger network with no fewer passes than the plan makes, whose epochs and
+        forecast these are, and its rule; None where no row is clearly larger, or the memory is too small for it."""
         for row in self.rows:
             forecast = self.forecast_of(self.rule_of(row, None))
             if CLEARLY * now.one_pass < forecast.one_pass < math.inf:
@@ -371,11 +349,8 @@ def time_line(config: Config, forecast: Forecast, more: str) -> tuple[float, str
 
 
 class Clock:
-    """The seconds that the commands of a run have taken: this one, and those that it resumes.
-
-    Args:
-        began: when the command started, on `time.monotonic`; default now.
-    """
+    """The seconds that the commands of a run have taken: this one, which began then on `time.monotonic` (default now),
+    and those that it resumes."""
 
     def __init__(self, began: float | None = None) -> None:
         self.began = time.monotonic() if began is None else began
@@ -385,13 +360,9 @@ class Clock:
 
 
 class TimeBudget(NamedTuple):
-    """How the share of the time for training grows, evenly, to 1. The learning rate follows it, so it ends low on a
-    machine of any speed, also where the speed changes.
-
-    Attributes:
-        start: seconds of the run when training begins or goes on; share: what was used then.
-        limit: seconds of the whole run.
-    """
+    """How the share of the time for training grows, evenly, to 1: from what was used at the `start`, when training
+    begins or goes on, to the `limit` of the run, s. The learning rate follows it, so it ends low on a machine of any
+    speed, also where the speed changes."""
 
     start: float
     share: float
@@ -408,10 +379,8 @@ class TimeBudget(NamedTuple):
 class Contention:
     """How many times as long work takes because other programs share the cores: seconds for each second of CPU time.
 
-    Measured on one thread that computes, over the last `RECENT` to 2 x `RECENT` s, without its waiting for data.
-
-    Args:
-        seconds: of a clock; cpu: CPU time of the thread, s; waited: for data, s; all now.
+    Measured on one thread that computes, over the last `RECENT` to 2 x `RECENT` s: the seconds of a clock, those of its
+    CPU time, and those that it waited for data, all now.
     """
 
     def __init__(self, seconds: float, cpu: float, waited: float) -> None:
