@@ -26,8 +26,7 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
-from vitmed.training.early_stopping import epoch_record, validate
-from vitmed.training.failure_detection import LossWatch
+from vitmed.training.early_stopping import LossWatch, epoch_record, validate
 from vitmed.training.learning import mixup_and_cutmix, objective_of
 from vitmed.training.loop import fit
 from vitmed.training.losses import class_weights

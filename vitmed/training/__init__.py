@@ -1,11 +1,10 @@
-"""Loop, optimiser and schedules, failure detection, pretraining, baselines.
+"""Loop, optimiser and schedules, pretraining, baselines.
 
 loop               the training loop; the gradients of a batch, in micro-batches; clipping
 train_state        everything that changes while training
 losses             the loss of a batch
 learning           how each kind of label is learned; mixup and cutmix; linear models of features
-early_stopping     the record of an epoch, which is the best, and when training ends
-failure_detection  a network that does not learn, a loss that is not finite
+early_stopping     the record of an epoch, which is the best, when training ends, and a network that does not learn
 optimiser          AdamW, learning-rate schedule, exponential moving average of the weights (EMA)
 run                a run, new or resumed: its folder, what it writes there, and how it trains
 finetune           the task of `train`, and choosing the decision policy on validation

@@ -7,17 +7,16 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-import torch
 
 from vitmed.core.config import Config
 from vitmed.core.messages import bar, say
 from vitmed.data.loading import Images
 from vitmed.data.samples import Splits, labelled_by
-from vitmed.data.thread_batches import Progress, in_threads
+from vitmed.data.thread_batches import Progress, check_readable, in_threads
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.decode import read_size
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.inference.predict import logits_of, mean_over_views, predict_all
+from vitmed.inference.predict import TorchNetwork, predict_all
 from vitmed.inference.saved_model import check_finite
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.lora import merged
@@ -39,12 +38,9 @@ def frozen_features(model: ViT, images: Images, progress: Progress = lambda done
     return features
 
 
-def colour_and_size(images: Images, progress: Progress | None = None) -> np.ndarray:
+def colour_and_size(images: Images, progress: Progress = lambda done, total: None) -> np.ndarray:
     """(S, 9 C + 2) float32: mean, standard deviation and 7 quantiles per channel; width and height of the file, px.
-
-    These features hold no shape. If a classifier does well on them, a network can take stain, light or format as a
-    shortcut.
-    """
+    They hold no shape: if a classifier does well on them, a network can take stain, light or format as a shortcut."""
     channels = images.preprocessing.channels
 
     def features(index: int) -> np.ndarray:
@@ -61,8 +57,7 @@ def colour_and_size(images: Images, progress: Progress | None = None) -> np.ndar
     rows = []
     for row in in_threads(features, range(len(images))):
         rows.append(row)
-        if progress is not None:
-            progress(len(rows), len(images))
+        progress(len(rows), len(images))
     return np.stack(rows)
 
 
@@ -129,13 +124,8 @@ class Baselines:
                 network.load_state_dict(head.state(), strict=False)
 
     def _frozen_logits(self, split: str) -> np.ndarray:
-        run = self.run
-        model, views = load_checkpoint(run.folder.baseline).model().to(run.device), run.config.augment.views
-
-        def forward(x: torch.Tensor) -> torch.Tensor:  # with the same views as the network that is compared with it
-            return logits_of(model, mean_over_views(model, x, views))
-
+        images, saved = self.run.images[split], load_checkpoint(self.run.folder.baseline)
         with bar(f"baseline on {split}") as advance:
-            logits = predict_all(model, run.images[split], progress=advance, forward=forward)
-        check_finite(logits, run.folder.baseline)
-        return logits
+            made = TorchNetwork(saved, None, self.run.device).outputs(images.read, len(images), advance)
+        check_readable(made.problems)
+        return made.logits

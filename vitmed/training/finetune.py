@@ -24,8 +24,8 @@ from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
 from vitmed.decisions.policy import FASTER, DecisionPolicy, ReducedPrecision, choose_policy, compare_precision
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint, save_checkpoint
-from vitmed.inference.predict import TorchNetwork, logits_of, mean_over_views, predict_all, speedup
-from vitmed.inference.saved_model import check_finite, score_column
+from vitmed.inference.predict import TorchNetwork, speedup
+from vitmed.inference.saved_model import Outputs, score_column
 from vitmed.metrics.positive_class import positive_class
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.compile import uncompiled
@@ -34,8 +34,7 @@ from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.sizes import describe_model, model_label, summarise
 from vitmed.models.vit import ViT
 from vitmed.models.weights.pretrained import LoadReport, Weights, load_pretrained
-from vitmed.training.early_stopping import finished, stops_early, validate
-from vitmed.training.failure_detection import stuck
+from vitmed.training.early_stopping import finished, stops_early, stuck, validate
 from vitmed.training.learning import LEARNING, objective_of
 from vitmed.training.losses import Objective
 from vitmed.training.plan.time import Contention, seconds_after
@@ -45,7 +44,6 @@ from vitmed.training.train_state import Record, TrainState
 
 SURE = 10.0  # s of training that tell its speed: the first include the start of the loader processes
 MOST_COMPARED = 2000  # validation images to predict again in reduced precision at most
-Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass
@@ -53,8 +51,7 @@ class Finetune(Task[Config]):
     """A ViT that learns the labels of a data folder.
 
     Attributes:
-        outputs: K, of the network.
-        seen: sha256 of the images that its weights were made with.
+        outputs: K, of the network; seen: sha256 of the images that its weights were made with.
         report: what of a weight file was used; None without one.
         fingerprints: of the images of train and val, to notice near copies in an evaluation.
         planned_rate: images/s in training, as the plan measured them; None: not known.
@@ -79,14 +76,8 @@ class Finetune(Task[Config]):
         weights: Weights | None = None,
         start: str = "from random weights",
     ) -> Finetune:
-        """Build a network before training, from weights or random numbers, and report what it learns from.
-
-        Args:
-            start: where the weights come from, for the line on the network.
-
-        Raises:
-            VitmedError: sizes or weights that do not fit.
-        """
+        """Build a network before training, from weights or random numbers, and report what it learns from; `start` says
+        where other weights come from. Raises VitmedError for sizes or weights that do not fit."""
         train = images_of(splits, Preprocessing.of(config))["train"]
         session.ranks.check_batch(min(config.train.batch_size, len(train)))
         with seeded(config.train.seed):
@@ -119,11 +110,11 @@ class Finetune(Task[Config]):
             return validate(run.state, val, classes, run.config, run.precision, run.ranks)
 
     def write_start(self, run: Run[Config]) -> None:
-        write_text(run.folder.summary, summarise(self.model, run.config.model))
         model = run.config.model
-        about = {"name": model.weights, "sha256": model.weights_sha256}
-        about |= {"licence": model.licence, "reason": model.weights_reason}
+        write_text(run.folder.summary, summarise(self.model, model))
         if self.report is not None or model.weights_reason is not None:
+            about = {"name": model.weights, "sha256": model.weights_sha256}
+            about |= {"licence": model.licence, "reason": model.weights_reason}
             write_json(run.folder.weights, about | ({} if self.report is None else asdict(self.report)))
 
     def save_epoch(self, run: Run[Config], record: Record) -> None:
@@ -157,10 +148,8 @@ class Finetune(Task[Config]):
 
     def after_epoch(self, run: Run[Config], record: Record) -> None:
         """As in `Task`: warn of an undefined monitor and of a network that does not learn; say why training ends."""
-        state, config = run.state, run.config
-        monitor = config.train.monitor
-        undefined = [entry for entry in state.history if f"val_{monitor}" not in entry]
-        if undefined == [record]:  # for the first time
+        state, config, monitor = run.state, run.config, run.config.train.monitor
+        if [entry for entry in state.history if f"val_{monitor}" not in entry] == [record]:  # for the first time
             warn(
                 f"validation {monitor} is undefined in epoch {state.epoch}, for example because a class is never "
                 "predicted or has no validation image; such an epoch ranks below all others"
@@ -180,7 +169,6 @@ class Finetune(Task[Config]):
         if run.config.train.time is None or not run.ranks.leads:
             return lambda: 0.0
         state, step = run.state, 1 / self.planned_rate if self.planned_rate else 0.0
-
         contention = Contention(time.monotonic(), time.thread_time(), sum(waited for _, waited, _ in timings(state)))
 
         def estimate() -> float:
@@ -283,30 +271,27 @@ def augmented_examples(run: Run[Config]) -> dict[str, list[np.ndarray]]:
 def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.device) -> None:
     """Choose the decision policy on validation and write it into best.pt; reads the images of train and val."""
     saved = load_checkpoint(best)
-    model = saved.model().to(device)
+    splits, model = saved.splits, saved.model().to(device)
+    network = TorchNetwork(saved, None, device, model=model)
 
-    def features_of(x: torch.Tensor) -> torch.Tensor:
-        return mean_over_views(model, x, saved.config.augment.views)  # (B, D)
-
-    def logits_and_features(x: torch.Tensor) -> torch.Tensor:
-        features = features_of(x)
-        return torch.cat([logits_of(model, features), features], dim=1)  # (B, K + D)
-
-    def outputs(split: str, forward: Forward, rows: list[int] | None = None) -> np.ndarray:
+    def outputs(split: str, rows: np.ndarray) -> Outputs:
         with bar(f"predicting {split}") as advance:
-            return predict_all(model, images[split], progress=advance, forward=forward, rows=rows)
+            read = images[split].read
+            made = network.outputs(lambda i: read(int(rows[i])), len(rows), advance, also_features=True)
+        check_readable(made.problems)
+        return made
 
-    val, splits = outputs("val", logits_and_features), saved.splits
-    logits, features = val[:, : splits.outputs], val[:, splits.outputs :]
-    check_finite(logits, best)
+    val = outputs("val", np.arange(len(images["val"])))
     labels = images["train"].labels
     rows = np.sort(np.random.default_rng(0).permutation(len(labels))[:MOST_FITTED])
-    ood_score = fit_ood_score(outputs("train", features_of, rows.tolist()), labels[rows], features)
-    validation = labelled_by(splits.target, saved.classes, splits.samples["val"], logits, saved.config.data.positive)
+    ood_score = fit_ood_score(outputs("train", rows).features, labels[rows], val.features)
+    validation = labelled_by(
+        splits.target, saved.classes, splits.samples["val"], val.logits, saved.config.data.positive
+    )
     policy = choose_policy(validation, saved.config.evaluate, ood_score, saved.weights_hash)
-    drawn = TorchNetwork(saved, None, device, model=model).outputs(lambda i: saved.preprocessing.drawn(), 1)
+    drawn = network.outputs(lambda i: saved.preprocessing.drawn(), 1)
     policy = policy.model_copy(update={"known_logits": tuple(drawn.logits[0].tolist())})
-    scores = {} if policy.ood_score is None else score_column(policy.ood_score.score(features))
+    scores = {} if policy.ood_score is None else score_column(policy.ood_score.score(val.features))
     exact = policy.apply(replace(validation, columns=scores))
     reduced = _compare_precision(saved, model, policy, images["val"], exact)
     add_policy(best, policy, reduced)
@@ -320,15 +305,8 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
 def _compare_precision(
     saved: Checkpoint, model: ViT, policy: DecisionPolicy, val: Images, exact: Predictions
 ) -> ReducedPrecision | None:
-    """What the fastest precision of this device changes on at most `MOST_COMPARED` validation images, evenly spread.
-
-    Args:
-        saved: the checkpoint; model: its network, on its device.
-        exact: what it predicts for validation in fp32, with the policy applied.
-
-    Returns:
-        None where the device is made for fp32.
-    """
+    """What the fastest precision of this device changes on at most `MOST_COMPARED` validation images, evenly spread,
+    from the `exact` predictions in fp32; None where the device is made for fp32."""
     device = next(model.parameters()).device
     precision = pick_precision("auto", device)
     if not precision.mixed:

@@ -35,8 +35,7 @@ class Learning:
     Attributes:
         loss: of a configuration, as `CrossEntropy.of`; fit_head: a linear model of features, as `fit_head`.
         start: sets the bias of the head, from the targets (S, ...) of training and the configuration.
-        balances: values of `train.balance` that can be used.
-        mixes: whether images may be mixed.
+        balances: values of `train.balance` that can be used; mixes: whether images may be mixed.
         answers: the output of the network (B, ...) -> (B, K) logits of what an attention map can explain, in the order
             of `Predictions.answers`.
         chances: those logits -> (B, K) in 0..1, which the test of a map follows while patches are taken away.
@@ -90,13 +89,12 @@ def objective_of(images: Images, outputs: int, config: Config, precision: Precis
 
 @dataclass(frozen=True)
 class LinearHead:
-    """Logits = features @ weight.T + bias.
+    """Logits = features @ weight.T + bias, with weight (K, D) and bias (K,) float32.
 
     Attributes:
-        weight: (K, D) float32; bias: (K,) float32.
         C: inverse strength of the L2 penalty, chosen on validation (scikit-learn's C, on standardised features); None
             where each finding has its own.
-        val_loss: loss on validation: log loss in nats, or the mean absolute error of a standardised number.
+        val_loss: on validation, log loss in nats, or the mean absolute error of a standardised number.
     """
 
     weight: np.ndarray
@@ -112,13 +110,9 @@ class LinearHead:
         return {"head.weight": torch.from_numpy(self.weight), "head.bias": torch.from_numpy(self.bias)}
 
 
-def fit_head(train: Part, val: Part, classes: int, progress: Progress | None = None) -> LinearHead:
-    """Multinomial logistic regression with the L2 penalty that has the lowest log loss on validation.
-
-    Args:
-        train, val: features (S, D) and labels (S,); both contain every class.
-        classes: K.
-    """
+def fit_head(train: Part, val: Part, classes: int, progress: Progress = lambda done, total: None) -> LinearHead:
+    """Multinomial logistic regression with the L2 penalty that has the lowest log loss on validation, from features
+    (S, D) and labels (S,); both parts contain every class."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import log_loss
@@ -143,44 +137,35 @@ def fit_head(train: Part, val: Part, classes: int, progress: Progress | None = N
     return LinearHead(weight.astype(np.float32), (bias - weight @ mean).astype(np.float32), C, loss)
 
 
-def fit_finding_head(train: Part, val: Part, findings: int, progress: Progress | None = None) -> LinearHead:
-    """`fit_head` for each finding, on the images whose label is known.
+def fit_finding_head(
+    train: Part, val: Part, findings: int, progress: Progress = lambda done, total: None
+) -> LinearHead:
+    """`fit_head` for each finding, on the images whose label is known, from features (S, D) and labels (S, F)."""
+    weights, biases, val_losses = [], [], []
 
-    Args:
-        train, val: features (S, D) and labels (S, F): 1, 0 or `UNKNOWN`.
-        findings: F.
-    """
-    weights, biases, losses = [], [], []
+    def labelled(part: Part, f: int) -> Part:
+        rows = part[1][:, f] != UNKNOWN
+        return part[0][rows], part[1][rows, f].astype(np.int64)
+
     for f in range(findings):
-        (x, y), labelled = (_labelled(part, f) for part in (train, val))
+        (x, y), of_val = labelled(train, f), labelled(val, f)
         if len(np.unique(y)) < 2:  # nothing to tell apart: the share in training
             share = (y.sum() + 0.5) / (len(y) + 1)
             weights.append(np.zeros(train[0].shape[1], np.float32))
             biases.append(float(np.log(share / (1 - share))))
         else:
-            head = fit_head((x, y), labelled if len(labelled[1]) else (x, y), 2)
+            head = fit_head((x, y), of_val if len(of_val[1]) else (x, y), 2)
             weights.append(head.weight[1] - head.weight[0])
             biases.append(float(head.bias[1] - head.bias[0]))
-            losses.append(head.val_loss)
-        if progress is not None:
-            progress(f + 1, findings)
-    loss = float(np.mean(losses)) if losses else float("nan")
+            val_losses.append(head.val_loss)
+        progress(f + 1, findings)
+    loss = float(np.mean(val_losses)) if val_losses else float("nan")
     return LinearHead(np.stack(weights), np.array(biases, np.float32), None, loss)
 
 
-def _labelled(part: Part, f: int) -> Part:
-    """Features and labels (S,) int64 of the images whose label of a finding is known."""
-    rows = part[1][:, f] != UNKNOWN
-    return part[0][rows], part[1][rows, f].astype(np.int64)
-
-
-def fit_number_head(train: Part, val: Part, outputs: int, progress: Progress | None = None) -> LinearHead:
-    """Ridge regression with the penalty of the lowest mean absolute error on validation, which is also its one scale.
-
-    Args:
-        train, val: features (S, D) and standardised numbers (S,).
-        outputs: 2, location and log scale.
-    """
+def fit_number_head(train: Part, val: Part, outputs: int, progress: Progress = lambda done, total: None) -> LinearHead:
+    """Ridge regression with the penalty of the lowest mean absolute error on validation, which is also its one scale,
+    from features (S, D) and standardised numbers (S,); the outputs are location and log scale."""
     from sklearn.linear_model import Ridge
     from sklearn.preprocessing import StandardScaler
 
@@ -198,17 +183,14 @@ def fit_number_head(train: Part, val: Part, outputs: int, progress: Progress | N
     return LinearHead(rows, np.array(location_and_scale, np.float32), C, error)
 
 
-def _best_penalty(fit: Callable[[float], tuple[float, Part]], progress: Progress | None) -> tuple[float, float, Part]:
+def _best_penalty(fit: Callable[[float], tuple[float, Part]], progress: Progress) -> tuple[float, float, Part]:
     """The lowest loss on validation, its C, and weights and bias; `fit` returns loss, weights and bias for a C."""
-    best: tuple[float, float, Part] | None = None
+    tried = []
     for done, C in enumerate(C_VALUES, 1):
-        loss, found = fit(C)
-        if best is None or loss < best[0]:
-            best = loss, C, found
-        if progress is not None:
-            progress(done, len(C_VALUES))
-    assert best is not None
-    return best
+        loss, model = fit(C)
+        tried.append((loss, C, model))
+        progress(done, len(C_VALUES))
+    return min(tried, key=lambda attempt: attempt[0])
 
 
 LEARNING: dict[str, Learning] = {

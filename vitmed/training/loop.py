@@ -22,8 +22,7 @@ from vitmed.data.loading import seed_of
 from vitmed.imaging.augmentation import without_opencv_threads
 from vitmed.models.hardware import seeded
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients
-from vitmed.training.early_stopping import end_epoch, finished, speed
-from vitmed.training.failure_detection import LossWatch
+from vitmed.training.early_stopping import LossWatch, end_epoch, finished, speed
 from vitmed.training.losses import Objective
 from vitmed.training.optimiser import scheduled_lr, set_learning_rate
 from vitmed.training.out_of_memory import is_out_of_memory
@@ -37,12 +36,8 @@ MASKS = 1  # marks the seed of dropout and drop path; mixing has another
 def fit(
     state: TrainState, stream: Stream, objective: Objective, control: Control, validate: Callable[[], Record]
 ) -> Iterator[Record]:
-    """Train until epochs, patience or time are used or `control.stop()` is true; yield the record of every epoch.
-
-    `state` can be saved when a record comes and when `fit` returns.
-
-    Args:
-        validate: returns the record of the epoch that has just ended.
+    """Train until epochs, patience or time are used or `control.stop()` is true; yield what `validate` returns as the
+    record of every epoch. `state` can be saved when a record comes and when `fit` returns.
 
     Raises:
         VitmedError: the loss or a gradient is NaN or infinite; names the files of the batch.
@@ -112,8 +107,7 @@ class Gradients:
         self.under_way: list[Batch] = []  # the batches that the next optimiser step has so far
 
     def add(self, batch: Batch) -> Tensor:
-        """Add those of a batch on the device; return its loss, (), whose mean over the ranks is that of the whole
-        batch.
+        """Add those of a batch on the device; return its loss, (), of which the ranks take the mean.
 
         Where memory runs out, what the step has added is thrown away, and all its batches are computed in smaller
         parts. Several ranks do not do so: the others wait for the gradients of the one that would begin again.
@@ -166,12 +160,9 @@ class Gradients:
         state, parts = self.state, self.control.ranks.parts(self.stream.batches.size, self.state.micro_batch)
         before = max(part.stop - part.start for part in parts)
         if before == 1 and checkpoints_gradients(state.model):
-            px = self.control.config.model.image_size
-            raise OutOfMemoryError(
-                f"out of memory with batches of {counted(len(batch.labels), 'image')} of {px} px, computed one by one "
-                "with gradient checkpointing",
-                "a smaller --image-size or --model, or a device with more memory",
-            )
+            images = f"{counted(len(batch.labels), 'image')} of {self.control.config.model.image_size} px"
+            problem = f"out of memory with batches of {images}, computed one by one with gradient checkpointing"
+            raise OutOfMemoryError(problem, "a smaller --image-size or --model, or a device with more memory")
         if before == 1:
             checkpoint_gradients(state.model)
         state.micro_batch = -(-before // 2)

@@ -31,14 +31,15 @@ LEAST_COUNT = 1e-6  # of known targets, so that a batch without any has the loss
 
 
 class Loss(Protocol):
-    """A mean over a batch that may be computed in parts: two pure functions."""
+    """A mean over a batch that may be computed in parts: two pure functions.
 
-    def count(self, targets: Tensor) -> Tensor | float:
-        """What the sum over a whole batch is divided by: its images, or their weight."""
+    `count` is what the sum over a whole batch is divided by: its images, or their weight; of several ranks the mean of
+    their counts. `share` is that of a part in the mean, (): of the outputs (n, ...) of the network for it, or what
+    it returns, and the targets (n, ...).
+    """
 
-    def share(self, outputs: Tensor, targets: Tensor, count: Any) -> Tensor:
-        """The share, (), of a part of a batch in the mean: of the outputs (n, ...) of the network for it, or what it
-        returns, the targets (n, ...), and the count of the whole batch, of several ranks the mean of their counts."""
+    def count(self, targets: Tensor) -> Tensor | float: ...
+    def share(self, outputs: Tensor, targets: Tensor, count: Any) -> Tensor: ...
 
 
 class Prepared(NamedTuple):

@@ -181,10 +181,8 @@ class Ranks:
     def check_batch(self, total: int) -> None:
         """Raises UsageError if a batch has fewer images than there are ranks."""
         if total < self.world:
-            raise UsageError(
-                f"a batch of {counted(total, 'image')} for {self.world} processes, expected at least one for each",
-                f"fewer processes, or --batch-size {self.world} or more",
-            )
+            problem = f"a batch of {counted(total, 'image')} for {self.world} processes, expected at least one for each"
+            raise UsageError(problem, f"fewer processes, or --batch-size {self.world} or more")
 
     def device(self, device: torch.device) -> torch.device:
         """The device of this rank. Raises UsageError if this machine has fewer than ranks."""
@@ -192,10 +190,8 @@ class Ranks:
             return device
         there = torch.cuda.device_count() if device.type == "cuda" else 0
         if self.local_rank >= there:
-            raise UsageError(
-                f"{self.local_world} processes on this machine, which has {counted(there, 'GPU')}",
-                f"start {there}, or use --device cpu" if there else "--device cpu",
-            )
+            problem = f"{self.local_world} processes on this machine, which has {counted(there, 'GPU')}"
+            raise UsageError(problem, f"start {there}, or use --device cpu" if there else "--device cpu")
         torch.cuda.set_device(self.local_rank)
         return torch.device("cuda", self.local_rank)
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import contextlib
 import json
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, Protocol
 
 import torch
 from torch import nn
@@ -73,48 +72,21 @@ class Session:
         return cls(ranks.device(device), precision, ranks, clock or Clock())
 
 
-class Task(ABC, Generic[AnyConfig]):
-    """What a run trains: `Finetune` or `Pretrain`.
-
-    Attributes:
-        command: starts such a run.
-        model: the network, on the device of the session.
-    """
+class Task(Protocol[AnyConfig]):
+    """What a run trains: `Finetune` or `Pretrain`, on the device of its session. `command` starts such a run."""
 
     command: ClassVar[str]
     model: nn.Module
 
-    @abstractmethod
-    def objective(self, config: AnyConfig, train: Images, session: Session) -> Objective:
-        """What training makes small."""
-
-    @abstractmethod
-    def validate(self, run: Run[AnyConfig]) -> Record:
-        """The record of the epoch that has just ended."""
-
-    @abstractmethod
-    def save_epoch(self, run: Run[AnyConfig], record: Record) -> None:
-        """Save the weights of an epoch, where they are to be kept."""
-
-    @abstractmethod
-    def save_last(self, run: Run[AnyConfig]) -> None:
-        """Save last.pt, from which `--resume` continues."""
-
-    @abstractmethod
-    def seconds_after(self, run: Run[AnyConfig]) -> Callable[[], float]:
-        """What estimates, at any time, the seconds of the command after training."""
-
-    def write_start(self, run: Run[AnyConfig]) -> None:
-        """Write what is known before the first batch, beside what every run writes."""
-
-    def before_step(self, run: Run[AnyConfig]) -> None:
-        """Say something before an optimiser step."""
-
-    def after_epoch(self, run: Run[AnyConfig], record: Record) -> None:
-        """Say what a finished epoch shows."""
-
-    def end(self, run: Run[AnyConfig]) -> None:
-        """Say something after the last epoch."""
+    def objective(self, config: AnyConfig, train: Images, session: Session) -> Objective: ...  # made small in training
+    def validate(self, run: Run[AnyConfig]) -> Record: ...  # of the epoch that has just ended
+    def save_epoch(self, run: Run[AnyConfig], record: Record) -> None: ...  # the weights, where they are to be kept
+    def save_last(self, run: Run[AnyConfig]) -> None: ...  # last.pt, from which `--resume` continues
+    def seconds_after(self, run: Run[AnyConfig]) -> Callable[[], float]: ...  # estimates, at any time, what follows
+    def write_start(self, run: Run[AnyConfig]) -> None: ...  # what is known before the first batch
+    def before_step(self, run: Run[AnyConfig]) -> None: ...  # says something
+    def after_epoch(self, run: Run[AnyConfig], record: Record) -> None: ...  # says what a finished epoch shows
+    def end(self, run: Run[AnyConfig]) -> None: ...  # says something after the last epoch
 
 
 class Run(Generic[AnyConfig]):

@@ -47,10 +47,6 @@ class Place:
     shared: Path  # the folder of what runs share
     offline: bool  # open no connection, whatever the tracker's own variables say
 
-    @property
-    def name(self) -> str:
-        return self.run.path.resolve().name
-
 
 class MLflow:
     """A run in the experiment of the group; in a database beside the runs unless MLFLOW_TRACKING_URI names a store."""
@@ -81,7 +77,7 @@ class MLflow:
         files = (place.shared / "mlartifacts").resolve().as_uri() if local else None
         experiment = self._experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or place.group or "vitmed", files)
         tags = {"group": place.group} if place.group else {}
-        self.run = self.client.create_run(experiment, run_name=place.name, tags=tags).info.run_id
+        self.run = self.client.create_run(experiment, run_name=place.run.path.resolve().name, tags=tags).info.run_id
         params = [Param(key, value[:MAX_PARAM_VAL_LENGTH]) for key, value in settings.items()]
         for start in range(0, len(params), MAX_PARAMS_TAGS_PER_BATCH):
             self.client.log_batch(self.run, params=params[start : start + MAX_PARAMS_TAGS_PER_BATCH])
@@ -130,7 +126,7 @@ class WeightsAndBiases:
             self.run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT") or "vitmed",
                 group=place.group or None,
-                name=place.name,
+                name=place.run.path.resolve().name,
                 id=known or secrets.token_hex(4),
                 resume="allow",
                 reinit="create_new",
@@ -213,11 +209,8 @@ class Tracking:
         self._each(log, keep=True)
 
     def result(self, split: str, numbers: Mapping[str, Estimate], folder: Path, step: int, pages: bool) -> None:
-        """Log the final metrics of a split with the ends of their intervals; keep its figures for the end.
-
-        Args:
-            folder: of the evaluation; step: the last epoch; pages: also attach the report.
-        """
+        """Log the final metrics of a split with the ends of their intervals at `step`, the last epoch; keep the figures
+        in the folder of its evaluation, and with `pages` its report, for the end."""
         values = {
             f"final/{split}_{name}{end}": number
             for name, estimate in numbers.items()

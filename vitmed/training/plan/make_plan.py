@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -336,20 +337,16 @@ def check_weights(config: Config) -> None:
     for name in ("freeze", "probe_first", "freeze_blocks", "lora") if config.model.start is None else ():
         if dict(config.train)[name] not in (False, None):
             flag = f"--{name.replace('_', '-')}"
-            raise UsageError(
-                f"{flag} keeps what a network has learned, and this one starts from random weights",
-                f"add --weights FILE, or leave {flag} out",
-            )
+            problem = f"{flag} keeps what a network has learned, and this one starts from random weights"
+            raise UsageError(problem, f"add --weights FILE, or leave {flag} out")
 
 
 def median_side(splits: Splits) -> int:
     """The median of the longer sides of some training images, px; 224 if none can be read (reported later)."""
     samples, sides = splits.samples["train"], []
     for sample in samples[:: max(1, len(samples) // SAMPLE)]:
-        try:
+        with suppress(DataError):
             sides.append(max(read_size(splits.root / sample.path)))
-        except DataError:
-            continue
     return int(np.median(sides)) if sides else 224
 
 
