@@ -33,8 +33,7 @@ from vitmed.models.vit import ViT
 from vitmed.training import loop
 from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune
-from vitmed.training.moving_average import ema_decay
-from vitmed.training.optimiser import steps_per_epoch
+from vitmed.training.optimiser import ema_decay, steps_per_epoch
 from vitmed.training.plan.make_plan import make_plan
 from vitmed.training.run import Run, Session
 from vitmed.training.stream import Control

@@ -53,7 +53,7 @@ from vitmed.models.hardware import pick_precision, seeded
 from vitmed.training.baselines import Baselines
 from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune
-from vitmed.training.moving_average import ema_decay
+from vitmed.training.optimiser import ema_decay
 from vitmed.training.plan.make_plan import make_plan
 from vitmed.training.plan.time import Clock
 from vitmed.training.run import Run, Session
@@ -127,9 +127,8 @@ def all_for_training() -> None:
     forecast.seconds_of = cpu_seconds_of
 
     forecast.STARTING = forecast.EACH_IMAGE = 0.0
-    forecast.Forecaster.after = lambda self, config: 0.0  # type: ignore[method-assign]
+    forecast.seconds_after = lambda splits, config, step: 0.0
     forecast.reading_seconds = lambda splits, config: 0.0
-    make_plan.__globals__["Forecaster"].after = forecast.Forecaster.after
     Finetune.seconds_after = lambda self, run: lambda: 0.0  # type: ignore[method-assign]
 
 

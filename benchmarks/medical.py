@@ -85,7 +85,7 @@ from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune
 from vitmed.training.learning import objective_of
 from vitmed.training.loop import train_epoch
-from vitmed.training.moving_average import ema_decay
+from vitmed.training.optimiser import ema_decay
 from vitmed.training.plan.make_plan import Plan, make_plan
 from vitmed.training.run import Run, Session
 from vitmed.training.stream import Control, Stream

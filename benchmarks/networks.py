@@ -43,9 +43,8 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     from vitmed.models.hardware import pick_device, pick_precision
     from vitmed.models.vit import ViT, use_attention
     from vitmed.training.early_stopping import end_epoch
-    from vitmed.training.gradients import Gradients
     from vitmed.training.learning import objective_of
-    from vitmed.training.loop import optimiser_step
+    from vitmed.training.loop import Gradients, optimiser_step
     from vitmed.training.optimiser import scheduled_lr
     from vitmed.training.plan.autotune import autotune
     from vitmed.training.processes import ALONE

@@ -40,7 +40,7 @@ RAISED_BY = {
     "train plan probe evaluate": "decisions/operating_points metrics/readers",
     "train predict evaluate explain stress": "imaging/decode imaging/preprocessing imaging/raw_image",
     "train pretrain":
-        "models/compile training/environment training/gradients training/loop training/out_of_memory training/run",
+        "models/compile training/environment training/loop training/out_of_memory training/run",
     f"{CONFIGURED} summary": "models/vit",
     "train": "training/processes training/early_stopping",
     "evaluate": "report/evaluate training/finetune",

@@ -35,6 +35,7 @@ from vitmed.report.results import Results
 from vitmed.studies.folds import by_name
 from vitmed.studies.one_run import TrainResult
 from vitmed.studies.study import Job
+from vitmed.training.finetune import Finetune
 from vitmed.training.run import Run
 
 RUN = Callable[..., Answer]
@@ -490,11 +491,11 @@ def test_what_resumes(repeated: Path, data: Path) -> None:
 def test_a_first_fold_that_could_not_write_begins_again(data: Path, tmp_path: Path) -> None:
     """As on a full disk, which is mended before the folds go on."""
 
-    def refuse(self: Run[Config]) -> None:
-        raise UsageError(f"{self.folder.last}: cannot be written (No space left on device)", "make room on this disk")
+    def refuse(self: Finetune, run: Run[Config]) -> None:
+        raise UsageError(f"{run.folder.last}: cannot be written (No space left on device)", "make room on this disk")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "save_last", refuse)
+        patch.setattr(Finetune, "save_last", refuse)
         with pytest.raises(UsageError, match="No space left"):
             run(data, tmp_path, folds=2, report=False)
     found = cross_validate(resume=tmp_path / "all")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from vitmed.core.load_config import load_config
-from vitmed.training.failure_detection import WINDOW, chance_loss, not_finite, stuck
+from vitmed.training.early_stopping import WINDOW, not_finite, stuck
 
 EPOCHS = 30
 
@@ -59,12 +57,6 @@ def test_what_it_warns_of() -> None:
     message = told([record(loss=5.0 - i, share=0.6) for i in range(WINDOW)], lr=1.0)  # ln 2 = 0.693 for two classes
     assert message is not None and "3.000" in message and "0.693" in message and "learning rate 1" in message
     assert told([record(loss=5.0, step=60, epoch=e) for e in range(1, WINDOW + 1)], over=0.1) is not None
-
-
-def test_the_loss_of_guessing_by_frequency() -> None:
-    assert chance_loss([50, 50]) == pytest.approx(math.log(2))
-    assert chance_loss([1, 3]) == pytest.approx(-(0.25 * math.log(0.25) + 0.75 * math.log(0.75)))
-    assert chance_loss([10, 0]) == 0
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,10 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
-from vitmed.training.early_stopping import epoch_record, validate
-from vitmed.training.failure_detection import LossWatch
-from vitmed.training.learning import objective_of
+from vitmed.training.early_stopping import LossWatch, epoch_record, validate
+from vitmed.training.learning import mixup_and_cutmix, objective_of
 from vitmed.training.loop import fit
 from vitmed.training.losses import class_weights
-from vitmed.training.mixing import mixup_and_cutmix
 from vitmed.training.optimiser import scheduled_lr, steps_per_epoch
 from vitmed.training.stream import Control, Step, Stream
 from vitmed.training.train_state import Record, TrainState, new_state

@@ -11,8 +11,14 @@ from torch import nn
 
 from vitmed.core.load_config import load_config
 from vitmed.models.vit import ViT
-from vitmed.training.moving_average import MovingAverage, ema_decay
-from vitmed.training.optimiser import adamw, learning_rate, parameter_groups, set_learning_rate
+from vitmed.training.optimiser import (
+    MovingAverage,
+    adamw,
+    ema_decay,
+    learning_rate,
+    parameter_groups,
+    set_learning_rate,
+)
 
 
 def network(stem: str = "patch", depth: int = 3, **fields: object) -> ViT:

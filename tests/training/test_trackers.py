@@ -108,7 +108,7 @@ def test_a_resumed_run_is_the_same_one_for_its_tracker(data: Path, tmp_path: Pat
 def test_folds_are_a_group(data: Path, tmp_path: Path) -> None:
     settings = SETTINGS | {"epochs": 1, "folds": 2, "track": ["kept"]}
     cross_validate(data, output=tmp_path, name="cv", sets=TINY_SETS, **settings)  # type: ignore[arg-type]
-    assert [(one.place.name, one.place.group) for one in Kept.all] == [("fold-1", "cv"), ("fold-2", "cv")]
+    assert [(one.place.run.path.name, one.place.group) for one in Kept.all] == [("fold-1", "cv"), ("fold-2", "cv")]
     assert {one.place.shared for one in Kept.all} == {tmp_path.resolve()}
 
 

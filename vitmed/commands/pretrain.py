@@ -18,7 +18,7 @@ from vitmed.report.plots.curves import reconstruction_figure, training_curves
 from vitmed.report.plots.drawing import png
 from vitmed.studies.one_run import NO_RESULT, advising, new_pretraining, resumed_pretraining
 from vitmed.training.pretraining import Pretrain, reconstructions
-from vitmed.training.run import Run, folder_to_resume, train_and_draw
+from vitmed.training.run import Run, folder_to_resume
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,6 @@ def _train(run: Run[PretrainConfig], task: Pretrain) -> PretrainResult:
             write_bytes(folder.reconstructions, png(reconstruction_figure(pictures)))
 
     with advising(run):
-        train_and_draw(run, draw)
+        run.train(draw)
     say(f"to fine-tune the encoder: vitmed train DIR --weights {folder.encoder}")
     return PretrainResult(folder.path, folder.encoder, run.state.history)

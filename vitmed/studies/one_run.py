@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,7 +50,7 @@ from vitmed.training.plan.rules import SCRATCH, PlanInputs, describe, plan_setti
 from vitmed.training.plan.time import Clock
 from vitmed.training.pretraining import Pretrain
 from vitmed.training.processes import Ranks
-from vitmed.training.run import EachEpoch, Run, Session, resumed_settings, train_and_draw
+from vitmed.training.run import EachEpoch, Run, Session, resumed_settings
 from vitmed.training.trackers import check_trackers, tracked
 
 ENOUGH = 0.8  # of the seconds that the reports are expected to take: with less left, there are fewer
@@ -200,11 +199,15 @@ class OneRun:
             tracking.epochs(run.state.history)
             with advising(run, Interrupted(f"stopped; {folder.path} is incomplete", fix)):
                 if not (config.train.freeze or self.ranks.first(folder.last.is_file)):
-                    run.save_last()  # so that an interruption before the first step can be resumed too
+                    task.save_last(run)  # so that an interruption before the first step can be resumed too
                 with gathering():
                     baselines = Baselines(run, task) if leads else None
                 if not config.train.freeze:
-                    train_and_draw(run, draw, self.each_epoch or (lambda record: None), tracking.epochs)
+                    say(
+                        "in the lines of the epochs, * marks the best so far; "
+                        "waiting is the time that images are awaited"
+                    )
+                    run.train(draw, self.each_epoch or (lambda record: None), tracking.epochs)
                 result = self.ranks.first(lambda: _evaluated(run, task, baselines, trained))
             if config.train.time is not None:
                 used, limit = (duration_text(seconds) for seconds in (self.clock.seconds(), config.train.time))
@@ -235,7 +238,7 @@ def _evaluated(run: Run[Config], task: Finetune, baselines: Baselines | None, tr
     """Choose the decision policy on validation, and evaluate val and, unless it is left out, test; where the run was
     `trained` when this process began, only what is not evaluated yet."""
     assert baselines is not None
-    folder, best, device, began = run.folder, run.folder.best, run.device.type, (time.monotonic(), time.process_time())
+    folder, best, device = run.folder, run.folder.best, run.device.type
     limit, left = run.config.train.time, (run.config.train.time or 0.0) - run.session.clock.seconds()
     short = limit is not None and run.config.evaluate.report and left < ENOUGH * run.seconds_after()
     if short:
@@ -260,8 +263,6 @@ def _evaluated(run: Run[Config], task: Finetune, baselines: Baselines | None, tr
     test = evaluated("test") if run.config.train.test else None
     if test is not None and not folder.model_card.is_file():
         write_card(folder, test)
-    if task.after is not None and not short:  # seconds of a core, whoever else computes
-        task.after.keep(min(time.monotonic() - began[0], time.process_time() - began[1]))
     return TrainResult(folder.path, best, val, test)
 
 

@@ -112,7 +112,7 @@ class Search(Study[TuningStudy]):
                 self._note(number, state="failed", reason=reason)
             if self.files[number].state or self.result(number).value is not None:
                 self._tell(number)
-        clock.go_on(max((file.spent for file in self.files), default=0))
+        clock.began -= max((file.spent for file in self.files), default=0)
 
     @property
     def settings(self) -> Config:

@@ -1,19 +1,14 @@
-"""Loop, optimiser and schedules, failure detection, pretraining, baselines.
+"""Loop, optimiser and schedules, pretraining, baselines.
 
-loop               the training loop
+loop               the training loop; the gradients of a batch, in micro-batches; clipping
 train_state        everything that changes while training
 losses             the loss of a batch
-learning           how each kind of label is learned
-mixing             mixup and cutmix
-linear_heads       linear models of features
-early_stopping     the record of an epoch, which is the best, and when training ends
-failure_detection  a network that does not learn, a loss that is not finite
-optimiser          AdamW, learning-rate schedule
-moving_average     of the weights, exponential (EMA)
+learning           how each kind of label is learned; mixup and cutmix; linear models of features
+early_stopping     the record of an epoch, which is the best, when training ends, and a network that does not learn
+optimiser          AdamW, learning-rate schedule, exponential moving average of the weights (EMA)
 run                a run, new or resumed: its folder, what it writes there, and how it trains
 finetune           the task of `train`, and choosing the decision policy on validation
 stream             the batches that the loop reads; what shows, ends and relieves it
-gradients          the gradients of a batch, in micro-batches; clipping
 out_of_memory      how many images fit the memory at once; how running out is recognised, and what the user reads
 processes          the processes of one training: `--devices`, torchrun, DDP and FSDP
 environment        what a run depended on, for environment.json

@@ -1,8 +1,5 @@
-"""Models that need no network training: the results that fine-tuning must beat.
-
-Linear models, on the features of a frozen pretrained network or on the colours and the
-size of an image. Every setting is chosen on validation.
-"""
+"""Models that need no network training, which fine-tuning must beat: linear models of the features of a frozen
+pretrained network, or of the colours and the size of an image. Every setting is chosen on validation."""
 
 from __future__ import annotations
 
@@ -10,24 +7,22 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-import torch
 
 from vitmed.core.config import Config
 from vitmed.core.messages import bar, say
 from vitmed.data.loading import Images
 from vitmed.data.samples import Splits, labelled_by
-from vitmed.data.thread_batches import Progress, in_threads
+from vitmed.data.thread_batches import Progress, check_readable, in_threads
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.decode import read_size
 from vitmed.inference.checkpoint import load_checkpoint
-from vitmed.inference.predict import logits_of, mean_over_views, predict_all
+from vitmed.inference.predict import TorchNetwork, predict_all
 from vitmed.inference.saved_model import check_finite
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.lora import merged
 from vitmed.models.vit import ViT
 from vitmed.training.finetune import Finetune
-from vitmed.training.learning import LEARNING
-from vitmed.training.linear_heads import LinearHead
+from vitmed.training.learning import LEARNING, LinearHead
 from vitmed.training.run import Run
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
@@ -43,12 +38,9 @@ def frozen_features(model: ViT, images: Images, progress: Progress = lambda done
     return features
 
 
-def colour_and_size(images: Images, progress: Progress | None = None) -> np.ndarray:
+def colour_and_size(images: Images, progress: Progress = lambda done, total: None) -> np.ndarray:
     """(S, 9 C + 2) float32: mean, standard deviation and 7 quantiles per channel; width and height of the file, px.
-
-    These features hold no shape. If a classifier does well on them, a network can take stain, light or format as a
-    shortcut.
-    """
+    They hold no shape: if a classifier does well on them, a network can take stain, light or format as a shortcut."""
     channels = images.preprocessing.channels
 
     def features(index: int) -> np.ndarray:
@@ -65,8 +57,7 @@ def colour_and_size(images: Images, progress: Progress | None = None) -> np.ndar
     rows = []
     for row in in_threads(features, range(len(images))):
         rows.append(row)
-        if progress is not None:
-            progress(len(rows), len(images))
+        progress(len(rows), len(images))
     return np.stack(rows)
 
 
@@ -113,16 +104,18 @@ class Baselines:
     def predictions(self, split: str) -> dict[str, Predictions]:
         """Key in `report.BASELINES` -> predictions for a split."""
         splits, positive = self.run.splits, self.run.config.data.positive
-        samples = splits.samples[split]
-        return {
-            name: labelled_by(splits.target, splits.classes, samples, of(split), positive)
-            for name, of in self.logits.items()
-        }
+        made_of = splits.target, splits.classes, splits.samples[split]
+        return {name: labelled_by(*made_of, of(split), positive) for name, of in self.logits.items()}
 
     def _fit_frozen(self) -> None:
         """A linear model of the frozen network's features: the result of `--freeze`, otherwise baseline.pt."""
         run, train = self.run, self.run.config.train
-        head = fit_logistic(self._features, run.splits, run.images, "the pretrained features")
+
+        def features(split: str) -> np.ndarray:
+            with bar(f"features of {split}") as advance:
+                return frozen_features(self.task.model, run.images[split], advance)
+
+        head = fit_logistic(features, run.splits, run.images, "the pretrained features")
         record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
         place = run.folder.best if train.freeze else run.folder.baseline
         self.task.save(run, place, weights=merged(self.task.model) | head.state(), record=record)
@@ -130,19 +123,9 @@ class Baselines:
             for network in (self.task.model, run.state.evaluated_model):
                 network.load_state_dict(head.state(), strict=False)
 
-    def _features(self, split: str) -> np.ndarray:
-        run = self.run
-        with bar(f"features of {split}") as advance:
-            return frozen_features(self.task.model, run.images[split], advance)
-
     def _frozen_logits(self, split: str) -> np.ndarray:
-        run = self.run
-        model = load_checkpoint(run.folder.baseline).model().to(run.device)
-
-        def forward(x: torch.Tensor) -> torch.Tensor:  # with the same views as the network that is compared with it
-            return logits_of(model, mean_over_views(model, x, run.config.augment.views))
-
+        images, saved = self.run.images[split], load_checkpoint(self.run.folder.baseline)
         with bar(f"baseline on {split}") as advance:
-            logits = predict_all(model, run.images[split], progress=advance, forward=forward)
-        check_finite(logits, run.folder.baseline)
-        return logits
+            made = TorchNetwork(saved, None, self.run.device).outputs(images.read, len(images), advance)
+        check_readable(made.problems)
+        return made.logits

@@ -1,11 +1,15 @@
-"""What an epoch says: its record, whether it is the best so far, and when training ends: after all epochs, early, or
-when its time is used."""
+"""What an epoch says: its record, whether it is the best so far, when training ends (after all epochs, early, or when
+its time is used), that a network does not learn, and that a loss is not finite."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from vitmed.core.base_models import Kind
 from vitmed.core.config import Config, PretrainConfig
@@ -19,7 +23,15 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.training.optimiser import scheduled_lr
 from vitmed.training.processes import ALONE, Ranks
+from vitmed.training.stream import Control, Stream
 from vitmed.training.train_state import RUNNING, Record, TrainState
+
+WINDOW = 3  # last epochs, which must agree
+ONE_CLASS = 0.95  # share of validation images predicted as one class
+CHANCE = 0.55  # AUROC of findings below which the network ranks hardly better than chance
+STILL = 0.02  # smaller relative changes of the training loss count as none
+FAIR = 0.5  # share of the run before which a slow start is no failure: knees began to learn at 0.37 of it
+WORSE = 1.5  # factor above the loss of predicting all classes as equally likely
 
 
 def validate(
@@ -30,10 +42,9 @@ def validate(
     precision: Precision,
     ranks: Ranks = ALONE,
 ) -> Record:
-    """The record of the epoch that has just ended, from the predictions for `val`.
+    """The record of the epoch that has just ended, from the predictions for `val`, of which each rank makes some.
 
-    Each of the ranks predicts some of the images. Raises DataError if a file can no longer be read, VitmedError if a
-    logit is NaN or infinite.
+    Raises DataError if a file can no longer be read, VitmedError if a logit is NaN or infinite.
     """
     ranks.share_statistics(state.evaluated_model)
     with ranks.together():
@@ -46,22 +57,19 @@ def validate(
 def epoch_record(state: TrainState, predictions: Predictions, config: Config, kind: Kind = "classes") -> Record:
     """The epoch's line of metrics.jsonl, without undefined metrics; also updates the best epoch of the state.
 
-    An epoch with an undefined monitor (`ppv` when a class is never predicted) ranks below all others. Raises
-    VitmedError if a logit is NaN or infinite.
+    An epoch with an undefined monitor (`ppv` when a class is never predicted) ranks below all others.
+    Raises VitmedError if a logit is NaN or infinite.
     """
     if not np.isfinite(predictions.logits).all():
-        raise VitmedError(
-            f"the network's outputs are NaN or infinite for validation images in epoch {state.epoch + 1}",
-            f"--lr {config.train.lr / 10:g}",
-        )
+        problem = f"the network's outputs are NaN or infinite for validation images in epoch {state.epoch + 1}"
+        raise VitmedError(problem, f"--lr {config.train.lr / 10:g}")
     target, monitor = TARGETS[kind], config.train.monitor
     values = {name: v for name, v in target.values(predictions).items() if math.isfinite(v)}
     value, loss, metric = values.get(monitor), values[target.val_loss], target.metrics[monitor]
     best = state.epoch == 0 or order_of(metric, value, loss) > order_of(metric, state.best, state.best_loss)
-    kept = best or config.train.choose == "last"
     if best:
         state.best, state.best_loss = value, loss
-    if kept:
+    if kept := best or config.train.choose == "last":
         state.best_epoch = state.epoch + 1
     record = common_record(state, loss, config) | {f"val_{name}": v for name, v in values.items()}
     record |= {"monitor": monitor, "best": best, "kept": kept}
@@ -105,10 +113,8 @@ def end_epoch(state: TrainState, record: Record) -> None:
 
 
 def finished(state: TrainState, config: Config | PretrainConfig) -> bool:
-    """Whether all epochs are done, training stops early, or the time is used.
-
-    What was learned is validated first: the time ends neither the first epoch nor one under way.
-    """
+    """Whether all epochs are done, training stops early, or the time is used, which ends neither the first epoch nor
+    one under way: what was learned is validated."""
     time_used = state.share >= 1 and state.epoch > 0 and state.batch == 0
     return state.epoch >= config.train.epochs or stops_early(state, config) or time_used
 
@@ -117,3 +123,112 @@ def stops_early(state: TrainState, config: Config | PretrainConfig) -> bool:
     """Early stopping: whether the monitor has not improved for `patience` epochs."""
     train = config.train
     return train.choose == "best" and train.patience is not None and state.epoch >= state.best_epoch + train.patience
+
+
+def stuck(
+    history: Sequence[dict[str, Any]], classes: Sequence[str], counts: Sequence[int], config: Config, share: float
+) -> str | None:
+    """A warning if the model predicts one class, or one number, for nearly all images, or ranks findings no better than
+    chance, while the loss stands still, or if the loss is far above that of guessing; else None.
+
+    Args:
+        history: the epoch records; counts: training images per class.
+        share: of the run that is over, 0 to 1; before `FAIR` of it only a loss far above that of guessing counts.
+    """
+    last = history[-WINDOW:]
+    if len(last) < WINDOW:
+        return None
+    losses = [record["train_loss"] for record in last]
+    still = share >= FAIR and max(losses) - min(losses) <= STILL * max(losses)
+    cause = _cause(round(last[-1]["step"] * config.train.epochs / last[-1]["epoch"]), config)
+    if still and all((r2 := record.get("val_r2")) is not None and r2 <= 0 for record in last):
+        return f"the network does not learn: one number for all validation images is no worse. {cause}"
+    if "top_class" not in last[-1]:  # findings and numbers have no one class that is always predicted
+        if still and all(record.get("val_auroc", 1) < CHANCE for record in last):
+            return (
+                f"the network does not learn: on validation the AUROC of the findings is {last[-1]['val_auroc']:.3f} "
+                f"(guessing gives 0.5), and the training loss stays at {losses[-1]:.3f}. {cause}"
+            )
+        return None
+    guessing = math.log(len(classes))  # for any frequencies, smoothing, mixing and class weights
+    if min(losses) > WORSE * guessing:
+        return (
+            f"the network does not learn: the training loss is {losses[-1]:.3f}, but predicting all classes as "
+            f"equally likely gives {guessing:.3f}. {cause}"
+        )
+    prior = {name: count / sum(counts) for name, count in zip(classes, counts, strict=True)}
+    collapsed = all(r["top_share"] >= max(ONE_CLASS, min(0.999, prior[r["top_class"]] + 0.01)) for r in last)
+    if not collapsed or not still:
+        return None
+    top = last[-1]["top_class"]
+    chance = -sum(p * math.log(p) for p in prior.values() if p)  # nats, of a network that learned nothing
+    return (
+        f"the network does not learn: it predicts {top!r} for {last[-1]['top_share']:.0%} of the validation images "
+        f"({prior[top]:.0%} of the training images are {top!r}), and the training loss stays at {losses[-1]:.3f} "
+        f"(guessing by class frequency gives {chance:.3f}). {cause}"
+    )
+
+
+def _cause(steps: int, config: Config) -> str:
+    """The likely cause and its fix; `steps` are those of the whole run as planned."""
+    lr, warmup, decay = config.train.lr, config.train.warmup_epochs, config.train.weight_decay
+    few = f"{steps} optimiser steps are too few for a network that starts from random weights. "
+    few += "Try more --epochs, a smaller --batch-size, or --weights"
+    causes = (
+        (lr > 2e-3, f"the learning rate {lr:g} is too high for a ViT. Try --lr {min(lr / 10, 5e-4):g}"),
+        (warmup == 0 and lr > 1e-4, f"no warm-up at a learning rate of {lr:g}. Try --warmup-epochs 3, or --lr 1e-4"),
+        (decay > 0.5, f"weight decay {decay:g} pulls the weights to zero. Try --weight-decay 0.05"),
+        (lr < 1e-5, f"the learning rate {lr:g} is too low. Try --lr 5e-4"),
+        (steps < 500, few),
+        (True, "wrong labels, or images that show nothing. Look at contact_sheet.png, or try --lr 1e-4"),
+    )
+    return f"Likely cause: {next(text for likely, text in causes if likely)}."
+
+
+def not_finite(what: str, files: Sequence[str], epoch: int, config: Config | PretrainConfig) -> tuple[str, str]:
+    """Problem and fix for a loss or gradient that is NaN or infinite; names the batch's files."""
+    listed = "\n  ".join(files)
+    problem = f"the {what} became NaN or infinite in epoch {epoch}, in the batch of these files:\n  {listed}"
+    fix = f"look at these images; if they are fine, try --lr {config.train.lr / 10:g}"
+    if config.train.precision != "fp32":
+        fix += " or --set train.precision=fp32"
+    return problem, fix
+
+
+class LossWatch:
+    """Sum the loss of an epoch in `TrainState.running`, and check that it is finite: one batch late, so that training
+    does not wait for the GPU."""
+
+    def __init__(self, state: TrainState, stream: Stream, control: Control):
+        self.state, self.stream, self.control, self.running = state, stream, control, state.running
+        self.pending: tuple[Tensor, Tensor, Tensor] | None = None  # of the last batch, as `add` takes it
+
+    @property
+    def mean(self) -> float:
+        """Mean loss over the images of the epoch that are in the sum."""
+        waiting = self.stream.batches.size if self.pending else 0
+        return self.running["loss"] / max(1, self.running["images"] - waiting)
+
+    def add(self, loss: Tensor, norm: Tensor, indices: Tensor) -> None:
+        """Note the loss and gradient norm of a batch of sample indices, on all ranks those of the whole batch.
+
+        Raises as `flush`, for the batch before.
+        """
+        self.flush()
+        self.pending = (loss, norm, indices)
+        if not self.running["images"]:
+            self.flush()  # so that the first batch has a loss to show
+        self.running["images"] += self.stream.batches.size
+
+    def flush(self) -> None:
+        """Raises VitmedError if the last batch's loss or gradient is not finite, naming its files."""
+        if self.pending is None:
+            return
+        (loss, norm, indices), self.pending = self.pending, None
+        value, scaled = float(loss), self.state.scaler.is_enabled()  # a scaler skips the steps of infinite gradients
+        if not math.isfinite(value) or not (scaled or math.isfinite(float(norm))):
+            what, samples = "gradient" if math.isfinite(value) else "loss", self.stream.dataset.images.samples
+            gathered = self.control.ranks.gather([samples[i].path for i in indices.tolist()])
+            files = dict.fromkeys(chain.from_iterable(gathered))  # of a balanced sampler one may come twice
+            raise VitmedError(*not_finite(what, list(files), self.state.epoch + 1, self.control.config))
+        self.running["loss"] += value * self.stream.batches.size

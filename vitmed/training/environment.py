@@ -113,10 +113,8 @@ def check_ranks(read: ReadSplits, device: torch.device, precision: Precision, ra
     images = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
     leading = ranks.first(lambda: images)
     if changed := [name for name in leading if images.get(name) != leading[name]]:
-        raise DataError(
-            f"{read.splits.root}: images or labels of {listed(changed)} differ from those of rank 0",
-            "copy the data folder of rank 0 to every machine",
-        )
+        problem = f"{read.splits.root}: images or labels of {listed(changed)} differ from those of rank 0"
+        raise DataError(problem, "copy the data folder of rank 0 to every machine")
 
 
 @contextlib.contextmanager

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,8 +24,8 @@ from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
 from vitmed.decisions.policy import FASTER, DecisionPolicy, ReducedPrecision, choose_policy, compare_precision
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint, save_checkpoint
-from vitmed.inference.predict import TorchNetwork, logits_of, mean_over_views, predict_all, speedup
-from vitmed.inference.saved_model import check_finite, score_column
+from vitmed.inference.predict import TorchNetwork, speedup
+from vitmed.inference.saved_model import Outputs, score_column
 from vitmed.metrics.positive_class import positive_class
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.compile import uncompiled
@@ -35,18 +34,16 @@ from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.sizes import describe_model, model_label, summarise
 from vitmed.models.vit import ViT
 from vitmed.models.weights.pretrained import LoadReport, Weights, load_pretrained
-from vitmed.training.early_stopping import finished, stops_early, validate
-from vitmed.training.failure_detection import stuck
+from vitmed.training.early_stopping import finished, stops_early, stuck, validate
 from vitmed.training.learning import LEARNING, objective_of
 from vitmed.training.losses import Objective
-from vitmed.training.plan.time import After, Contention
+from vitmed.training.plan.time import Contention, seconds_after
 from vitmed.training.processes import full
-from vitmed.training.run import Run, Session, Task
-from vitmed.training.train_state import Record
+from vitmed.training.run import Run, Session, Task, monitor_text
+from vitmed.training.train_state import Record, TrainState
 
 SURE = 10.0  # s of training that tell its speed: the first include the start of the loader processes
 MOST_COMPARED = 2000  # validation images to predict again in reduced precision at most
-Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass
@@ -54,8 +51,7 @@ class Finetune(Task[Config]):
     """A ViT that learns the labels of a data folder.
 
     Attributes:
-        outputs: K, of the network.
-        seen: sha256 of the images that its weights were made with.
+        outputs: K, of the network; seen: sha256 of the images that its weights were made with.
         report: what of a weight file was used; None without one.
         fingerprints: of the images of train and val, to notice near copies in an evaluation.
         planned_rate: images/s in training, as the plan measured them; None: not known.
@@ -69,7 +65,6 @@ class Finetune(Task[Config]):
     planned_rate: float | None = None
     command: ClassVar[str] = "train"
     warned: bool = field(default=False, init=False)  # that the network does not learn, after the last epoch
-    after: After | None = field(default=None, init=False)  # what follows training, where the time is limited
     slow: bool = field(default=False, init=False)  # whether it is said that training goes slower than planned
 
     @classmethod
@@ -81,14 +76,8 @@ class Finetune(Task[Config]):
         weights: Weights | None = None,
         start: str = "from random weights",
     ) -> Finetune:
-        """Build a network before training, from weights or random numbers, and report what it learns from.
-
-        Args:
-            start: where the weights come from, for the line on the network.
-
-        Raises:
-            VitmedError: sizes or weights that do not fit.
-        """
+        """Build a network before training, from weights or random numbers, and report what it learns from; `start` says
+        where other weights come from. Raises VitmedError for sizes or weights that do not fit."""
         train = images_of(splits, Preprocessing.of(config))["train"]
         session.ranks.check_batch(min(config.train.batch_size, len(train)))
         with seeded(config.train.seed):
@@ -121,11 +110,11 @@ class Finetune(Task[Config]):
             return validate(run.state, val, classes, run.config, run.precision, run.ranks)
 
     def write_start(self, run: Run[Config]) -> None:
-        write_text(run.folder.summary, summarise(self.model, run.config.model))
         model = run.config.model
-        about = {"name": model.weights, "sha256": model.weights_sha256}
-        about |= {"licence": model.licence, "reason": model.weights_reason}
+        write_text(run.folder.summary, summarise(self.model, model))
         if self.report is not None or model.weights_reason is not None:
+            about = {"name": model.weights, "sha256": model.weights_sha256}
+            about |= {"licence": model.licence, "reason": model.weights_reason}
             write_json(run.folder.weights, about | ({} if self.report is None else asdict(self.report)))
 
     def save_epoch(self, run: Run[Config], record: Record) -> None:
@@ -149,27 +138,18 @@ class Finetune(Task[Config]):
         made_of: dict[str, Any] = {"seen": self.seen, "fingerprints": self.fingerprints}
         save_checkpoint(path, config=run.config, splits=run.splits, hashes=run.hashes, **made_of, **parts)
 
-    def monitored(self, record: Record) -> str:
-        """As in `Task`: the monitor, with a star for the best so far."""
-        return f"  {_monitor_text(record, record['monitor'])}{' *' if record['best'] else '  '}"
-
-    def begin(self, run: Run[Config]) -> None:
-        say("in the lines of the epochs, * marks the best so far; waiting is the time that images are awaited")
-
     def end(self, run: Run[Config]) -> None:
         """As in `Task`: say which epoch is kept."""
         if run.ranks.leads and not run.folder.best.is_file():
             raise CheckpointError(f"{run.folder.path}: best.pt is missing", "start a new run")
         train, best = run.config.train, run.state.best_epoch
-        value = _monitor_text(run.state.history[best - 1], train.monitor)
+        value = monitor_text(run.state.history[best - 1], train.monitor)
         say(f"{train.choose} epoch: {best}, validation {value}; kept in {run.folder.best.name}")
 
     def after_epoch(self, run: Run[Config], record: Record) -> None:
         """As in `Task`: warn of an undefined monitor and of a network that does not learn; say why training ends."""
-        state, config = run.state, run.config
-        monitor = config.train.monitor
-        undefined = [entry for entry in state.history if f"val_{monitor}" not in entry]
-        if undefined == [record]:  # for the first time
+        state, config, monitor = run.state, run.config, run.config.train.monitor
+        if [entry for entry in state.history if f"val_{monitor}" not in entry] == [record]:  # for the first time
             warn(
                 f"validation {monitor} is undefined in epoch {state.epoch}, for example because a class is never "
                 "predicted or has no validation image; such an epoch ranks below all others"
@@ -185,43 +165,30 @@ class Finetune(Task[Config]):
             say(f"stopped early: {monitor} has not improved for {config.train.patience} epochs")
 
     def seconds_after(self, run: Run[Config]) -> Callable[[], float]:
-        """As in `Task`: what such a run took here, by the speed of this one, longer where others share the cores."""
+        """As in `Task`: by the speed of this run, longer where others share the cores."""
         if run.config.train.time is None or not run.ranks.leads:
             return lambda: 0.0
-        after, state = After(run.splits, run.config, run.device), run.state
-        self.after, after.step = after, 1 / self.planned_rate if self.planned_rate else 0.0
+        state, step = run.state, 1 / self.planned_rate if self.planned_rate else 0.0
+        contention = Contention(time.monotonic(), time.thread_time(), sum(waited for _, waited, _ in timings(state)))
 
-        def of_all(name: str) -> float:
-            return state.running[name] + sum(record["seconds"] * shares[name](record) for record in state.history)
+        def estimate() -> float:
+            seconds, waited, images = map(sum, zip(*timings(state), strict=True))
+            factor = contention.factor(time.monotonic(), time.thread_time(), waited)
+            trained = (seconds - waited) / images / factor if images else step
+            return factor * seconds_after(run.splits, run.config, trained)
 
-        shares = {
-            "seconds": lambda r: 1.0,
-            "waited": lambda r: r["wait_share"],
-            "images": lambda r: r["images_per_second"],
-        }
-
-        def now() -> tuple[float, float, float]:
-            return time.monotonic(), time.thread_time(), of_all("waited")
-
-        contention = Contention(*now())
-
-        def seconds() -> float:
-            factor = contention.factor(*now())
-            if images := of_all("images"):
-                after.step = (of_all("seconds") - of_all("waited")) / images / factor
-            return after.seconds * factor
-
-        return seconds
+        return estimate
 
     def before_step(self, run: Run[Config]) -> None:
         """As in `Task`: say once that training goes at less than half of the planned images/s, and what that means."""
+        if self.slow or self.planned_rate is None:
+            return
         state, seconds, images = run.state, 0.0, 0.0
-        for record in [] if self.slow or self.planned_rate is None else chain([state.running], reversed(state.history)):
-            seconds += record["seconds"]
-            images += record.get("images", record["seconds"] * record.get("images_per_second", 0.0))
+        for row in timings(state):
+            seconds, images = seconds + row[0], images + row[2]
             if seconds >= SURE:
                 break
-        if seconds < SURE or self.planned_rate is None or images / seconds >= self.planned_rate / 2:
+        if seconds < SURE or images / seconds >= self.planned_rate / 2:
             return
         epochs, done = run.config.train.epochs, state.epoch + state.batch / run.stream.batches.batches
         left = (epochs - done) * len(run.splits.samples["train"]) * seconds / max(1.0, images)
@@ -234,6 +201,14 @@ class Finetune(Task[Config]):
             f"the plan measured, as when other programs need the cores; {means}"
         )
         self.slow = True
+
+
+def timings(state: TrainState) -> Iterator[tuple[float, float, float]]:
+    """Seconds, those of waiting for data, and images of the current epoch and of those before it, backwards."""
+    yield state.running["seconds"], state.running["waited"], state.running["images"]
+    for record in reversed(state.history):
+        seconds = record["seconds"]
+        yield seconds, seconds * record["wait_share"], seconds * record["images_per_second"]
 
 
 def _describe_data(config: Config, splits: Splits) -> None:
@@ -293,38 +268,30 @@ def augmented_examples(run: Run[Config]) -> dict[str, list[np.ndarray]]:
     return shown
 
 
-def _monitor_text(record: Record, monitor: str) -> str:
-    value = record.get(f"val_{monitor}")
-    return f"{monitor} undefined" if value is None else f"{monitor} {value:.4f}"
-
-
 def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.device) -> None:
     """Choose the decision policy on validation and write it into best.pt; reads the images of train and val."""
     saved = load_checkpoint(best)
-    model = saved.model().to(device)
+    splits, model = saved.splits, saved.model().to(device)
+    network = TorchNetwork(saved, None, device, model=model)
 
-    def features_of(x: torch.Tensor) -> torch.Tensor:
-        return mean_over_views(model, x, saved.config.augment.views)  # (B, D)
-
-    def logits_and_features(x: torch.Tensor) -> torch.Tensor:
-        features = features_of(x)
-        return torch.cat([logits_of(model, features), features], dim=1)  # (B, K + D)
-
-    def outputs(split: str, forward: Forward, rows: list[int] | None = None) -> np.ndarray:
+    def outputs(split: str, rows: np.ndarray) -> Outputs:
         with bar(f"predicting {split}") as advance:
-            return predict_all(model, images[split], progress=advance, forward=forward, rows=rows)
+            read = images[split].read
+            made = network.outputs(lambda i: read(int(rows[i])), len(rows), advance, also_features=True)
+        check_readable(made.problems)
+        return made
 
-    val, splits = outputs("val", logits_and_features), saved.splits
-    logits, features = val[:, : splits.outputs], val[:, splits.outputs :]
-    check_finite(logits, best)
+    val = outputs("val", np.arange(len(images["val"])))
     labels = images["train"].labels
     rows = np.sort(np.random.default_rng(0).permutation(len(labels))[:MOST_FITTED])
-    ood_score = fit_ood_score(outputs("train", features_of, rows.tolist()), labels[rows], features)
-    validation = labelled_by(splits.target, saved.classes, splits.samples["val"], logits, saved.config.data.positive)
+    ood_score = fit_ood_score(outputs("train", rows).features, labels[rows], val.features)
+    validation = labelled_by(
+        splits.target, saved.classes, splits.samples["val"], val.logits, saved.config.data.positive
+    )
     policy = choose_policy(validation, saved.config.evaluate, ood_score, saved.weights_hash)
-    drawn = TorchNetwork(saved, None, device, model=model).outputs(lambda i: saved.preprocessing.drawn(), 1)
+    drawn = network.outputs(lambda i: saved.preprocessing.drawn(), 1)
     policy = policy.model_copy(update={"known_logits": tuple(drawn.logits[0].tolist())})
-    scores = {} if policy.ood_score is None else score_column(policy.ood_score.score(features))
+    scores = {} if policy.ood_score is None else score_column(policy.ood_score.score(val.features))
     exact = policy.apply(replace(validation, columns=scores))
     reduced = _compare_precision(saved, model, policy, images["val"], exact)
     add_policy(best, policy, reduced)
@@ -338,15 +305,8 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
 def _compare_precision(
     saved: Checkpoint, model: ViT, policy: DecisionPolicy, val: Images, exact: Predictions
 ) -> ReducedPrecision | None:
-    """What the fastest precision of this device changes on at most `MOST_COMPARED` validation images, evenly spread.
-
-    Args:
-        saved: the checkpoint; model: its network, on its device.
-        exact: what it predicts for validation in fp32, with the policy applied.
-
-    Returns:
-        None where the device is made for fp32.
-    """
+    """What the fastest precision of this device changes on at most `MOST_COMPARED` validation images, evenly spread,
+    from the `exact` predictions in fp32; None where the device is made for fp32."""
     device = next(model.parameters()).device
     precision = pick_precision("auto", device)
     if not precision.mixed:

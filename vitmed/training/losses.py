@@ -31,19 +31,15 @@ LEAST_COUNT = 1e-6  # of known targets, so that a batch without any has the loss
 
 
 class Loss(Protocol):
-    """A mean over a batch that may be computed in parts: two pure functions."""
+    """A mean over a batch that may be computed in parts: two pure functions.
 
-    def count(self, targets: Tensor) -> Tensor | float:
-        """What the sum over a whole batch is divided by: its images, or their weight."""
+    `count` is what the sum over a whole batch is divided by: its images, or their weight; of several ranks the mean of
+    their counts. `share` is that of a part in the mean, (): of the outputs (n, ...) of the network for it, or what
+    it returns, and the targets (n, ...).
+    """
 
-    def share(self, outputs: Tensor, targets: Tensor, count: Any) -> Tensor:
-        """The share, (), of a part of a batch in the mean.
-
-        Args:
-            outputs: of the network, (n, ...), or what it returns for the part.
-            targets: of the same images, (n, ...).
-            count: of the whole batch; of several ranks the mean of their counts.
-        """
+    def count(self, targets: Tensor) -> Tensor | float: ...
+    def share(self, outputs: Tensor, targets: Tensor, count: Any) -> Tensor: ...
 
 
 class Prepared(NamedTuple):
@@ -69,10 +65,8 @@ class Objective:
     precision: Precision
 
     def prepare(self, images: Tensor, labels: Tensor, ranks: Ranks = ALONE) -> Prepared:
-        """A batch of images (B, S, S, C) uint8 and labels (B, ...) on the device; draws random numbers.
-
-        Of several ranks each gives its own images; the mean over the ranks is the loss of the whole batch.
-        """
+        """A batch of images (B, S, S, C) uint8 and labels (B, ...) on the device; draws random numbers. Of several
+        ranks each gives its own images."""
         inputs, targets = self.draw(self.preprocessing.normalise(images), labels)
         return Prepared(inputs, targets, ranks.mean(self.loss.count(targets)))
 
@@ -86,11 +80,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """The mean cross-entropy of classes with label smoothing and class weights as configured.
-
-    Attributes:
-        weights: (K,) of the classes, or None; shift: (K,) added to the logits.
-    """
+    """The mean cross-entropy of classes, with weights (K,) of the classes or None, and a shift (K,) of the logits."""
 
     weights: Tensor | None
     shift: Tensor
@@ -117,10 +107,7 @@ class CrossEntropy:
 class BinaryCrossEntropy:
     """The mean binary cross-entropy over the known labels of all findings; the unknown ones have no part in it.
 
-    With `balance: loss`, positives of a finding weigh as much as its negatives.
-
-    Attributes:
-        weights: (F,) of the positives of each finding, or None.
+    With `balance: loss`, positives of a finding weigh as much as its negatives: weights (F,) of the positives, or None.
     """
 
     weights: Tensor | None
@@ -142,17 +129,12 @@ class BinaryCrossEntropy:
         return (lost * (targets != UNKNOWN)).sum() / count.clamp(min=LEAST_COUNT)
 
 
-@dataclass(frozen=True)
 class ScaledSquares:
     """The mean negative log likelihood of a standardised number whose scale the network predicts too.
 
     Squared errors, each weighted by the scale as it is (beta-NLL with beta 1/2: Seitzer et al., ICLR 2022,
     arXiv 2203.09168), as the plain likelihood neglects what is hard at first; it is not the log score.
     """
-
-    @classmethod
-    def of(cls, images: Images, outputs: int, config: Config, device: torch.device) -> ScaledSquares:
-        return cls()
 
     def count(self, targets: Tensor) -> Tensor:
         """How many numbers (B,) there are."""

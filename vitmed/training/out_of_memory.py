@@ -24,7 +24,7 @@ from vitmed.core.process import control_groups
 from vitmed.core.text import counted, first_line
 from vitmed.models.hardware import Precision, seeded
 from vitmed.models.vit import checkpoint_gradients
-from vitmed.training.train_state import Record, TrainState
+from vitmed.training.train_state import TrainState
 
 SHARE = 0.8  # of the free memory of a machine; loader processes and the system need some
 FEW = 4  # images that are measured
@@ -32,20 +32,10 @@ STATUS = Path("/proc/self/status")
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error of torch says that a device or this machine has no memory left.
-
-    oneDNN, which computes on a CPU, says then that it could not create a primitive.
-    """
+    """Whether an error of torch says that a device or this machine has no memory left; oneDNN, which computes on a CPU,
+    says then that it could not create a primitive."""
     words = ("out of memory", "can't allocate memory", "ALLOC_FAILED", "could not create a primitive")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
-
-
-def explained(records: Iterator[Record], config: Config | PretrainConfig) -> Iterator[Record]:
-    """The records of a training; where memory runs out, it raises OutOfMemoryError, which names the fix."""
-    try:
-        yield from records
-    except RuntimeError as error:
-        raise memory_error(error, config) from None
 
 
 def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> RuntimeError | VitmedError:
@@ -53,32 +43,22 @@ def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> Runtim
     text, train = str(error), config.train
     if is_out_of_memory(error):
         at_once = train.micro_batch if isinstance(train.micro_batch, int) else train.batch_size
-        return OutOfMemoryError(
-            f"out of memory with batches of {counted(train.batch_size, 'image')} of {config.model.image_size} px",
-            f"--micro-batch {max(1, at_once // 2)}, --grad-checkpointing, or a smaller --image-size or --model",
-        )
+        problem = f"out of memory with batches of {counted(train.batch_size, 'image')} of {config.model.image_size} px"
+        fix = f"--micro-batch {max(1, at_once // 2)}, --grad-checkpointing, or a smaller --image-size or --model"
+        return OutOfMemoryError(problem, fix)
     ended = "DataLoader worker" in text and ("killed by signal" in text or "exited unexpectedly" in text)
     killed = ended and any(f"{signal.strsignal(number)}" in text for number in (signal.SIGKILL, signal.SIGBUS))
     if killed or "unable to allocate shared memory" in text:
-        return OutOfMemoryError(
-            "a loader process found memory or /dev/shm full",
-            "--workers 0, a smaller --batch-size, or docker run --shm-size 1g",
-        )
+        fix = "--workers 0, a smaller --batch-size, or docker run --shm-size 1g"
+        return OutOfMemoryError("a loader process found memory or /dev/shm full", fix)
     if ended:
-        return VitmedError(
-            f"a loader process ended: {first_line(error)}", "see the log of the system; --workers 0 uses none"
-        )
+        fix = "see the log of the system; --workers 0 uses none"
+        return VitmedError(f"a loader process ended: {first_line(error)}", fix)
     return error
 
 
 class Fit(NamedTuple):
-    """What fits the memory.
-
-    Attributes:
-        micro_batch: images at once.
-        grad_checkpointing: whether it takes gradient checkpointing.
-        why: in words, for the line that reports it.
-    """
+    """How many images fit the memory at once, whether it takes gradient checkpointing, and why, in words."""
 
     micro_batch: int
     grad_checkpointing: bool
@@ -98,25 +78,18 @@ def fit_memory(state: TrainState, config: AnyConfig, most: int, precision: Preci
 
     Args:
         state: before the first step, or later; its network lies on the device.
-        most: that this process computes.
-        processes: that share the memory of a CPU.
+        most: that this process computes; processes: that share the memory of a CPU.
     """
-    device = next(state.model.parameters()).device
-    given = config.train.grad_checkpointing
-    found = Fit(1, True, "more may not fit")
+    device, given = next(state.model.parameters()).device, config.train.grad_checkpointing
+    trial = _Trial(state, config, most, precision)
     for recompute in dict.fromkeys((given, True)):
-        trial = _Trial(state, config, most, precision)
         checkpoint_gradients(state.model, recompute)
         with trial.nothing_changes():
-            if device.type == "cpu":
-                found = _fit_cpu(trial, most, processes)
-            else:
-                found = _fit_device(trial, most, device)
+            fit = _fit_cpu(trial, most, processes) if device.type == "cpu" else _fit_device(trial, most, device)
         checkpoint_gradients(state.model, given)
-        found = found._replace(grad_checkpointing=recompute)
-        if found.micro_batch:
-            return found
-    return found._replace(micro_batch=1)
+        if fit.micro_batch:
+            break
+    return fit._replace(micro_batch=max(1, fit.micro_batch), grad_checkpointing=recompute)
 
 
 class _Trial:
@@ -156,11 +129,17 @@ class _Trial:
 
 def _fit_device(trial: _Trial, most: int, device: torch.device) -> Fit:
     """Try the batch, its half, its quarter ... beside the moments that the optimiser will need; 0 if none fits."""
+
+    def free() -> None:
+        trial.state.optimiser.zero_grad(set_to_none=True)
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
     count, why = most, "as tried"
     while count:
         with contextlib.ExitStack() as freed:
-            freed.callback(_empty, device)
-            freed.callback(trial.state.optimiser.zero_grad, set_to_none=True)
+            freed.callback(free)
             try:
                 moments = torch.empty(trial.moments, dtype=torch.uint8, device=device)
                 trial.run(count)
@@ -173,12 +152,6 @@ def _fit_device(trial: _Trial, most: int, device: torch.device) -> Fit:
         why = f"{counted(count, 'image')} did not fit"
         count //= 2
     return Fit(0, False, why)
-
-
-def _empty(device: torch.device) -> None:
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 def _fit_cpu(trial: _Trial, most: int, processes: int) -> Fit:

@@ -49,14 +49,12 @@ def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
 
 
 class HiddenPatches:
-    """The loss that a masked autoencoder returns for a part, as its share in that of the batch."""
+    """The loss that a masked autoencoder returns, the mean over the hidden patches of a part, as its share."""
 
     def count(self, targets: Tensor) -> int:
-        """How many images (B, ...) there are."""
         return len(targets)
 
     def share(self, outputs: Tensor, targets: Tensor, count: int) -> Tensor:
-        """As in `Loss`; outputs are the mean over the hidden patches of the part, ()."""
         return outputs * (len(targets) / count)
 
 

@@ -63,8 +63,8 @@ class Ranks:
     @property
     def threads(self) -> int | None:
         """This rank's share of the cores of its machine; None where it has all, or OMP_NUM_THREADS divides them."""
-        divided = self.local_world > 1 and "OMP_NUM_THREADS" not in os.environ
-        return max(1, cores() // self.local_world) if divided else None
+        shared = self.local_world > 1 and "OMP_NUM_THREADS" not in os.environ
+        return max(1, cores() // self.local_world) if shared else None
 
     @property
     def share(self) -> slice:
@@ -74,19 +74,17 @@ class Ranks:
     @classmethod
     @contextlib.contextmanager
     def join(cls) -> Iterator[Ranks]:
-        """The ranks that torchrun has started, connected until the process ends; elsewhere one process alone.
-
-        An error of any rank ends all of them: rank 0 raises it, the others raise `Reported`.
-        """
+        """The ranks that torchrun has started, connected until the process ends; elsewhere one process alone. An error
+        of any rank ends all of them: rank 0 raises it, the others raise `Reported`."""
         if not is_rank():
             yield cls()
             return
-        gpus = torch.cuda.is_available() and dist.is_nccl_available()
         if not dist.is_initialized():  # by an earlier training of this process
             store, rank, world = next(rendezvous("env://", timeout=TIMEOUT))
             if os.environ.get("GROUP_WORLD_SIZE") == "1":
                 # torchrun keeps the store when it restarts the ranks of a machine, with the addresses of the old ranks.
                 store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)
+            gpus = torch.cuda.is_available() and dist.is_nccl_available()
             backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
         local, there = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
@@ -104,14 +102,14 @@ class Ranks:
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """All ranks end this block together, with the error of any."""
-        error = None
+        failed = None
         try:
             yield
-        except VitmedError as found:
-            if self.ended or isinstance(found, AT_ONCE):
+        except VitmedError as error:
+            if self.ended or isinstance(error, AT_ONCE):
                 raise
-            error = found
-        self.agree(error)
+            failed = error
+        self.agree(failed)
 
     @contextlib.contextmanager
     def one_first(self) -> Iterator[None]:
@@ -174,13 +172,8 @@ class Ranks:
         return np.stack(self.gather(part), axis=1).reshape(-1, *part.shape[1:])[:count]
 
     def parts(self, total: int, at_once: int | None) -> list[slice]:
-        """This rank's share of a batch in parts of about equal size, as many on every rank.
-
-        Args:
-            total: images of the batch, at least one for each rank.
-            at_once: the most images in a part; None: no limit. Where the ranks have unequal shares, a part of 2 may
-                take the place of two of 1.
-        """
+        """This rank's share of a batch of `total` images, at least one for each, in parts of about equal size, as many
+        on every rank, of at most so many `at_once`; where the shares are unequal, a part of 2 may replace two."""
         own = len(range(total)[self.share])
         count = 1 if at_once is None else min(total // self.world, -(-total // (self.world * at_once)))
         return [slice(*cuts) for cuts in pairwise(own * i // count for i in range(count + 1))]
@@ -188,10 +181,8 @@ class Ranks:
     def check_batch(self, total: int) -> None:
         """Raises UsageError if a batch has fewer images than there are ranks."""
         if total < self.world:
-            raise UsageError(
-                f"a batch of {counted(total, 'image')} for {self.world} processes, expected at least one for each",
-                f"fewer processes, or --batch-size {self.world} or more",
-            )
+            problem = f"a batch of {counted(total, 'image')} for {self.world} processes, expected at least one for each"
+            raise UsageError(problem, f"fewer processes, or --batch-size {self.world} or more")
 
     def device(self, device: torch.device) -> torch.device:
         """The device of this rank. Raises UsageError if this machine has fewer than ranks."""
@@ -199,10 +190,8 @@ class Ranks:
             return device
         there = torch.cuda.device_count() if device.type == "cuda" else 0
         if self.local_rank >= there:
-            raise UsageError(
-                f"{self.local_world} processes on this machine, which has {counted(there, 'GPU')}",
-                f"start {there}, or use --device cpu" if there else "--device cpu",
-            )
+            problem = f"{self.local_world} processes on this machine, which has {counted(there, 'GPU')}"
+            raise UsageError(problem, f"start {there}, or use --device cpu" if there else "--device cpu")
         torch.cuda.set_device(self.local_rank)
         return torch.device("cuda", self.local_rank)
 
@@ -210,8 +199,7 @@ class Ranks:
         """The network to call in training, whose gradients are averaged over the ranks (DistributedDataParallel)."""
         if not self.wide:
             return model
-        own = [device.index] if device.type == "cuda" else None
-        return nn.parallel.DistributedDataParallel(model, device_ids=own)
+        return nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
 
     def fsdp(self, model: nn.Module, parts: nn.ModuleList, device: torch.device) -> None:
         """Divide the parameters of a network among the ranks (FSDP); each part is gathered when it is computed."""
@@ -236,26 +224,21 @@ def sync_gradients(network: nn.Module, on: bool) -> None:
         network.set_requires_gradient_sync(on)  # type: ignore[operator]
 
 
-def is_divided(value: Any) -> bool:
-    """Whether a value is a tensor whose parts lie on several ranks (DTensor), without importing its module."""
-    return hasattr(value, "full_tensor")
-
-
 def full(value: Any) -> Any:
     """A tree of states with the whole of every tensor that is divided, on the CPU; all ranks call this together."""
     if isinstance(value, dict):
         return {key: full(part) for key, part in value.items()}
-    return whole(value).cpu() if is_divided(value) else value
+    return whole(value).cpu() if hasattr(value, "full_tensor") else value
 
 
 def whole(value: Tensor) -> Tensor:
-    """The whole of a tensor that may be divided among the ranks; all ranks call this together."""
-    return value.full_tensor() if is_divided(value) else value  # type: ignore[attr-defined]
+    """The whole of a tensor whose parts may lie on several ranks (DTensor); all ranks call this together."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value  # without importing its module
 
 
 def sharded_like(value: Any, own: Tensor) -> Any:
     """This rank's part of a whole tensor, where its own tensor of that shape is divided among the ranks."""
-    if not is_divided(own) or not isinstance(value, Tensor) or value.shape != own.shape:
+    if not hasattr(own, "full_tensor") or not isinstance(value, Tensor) or value.shape != own.shape:
         return value
     from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -267,14 +250,9 @@ ALONE = Ranks()
 
 
 def launch(devices: int, device: str, args: list[str]) -> int:
-    """`--devices N`: run `vitmed` with these arguments in a process for each device, and return the exit code.
+    """`--devices N`: run `vitmed` with these arguments in a process for each device of a kind; return the exit code.
 
-    Args:
-        devices: how many; device: their kind, or auto.
-        args: of the command line.
-
-    Raises:
-        UsageError: this machine has fewer devices. VitmedError: a signal ended a process.
+    Raises UsageError: this machine has fewer devices; VitmedError: a signal ended a process.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

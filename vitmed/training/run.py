@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, Protocol
 
 import torch
 from torch import nn
@@ -44,8 +42,8 @@ from vitmed.models.weights.files import AGAIN
 from vitmed.training.environment import environment, splits_csv
 from vitmed.training.loop import fit
 from vitmed.training.losses import Objective
-from vitmed.training.out_of_memory import explained, fit_memory
-from vitmed.training.plan.autotune import Looks, Race, autotune, is_open
+from vitmed.training.out_of_memory import fit_memory, memory_error
+from vitmed.training.plan.autotune import autotune, is_open
 from vitmed.training.plan.time import Clock, TimeBudget
 from vitmed.training.processes import ALONE, Ranks
 from vitmed.training.stream import Control, Stream, epoch_of
@@ -57,11 +55,7 @@ Reports = Callable[[list[Record]], None]
 
 @dataclass(frozen=True)
 class Session:
-    """Where a command computes.
-
-    Attributes:
-        precision: of the arithmetic; clock: of the run, on which earlier commands count too.
-    """
+    """Where a command computes, in which arithmetic, and the clock of its run, on which earlier commands count too."""
 
     device: torch.device
     precision: Precision
@@ -78,67 +72,26 @@ class Session:
         return cls(ranks.device(device), precision, ranks, clock or Clock())
 
 
-class Task(ABC, Generic[AnyConfig]):
-    """What a run trains: `Finetune` or `Pretrain`.
-
-    Attributes:
-        command: starts such a run.
-        model: the network, on the device of the session.
-    """
+class Task(Protocol[AnyConfig]):
+    """What a run trains: `Finetune` or `Pretrain`, on the device of its session. `command` starts such a run."""
 
     command: ClassVar[str]
     model: nn.Module
 
-    @abstractmethod
-    def objective(self, config: AnyConfig, train: Images, session: Session) -> Objective:
-        """What training makes small."""
-
-    @abstractmethod
-    def validate(self, run: Run[AnyConfig]) -> Record:
-        """The record of the epoch that has just ended."""
-
-    @abstractmethod
-    def save_epoch(self, run: Run[AnyConfig], record: Record) -> None:
-        """Save the weights of an epoch, where they are to be kept."""
-
-    @abstractmethod
-    def save_last(self, run: Run[AnyConfig]) -> None:
-        """Save last.pt, from which `--resume` continues."""
-
-    @abstractmethod
-    def seconds_after(self, run: Run[AnyConfig]) -> Callable[[], float]:
-        """What estimates, at any time, the seconds of the command after training."""
-
-    def before_step(self, run: Run[AnyConfig]) -> None:
-        """Say something before an optimiser step."""
-
-    def write_start(self, run: Run[AnyConfig]) -> None:
-        """Write what is known before the first batch, beside what every run writes: by default nothing."""
-
-    def monitored(self, record: Record) -> str:
-        """What the line on an epoch says between its losses and its learning rate."""
-        return ""
-
-    def begin(self, run: Run[AnyConfig]) -> None:
-        """Say something before the first epoch."""
-
-    def after_epoch(self, run: Run[AnyConfig], record: Record) -> None:
-        """Say what a finished epoch shows."""
-
-    def end(self, run: Run[AnyConfig]) -> None:
-        """Say something after the last epoch."""
+    def objective(self, config: AnyConfig, train: Images, session: Session) -> Objective: ...  # made small in training
+    def validate(self, run: Run[AnyConfig]) -> Record: ...  # of the epoch that has just ended
+    def save_epoch(self, run: Run[AnyConfig], record: Record) -> None: ...  # the weights, where they are to be kept
+    def save_last(self, run: Run[AnyConfig]) -> None: ...  # last.pt, from which `--resume` continues
+    def seconds_after(self, run: Run[AnyConfig]) -> Callable[[], float]: ...  # estimates, at any time, what follows
+    def write_start(self, run: Run[AnyConfig]) -> None: ...  # what is known before the first batch
+    def before_step(self, run: Run[AnyConfig]) -> None: ...  # says something
+    def after_epoch(self, run: Run[AnyConfig], record: Record) -> None: ...  # says what a finished epoch shows
+    def end(self, run: Run[AnyConfig]) -> None: ...  # says something after the last epoch
 
 
 class Run(Generic[AnyConfig]):
-    """One training or pretraining, before its first batch or amid it.
-
-    Args:
-        read: the images, all of them read.
-        folder: holds everything that is written.
-
-    Attributes:
-        stream, state: what the loop reads, and what it changes.
-    """
+    """One training or pretraining, before its first batch or amid it: its `stream` is what the loop reads, its `state`
+    what the loop changes, and its folder holds everything that is written."""
 
     def __init__(
         self, task: Task[AnyConfig], config: AnyConfig, read: ReadSplits, folder: RunFolder, session: Session
@@ -149,7 +102,6 @@ class Run(Generic[AnyConfig]):
         self.splits, self.images, self.hashes = read.splits, read.images, read.hashes
         self.device, self.precision, self.ranks = session.device, session.precision, session.ranks
         self.stream = Stream.of(self.images["train"], config, self.device, self.ranks)
-        self.looks: Looks | None = None  # for a better number of threads
         self.seconds_after: Callable[[], float] = lambda: 0.0  # what follows training takes, once that has begun
         batches = self.stream.batches.batches
         self.state = new_state(self.model, config, batches, self.device, self.precision)
@@ -163,20 +115,18 @@ class Run(Generic[AnyConfig]):
         """A run before its first batch; everything known so far is written into its folder."""
         ranks, device = session.ranks, session.device
         place = ranks.first(lambda: pick_place(config.train.augment_on, device, ranks.local_world))
-        config, looks = with_values(config, {"train.augment_on": place}), None
+        config = with_values(config, {"train.augment_on": place})
         if is_open(config) and not ranks.wide:  # several processes take the usual engine
             images = read.images["train"]
             steps = config.train.epochs * max(1, len(images) // config.train.batch_size)
             objective = task.objective(config, images, session)
             tuned = autotune(task.model, objective, config, device, steps, images.targets)
-            looks = Looks.of(tuned, config, device, steps)
             config = with_values(config, tuned.settings(config))
             if tuned.rates is not None:  # else the usual arithmetic stays, with its own reason
                 measured = replace(pick_precision(tuned.engine.precision, device), reason="measured")
                 session = replace(session, precision=measured)
             say(str(tuned))
         run = cls(task, config, read, folder, session)
-        run.looks = looks
         ranks.first(run._write_start)
         return run
 
@@ -198,7 +148,7 @@ class Run(Generic[AnyConfig]):
             problem = f"{folder.last}: its training state does not fit ({first_line(error)})"
             raise CheckpointError(problem, f"{AGAIN}, or start a new run") from None
         state = run.state
-        session.clock.go_on(state.spent)
+        session.clock.began -= state.spent
         run.ranks.first(run._write_config)  # epochs or data folder may be new
         run.ranks.first(run._write_records)  # a kill may have come between last.pt and metrics.jsonl
         say(f"resuming {folder.path} at epoch {state.epoch + 1}, batch {state.batch + 1}")
@@ -211,75 +161,84 @@ class Run(Generic[AnyConfig]):
         """The command that continues this run."""
         return f"vitmed {self.task.command} --resume {self.folder.path}"
 
-    def train(self, each_epoch: EachEpoch = lambda record: None, report: Reports = lambda history: None) -> None:
+    def train(
+        self,
+        draw: Callable[[], None] = lambda: None,
+        each_epoch: EachEpoch = lambda record: None,
+        report: Reports = lambda history: None,
+    ) -> None:
         """Train until the end, with all ranks.
 
         Args:
+            draw: called at the end, also where training ends early.
             each_epoch: called when an epoch is saved and reported; where it returns true, the run ends.
             report: called with the records of all epochs, after each.
 
         Raises:
             Interrupted, EndedByCaller: after saving last.pt.
         """
-        ranks = self.ranks
-        self.task.begin(self)
+        try:
+            self._train(each_epoch, report)
+        except BaseException:
+            with contextlib.suppress(Exception):  # a failing figure must not hide why the training ended
+                draw()
+            raise
+        draw()
+
+    def _train(self, each_epoch: EachEpoch, report: Reports) -> None:
+        ranks, config, task = self.ranks, self.config, self.task
         if ranks.wide:
             self.state.load_state_dict(ranks.first(self.state.state_dict))  # rank 0 may have fitted the head
         if ranks.wide and self.device.type == "cuda":  # it does not work on a CPU
             nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
-        use_attention(self.model, self.config.train.attention)
-        if self.config.train.compile:
+        use_attention(self.model, config.train.attention)
+        if config.train.compile:
             compile_network(self.model)
-        if ranks.wide and self.config.train.shard:
-            self.state.shard(self.config, ranks, self.device)
+        if ranks.wide and config.train.shard:
+            self.state.shard(config, ranks, self.device)
         else:
             self.state.network = ranks.ddp(self.model, self.device)
-        tick, threads = self._ticker(), using_threads(self.config.train.threads or ranks.threads)
+        tick, threads = self._ticker(), using_threads(config.train.threads or ranks.threads)
         with threads, warnings.catch_warnings(), stop_signals() as stop, bar("training") as advance:
             warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
-            config = self.config
             control = Control(config, stop, tick, ranks, lambda step: step.show(config, advance), self._relieved)
-            objective = self.task.objective(config, self.images["train"], self.session)
-            records = fit(self.state, self.stream, objective, control, lambda: self.task.validate(self))
+            objective = task.objective(config, self.images["train"], self.session)
             try:
-                for record in explained(records, config):
+                for record in fit(self.state, self.stream, objective, control, lambda: task.validate(self)):
                     self.keep(record, report)
-                    self._look_again(objective)
                     if ranks.agree(stop=ranks.leads and bool(each_epoch(record))):
                         ended = f"ended after epoch {self.state.epoch}; {self.folder.last} is saved"
                         raise EndedByCaller(ended, self.go_on)
             except (DataError, Reported):  # on all ranks, which save a divided network together
-                if self.state.batch % self.config.train.accumulate == 0:  # not amid an optimiser step
-                    self.save_last()
+                if self.state.batch % config.train.accumulate == 0:  # not amid an optimiser step
+                    task.save_last(self)
                 raise
             except RuntimeError as error:
-                if is_of_compiler(error):
+                problem = memory_error(error, config)
+                if problem is error and is_of_compiler(error):
                     fix = f"{self.go_on} --no-compile"
-                    raise VitmedError(f"compiling the network failed: {first_line(error)}", fix) from None
-                raise
+                    problem = VitmedError(f"compiling the network failed: {first_line(error)}", fix)
+                raise problem from None
             if ranks.agree(stop=stop()):
-                self.save_last()
-                raise Interrupted(
-                    f"interrupted in epoch {self.state.epoch + 1}; {self.folder.last} is saved", self.go_on
-                )
-        self.task.end(self)
+                task.save_last(self)
+                ended = f"interrupted in epoch {self.state.epoch + 1}; {self.folder.last} is saved"
+                raise Interrupted(ended, self.go_on)
+        task.end(self)
 
     def keep(self, record: Record, report: Reports = lambda history: None) -> None:
         """Save and report a finished epoch: its weights, last.pt, metrics.jsonl, a line."""
         self.task.save_epoch(self, record)
-        self.save_last()
+        self.task.save_last(self)
         self.ranks.first(self._write_records)
+        star = " *" if record.get("best") else "  "
+        monitored = f"  {monitor_text(record, record['monitor'])}{star}" if "monitor" in record else ""
         say(
             f"epoch {epoch_of(record['epoch'], self.state.share, self.config)}  train loss {record['train_loss']:.4f}  "
-            f"val loss {record['val_loss']:.4f}{self.task.monitored(record)}  lr {record['lr']:.1e}  "
+            f"val loss {record['val_loss']:.4f}{monitored}  lr {record['lr']:.1e}  "
             f"{record['images_per_second']:,.0f} images/s  {record['wait_share']:.0%} waiting"
         )
         report(self.state.history)
         self.task.after_epoch(self, record)
-
-    def save_last(self) -> None:
-        """Save last.pt, from which `--resume` continues."""
-        self.task.save_last(self)
 
     def resumable(self, error: VitmedError) -> VitmedError:
         """The same error with the command that continues the run, where there is a last.pt.
@@ -293,30 +252,16 @@ class Run(Generic[AnyConfig]):
             return DataError(error.problem, f"{again}; or restore the files as they were, then continue: {self.go_on}")
         return type(error)(error.problem, f"{error.fix}; then continue from {self.folder.last.name}: {self.go_on}")
 
-    def _look_again(self, objective: Objective) -> None:
-        """Train with another number of threads from here, where that is clearly faster."""
-
-        def race() -> Race:
-            targets = self.images["train"].targets
-            return Race(copy.deepcopy(self.model), objective, self.config, 1, targets, lambda done, total: None)
-
-        if self.looks is not None and (tuned := self.looks.again(self.state.history, race)) is not None:
-            torch.set_num_threads(tuned.engine.threads or 1)
-            self.config = with_values(self.config, {"train.threads": tuned.engine.threads})
-            self._write_config()
-            say(str(tuned))
-
     def _ticker(self) -> Callable[[], None]:
         """What the loop calls before every step: it notes the time used, and of a limited time rank 0's share."""
-        state, ranks, clock, limit, budget = self.state, self.ranks, self.session.clock, self.config.train.time, None
+        state, clock, limit = self.state, self.session.clock, self.config.train.time
         seconds_after = self.seconds_after = self.task.seconds_after(self)
-        if limit is not None:
-            budget = TimeBudget(clock.seconds(), state.share, limit)
+        budget = None if limit is None else TimeBudget(clock.seconds(), state.share, limit)
 
         def tick() -> None:
             state.spent = clock.seconds()
             if budget is not None:
-                state.share = ranks.first(lambda: max(state.share, budget.share_at(state.spent, seconds_after())))
+                state.share = self.ranks.first(lambda: max(state.share, budget.share_at(state.spent, seconds_after())))
             self.task.before_step(self)
 
         return tick
@@ -324,17 +269,15 @@ class Run(Generic[AnyConfig]):
     def _fit_memory(self) -> None:
         ranks, total = self.ranks, self.stream.batches.size
         if ranks.wide and self.config.train.shard:
-            raise UsageError(
-                "--batch-size auto measures the whole network, and --shard-model divides it", "name --micro-batch N"
-            )
+            problem = "--batch-size auto measures the whole network, and --shard-model divides it"
+            raise UsageError(problem, "name --micro-batch N")
         most = -(-total // ranks.world)
-        found = ranks.first(lambda: fit_memory(self.state, self.config, most, self.precision, ranks.local_world))
-        sizes = [part.stop - part.start for part in ranks.parts(total, found.micro_batch)]
-        self._set_parts(max(sizes), found.grad_checkpointing)
-        how = ", with gradient checkpointing" if found.grad_checkpointing else ""
+        fit = ranks.first(lambda: fit_memory(self.state, self.config, most, self.precision, ranks.local_world))
+        at_once = max(part.stop - part.start for part in ranks.parts(total, fit.micro_batch))
+        self._set_parts(at_once, fit.grad_checkpointing)
+        how = ", with gradient checkpointing" if fit.grad_checkpointing else ""
         whose = f" on each of {ranks.world} processes" if ranks.wide else ""
-        at_once = self.state.micro_batch
-        say(f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({found.why}; --micro-batch {at_once})")
+        say(f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({fit.why}; --micro-batch {at_once})")
 
     def _set_parts(self, micro_batch: int, grad_checkpointing: bool) -> None:
         """Change how many images are computed at once, from the next batch and in the configuration."""
@@ -363,14 +306,19 @@ class Run(Generic[AnyConfig]):
         write_text(self.folder.metrics, "".join(json.dumps(r, allow_nan=False) + "\n" for r in self.state.history))
 
 
+def monitor_text(record: Record, monitor: str) -> str:
+    """The monitor of a record and its value."""
+    value = record.get(f"val_{monitor}")
+    return f"{monitor} undefined" if value is None else f"{monitor} {value:.4f}"
+
+
 def folder_to_resume(
-    path: Path, name: str | None, changes: Iterable[str], known: Mapping[str, str], allowed: set[str]
+    path: Path, name: str | None, changes: Iterable[str], flags: Mapping[str, str], allowed: set[str]
 ) -> RunFolder:
     """The run folder given to --resume, which holds a last.pt.
 
     Args:
-        changes: the settings given beside --resume.
-        known: keyword -> setting; allowed: the settings that may be given.
+        changes: the settings given beside --resume; flags: keyword -> setting; allowed: those that may be given.
     """
     folder = RunFolder(path.parent if path.suffix == ".pt" else path)
     if name is not None:
@@ -380,8 +328,8 @@ def folder_to_resume(
     if not folder.last.is_file():
         raise CheckpointError(f"{folder.path}: holds no last.pt to resume", "name the run folder of an interrupted run")
     if set(changes) - allowed:
-        flags = ", ".join(f"--{flag.replace('_', '-')}" for flag, place in known.items() if place in allowed)
-        raise UsageError("--resume uses the run's own configuration", f"add only {flags}")
+        names = ", ".join(f"--{flag.replace('_', '-')}" for flag, setting in flags.items() if setting in allowed)
+        raise UsageError("--resume uses the run's own configuration", f"add only {names}")
     return folder
 
 
@@ -392,19 +340,3 @@ def resumed_settings(config: AnyConfig, folder: RunFolder, root: Path, overrides
         section, _, field = key.partition(".")
         tree[section][field] = value
     return tree
-
-
-def train_and_draw(
-    run: Run[Any],
-    draw: Callable[[], None],
-    each_epoch: EachEpoch = lambda record: None,
-    report: Reports = lambda history: None,
-) -> None:
-    """Train until the end, then draw; also draw when training ends early. The arguments are those of `Run.train`."""
-    try:
-        run.train(each_epoch, report)
-    except BaseException:
-        with contextlib.suppress(Exception):  # a failing figure must not hide why the training ended
-            draw()
-        raise
-    draw()

@@ -33,13 +33,8 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Stream:
-    """The training images as batches, in an order that is a pure function of the seed and the epoch.
-
-    Attributes:
-        loader: of `data.loading.train_loader`.
-        device: that computes.
-        accumulate: batches of an optimiser step.
-    """
+    """The training images as batches, in an order that is a pure function of the seed and the epoch; an optimiser step
+    accumulates so many of them."""
 
     loader: DataLoader
     device: torch.device
@@ -83,11 +78,8 @@ class Stream:
 
 
 class Step(NamedTuple):
-    """After every batch: mean loss of the epoch so far, images/s, share of time spent waiting for data, and the share
-    of the time for training that is used, where it is limited.
-
-    The loss leaves out the current batch (see `loop.LossWatch`), except after the first.
-    """
+    """After every batch: mean loss of the epoch so far, but for the current batch (see `LossWatch`), images/s, share of
+    time spent waiting for data, and the share of the time for training that is used, where it is limited."""
 
     epoch: int
     batch: int
@@ -117,9 +109,7 @@ class Control:
 
     Attributes:
         stop: whether to end after the current step; one rank that says so ends all.
-        tick: called before every optimiser step and after validation; it sets `TrainState.share` where the time is
-            limited.
-        ranks: share every batch, and end together.
+        tick: called before every optimiser step and after validation; it sets `TrainState.share` of a limited time.
         shown: called after every batch.
         relieved: called, with a sentence, when memory ran out and the state computes fewer images at once.
     """

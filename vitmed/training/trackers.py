@@ -17,7 +17,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -35,6 +35,7 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.training.train_state import Record
 
 State = Literal["finished", "interrupted", "failed"]
+POSITION = ("epoch", "step")  # of a record: no numbers to show
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,6 @@ class Place:
     group: str  # name of the folder whose runs belong together, such as folds; "" for a run on its own
     shared: Path  # the folder of what runs share
     offline: bool  # open no connection, whatever the tracker's own variables say
-
-    @property
-    def name(self) -> str:
-        return self.run.path.resolve().name
 
 
 class MLflow:
@@ -80,7 +77,7 @@ class MLflow:
         files = (place.shared / "mlartifacts").resolve().as_uri() if local else None
         experiment = self._experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or place.group or "vitmed", files)
         tags = {"group": place.group} if place.group else {}
-        self.run = self.client.create_run(experiment, run_name=place.name, tags=tags).info.run_id
+        self.run = self.client.create_run(experiment, run_name=place.run.path.resolve().name, tags=tags).info.run_id
         params = [Param(key, value[:MAX_PARAM_VAL_LENGTH]) for key, value in settings.items()]
         for start in range(0, len(params), MAX_PARAMS_TAGS_PER_BATCH):
             self.client.log_batch(self.run, params=params[start : start + MAX_PARAMS_TAGS_PER_BATCH])
@@ -129,7 +126,7 @@ class WeightsAndBiases:
             self.run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT") or "vitmed",
                 group=place.group or None,
-                name=place.name,
+                name=place.run.path.resolve().name,
                 id=known or secrets.token_hex(4),
                 resume="allow",
                 reinit="create_new",
@@ -190,67 +187,60 @@ class Tracking:
     def start(self, config: Config) -> None:
         """Begin, or go on with what trackers.json names."""
         settings = tracked_settings(config)
-        for name in self._names:
-            with self._guarded(name):
-                tracker, known = TRACKERS[name](), self._known.get(name)
-                run = tracker.start(self._place, None if known is None else known["id"], settings)
-                self._known.setdefault(name, {"id": run, "epochs": 0})
-                self._trackers[name] = tracker
-        if self._trackers:
-            write_json(self._place.run.trackers, self._known)
+
+        def begin(name: str) -> None:
+            tracker = TRACKERS[name]()
+            run = tracker.start(self._place, self._known.get(name, {}).get("id"), settings)
+            self._known.setdefault(name, {"id": run, "epochs": 0})
+            self._trackers[name] = tracker
+
+        self._each(begin, self._names, keep=True)
 
     def epochs(self, history: Sequence[Record]) -> None:
         """Log the epochs that a tracker does not have yet."""
-        for name, tracker in list(self._trackers.items()):
-            with self._guarded(name):
-                for record in history[self._known[name]["epochs"] :]:
-                    numbers = {key: x for key, x in record.items() if isinstance(x, int | float)}
-                    numbers = {key: float(x) for key, x in numbers.items() if not isinstance(x, bool)}
-                    shown = {key: x for key, x in numbers.items() if math.isfinite(x) and key not in ("epoch", "step")}
-                    tracker.log(shown, record["epoch"])
-                    self._known[name]["epochs"] = record["epoch"]
-        if self._trackers:
-            write_json(self._place.run.trackers, self._known)
+
+        def log(name: str) -> None:
+            for record in history[self._known[name]["epochs"] :]:
+                numbers = {key: x for key, x in record.items() if isinstance(x, int | float) and math.isfinite(x)}
+                shown = {k: float(x) for k, x in numbers.items() if not isinstance(x, bool) and k not in POSITION}
+                self._trackers[name].log(shown, record["epoch"])
+                self._known[name]["epochs"] = record["epoch"]
+
+        self._each(log, keep=True)
 
     def result(self, split: str, numbers: Mapping[str, Estimate], folder: Path, step: int, pages: bool) -> None:
-        """Log the final metrics of a split with the ends of their intervals; keep its figures for the end.
-
-        Args:
-            folder: of the evaluation.
-            step: the last epoch.
-            pages: also attach the report.
-        """
+        """Log the final metrics of a split with the ends of their intervals at `step`, the last epoch; keep the figures
+        in the folder of its evaluation, and with `pages` its report, for the end."""
         values = {
             f"final/{split}_{name}{end}": number
             for name, estimate in numbers.items()
             for end, number in (("", estimate.value), ("_low", estimate.low), ("_high", estimate.high))
             if number is not None
         }
-        for name, tracker in list(self._trackers.items()):
-            with self._guarded(name):
-                tracker.log(values, step)
+        self._each(lambda name: self._trackers[name].log(values, step))
         files = [*sorted(folder.glob("*.png")), *[page for page in [folder / REPORT] if pages and page.is_file()]]
         self._files |= {f"{split}/{file.name}": file for file in files}
 
     def finish(self, state: State) -> None:
         """Attach the files and end."""
-        for name, tracker in list(self._trackers.items()):
-            with self._guarded(name):
-                tracker.finish(self._files, state)
+        self._each(lambda name: self._trackers[name].finish(self._files, state))
 
-    @contextlib.contextmanager
-    def _guarded(self, name: str) -> Iterator[None]:
-        """With the environment variables that the user has not set; leaves the tracker out from then on if it fails."""
-        before = dict(os.environ)
-        os.environ.update({key: value for key, value in TRACKERS[name].variables.items() if key not in before})
-        try:
-            yield
-        except (Exception, SystemExit) as error:
-            self._trackers.pop(name, None)
-            warn(f"--track {name} fails ({first_line(error)}); the run goes on without it")
-        finally:
-            for key in set(os.environ) - set(before):  # wandb leaves one of its own
-                del os.environ[key]
+    def _each(self, work: Callable[[str], None], names: Sequence[str] = (), keep: bool = False) -> None:
+        """Call this for every tracker, with the environment variables that the user has not set; one that fails is left
+        out from then on. `keep` writes trackers.json."""
+        for name in names or list(self._trackers):
+            before = dict(os.environ)
+            os.environ.update({key: value for key, value in TRACKERS[name].variables.items() if key not in before})
+            try:
+                work(name)
+            except (Exception, SystemExit) as error:
+                self._trackers.pop(name, None)
+                warn(f"--track {name} fails ({first_line(error)}); the run goes on without it")
+            finally:
+                for key in set(os.environ) - set(before):  # wandb leaves one of its own
+                    del os.environ[key]
+        if keep and self._trackers:
+            write_json(self._place.run.trackers, self._known)
 
 
 @contextlib.contextmanager

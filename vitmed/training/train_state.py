@@ -15,8 +15,7 @@ from typing_extensions import TypedDict
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT, checkpoint_gradients
-from vitmed.training.moving_average import MovingAverage, ema_decay
-from vitmed.training.optimiser import adamw, steps_per_epoch
+from vitmed.training.optimiser import MovingAverage, adamw, ema_decay, steps_per_epoch
 from vitmed.training.processes import Ranks, full, sharded_like
 
 PARTS = ("model", "optimiser", "scaler", "ema")
@@ -66,15 +65,13 @@ class TrainState:
 
     Attributes:
         network: the model as training calls it; with several ranks it adds up their gradients.
-        micro_batch: images that a rank computes at once; None: all of its rows of a batch. Kept in the configuration.
-        batches: of an epoch.
-        epoch: finished epochs; batch: finished batches of the current epoch; step: finished optimiser steps.
+        micro_batch: images that a rank computes at once; None: all of its rows of a batch. batches: of an epoch.
+        epoch, batch, step: finished epochs, batches of the current epoch, and optimiser steps.
         best, best_loss: monitor and validation loss of the best epoch; best is None where the monitor is undefined.
         best_epoch: the epoch stored in best.pt, from 1; with `choose: last` not always the best.
-        history: one record per finished epoch.
-        running: sums over the current epoch: loss, images, seconds, waited.
-        spent: seconds that the commands of this run have taken.
-        share: of the time for training that is used; 1 ends training. Stays 0 without `train.time`.
+        history: one record per finished epoch; running: sums over the current one.
+        spent: seconds that the commands of this run have taken; share: of the time for training that is used, of which
+            1 ends it; 0 without `train.time`.
     """
 
     model: nn.Module

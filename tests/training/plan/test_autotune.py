@@ -26,7 +26,7 @@ from vitmed.models.vit import ViT, use_attention
 from vitmed.training.learning import objective_of
 from vitmed.training.losses import Objective
 from vitmed.training.plan import autotune as tuning
-from vitmed.training.plan.autotune import Engine, Looks, Race, Tuned, autotune, usual_engine
+from vitmed.training.plan.autotune import Engine, Race, Tuned, autotune, usual_engine
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -141,60 +141,6 @@ def test_the_answer_is_kept_for_the_same_network_alone(monkeypatch: pytest.Monke
 
 def _read(file: Path) -> Tuned:
     return Tuned.model_validate_json(file.read_text())
-
-
-def looked(
-    monkeypatch: pytest.MonkeyPatch, seconds: Callable[[Engine], float], rate: float, threads: int, looks: Looks
-) -> Tuned | None:
-    """What a look finds after a minute at `rate` images/s with so many threads, on a machine of `seconds` per step."""
-    asked = config(train__precision="fp32", train__attention="fused", train__threads=threads)
-    monkeypatch.setattr(Race, "_step", lambda race, engine: (seconds(engine) / 10, 0.7))
-    history = [{"seconds": 60.0, "images_per_second": 0.5 * rate, "wait_share": 0.5}]
-    race = Race(ViT(asked.model, 2), objective(), asked, 1, torch.arange(2), lambda *of: None)
-    return looks.again(history, lambda: race)
-
-
-def test_what_was_measured_in_a_busy_moment_is_corrected_amid_training_and_in_the_cache(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    first = tuned(monkeypatch, lambda engine: {4: 1.0, 2: 0.8, 1: 0.5}[engine.threads or 4])
-    looks = Looks.of(first, config(), CPU, 10**6)
-    assert first.engine.threads == 1 and looks is not None
-    assert looked(monkeypatch, only("threads", 4, this=0.9), 160, 1, looks) is None  # no clear gain
-    assert looked(monkeypatch, only("threads", 4), 160, 1, looks) is None  # twice as many seconds are not over
-    looks = Looks.of(first, config(), CPU, 10**6)
-    assert looks is not None
-    found = looked(monkeypatch, only("threads", 4), 160, 1, looks)
-    assert found is not None and found.engine == first.engine.model_copy(update={"threads": 4})
-    assert "4 threads, 40 images/s" in str(found) and "1 thread: 20)" in str(found)
-    assert tuned(monkeypatch, only("threads", 1)).engine.threads == 4  # from the cache
-
-
-def test_fewer_threads_are_tried_only_where_training_is_slower_than_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = tuned(monkeypatch, only("threads", 4))
-    for rate, threads in ((first.rates or (0.0,))[0], None), (50.0, 2):
-        looks = Looks.of(first, config(), CPU, 10**6)
-        assert looks is not None
-        found = looked(monkeypatch, only("threads", 2), rate, 4, looks)
-        assert (found and found.engine.threads) == threads
-    assert Looks.of(first, config(train__threads=4), CPU, 10**6) is None  # you chose
-    assert Looks.of(Tuned(engine=first.usual, usual=first.usual), config(), CPU, 100) is None  # nothing was measured
-
-
-def test_a_run_goes_on_with_the_number_of_threads_that_a_look_finds(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    data, counts = draw_classes(tmp_path / "data", 16), list[int]()
-    one = Engine(precision="fp32", attention="explicit", threads=1, compile=False)
-    monkeypatch.setattr(Race, "run", lambda race: Tuned(engine=one, usual=one, rates=(2.0, 2.0)))
-    monkeypatch.setattr(Race, "_step", lambda race, engine: (only("threads", 4)(engine) / 10, 0.7))
-    monkeypatch.setattr(tuning, "FIRST_LOOK", 0.0)
-    monkeypatch.setattr(tuning, "SHARE_AGAIN", 1e6)
-    monkeypatch.setattr(torch, "set_num_threads", counts.append)
-    ui = recording()
-    run = train(data, output=tmp_path, name="a", sets=TINY_SETS, **BARE).folder
-    assert yaml.safe_load((run / "config.yaml").read_text())["train"]["threads"] == 4 and 4 in counts
-    assert any(line.startswith("speed: fp32, explicit attention, 4 threads") for line in ui.said)
 
 
 def test_measuring_changes_neither_the_network_nor_the_random_state() -> None:

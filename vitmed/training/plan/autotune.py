@@ -1,8 +1,7 @@
 """Which arithmetic, attention kernel, number of threads and compilation train fastest here: measured, not guessed.
 
 The answer is kept in the cache folder for the same machine, network and versions, so that the same command gives the
-same bits again; it is also written into the configuration of the run, from which `--resume` takes it. What is measured
-in a busy moment holds only for that: `Looks` corrects the number of threads while the run goes on.
+same bits again; it is also written into the configuration of the run, from which `--resume` takes it.
 """
 
 from __future__ import annotations
@@ -10,11 +9,9 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +28,6 @@ from vitmed.models.vit import prefers_explicit, use_attention
 from vitmed.training.losses import Objective
 from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.plan.time import keep_measured, measured_file
-from vitmed.training.train_state import Record
 
 # Fields of the configuration that count for it.
 SETTINGS = {"precision", "attention", "threads", "compile"}  # which are measured
@@ -43,11 +39,7 @@ GAIN = 1.05  # how many times as fast as the usual engine another one has to be
 SAME_LOSS = 0.01  # largest difference from the loss in fp32, relative
 LEAST_STEPS = 10  # that measuring takes
 COMPILES_FROM = 1800.0  # seconds of training from which compiling, which takes 10 to 40, is tried
-STEP, STEP_AGAIN = 0.25, 0.1  # s that a measured step takes, about, before training and amid it
-FIRST_LOOK = 30.0  # s of training after which the threads are measured again, and whenever twice as many are over
-SHARE_AGAIN = 0.05  # of these seconds
-SLOW = 1.5  # how many times as slow as measured training has to be until fewer threads are tried
-CLEAR_GAIN = 1.2  # as `GAIN`, for another number of threads amid training
+STEP = 0.25  # s that a measured step takes, about
 
 
 class Engine(BaseModel):
@@ -82,8 +74,7 @@ class Tuned(BaseModel):
         text = f"speed: {self.engine}"
         if self.rates is not None:
             text += f", {self.rates[0]:,.0f} images/s"
-        if self.rates is not None and self.engine != self.usual:
-            text += f" ({self.usual}: {self.rates[1]:,.0f})"
+            text += f" ({self.usual}: {self.rates[1]:,.0f})" if self.engine != self.usual else ""
         return f"{text}; {self.note}" if self.note else text
 
     def settings(self, config: Config | PretrainConfig) -> dict[str, Any]:
@@ -110,15 +101,22 @@ def autotune(
         steps: of the run.
         targets: of the training images, as `Images.targets`.
     """
-    file = measured_file("autotune", _key(config, steps), device)
+    key: list[Any] = [config.model.model_dump(exclude=ABOUT_WEIGHTS), steps.bit_length()]
+    key += [config.train.model_dump(include=SETTINGS)]
+    if isinstance(config, PretrainConfig):
+        key.append(config.mae.model_dump())
+    file = measured_file("autotune", key, device)
     with suppress(OSError, ValueError):
         earlier = Tuned.model_validate_json(file.read_text(encoding="utf-8"))
         return earlier.model_copy(update={"note": "measured in an earlier run"})
-    usual = usual_engine(config, device)
     load = busy() if device.type == "cpu" else None
-    with bar("measuring speed", unit="steps") as advance, seeded(config.train.seed, device):
-        tuned = _unless_full(lambda: Race(copy.deepcopy(model), objective, config, steps, targets, advance).run())
-    if tuned is None:
+    try:
+        with bar("measuring speed", unit="steps") as advance, seeded(config.train.seed, device):
+            tuned = Race(copy.deepcopy(model), objective, config, steps, targets, advance).run()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        usual = usual_engine(config, device)
         return Tuned(engine=usual, usual=usual, note="not measured: too little memory for a copy of the network")
     if load is not None:
         return tuned.model_copy(update={"note": f"{tuned.note}, while others keep this machine busy ({load})"})
@@ -127,73 +125,10 @@ def autotune(
     return tuned
 
 
-def _unless_full(measure: Callable[[], Tuned]) -> Tuned | None:
-    """What it measures; None where the memory is full."""
-    try:
-        return measure()
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        return None
-
-
-@dataclass
-class Looks:
-    """Looks amid training for a better number of threads: what was measured before may have been a busy moment.
-
-    The other choices were compared by engines that took turns, which such a moment disturbs alike.
-
-    Attributes:
-        tuned: what holds now; most: threads; file: of the cache.
-        latest: seconds of training at the latest look.
-    """
-
-    tuned: Tuned
-    most: int
-    file: Path
-    latest: float = 0.0
-
-    @classmethod
-    def of(cls, tuned: Tuned, config: Config | PretrainConfig, device: torch.device, steps: int) -> Looks | None:
-        """None where nothing was measured or the threads were chosen; the arguments are those of `autotune`."""
-        most = usual_engine(config, device).threads
-        if most is None or config.train.threads is not None or tuned.rates is None:
-            return None
-        return cls(tuned, most, measured_file("autotune", _key(config, steps), device))
-
-    def again(self, history: list[Record], race: Callable[[], Race]) -> Tuned | None:
-        """The engine with another number of threads that is clearly faster now; None without one, or too early.
-
-        Args:
-            history: of the run; race: makes one with a copy of its network.
-        """
-        engine, rates, last = self.tuned.engine, self.tuned.rates or (0.0, 0.0), history[-1]
-        seconds = sum(record["seconds"] for record in history)
-        slow = SLOW * last["images_per_second"] < rates[0] * (1 - last["wait_share"])
-        if seconds < max(FIRST_LOOK, 2 * self.latest) or (engine.threads == self.most and not slow):
-            return None
-        self.latest = seconds
-        found = _unless_full(lambda: race().again(self.most, SHARE_AGAIN * seconds))
-        if found is None or found.engine == found.usual:
-            return None
-        faster = engine.model_copy(update={"threads": found.engine.threads})
-        self.tuned = Tuned(engine=faster, usual=engine, rates=found.rates, note="measured again")
-        if busy() is None:
-            keep_measured(self.file, self.tuned.model_dump_json())
-        return self.tuned
-
-
 def is_open(config: Config | PretrainConfig) -> bool:
     """Whether the configuration leaves anything to measure."""
     train = config.train
     return train.autotune and ("auto" in (train.precision, train.attention) or None in (train.compile, train.threads))
-
-
-def _key(config: Config | PretrainConfig, steps: int) -> list[Any]:
-    """What decides which engine is the fastest, beside the machine; of the length of the run its magnitude."""
-    key = [config.model.model_dump(exclude=ABOUT_WEIGHTS), steps.bit_length()]
-    key += [config.train.model_dump(include=SETTINGS)]
-    return key + ([config.mae.model_dump()] if isinstance(config, PretrainConfig) else [])
 
 
 class Race:
@@ -218,11 +153,11 @@ class Race:
         count = min(train.batch_size, train.micro_batch) if isinstance(train.micro_batch, int) else train.batch_size
         self.images = torch.randint(0, 256, (count, side, side, config.model.channels), dtype=torch.uint8).to(device)
         self.labels = targets[torch.linspace(0, len(targets) - 1, count).long()].to(device)  # all classes
+        self.rates: dict[Engine, float] = {}  # images/s
 
     def run(self) -> Tuned:
-        train, note = self.config.train, ""
-        usual = usual_engine(self.config, self.device)
-        seconds = self._fit_batch(usual, STEP)  # per image
+        train, usual = self.config.train, usual_engine(self.config, self.device)
+        seconds = self._fit_batch(usual)  # per image
         if train.time is not None:
             self.steps = min(self.steps, max(1, int(train.time / seconds / train.batch_size)))
         self.budget = min(MOST_SECONDS, SHARE * self.steps * seconds * train.batch_size)
@@ -231,45 +166,32 @@ class Race:
             return Tuned(engine=usual, usual=usual, note=f"{why} to measure others")
         names = [usual.precision, "fp32"] if train.precision == "auto" else [train.precision]
         kernels = [usual.attention, "fused", "explicit"] if train.attention == "auto" else [train.attention]
-        first = [
-            usual.model_copy(update={"precision": p, "attention": a}) for p, a in product(dict.fromkeys(names), kernels)
-        ]
-        best, rates = self._fastest(usual, first)
+        pairs = product(names, kernels)
+        best = self._fastest(usual, [usual.model_copy(update={"precision": p, "attention": a}) for p, a in pairs])
         while train.threads is None and best.threads is not None and best.threads > 1:
-            fewer, found = self._fastest(best, [best.model_copy(update={"threads": best.threads // 2})])
-            rates |= found
-            if fewer == best:
+            fewer = best.model_copy(update={"threads": best.threads // 2})
+            if self._fastest(best, [fewer]) != fewer:
                 break
             best = fewer
-        if train.compile is None and self.steps * train.batch_size / rates[best] > COMPILES_FROM:
+        note = ""
+        if train.compile is None and self.steps * train.batch_size / self.rates[best] > COMPILES_FROM:
             note = missing_compiler(self.device) or ""
             if not note:
-                best, found, note = self._compiled(best)
-                rates |= found
+                best, note = self._compiled(best)
         spent = f"measured in {time.perf_counter() - self.start:.1f} s" + (f"; {note}" if note else "")
-        return Tuned(engine=best, usual=usual, rates=(rates[best], rates[usual]), note=spent)
+        return Tuned(engine=best, usual=usual, rates=(self.rates[best], self.rates[usual]), note=spent)
 
-    def again(self, most: int, budget: float) -> Tuned:
-        """Compare the present engine, not compiled, with 1, 2, 4, ... to `most` threads, in so many seconds."""
-        usual = usual_engine(self.config, self.device)
-        self.budget = min(MOST_SECONDS, budget)
-        if LEAST_STEPS * self._fit_batch(usual, STEP_AGAIN) * len(self.images) > self.budget:
-            return Tuned(engine=usual, usual=usual)
-        others = [usual.model_copy(update={"threads": most >> k}) for k in range(most.bit_length())]
-        best, rates = self._fastest(usual, others, CLEAR_GAIN)
-        return Tuned(engine=best, usual=usual, rates=(rates[best], rates[usual]))
-
-    def _fit_batch(self, usual: Engine, step: float) -> float:
-        """Make the batch small enough for a step of about so many seconds; return the seconds per image."""
-        whole = self.images, self.labels
-        self.images, self.labels = (part[:2] for part in whole)
+    def _fit_batch(self, usual: Engine) -> float:
+        """Make the batch small enough for a step of about `STEP` seconds; return the seconds per image."""
+        images, labels = self.images, self.labels
+        self.images, self.labels = images[:2], labels[:2]
         seconds = min(self._step(usual)[0] for _ in range(3)) / len(self.images)
-        count = max(len(self.images), int(step / seconds))
-        self.images, self.labels = (part[:count] for part in whole)
+        count = max(len(self.images), int(STEP / seconds))
+        self.images, self.labels = images[:count], labels[:count]
         return seconds
 
-    def _fastest(self, usual: Engine, others: list[Engine], gain: float = GAIN) -> tuple[Engine, dict[Engine, float]]:
-        """The fastest engine, `usual` unless another is clearly faster and has the same loss; and images/s of each."""
+    def _fastest(self, usual: Engine, others: list[Engine]) -> Engine:
+        """The fastest engine, `usual` unless another is clearly faster and has the same loss; notes their rates."""
         racers = list(dict.fromkeys([usual, *others]))
         losses = {racer: self._step(racer)[1] for racer in racers}  # the first step is slower
         exact = losses.get(usual.model_copy(update={"precision": "fp32"}), losses[usual])
@@ -280,22 +202,19 @@ class Race:
                 break
             for racer in racers[:: -1 if turn % 2 else 1]:
                 seconds[racer].append(self._step(racer)[0])
-        rates = {racer: len(self.images) / statistics.median(found) for racer, found in seconds.items()}
-        best = max(racers, key=rates.__getitem__)
-        return (best if rates[best] > gain * rates[usual] else usual), rates
+        self.rates |= {racer: len(self.images) / statistics.median(turns) for racer, turns in seconds.items()}
+        best = max(racers, key=self.rates.__getitem__)
+        return best if self.rates[best] > GAIN * self.rates[usual] else usual
 
-    def _compiled(self, best: Engine) -> tuple[Engine, dict[Engine, float], str]:
-        """The same engine compiled if it is faster; images/s of both; and a sentence where compiling failed."""
-        compiled = best.model_copy(update={"compile": True})
+    def _compiled(self, best: Engine) -> tuple[Engine, str]:
+        """The same engine compiled if it is faster, and a sentence where it is not or compiling failed."""
         try:
-            found, rates = self._fastest(best, [compiled])
+            fastest = self._fastest(best, [best.model_copy(update={"compile": True})])
         except RuntimeError as error:
             if not is_of_compiler(error):
                 raise
-            return best, {}, f"not compiled, because the compiler failed: {first_line(error)}"
-        if found == best:
-            return best, rates, "compiling does not make it faster"
-        return found, rates, ""
+            return best, f"not compiled, because the compiler failed: {first_line(error)}"
+        return fastest, "" if fastest.compile else "compiling does not make it faster"
 
     def _step(self, engine: Engine) -> tuple[float, float]:
         """Seconds of a forward and a backward pass, and the loss."""

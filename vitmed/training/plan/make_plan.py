@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,16 +43,7 @@ from vitmed.models.weights.pretrained import Weights, config_for_weights, open_w
 from vitmed.training.learning import check_target
 from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, PlannedSetting, Rule, fields_set, plan_settings
-from vitmed.training.plan.time import (
-    MOST_KNEES,
-    Forecast,
-    Forecaster,
-    Networks,
-    candidates_for,
-    check_time,
-    chooses_network,
-    time_line,
-)
+from vitmed.training.plan.time import CANDIDATES, MOST_KNEES, Forecast, Forecaster, Networks, check_time, time_line
 
 SIDES, ENOUGH = (160, 128, 96, 64), 4  # px of smaller inputs for weights; passes
 SAMPLE = 200  # training images whose size is read
@@ -63,6 +55,7 @@ SEEN = (
     "the publisher names the images of {} among those that {} was made with: the network may know the test images, and "
     "a result on them is too good"
 )
+FIXING = {"name", "width", "depth", "heads", "patch_size", "image_size", "weights"}  # fields that decide the network
 USED_WHEN_FROZEN = {"freeze", "baseline", "seed", "device", "precision", "workers"}  # fields of `train`
 FOR_SMALL = 40  # passes of ViT-Tiny in the time of ten of ViT-Small, which a plan makes at least
 SHRUNK = 20  # images that are shrunk by more lose so much detail that a warning says so
@@ -73,8 +66,7 @@ class Plan:
     """The only result of everything that happens before the network exists.
 
     Attributes:
-        given: the configuration as given, completed by the weights.
-        config: the same after planning, with every `auto` resolved.
+        given: the configuration as given, completed by the weights; config: the same with every `auto` resolved.
         reasons: the settings that the plan chose, each with its reason; none without a plan.
         forecaster: measures how long a run on these images takes.
     """
@@ -94,15 +86,16 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
 
     Args:
         plans: whether the rules may choose settings that were not set by hand.
-        offline: open no connection for public weights.
-        processes: that share the training.
+        offline: open no connection for public weights; processes: that share the training.
 
-    Raises:
-        VitmedError: a subclass for each kind of problem.
+    Raises VitmedError: a subclass for each kind of problem.
     """
     check_names(config, SIZES, POLICIES, ALL_METRICS)
     asked, sized = config.model.weights, "image_size" in fields_set(config, "model")
-    config, weights = with_named(config, offline)
+    weights = None
+    if config.model.start is not None:
+        weights = open_weights(config.model.start, offline, config.model.weights_sha256)
+        config = with_values(config_with_weights(config, weights), {"model.weights_sha256": digest_of(weights.path)})
     if asked != "auto":
         check_weights(config)
     report_card(config.data.card)
@@ -131,8 +124,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
         with bar("timing networks", unit="steps"):
             settings, complete = planned(config, inputs, time_rules(config, inputs, forecaster))
             if not (sized or inputs.scratch or "epochs" in fields_set(config, "train")):
-                smaller = input_for_time(complete, forecaster)
-                settings, complete = [*smaller, *settings], with_values(complete, {s.field: s.value for s in smaller})
+                settings, complete = input_for_time(settings, complete, forecaster)
     patience, usual = config.train.patience, TrainConfig().patience
     by_hand = "patience" in fields_set(config, "train") and (plans or patience != usual)
     if by_hand and trains and complete.train.choose == "last":
@@ -150,19 +142,10 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     return Plan(given, complete, splits, weights, device, inputs, settings, forecaster)
 
 
-def with_named(config: Config, offline: bool) -> tuple[Config, Weights | None]:
-    """The configuration with the weights that it names, and these."""
-    if config.model.start is None:
-        return config, None
-    weights = open_weights(config.model.start, offline, config.model.weights_sha256)
-    return with_values(config_with_weights(config, weights), {"model.weights_sha256": digest_of(weights.path)}), weights
-
-
 def with_choice(config: Config, splits: Splits, forecaster: Forecaster, offline: bool) -> tuple[Config, Weights | None]:
     """The configuration with the weights that `auto` chooses, and these; random weights where none fit or come here.
 
-    With `train.time`, ViT-Small has to see the images `FOR_SMALL` times, and ViT-Tiny once; without, a GPU takes
-    ViT-Small.
+    With `train.time`, ViT-Small has to see the images `FOR_SMALL` times, ViT-Tiny once; without, a GPU takes ViT-Small.
     """
     small, limit, choice = forecaster.device.type != "cpu", config.train.time, None
     if limit is not None and not config.train.freeze and fits(config.model, tiny := outline(entry_of(TINY[0]))):
@@ -256,43 +239,47 @@ def time_rules(config: Config, inputs: PlanInputs, forecaster: Forecaster) -> li
     if seconds is None or "epochs" in fields_set(config, "train"):
         return []
     usual = planned(config, inputs)[1]
-    if inputs.scratch and chooses_network(config):
-        return [_networks(config, inputs, forecaster, usual).choose(seconds)]
+    if (networks := _networks(config, inputs, forecaster, usual)) is not None:
+        return [networks.choose(seconds)]
     who, what = ("you chose", "") if inputs.scratch else ("the weights decide", "its input and ")
     why = f"{who} the network, so the time decides only {what}the epochs"
     return [Rule(f"--time {duration_text(seconds)}", {}, {"train.epochs": MOST_KNEES * usual.train.epochs}, why)]
 
 
-def input_for_time(config: Config, forecaster: Forecaster) -> list[PlannedSetting]:
+def input_for_time(
+    settings: list[PlannedSetting], config: Config, forecaster: Forecaster
+) -> tuple[list[PlannedSetting], Config]:
     """The largest input on which weights have the time for `ENOUGH` passes, otherwise the smallest.
 
-    Empty without a time limit, and where the time is enough for the input that the weights had. On 1,600 knee X-rays in
-    five grades, in two minutes of a core, 128 px (forecast 4.9 passes, made 5.9) gave AUROC 0.824, 96 px 0.807 and
-    64 px 0.806: benchmarks/finetune.py.
+    Nothing changes without a time limit, and where the time is enough for the input that the weights had. On 1,600 knee
+    X-rays in five grades, in two minutes of a core, 128 px (forecast 4.9 passes, made 5.9) gave AUROC 0.824, 96 px
+    0.807 and 64 px 0.806: benchmarks/finetune.py.
     """
-    seconds, own, patch = config.train.time, config.model.image_size, config.model.patch_size
+    seconds, largest, patch = config.train.time, config.model.image_size, config.model.patch_size
     if seconds is None:
-        return []
+        return settings, config
     sides = dict.fromkeys(round(side / patch) * patch for side in SIDES)
-    chosen = own
-    for side in [own, *(side for side in sides if side < own)]:
-        chosen, tried = side, with_values(config, {"model.image_size": side})
+    for side in [largest, *(side for side in sides if side < largest)]:
+        tried = with_values(config, {"model.image_size": side})
         if forecaster.of(tried).passes_in(seconds) >= min(ENOUGH, config.train.epochs):
             break
-    when = f"--time {duration_text(seconds)}"
-    why = (
-        f"at {own} px the time is enough for fewer than {ENOUGH} passes; a quarter of the tokens has four times as many"
-    )
-    return [] if chosen == own else [PlannedSetting("model.image_size", chosen, when, why)]
+    if side == largest:
+        return settings, config
+    why = f"at {largest} px the time is enough for fewer than {ENOUGH} passes; "
+    why += "a quarter of the tokens has four times as many"
+    return [PlannedSetting("model.image_size", side, f"--time {duration_text(seconds)}", why), *settings], tried
 
 
-def _networks(config: Config, inputs: PlanInputs, forecaster: Forecaster, usual: Config) -> Networks:
-    """What time may choose from scratch; the steps have the batches of the usual plan."""
+def _networks(config: Config, inputs: PlanInputs, forecaster: Forecaster, usual: Config) -> Networks | None:
+    """What time may choose from scratch, in batches of the usual plan; None where weights or you decide the network."""
+    if not inputs.scratch or FIXING & fields_set(config, "model"):
+        return None
+    rows = [row for row in CANDIDATES if row.least <= inputs.images]
 
     def forecast_of(rule: Rule) -> Forecast:
         return forecaster.of(from_scratch(planned(config, inputs, [rule])[1]))
 
-    return Networks(candidates_for(inputs), inputs, usual.train.batch_size * usual.train.accumulate, forecast_of)
+    return Networks(rows, inputs, usual.train.batch_size * usual.train.accumulate, forecast_of)
 
 
 def time_needed(plan: Plan) -> tuple[float, str, str]:
@@ -301,15 +288,14 @@ def time_needed(plan: Plan) -> tuple[float, str, str]:
     config, given, limit = plan.config, plan.given, plan.config.train.time
     forecast, more, short = plan.forecaster.of(config), "", ""
     if plan.reasons and "epochs" not in fields_set(given, "train"):
-        if limit is None and plan.inputs.scratch and chooses_network(given):
-            larger = _networks(given, plan.inputs, plan.forecaster, config).next_larger(config.train.epochs, forecast)
-            if larger is not None:
-                rule, seconds = larger
-                model = from_scratch(planned(given, plan.inputs, [rule])[1]).model
-                with torch.device("meta"):
-                    millions = sum(p.numel() for p in ViT(model, plan.splits.outputs).parameters()) / 1e6
-                network = f"{model.image_size} px and {millions:.1f} M parameters"
-                more = f"; --time {duration_text(seconds)} is enough for {network}"
+        networks = _networks(given, plan.inputs, plan.forecaster, config) if limit is None else None
+        if networks is not None and (larger := networks.next_larger(config.train.epochs, forecast)) is not None:
+            rule, seconds = larger
+            model = from_scratch(planned(given, plan.inputs, [rule])[1]).model
+            with torch.device("meta"):
+                millions = sum(p.numel() for p in ViT(model, plan.splits.outputs).parameters()) / 1e6
+            network = f"{model.image_size} px and {millions:.1f} M parameters"
+            more = f"; --time {duration_text(seconds)} is enough for {network}"
         knee = config.train.epochs // MOST_KNEES
         if limit is not None and 0 < (passes := forecast.passes_in(limit)) < knee / 2:
             needed = duration_text(round_up(forecast.total(knee)))
@@ -320,10 +306,8 @@ def time_needed(plan: Plan) -> tuple[float, str, str]:
 
 
 def config_with_weights(config: Config, weights: Weights) -> Config:
-    """The configuration completed by the weights: network, normalisation, interpolation and licence.
-
-    Warns where the normalisation is only assumed.
-    """
+    """The configuration completed by the weights: network, normalisation (warns where it is only assumed),
+    interpolation and licence."""
     model, given = config_for_weights(config.model, weights), config.data.model_fields_set
     values: dict[str, Any] = {}
     if not given & {"normalize", "mean", "std"}:
@@ -350,38 +334,34 @@ def from_scratch(config: Config) -> Config:
 
 def check_weights(config: Config) -> None:
     """Raises UsageError if parts of a network with random weights would not be trained."""
-    for name in ("freeze", "probe_first", "freeze_blocks", "lora"):
-        if dict(config.train)[name] not in (False, None) and config.model.start is None:
+    for name in ("freeze", "probe_first", "freeze_blocks", "lora") if config.model.start is None else ():
+        if dict(config.train)[name] not in (False, None):
             flag = f"--{name.replace('_', '-')}"
-            raise UsageError(
-                f"{flag} keeps what a network has learned, and this one starts from random weights",
-                f"add --weights FILE, or leave {flag} out",
-            )
+            problem = f"{flag} keeps what a network has learned, and this one starts from random weights"
+            raise UsageError(problem, f"add --weights FILE, or leave {flag} out")
 
 
 def median_side(splits: Splits) -> int:
     """The median of the longer sides of some training images, px; 224 if none can be read (reported later)."""
     samples, sides = splits.samples["train"], []
     for sample in samples[:: max(1, len(samples) // SAMPLE)]:
-        try:
+        with suppress(DataError):
             sides.append(max(read_size(splits.root / sample.path)))
-        except DataError:
-            continue
     return int(np.median(sides)) if sides else 224
 
 
 def with_window(config: AnyConfig, splits: Splits) -> AnyConfig:
-    """The configuration with `data.window` resolved from training images; reports what was found.
+    """The configuration with `data.window` resolved from training images, and a report on it.
 
     Raises UsageError if a package that reads these files is not installed.
     """
     paths = [splits.root / sample.path for sample in splits.samples["train"]]
-    found = choose_window(paths, config.data.window, config.data.frame)
-    for line in found.notes:
+    chosen = choose_window(paths, config.data.window, config.data.frame)
+    for line in chosen.notes:
         say(line)
-    for line in found.warnings:
+    for line in chosen.warnings:
         warn(line)
-    window = list(found.window) if isinstance(found.window, tuple) else found.window
+    window = list(chosen.window) if isinstance(chosen.window, tuple) else chosen.window
     return with_values(config, {"data.window": window})
 
 
@@ -390,14 +370,14 @@ def plan_yaml(plan: Plan, folder: Path) -> str:
     reasons = {d.field: f"{d.when}: {d.why}" for d in plan.reasons}
     lines = [f"# vitmed plan: {plan.inputs}", "# Train with: vitmed train --config THIS_FILE"]
     for section in Config.model_fields:
-        asked, definite = getattr(plan.given, section), getattr(plan.config, section)
+        given, planned_fields = getattr(plan.given, section), getattr(plan.config, section)
         fields = {
             field: value
-            for field, value in definite
+            for field, value in planned_fields
             if f"{section}.{field}" in reasons
             or field in fields_set(plan.given, section)
             or field == "weights"  # where there are none, `auto` would look again
-            or value != getattr(asked, field)  # an `auto` that was resolved
+            or value != getattr(given, field)  # an `auto` that was resolved
         }
         for key in ("root", "groups", "labels", "weights"):
             if isinstance(fields.get(key), str) and os.path.exists(fields[key]):  # noqa: PTH110

@@ -30,11 +30,8 @@ class PlanInputs:
 
     Attributes:
         weights: how the weights were made: `SCRATCH`, or a `kind` of `pretrained.Weights`.
-        images, val: number of training and validation images.
-        side: the median of the longer sides of the images, px.
-        device: "cpu", "cuda" or "mps".
-        width: D of the network.
-        lora: whether only low-rank additions learn.
+        images, val: number of training and validation images; side: the median of their longer sides, px.
+        device: "cpu", "cuda" or "mps"; width: D of the network; lora: whether only low-rank additions learn.
         ratio: training images of the commonest class for each of the rarest.
         kind: of the labels, a key of `TARGETS`.
         views: a key of `imaging.exact_views.VIEWS`, the most that the augmentation policy calls safe.
@@ -74,9 +71,9 @@ class Rule(NamedTuple):
     def fits(self, inputs: PlanInputs) -> bool:
         """Whether every limit holds: equal, one of a list, or compared with a number, as in `<= 1000`."""
         for name, limit in self.limits.items():
-            value, words = getattr(inputs, name), str(limit).split()
-            if words[0] in COMPARE:
-                holds = COMPARE[words[0]](value, float(words[1]))
+            value, (sign, *numbers) = getattr(inputs, name), str(limit).split()
+            if sign in COMPARE:
+                holds = COMPARE[sign](value, float(numbers[0]))
             else:
                 holds = value in limit if isinstance(limit, list) else value == limit
             if not holds:

@@ -42,7 +42,7 @@ from vitmed.models.vit import ViT
 from vitmed.training.environment import versions
 from vitmed.training.loop import optimiser_step
 from vitmed.training.out_of_memory import is_out_of_memory
-from vitmed.training.plan.rules import SMALL, PlanInputs, Rule, fields_set
+from vitmed.training.plan.rules import SMALL, PlanInputs, Rule
 from vitmed.training.train_state import new_state
 
 SHARE, MOST = 0.02, 6.0  # of `--time`, and s at most, for timing networks; one is always timed
@@ -55,14 +55,12 @@ STARTING = 9.0  # Python and its libraries, the plan, the autotuner, the contact
 OF_A_FOLD = 4.0  # the same where a process trains several
 REPORTING = 18.0  # policy, two evaluations with figures and attention maps; the end of Python
 TABLES = 4.0  # the same with --no-report
-LEARNED = (0.5, 4.0)  # times as long as these two, at most, that a run here has shown it to take
 EACH_IMAGE = 0.0005  # duplicates, baselines, intervals
 EACH_EPOCH = 0.1  # checkpoints
 FORWARD = 1 / 3  # of a training step
 IN_TRAINING = 1.2  # how many times as long a step takes there as alone: loading shares the core and its caches
 CLEARLY = 1.2  # times as long: from here a network is clearly larger
 MOST_KNEES = 3  # passes beyond the knee that may still help: more are not made, however much time there is
-FIXING = {"name", "width", "depth", "heads", "patch_size", "image_size", "weights"}  # fields that decide the network
 RECENT = 30.0  # s, over which contention is measured, at least
 LEAST_USED = 0.5  # s of CPU time from which contention is measured
 MOST_CONTENTION = 8.0  # times as long
@@ -86,10 +84,9 @@ class Forecast(NamedTuple):
 
 @dataclass
 class Forecaster:
-    """Forecasts runs on the images of `splits`.
+    """Forecasts runs on the images of `splits`, whose training so many `processes` share.
 
     Attributes:
-        processes: that share the training.
         files: seconds to read a file, once measured; 0 without `train.time`.
         steps: key of a network -> seconds of an image in a step; timed: those of operations, for each timed network.
     """
@@ -110,13 +107,7 @@ class Forecaster:
         rows = train // config.train.batch_size * config.train.batch_size or train
         one_pass = rows * self.image(config) + val * FORWARD * self.step(config) + EACH_EPOCH
         before = (OF_A_FOLD if config.data.divided else STARTING) + every * (self.files / cores() + EACH_IMAGE)
-        return Forecast(before, one_pass, self.after(config))
-
-    def after(self, config: Config) -> float:
-        """Seconds from the last step of training to the end of the command."""
-        after = After(self.splits, config, self.device)
-        after.step = self.step(config)
-        return after.seconds
+        return Forecast(before, one_pass, seconds_after(self.splits, config, self.step(config)))
 
     def step(self, config: Config) -> float:
         """Seconds that an image takes in a step of training: timed, or after some networks by its operations."""
@@ -144,32 +135,11 @@ class Forecaster:
         return max(step, augment / workers, work / own)
 
 
-class After:
-    """What follows the training of a run; remembered in the cache folder from the latest run like it.
-
-    Attributes:
-        fixed: seconds of a core for policy, tables and reports; steps: of training that take as long as the rest.
-        step: seconds of a core for an image in a step.
-    """
-
-    def __init__(self, splits: Splits, config: Config, device: torch.device) -> None:
-        count = {name: len(part) for name, part in splits.samples.items()}
-        self.steps = FORWARD * len(VIEWS[config.augment.views]) * (count["train"] + 4 * count["val"] + count["test"])
-        evaluate = config.evaluate
-        self.usual = (REPORTING if evaluate.report else TABLES) + EACH_IMAGE * (count["val"] + count["test"])
-        what = [evaluate.report, evaluate.map_images, config.train.test, splits.target.kind, len(splits.classes)]
-        self.file, self.fixed, self.step = measured_file("after", what, device), self.usual, 0.0
-        with suppress(OSError, ValueError):
-            self.fixed *= min(LEARNED[1], max(LEARNED[0], float(self.file.read_text(encoding="utf-8"))))
-
-    @property
-    def seconds(self) -> float:
-        """What it takes in all, where nobody else computes."""
-        return self.fixed + self.steps * self.step
-
-    def keep(self, seconds: float) -> None:
-        """Remember how many seconds of a core it has taken in all."""
-        keep_measured(self.file, f"{max(0.0, seconds - self.steps * self.step) / self.usual:.3f}")
+def seconds_after(splits: Splits, config: Config, step: float) -> float:
+    """Seconds of a core from the last step of training to the end, where an image takes `step` of them in a step."""
+    train, val, test = (len(splits.samples[name]) for name in ("train", "val", "test"))
+    views = FORWARD * len(VIEWS[config.augment.views]) * (train + 4 * val + test)
+    return (REPORTING if config.evaluate.report else TABLES) + EACH_IMAGE * (val + test) + views * step
 
 
 def operations(config: Config) -> float:
@@ -180,9 +150,7 @@ def operations(config: Config) -> float:
 
 def step_seconds(config: Config, device: torch.device, classes: int) -> float:
     """Seconds per image of a step on random images, from the cache or measured; kept where nothing else is running.
-
-    Infinity where the memory is too small for a step.
-    """
+    Infinity where the memory is too small for a step."""
     file = measured_file("speed", [*_key(config), pick_precision(config.train.precision, device).name], device)
     with suppress(OSError, ValueError):
         seconds = json.loads(file.read_text(encoding="utf-8"))
@@ -268,24 +236,17 @@ def augmenting_seconds(config: Config) -> float:
     side, channels = config.model.image_size, config.model.channels
     augment = Augmenter(config.augment.policy, side, channels, config.augment.flips)
     image = np.random.default_rng(0).integers(0, 256, (side, side, channels), dtype=np.uint8)
+    augment(image, (0, 0, 0))  # the first is slower
     start = time.perf_counter()
-    for number in range(1 + 2 * FILES):
-        if number == 1:  # the first is slower
-            start = time.perf_counter()
-        augment(image, (0, 0, number))
+    for number in range(2 * FILES):
+        augment(image, (0, 0, 1 + number))
     return (time.perf_counter() - start) / (2 * FILES)
 
 
 class Candidate(NamedTuple):
-    """A network from scratch, and how long it learns.
-
-    Attributes:
-        width, depth, heads, patch_size: of the network; image_size: at most, px.
-        least: training images for which it is meant.
-        steps, passes: the knee: so many optimiser steps, or passes over the images if that is less, after which more
-            training gains little.
-        lr: peak learning rate.
-    """
+    """A network from scratch, with images of at most so many px, for `least` training images or more, and its peak
+    learning rate. After its knee, so many optimiser `steps`, or `passes` over the images if that is less, more training
+    gains little."""
 
     width: int
     depth: int
@@ -321,13 +282,8 @@ CANDIDATES: tuple[Candidate, ...] = (
 
 
 class Networks(NamedTuple):
-    """The networks among which time chooses for these images.
-
-    Attributes:
-        rows: the smallest network first.
-        batch: images of an optimiser step.
-        forecast_of: the forecast of the run whose plan has a rule.
-    """
+    """The networks among which time chooses for these images, the smallest first: the images of an optimiser step, and
+    what forecasts the run whose plan has a rule."""
 
     rows: Sequence[Candidate]
     inputs: PlanInputs
@@ -347,10 +303,7 @@ class Networks(NamedTuple):
         return Rule(when, {}, fields, why)
 
     def choose(self, seconds: float) -> Rule:
-        """The rule of the last row that reaches its knee in `seconds`, or of the first row.
-
-        Rows after one that takes too long are not timed.
-        """
+        """The rule of the last row that reaches its knee in `seconds`, or of the first; after it none is timed."""
         chosen = self.rule_of(self.rows[0], seconds)
         for row in self.rows[1:]:
             rule = self.rule_of(row, seconds)
@@ -360,29 +313,14 @@ class Networks(NamedTuple):
         return chosen
 
     def next_larger(self, epochs: int, now: Forecast) -> tuple[Rule, float] | None:
-        """The least `--time`, s, that buys a larger network with no fewer passes than the plan makes, and its rule.
-
-        None where no row is clearly larger, or the memory is too small for it.
-
-        Args:
-            epochs: of the plan; now: its forecast.
-        """
+        """The least `--time`, s, that buys a larger network with no fewer passes than the plan makes, whose epochs and
+        forecast these are, and its rule; None where no row is clearly larger, or the memory is too small for it."""
         for row in self.rows:
             forecast = self.forecast_of(self.rule_of(row, None))
             if CLEARLY * now.one_pass < forecast.one_pass < math.inf:
                 seconds = round_up(forecast.total(max(epochs, row.knee(self.inputs.images, self.batch))))
                 return self.choose(seconds), seconds
         return None
-
-
-def candidates_for(inputs: PlanInputs) -> list[Candidate]:
-    """The rows for so many images."""
-    return [row for row in CANDIDATES if row.least <= inputs.images]
-
-
-def chooses_network(config: Config) -> bool:
-    """Whether the time may choose the network: neither weights nor you have."""
-    return not FIXING & fields_set(config, "model")
 
 
 def check_time(seconds: float, forecast: Forecast) -> None:
@@ -411,31 +349,20 @@ def time_line(config: Config, forecast: Forecast, more: str) -> tuple[float, str
 
 
 class Clock:
-    """The seconds that the commands of a run have taken: this one, and those that it resumes.
-
-    Args:
-        began: when the command started, on `time.monotonic`; default now.
-    """
+    """The seconds that the commands of a run have taken: this one, which began then on `time.monotonic` (default now),
+    and those that it resumes."""
 
     def __init__(self, began: float | None = None) -> None:
         self.began = time.monotonic() if began is None else began
-
-    def go_on(self, spent: float) -> None:
-        """Add what earlier commands took, s."""
-        self.began -= spent
 
     def seconds(self) -> float:
         return time.monotonic() - self.began
 
 
 class TimeBudget(NamedTuple):
-    """How the share of the time for training grows, evenly, to 1. The learning rate follows it, so it ends low on a
-    machine of any speed, also where the speed changes.
-
-    Attributes:
-        start: seconds of the run when training begins or goes on; share: what was used then.
-        limit: seconds of the whole run.
-    """
+    """How the share of the time for training grows, evenly, to 1: from what was used at the `start`, when training
+    begins or goes on, to the `limit` of the run, s. The learning rate follows it, so it ends low on a machine of any
+    speed, also where the speed changes."""
 
     start: float
     share: float
@@ -452,10 +379,8 @@ class TimeBudget(NamedTuple):
 class Contention:
     """How many times as long work takes because other programs share the cores: seconds for each second of CPU time.
 
-    Measured on one thread that computes, over the last `RECENT` to 2 x `RECENT` s, without its waiting for data.
-
-    Args:
-        seconds: of a clock; cpu: CPU time of the thread, s; waited: for data, s; all now.
+    Measured on one thread that computes, over the last `RECENT` to 2 x `RECENT` s: the seconds of a clock, those of its
+    CPU time, and those that it waited for data, all now.
     """
 
     def __init__(self, seconds: float, cpu: float, waited: float) -> None:
