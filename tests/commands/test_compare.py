@@ -26,7 +26,6 @@ from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings
 from vitmed.metrics.kinds.number import NumberPredictions, distribution_scores
-from vitmed.metrics.kinds.prepared import compare_each
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, known_labels
 
@@ -136,7 +135,12 @@ def test_each_class_has_its_difference(tmp_path: Path) -> None:
     assert set(found) == {"healthy", "sick", "other"}
     for entry in found.values():
         assert entry["low"] < entry["value"] < entry["high"] and entry["p"] <= entry["p_holm"]
-    mean = np.mean([entry["value"] for entry in compare_each(PreparedPredictions, first, second)["auroc"].values()])
+    mean = np.mean(
+        [
+            entry["value"]
+            for entry in PreparedPredictions(first).class_gaps(PreparedPredictions(second))["auroc"].values()
+        ]
+    )
     assert mean == pytest.approx(compare_predictions(first, second, resamples=0)["difference"]["auroc"]["value"])
 
 
@@ -406,7 +410,7 @@ def test_findings_are_compared_as_a_whole_and_one_by_one(tmp_path: Path, vitmed:
     found = judge(save(good, tmp_path / "a"), save(turned, tmp_path / "b"), output=tmp_path / "out").content
     pair = found.pairs[0]
     assert found.kind == "findings" and pair.difference == compare_findings(good, poor).difference
-    expected = compare_each(PreparedFindings, good, poor)
+    expected = PreparedFindings(good).class_gaps(PreparedFindings(poor))
     assert pair.classes is not None and pair.average_precision is not None
     for name in good.classes:
         assert pair.classes[name].value == expected["auroc"][name].value

@@ -290,7 +290,7 @@ class Predictions:
         return [""] * len(self) if self.groups is None else list(self.groups)
 
     def header(self) -> list[str]:
-        """Column names of `predictions.csv`, in order; those of `columns` stand at the end."""
+        """Column names of `predictions.csv`; those of `columns` stand at the end."""
         return [*self.cells(), *self.columns]
 
     def rows(self) -> list[list[str]]:
@@ -380,22 +380,21 @@ class Predictions:
 
     def _decided(self, table: Table) -> np.ndarray | None:
         decided = table.class_indices("prediction", self.classes)
-        for row in np.flatnonzero(decided < 0)[:1]:
-            raise table.wrong(int(row), "prediction", f"one of {listed(self.classes)}")
+        table.check(["prediction"], decided[:, None] >= 0, f"one of {listed(self.classes)}")
         return decided
 
     def _notes(self, table: Table) -> list[str]:
         """Notes on cells that contradict the logits (or probabilities), and bad OOD scores."""
-        kind, _ = table.scored()
-        source = "logits" if kind == LOGIT else "probabilities"
-        notes = (
-            [] if kind == LOGIT else [f"The table has no logits: the {self.LOGS} of its probabilities replace them."]
-        )
+        source, notes = "logits", list[str]()
         off: dict[str, np.ndarray] = {}  # column -> (S,) bool, what contradicts
-        for k, name in enumerate(self.classes):
-            if kind == LOGIT and table.has([PROB + name]):
-                gap = np.abs(table.floats([PROB + name])[:, 0] - self.probabilities[:, k])
-                off[PROB + name] = np.asarray(~(gap <= ROUNDED))  # also an empty cell
+        if table.scored()[0] == PROB:
+            source = "probabilities"
+            notes = [f"The table has no logits: the {self.LOGS} of its probabilities replace them."]
+        else:
+            for k, name in enumerate(self.classes):
+                if table.has([PROB + name]):
+                    gap = np.abs(table.floats([PROB + name])[:, 0] - self.probabilities[:, k])
+                    off[PROB + name] = np.asarray(~(gap <= ROUNDED))  # also an empty cell
         if "confidence" in self.FIRST and table.has(["confidence"]):
             off["confidence"] = np.asarray(~self._close(table).any(axis=1))
         if table.has(["prediction"]):

@@ -27,9 +27,9 @@ from vitmed.core.text import counted, lines_of
 from vitmed.core.text_files import from_cell
 from vitmed.core.upgrade import READER
 from vitmed.metrics.kinds.findings import FindingPredictions, is_of_findings
-from vitmed.metrics.kinds.number import NumberPredictions, is_of_number
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.predictions_csv import OOD_SCORE, Table, read_table
+from vitmed.metrics.predictions_csv import OOD_SCORE, RAW, Table, read_table
 
 KEY = b"vitmed predictions 2"  # of the description in the file
 FEATURES, ERROR = "features", "error"
@@ -52,7 +52,7 @@ def read_predictions(
 ) -> Predictions:
     """Read a predictions.csv; its columns say of which kind it is. The other arguments are those of `from_csv`."""
     table = read_table(file)
-    kind: Kind = "findings" if is_of_findings(table.header) else "number" if is_of_number(table.header) else "classes"
+    kind: Kind = "findings" if is_of_findings(table.header) else "number" if {*RAW} <= {*table.header} else "classes"
     return PREDICTIONS[kind].from_csv(table, labelled, as_decided, calibrate, target)
 
 

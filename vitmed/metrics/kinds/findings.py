@@ -146,11 +146,8 @@ class FindingPredictions(Predictions):
         values = table.floats(columns)
         known = np.array([[bool((row.get(name) or "").strip()) for name in columns] for row in table.rows], dtype=bool)
         known = known.reshape(values.shape)
-        wrong = np.argwhere(known & (values != 0) & (values != 1))
-        if len(wrong):
-            raise table.wrong(
-                int(wrong[0][0]), columns[wrong[0][1]], "1 (present), 0 (absent) or an empty cell (unknown)"
-            )
+        good = ~known | (values == 0) | (values == 1)
+        table.check(columns, good, "1 (present), 0 (absent) or an empty cell (unknown)")
         return np.where(known, values, UNKNOWN).astype(np.int8) if known.any() else None
 
     @staticmethod
@@ -170,9 +167,8 @@ class FindingPredictions(Predictions):
 
     def _decided(self, table: Table) -> np.ndarray:
         calls, valid = self._calls(table)
-        for row in np.flatnonzero(~valid)[:1]:
-            expected = f"the findings that are called, between them '{BETWEEN}'; or '{NO_FINDING}'"
-            raise table.wrong(int(row), "prediction", expected)
+        expected = f"the findings that are called, between them '{BETWEEN}'; or '{NO_FINDING}'"
+        table.check(["prediction"], valid[:, None], expected)
         return calls
 
     def _edited(self, table: Table) -> np.ndarray:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -33,7 +33,7 @@ from vitmed.metrics.estimates import (
     of_share,
 )
 from vitmed.metrics.intervals import NONE, Share, correlation, jackknife_interval, ratio, share, spread
-from vitmed.metrics.kinds.prepared import Prepared, evaluate
+from vitmed.metrics.kinds.prepared import Prepared
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table
@@ -183,11 +183,6 @@ class NumberPredictions(Predictions):
     def _notes(self, table: Table) -> list[str]:
         off = np.abs(table.floats(["prediction"])[:, 0] - self.values) > NEAR * self.target.spread
         return [*table.contradictions({"prediction": off}, " and ".join(RAW)), *table.ood_note()]
-
-
-def is_of_number(header: Sequence[str]) -> bool:
-    """Whether the columns, as `Table.header` names them, are those of predictions of a number."""
-    return set(RAW) <= set(header)
 
 
 def _labels(table: Table) -> np.ndarray | None:
@@ -366,4 +361,4 @@ class PreparedNumbers(Prepared):
         }
 
 
-evaluate_number = partial(evaluate, PreparedNumbers)
+evaluate_number = PreparedNumbers.evaluate
