@@ -97,7 +97,7 @@ def test_the_test_of_accuracy_by_patient_by_hand() -> None:
     value = 8 / 24
     variance = sum((gap - 2 * value) ** 2 for gap in gaps) / (1 - 2 / 24) / 24**2
     effect = max(1.0, variance / ((10 / 24 - value**2) / 24))  # nine patients differ: also that of each model's errors
-    units = Units.of(first)
+    units = Units(first.units)
     effect = max(effect, *(share(right, np.ones(24, bool), units).design_effect for right in (d >= 0, d <= 0)))
     assert found.tests["accuracy"].statistic == pytest.approx(8 / np.sqrt(10) / np.sqrt(effect))
     assert found.tests["accuracy"].p == pytest.approx(2 * stats.t.sf(found.tests["accuracy"].statistic, 11))

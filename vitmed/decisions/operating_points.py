@@ -222,7 +222,7 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
         note = f"Validation has few images of some classes ({listed(few)}); the decisions for these are unreliable."
         doubt = (note,) if few and asked == "balanced" else ()
         return PolicyPoints(positive=None, chosen=asked, points=points, costs=stored, expected=expected, notes=doubt)
-    truth, scores, units = labels == positive, validation.probabilities[:, positive], Units.of(validation)
+    truth, scores, units = labels == positive, validation.probabilities[:, positive], Units(validation.units)
     ordered = costs if costs is None or positive == 0 else costs[::-1, ::-1]  # the positive class first
     absent = positive if not truth.any() else 1 - positive if truth.all() else None
     points = {}
@@ -376,7 +376,7 @@ def reached_by(
     """What decisions (S,) int64 reach, and their cost where costs are given."""
     positive, labels = positive_index(predictions), known_labels(predictions)
     if positive is not None:
-        reached: Rates | DecisionShares = rates(called == positive, labels == positive, Units.of(predictions))
+        reached: Rates | DecisionShares = rates(called == positive, labels == positive, Units(predictions.units))
     else:
         overall = PreparedPredictions(replace(predictions, decided=called)).overall
         reached = DecisionShares(accuracy=overall["accuracy"], balanced_accuracy=overall["balanced_accuracy"])

@@ -84,7 +84,8 @@ def averaged(parts: Sequence[Predictions], weights: Sequence[float] | np.ndarray
     Args:
         parts: as `aligned` returns them; weights: of each, summing to 1; default equal ones.
     """
-    return parts[0].mean_of(parts, _shares(parts, weights))
+    weights = [1 / len(parts)] * len(parts) if weights is None else weights
+    return parts[0].mean_of(parts, np.asarray(weights, dtype=np.float64))
 
 
 def disagreement(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None = None) -> np.ndarray:
@@ -94,8 +95,5 @@ def disagreement(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | N
     entropies (Houlsby et al. 2011, arXiv 1112.5745); of findings the largest of theirs; of a number the standard
     deviation of the predicted values, in the unit.
     """
-    return np.asarray(parts[0].disagreement(parts, _shares(parts, weights)))
-
-
-def _shares(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None) -> np.ndarray:
-    return np.full(len(parts), 1 / len(parts)) if weights is None else np.asarray(weights, dtype=np.float64)
+    weights = [1 / len(parts)] * len(parts) if weights is None else weights
+    return np.asarray(parts[0].disagreement(parts, np.asarray(weights, dtype=np.float64)))

@@ -12,7 +12,6 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted, listed
-from vitmed.metrics.areas import Area, area_interval
 from vitmed.metrics.intervals import NONE, Share, Units, quantile, spread
 from vitmed.metrics.metric_table import PER_CLASS
 
@@ -177,11 +176,6 @@ def of_f1(jaccard: Share) -> Estimate:
     return estimate(value, low, high, jaccard.method)
 
 
-def of_auroc(area: Area, positive: np.ndarray, units: Units) -> Estimate:
-    """The estimate of an AUROC; `positive` is (S,) bool."""
-    return estimate(area.value, *area_interval(area, positive, units))
-
-
 def sample_size(proportion: Share) -> SampleSize:
     """The sample behind a proportion."""
     more = {name: finite(getattr(proportion, name)) for name in ("icc", "design_effect", "effective_n")}
@@ -229,7 +223,7 @@ def undefined(found: Numbers) -> dict[str, str]:
 def without_interval(found: Numbers, holders: Mapping[str, int]) -> dict[str, str]:
     """Why each number that has a value has no interval; empty with fewer than 2 units, which `notes` reports.
     `holders`: class -> how many patients (or images, where they are unknown) have it."""
-    units, unit = _units(found)
+    units, unit = (found.n, "image") if found.n_groups is None else (found.n_groups, "patient")
     if units < 2:
         return {}
     entries = {f"{m} of {c}": found.per_class[c][m] for c in found.classes for m in PER_CLASS}
@@ -257,10 +251,6 @@ def without_interval(found: Numbers, holders: Mapping[str, int]) -> dict[str, st
 def _of_each(name: str) -> str:
     """The number of each class whose mean this one is."""
     return "sensitivity" if name == "balanced_accuracy" else name.removesuffix("_macro")
-
-
-def _units(found: Numbers) -> tuple[int, str]:
-    return (found.n, "image") if found.n_groups is None else (found.n_groups, "patient")
 
 
 def notes(found: Numbers, holders: Mapping[str, int], units: int, groups: Sequence[str] | None) -> list[str]:

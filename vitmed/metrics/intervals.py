@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.metrics.predictions import Predictions
-
 LEVEL = 0.95  # of every interval: the share of samples in which it holds the truth
 INFINITE = float("inf")
 NONE = (float("nan"), float("nan"))  # no interval
@@ -28,11 +26,6 @@ class Units:
     """The unit of each image: its patient where patients are known, else the image."""
 
     index: np.ndarray  # (S,) int64, 0..G-1
-
-    @classmethod
-    def of(cls, predictions: Predictions) -> Units:
-        """Patients where they are known, else images."""
-        return cls(predictions.units)
 
     @cached_property
     def count(self) -> int:

@@ -41,7 +41,7 @@ def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
     """Bias and limits of agreement; None with fewer than two patients (or images, where patients are unknown).
     Raises DataError without labels.
     """
-    error, units = predictions.values - known_labels(predictions), Units.of(predictions)
+    error, units = predictions.values - known_labels(predictions), Units(predictions.units)
     if units.count < 2:
         return None
     estimates, sd, wide = PreparedNumbers(predictions).jackknifed, total_sd(error, units), quantile()

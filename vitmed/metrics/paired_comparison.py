@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from vitmed.core.base_models import Frozen, Kind
-from vitmed.core.errors import DataError
 from vitmed.core.text import identity, listed
 from vitmed.metrics.areas import Area, area_spread
 from vitmed.metrics.estimates import Estimate, estimate
@@ -26,7 +25,7 @@ from vitmed.metrics.intervals import (
     share,
 )
 from vitmed.metrics.metric_table import Metric
-from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.predictions import Predictions
 
 FEW = 10  # patients with an image that only one model gets right, below which they do not show a design effect
 
@@ -130,14 +129,6 @@ class ComparisonResults(Frozen):
     notes: list[str]
     verdict: str  # on the best model and the next; where all differ by the seed only, on the spread over seeds
     seeds: list[SeedSpread] = []  # of each group of runs that differ by the seed only
-
-
-def check_alike(predictions: Predictions, other: Predictions) -> None:
-    """Raise DataError unless two predictions are of the same images, labels and classes in the same order."""
-    if predictions.paths != other.paths or predictions.classes != other.classes:
-        raise DataError("the two predictions are not of the same images and classes", "predict the same images")
-    if not np.array_equal(known_labels(predictions), known_labels(other)):
-        raise DataError("the two predictions have different labels for the same images", "predict the same images")
 
 
 def same_answers(predictions: Predictions, other: Predictions) -> bool:

@@ -6,6 +6,7 @@ Validation, evaluation and prediction produce one; every metric, figure and repo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,10 +19,15 @@ from vitmed.core.base_models import CLASSES, Kind, Target
 from vitmed.core.errors import DataError
 from vitmed.core.text import listed
 from vitmed.core.text_files import csv_text
-from vitmed.metrics.positive_class import positive_class
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LOGIT, PROB, ROUNDED, Table, read_table
 
 LEAST = float(np.finfo(np.float32).tiny)  # stands for a probability of 0
+NEGATIONS = {"no", "non", "not", "without"}
+PREFIXES = ("no", "non", "not", "un")
+NEGATIVES = {
+    *("normal", "healthy", "negative", "neg", "benign", "uninfected", "unaffected", "control", "controls"),
+    *("absent", "clean", "none", "false", "0"),
+}
 
 
 def group_index(groups: Sequence[str] | None, size: int) -> np.ndarray:
@@ -438,3 +444,23 @@ def positive_index(predictions: Predictions) -> int | None:
     if len(classes) != 2 or not predictions.EXCLUSIVE:
         return None
     return positive_class(classes) if predictions.positive is None else classes.index(predictions.positive)
+
+
+def positive_class(classes: Sequence[str]) -> int:
+    """Which of two classes is the positive one: the one whose name is not that of an absence, else the last.
+
+    `normal`, `no_tumor`, `NOT INFECTED`, `uninfected`, `0` are names of an absence; `abnormal` is not.
+    """
+    absent = [_names_absence(name, classes) for name in classes]
+    return absent.index(False) if absent.count(False) == 1 else len(classes) - 1
+
+
+def _names_absence(name: str, classes: Sequence[str]) -> bool:
+    words = [word for word in re.split(r"[\W_]+", name.lower()) if word]
+    if words and words[0] in NEGATIONS:
+        return not _names_absence(" ".join(words[1:]), classes)
+    if any(word in NEGATIVES for word in words):
+        return True
+    joined = "".join(words)
+    others = {"".join(re.split(r"[\W_]+", c.lower())) for c in classes} - {joined, ""}
+    return any(joined == prefix + other and other not in NEGATIVES for other in others for prefix in PREFIXES)

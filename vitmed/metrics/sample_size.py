@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from statistics import NormalDist
+from typing import Any
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.text import counted
@@ -42,9 +43,9 @@ class Goal(Frozen):
 
         def reached(patients: int) -> bool:
             low, high = ends(patients, luck)
-            if self.half_width is not None:
-                return (high - low) / 2 <= self.half_width
-            return self.lower_bound is not None and low >= self.lower_bound
+            if self.half_width is None:
+                return self.lower_bound is not None and low >= self.lower_bound
+            return (high - low) / 2 <= self.half_width
 
         return smallest(reached)
 
@@ -90,24 +91,15 @@ def needed_sample(number: str, expected: float, goal: Goal, design: Design) -> N
     patients = goal.smallest(ends)
     if patients is None:
         return None
-    low, high = ends(patients, 0.0)
+    counted, total = math.ceil(patients * each - ROUNDING), dict[str, Any](images=None, patients=None)
     if share is not None:
-        share = {"auroc": 1.0, "specificity": 1 - share}.get(number, share)
-    counted = math.ceil(patients * each - ROUNDING)
-    images = None if share is None else math.ceil(counted / share - ROUNDING)
-    return NeededSample(
-        number=number,
-        expected=expected,
-        goal=goal,
-        design=design,
-        design_effect=effect,
-        low=low,
-        high=high,
-        counted=counted,
-        counted_patients=patients,
-        images=images,
-        patients=None if images is None else math.ceil(images / each - ROUNDING),
-    )
+        of_kind = {"auroc": 1.0, "specificity": 1 - share}.get(number, share)
+        images = math.ceil(counted / of_kind - ROUNDING)
+        total = {"images": images, "patients": math.ceil(images / each - ROUNDING)}
+    low, high = ends(patients, 0.0)
+    about: dict[str, Any] = {"number": number, "expected": expected, "goal": goal, "design": design}
+    interval: dict[str, Any] = {"design_effect": effect, "low": low, "high": high}
+    return NeededSample(**about, **interval, counted=counted, counted_patients=patients, **total)
 
 
 def patients_for_rate(value: float, goal: Goal, each: float, effect: float) -> int | None:

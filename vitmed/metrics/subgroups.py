@@ -207,7 +207,7 @@ def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
     head: dict[str, Any] = {"name": name, "n": len(part)}
     head["n_groups"] = None if part.groups is None else len(set(part.units))
     if len(part.classes) > MANY_CLASSES:
-        right = share(part.predicted == known_labels(part), None, Units.of(part))
+        right = share(part.predicted == known_labels(part), None, Units(part.units))
         return Stratum(**head, overall={"accuracy": of_share(right)}, notes=[])
     numbers = evaluate_predictions(part, resamples)
     overall = {metric: numbers.overall[metric] for metric in HEADLINE}

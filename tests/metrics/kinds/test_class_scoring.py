@@ -15,8 +15,7 @@ from vitmed.metrics.areas import threshold_counts
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.kinds.classes import PreparedPredictions, bootstrap, evaluate_predictions, metric_values
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
-from vitmed.metrics.positive_class import positive_class
-from vitmed.metrics.predictions import Predictions, group_index
+from vitmed.metrics.predictions import Predictions, group_index, positive_class
 
 
 def draw(classes: int, size: int = 300, seed: int = 0, ties: bool = True, groups: int | None = None) -> Predictions:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from vitmed.metrics.areas import Area, class_areas, weighted_areas
+from vitmed.metrics.areas import Area, area_interval, class_areas, weighted_areas
 from vitmed.metrics.bootstrap import bootstrap_weights, widened_level
 from vitmed.metrics.estimates import (
     FEWEST,
@@ -26,7 +26,6 @@ from vitmed.metrics.estimates import (
     SampleSize,
     estimate,
     notes,
-    of_auroc,
     of_f1,
     of_share,
     sample_size,
@@ -211,7 +210,7 @@ class PreparedPredictions(Prepared):
         per_class = []
         for c, (area, precision) in enumerate(self.areas):
             numbers = {name: (of_f1 if name == "f1" else of_share)(s) for name, s in self.class_shares[c].items()}
-            numbers["auroc"] = of_auroc(area, self.labels == c, self.units)
+            numbers["auroc"] = estimate(area.value, *area_interval(area, self.labels == c, self.units))
             numbers["average_precision"] = estimate(precision.value, *self._precision_interval(c), "influence")
             per_class.append(numbers)
         return per_class

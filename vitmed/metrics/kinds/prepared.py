@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from vitmed.core.errors import DataError
 from vitmed.metrics.bootstrap import percentile_interval
 from vitmed.metrics.estimates import (
     ClassSampleSizes,
@@ -30,7 +31,6 @@ from vitmed.metrics.paired_comparison import (
     ClassDifference,
     ComparisonTest,
     PairedComparison,
-    check_alike,
     gap_estimate,
     jackknifed_gaps,
     same_answers,
@@ -53,7 +53,7 @@ class Prepared:
 
     def __init__(self, predictions: Any, resamples: int = 0):
         self.predictions, self.labels = predictions, known_labels(predictions)
-        self.units, self.resamples = Units.of(predictions), resamples
+        self.units, self.resamples = Units(predictions.units), resamples
 
     @property
     def summands(self) -> np.ndarray:
@@ -184,8 +184,11 @@ class Prepared:
         Raises:
             DataError: not the same images, labels or classes in the same order; or no labels.
         """
-        check_alike(predictions, other)
+        if predictions.paths != other.paths or predictions.classes != other.classes:
+            raise DataError("the two predictions are not of the same images and classes", "predict the same images")
         first, second = cls(predictions, resamples), cls(other, resamples)
+        if not np.array_equal(first.labels, second.labels):
+            raise DataError("the two predictions have different labels for the same images", "predict the same images")
         first.check()
         second.check()
         ours, theirs, same = first.overall, second.overall, same_answers(predictions, other)
