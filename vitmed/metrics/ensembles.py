@@ -86,14 +86,3 @@ def averaged(parts: Sequence[Predictions], weights: Sequence[float] | np.ndarray
     """
     weights = [1 / len(parts)] * len(parts) if weights is None else weights
     return parts[0].mean_of(parts, np.asarray(weights, dtype=np.float64))
-
-
-def disagreement(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None = None) -> np.ndarray:
-    """(S,) float64, 0 or more: how much the models disagree on each image.
-
-    Of classes it is the mutual information of class and model in nats, the entropy of the mean less the mean of the
-    entropies (Houlsby et al. 2011, arXiv 1112.5745); of findings the largest of theirs; of a number the standard
-    deviation of the predicted values, in the unit.
-    """
-    weights = [1 / len(parts)] * len(parts) if weights is None else weights
-    return np.asarray(parts[0].disagreement(parts, np.asarray(weights, dtype=np.float64)))
