@@ -267,13 +267,7 @@ def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateC
     if not by_fold(folds) or report is None:
         return report
     reached = reached_by(predictions, predictions.predicted, folds.costs, config)
-    head: dict[str, Any] = {
-        "title": TITLES[asked],
-        "promised": None,
-        "threshold": None,
-        "asked": folds.target,
-        "why": "",
-    }
+    head = dict[str, Any](title=TITLES[asked], promised=None, threshold=None, asked=folds.target, why="")
     points = {**report.points, asked: OperatingPoint(**head, reached=reached)}
     return report.model_copy(update={"chosen": asked, "by_fold": [f.threshold for f in folds.each], "points": points})
 
