@@ -339,11 +339,8 @@ def apply_point(predictions: Predictions, operating: PolicyPoints) -> Prediction
 def report_points(
     predictions: Predictions, operating: PolicyPoints | None, config: EvaluateConfig
 ) -> OperatingPoints | None:
-    """What each operating point reaches on the evaluated images, beside what it reaches on validation.
-
-    Without operating points the likeliest class alone is reported. None with more than two classes and one way to
-    decide.
-    """
+    """What each operating point reaches on the evaluated images, beside what it reaches on validation. Without
+    operating points the likeliest class alone is reported. None with more than two classes and one way to decide."""
     positive = positive_index(predictions)
     name = None if positive is None else predictions.classes[positive]
     if operating is None or operating.positive != name:

@@ -14,9 +14,7 @@ from vitmed.metrics.predictions import Predictions
 
 def pool(parts: Sequence[Any]) -> Any:
     """Join the predictions of several models on different images; each keeps its probabilities, decision and intervals.
-
-    Numbers and scales stay the same in the unit; all are standardised by the mean centre and spread of the models.
-    """
+    Numbers and scales stay the same in the unit; all are standardised by the mean centre and spread of the models."""
     parts, decision = parts[0].pooled(parts)
     first = parts[0]
     shared = [name for name in first.columns if all(name in part.columns for part in parts)]
@@ -48,10 +46,8 @@ def out_of_fold(tests: Sequence[Predictions], folds: int) -> Predictions:
 
 
 def aligned(parts: Sequence[Any]) -> list[Any]:
-    """Predictions of the same images with rows and classes in the order of the first.
-
-    Raises DataError where images, classes or labels differ.
-    """
+    """Predictions of the same images with rows and classes in the order of the first. Raises DataError where images,
+    classes or labels differ."""
     first, found = parts[0], [parts[0]]
     place = {path: row for row, path in enumerate(first.paths)}
     for other in parts[1:]:

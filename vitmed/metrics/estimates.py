@@ -109,10 +109,8 @@ class Numbers(Frozen):
 
 
 def decimals(number: Estimate) -> int:
-    """How many decimals a number and its interval are written with: three, or up to five where three mislead.
-
-    Three mislead where both ends of an interval look the same, or a number looks like 0 or 1 and is not.
-    """
+    """How many decimals a number and its interval are written with: three, or up to five where three mislead. Three
+    mislead where both ends of an interval look the same, or a number looks like 0 or 1 and is not."""
     value, low, high = number.value, number.low, number.high
     for digits in (3, 4):
         alike = low is not None and high is not None and low < high and f"{low:.{digits}f}" == f"{high:.{digits}f}"
@@ -145,10 +143,8 @@ def finite(value: float) -> float | None:
 
 
 def difference(first: Estimate, second: Estimate) -> Estimate:
-    """First minus second, of independent samples, with the interval from those of both.
-
-    MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693; of two proportions it is Newcombe's, Stat. Med. 17 (1998) 873.
-    """
+    """First minus second, of independent samples, with the interval from those of both. MOVER: Zou & Donner, Stat. Med.
+    27 (2008) 1693; of two proportions it is Newcombe's, Stat. Med. 17 (1998) 873."""
     a, b = (np.array([one.value, one.low, one.high], dtype=float) for one in (first, second))  # NaN for None
     value = a[0] - b[0]
     low, high = value - np.hypot(a[0] - a[1], b[2] - b[0]), value + np.hypot(a[2] - a[0], b[0] - b[1])
@@ -254,10 +250,8 @@ def _of_each(name: str) -> str:
 
 
 def notes(found: Numbers, holders: Mapping[str, int], units: int, groups: Sequence[str] | None) -> list[str]:
-    """What a reader must know about the numbers of `units` patients (or images, where patients are unknown).
-
-    `holders` are how many of them have each class, `groups` the patient of each image.
-    """
+    """What a reader must know about the numbers of `units` patients (or images, where patients are unknown). `holders`
+    are how many of them have each class, `groups` the patient of each image."""
     found_notes = []
     if found.n and (absent := [f"'{c}'" for c, entry in found.per_class.items() if not entry.n]):
         missing = f"There is no image of class {listed(absent)}: "

@@ -153,10 +153,8 @@ def rates_of(tp: np.ndarray, fp: np.ndarray, fn: np.ndarray, tn: np.ndarray) -> 
 
 
 def class_masks(truth: np.ndarray, called: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The hits and the counted images, (S,) bool each, of every proportion of a class, from truth and prediction.
-
-    If all images are of the class, or none, PPV, NPV and the Jaccard index do not depend on the model: they count none.
-    """
+    """The hits and the counted images, (S,) bool each, of every proportion of a class, from truth and prediction. If
+    all images are of the class, or none, PPV, NPV and the Jaccard index do not depend on the model: they count none."""
     both = bool(truth.any()) and not truth.all()
     return {
         "sensitivity": (called, truth),

@@ -58,9 +58,7 @@ def mutual_information(probabilities: np.ndarray, shares: np.ndarray) -> np.ndar
 
 def is_called(scores: np.ndarray, threshold: float | np.ndarray | None) -> np.ndarray:
     """(S,) bool: whether a probability of the positive class is the threshold or more; without one, one half or more.
-
-    The only place that compares a probability with a threshold, so that all parts of a report treat a tie alike.
-    """
+    The only place that compares a probability with a threshold, so that all parts of a report treat a tie alike."""
     return scores >= (0.5 if threshold is None else threshold)
 
 
@@ -227,8 +225,7 @@ class Predictions:
     @cached_property
     def predicted(self) -> np.ndarray:
         """(S,) int64: the predicted class: as `decided`, by `threshold`, the first of the cheapest by `costs`, or the
-        likeliest.
-        """
+        likeliest."""
         if self.decided is not None:
             return self.decided
         if self.threshold is not None:
@@ -279,9 +276,7 @@ class Predictions:
 
     def cells(self) -> dict[str, list[str] | np.ndarray]:
         """The columns of `predictions.csv` before `columns`, in order: texts, or numbers (S,), masked where empty.
-
-        Numbers are float64, or float32 of the network.
-        """
+        Numbers are float64, or float32 of the network."""
         return {
             "path": list(self.paths),
             "label": [""] * len(self) if self.labels is None else [self.classes[k] for k in self.labels],
@@ -449,10 +444,8 @@ def positive_index(predictions: Predictions) -> int | None:
 
 
 def positive_class(classes: Sequence[str]) -> int:
-    """Which of two classes is the positive one: the one whose name is not that of an absence, else the last.
-
-    `normal`, `no_tumor`, `NOT INFECTED`, `uninfected`, `0` are names of an absence; `abnormal` is not.
-    """
+    """Which of two classes is the positive one: the one whose name is not that of an absence, else the last. `normal`,
+    `no_tumor`, `NOT INFECTED`, `uninfected`, `0` are names of an absence; `abnormal` is not."""
     absent = [_names_absence(name, classes) for name in classes]
     return absent.index(False) if absent.count(False) == 1 else len(classes) - 1
 

@@ -222,10 +222,8 @@ class Table:
 
 
 def read_table(file: str | Path | Table) -> Table:
-    """Read the cells of a file; `DataError` if it is no table, or has a column twice or a row with too many cells.
-
-    A table stays as it is.
-    """
+    """Read the cells of a file; `DataError` if it is no table, or has a column twice or a row with too many cells. A
+    table stays as it is."""
     if isinstance(file, Table):
         return file
     file = Path(file)

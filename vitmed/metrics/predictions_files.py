@@ -84,10 +84,8 @@ def check_pyarrow(wanted: object) -> None:
 
 
 def write_part(file: Path, about: dict[str, Any], predictions: Predictions, features: np.ndarray) -> None:
-    """Write a part, with what it says of itself, completely or not at all.
-
-    `features` are (S, D) float32 of the S images that could be read; D is 0 without them.
-    """
+    """Write a part, with what it says of itself, completely or not at all. `features` are (S, D) float32 of the S
+    images that could be read; D is 0 without them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -106,10 +104,8 @@ def write_part(file: Path, about: dict[str, Any], predictions: Predictions, feat
 
 
 def read_part(file: Path) -> tuple[dict[str, Any], Any]:
-    """What a part says of itself, and its rows, checked: a `pyarrow.Table` without the features.
-
-    Raises DataError if it is damaged; UsageError if it is of another version.
-    """
+    """What a part says of itself, and its rows, checked: a `pyarrow.Table` without the features. Raises DataError if it
+    is damaged; UsageError if it is of another version."""
     import pyarrow.dataset as ds
 
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)

@@ -36,9 +36,7 @@ class Goal(Frozen):
 
     def smallest(self, ends: Callable[[int, float], tuple[float, float]]) -> int | None:
         """The smallest number of patients whose interval `ends(patients, luck)` reaches the goal; None for too many.
-
-        The value lies `luck` standard errors below what is expected: by bad luck, where a lower bound is the goal.
-        """
+        The value lies `luck` standard errors below what is expected: by bad luck, where a lower bound is the goal."""
         luck = 0.0 if self.lower_bound is None else NormalDist().inv_cdf(self.power)
 
         def reached(patients: int) -> bool:
@@ -103,10 +101,8 @@ def needed_sample(number: str, expected: float, goal: Goal, design: Design) -> N
 
 
 def patients_for_rate(value: float, goal: Goal, each: float, effect: float) -> int | None:
-    """The smallest number of patients of a class with which its sensitivity, 0..1, reaches a goal.
-
-    Each patient has `each` images of the class, at least 1, with a design effect of at least 1.
-    """
+    """The smallest number of patients of a class with which its sensitivity, 0..1, reaches a goal. Each patient has
+    `each` images of the class, at least 1, with a design effect of at least 1."""
     return goal.smallest(partial(_rate_ends, value, each, effect))
 
 

@@ -294,10 +294,8 @@ class _Numbers:
         self.wins = [] if self.slow else [pair_wins(self.p[:, c], self.labels == c, atoms) for c in self.ranked]
 
     def of(self, inside: np.ndarray) -> dict[str, np.ndarray]:
-        """Name -> (R,), from which atoms are inside, (R, A) of 0 and 1.
-
-        NaN where it is undefined, or made of fewer than `FEWEST` images of a class.
-        """
+        """Name -> (R,), from which atoms are inside, (R, A) of 0 and 1. NaN where it is undefined, or made of fewer
+        than `FEWEST` images of a class."""
         support, hits = inside @ self.support, inside @ self.hits  # (R, K)
         total = support.sum(axis=1)
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -294,9 +294,7 @@ class PreparedPredictions(Prepared):
 
     def _correlation_interval(self, name: str) -> tuple[float, float]:
         """The interval of MCC or kappa on -1..1: Wilson's, of as many images as give a proportion their variance.
-
-        Without an error it is that of the rarest class, and no interval reaches further up.
-        """
+        Without an error it is that of the rarest class, and no interval reaches further up."""
         value = self.point[name]
         if not np.isfinite(value) or self.units.count < 2 or self.too_few:
             return NONE
@@ -379,8 +377,7 @@ def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> 
 
 def image_losses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
     """-ln of the probability of the label, and the squared error as in the Brier score, of each image: (S,) twice.
-    Raises DataError without labels.
-    """
+    Raises DataError without labels."""
     labels, chances = known_labels(predictions), predictions.probabilities
     tiny = np.finfo(np.float64).eps  # as scikit-learn: a certain error costs 36, not infinity
     given = chances[np.arange(len(labels)), labels]

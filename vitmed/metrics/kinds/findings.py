@@ -183,10 +183,8 @@ class FindingPredictions(Predictions):
 
 
 def is_of_findings(header: Sequence[str]) -> bool:
-    """Whether the columns, as `Table.header` names them, are those of findings.
-
-    A table of classes may have a further column `label_<class>`, but beside the column `label`, and not of each class.
-    """
+    """Whether the columns, as `Table.header` names them, are those of findings. A table of classes may have a further
+    column `label_<class>`, but beside the column `label`, and not of each class."""
     names = {name.removeprefix(kind) for name in header for kind in (PROB, LOGIT) if name.startswith(kind)}
     own = [LABEL + name in header for name in names]
     return bool(own) and (all(own) if "label" in header else any(own))
@@ -236,8 +234,7 @@ def images_without(labels: np.ndarray) -> np.ndarray:
 
 def pooled(predictions: Predictions, grouped: bool = False) -> Predictions:
     """All known labels of all findings, by image, as one prediction of two classes: the micro means are the numbers of
-    the second class. Without groups, or `grouped` by patients, and by images where those are unknown.
-    """
+    the second class. Without groups, or `grouped` by patients, and by images where those are unknown."""
     labels = known_labels(predictions)
     known = labels != UNKNOWN
     chances, logits = predictions.probabilities[known], predictions.logits[known]
@@ -469,11 +466,8 @@ class PreparedFindings(Prepared):
         return {name: (reach if same or reach > 0 else np.nan, test) for name, (reach, test) in gaps.items()}
 
     def class_gaps(self, other: PreparedFindings) -> dict[str, dict[str, ClassDifference]]:
-        """In AUROC and average precision, on the images whose label is known.
-
-        There is an interval, and a p, where at least `FEWEST` patients (or images) have the finding, and as many have
-        images without it.
-        """
+        """In AUROC and average precision, on the images whose label is known. There is an interval, and a p, where at
+        least `FEWEST` patients (or images) have the finding, and as many have images without it."""
         gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
         for finding, first, second in zip(self.predictions.classes, self.each, other.each, strict=True):
             first.check()

@@ -230,11 +230,8 @@ def error_of_mean(predictions: NumberPredictions) -> float:
 
 
 def distribution_scores(predictions: NumberPredictions) -> tuple[np.ndarray, np.ndarray]:
-    """CRPS, in the unit, and log score of each image, (S,) twice: lower is better.
-
-    The log score is that of the standardised number, as in training: -ln of the density in the unit is larger by the
-    log of `Target.spread`.
-    """
+    """CRPS, in the unit, and log score of each image, (S,) twice: lower is better. The log score is that of the
+    standardised number, as in training: -ln of the density in the unit is larger by the log of `Target.spread`."""
     labels, scales = known_labels(predictions), predictions.scales
     z = (labels - predictions.values) / scales
     log_scale = predictions.logits[:, 1].astype(np.float64)

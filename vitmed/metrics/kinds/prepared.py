@@ -117,9 +117,8 @@ class Prepared:
 
     @classmethod
     def values(cls, predictions: Any) -> dict[str, float]:
-        """Every number without an interval: fast enough for every epoch. NaN where it is undefined.
-        Raises DataError without labels.
-        """
+        """Every number without an interval: fast enough for every epoch. NaN where it is undefined. Raises DataError
+        without labels."""
         prepared = cls(predictions)
         sums = prepared.summands.sum(axis=0)
         numbers = prepared.apart() | {name: float(value) for name, value in prepared.of_sums(sums).items()}
