@@ -135,11 +135,8 @@ class OperatingPoints(Frozen):
 
 
 def asked_point(config: EvaluateConfig, classes: int) -> str:
-    """The key of the point that you asked for; "default" without one.
-
-    Raises:
-        UsageError: two points at once, or a point that does not fit the number of classes.
-    """
+    """The key of the point that you asked for; "default" without one. Raises UsageError for two points at once, and
+    for one that does not fit the number of classes."""
     given = [key for key, wish in config.model_dump(include=set(TITLES)).items() if wish]
     flags = ", ".join(f"--{key.replace('_', '-')}" for key in given)
     if len(given) > 1:
@@ -162,11 +159,8 @@ def cost_matrix(
 ) -> np.ndarray | None:
     """(K, K) float64, the cost of predicting the column's class for an image of the row's. None: no costs were given.
 
-    `positive` is that of two classes. `grades` (K,) int64 are those of the classes; None: they stand in order.
-
-    Raises:
-        UsageError: the costs do not fit the number of classes, or an error costs less than a right answer.
-    """
+    `positive` is that of two classes. `grades` (K,) int64 are those of the classes; None: they stand in order. Raises
+    UsageError where the costs do not fit the number of classes, or an error costs less than a right answer."""
     if config.cost is None:
         return None
     if config.cost in GRADE_ERRORS:

@@ -326,22 +326,16 @@ def choose_policy(
     validation: Any, config: EvaluateConfig, ood_score: OodScore | None = None, weights_hash: str | None = None
 ) -> Any:
     """Choose everything on what a model predicts for its validation images, which have labels, and of two classes
-    `positive` as in the configuration of the run. The `ood_score` is fitted before, since it needs features.
-
-    Raises:
-        UsageError: an operating point that does not fit the number of classes, or two points.
-    """
+    `positive` as in the configuration of the run. The `ood_score` is fitted before, since it needs features. Raises
+    UsageError for an operating point that does not fit the number of classes, and for two points."""
     policy, settings = POLICIES[validation.kind], policy_settings(config)
     chosen = policy.chosen(validation, config)
     return policy(asked=settings, n=len(validation), weights_hash=weights_hash, **chosen, ood_score=ood_score)
 
 
 def policy_of(content: Mapping[str, Any], classes: Sequence[str]) -> DecisionPolicy:
-    """Read what a checkpoint or a metrics.json holds, for a model of these classes.
-
-    Raises:
-        ValueError: it is not such a policy; the message names the part and the expected content.
-    """
+    """Read what a checkpoint or a metrics.json holds, for a model of these classes. Raises ValueError for anything
+    else; the message names the part and the expected content."""
     if not isinstance(content, Mapping):
         raise ValueError(f"expected a decision policy, found {type(content).__name__}")
     kind = "findings" if "findings" in content else "number" if "intervals" in content else "classes"

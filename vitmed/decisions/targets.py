@@ -200,11 +200,8 @@ RANKING = {name for name, metric in ALL_METRICS.items() if metric.ranks}  # of a
 
 
 def refuse_idle(config: Config, kind: str, usual: Config | None = None) -> None:
-    """Raises UsageError for a setting that changes nothing for a kind of label, unless it has its usual value.
-
-    Args:
-        usual: the configuration of the run that is evaluated; default: the defaults. What is off is usual too.
-    """
+    """Raises UsageError for a setting that changes nothing for a kind of label, unless it is off or has its `usual`
+    value: that of the run that is evaluated, or the default."""
     for place in TARGETS[kind].idle:
         section, _, name = place.partition(".")
         value, default = (getattr(getattr(settings, section), name) for settings in (config, usual or Config()))

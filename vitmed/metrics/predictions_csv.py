@@ -65,11 +65,8 @@ class Table:
         return paths
 
     def scored(self, least: int = 1) -> tuple[str, tuple[str, ...]]:
-        """Whether the `LOGIT` or the `PROB` columns count, and the classes, at least so many.
-
-        Raises:
-            DataError: there are fewer, or a class has a probability and no logit.
-        """
+        """Whether the `LOGIT` or the `PROB` columns count, and the classes, at least so many. Raises DataError where
+        there are fewer, or a class has a probability and no logit."""
         logits, chances = ([name for name in self.header if name.startswith(kind)] for kind in (LOGIT, PROB))
         kind = LOGIT if self.has(logits) or not self.has(chances) else PROB
         classes = tuple(name.removeprefix(kind) for name in (logits if kind == LOGIT else chances))
@@ -95,11 +92,8 @@ class Table:
         return DataError(f"{self.file}: nothing can be evaluated, since {why}", fix)
 
     def further(self, ours: Iterable[str], classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """The columns that are not the model's.
-
-        Raises:
-            DataError: one with a name in `WRITTEN` holds something else than vitmed writes there.
-        """
+        """The columns that are not the model's. Raises DataError where one with a name in `WRITTEN` holds something
+        else than vitmed writes there."""
         ours, words = {"error", "", *ours}, {"", *BETWEEN.join(classes).split(BETWEEN)}
 
         def is_set(cell: str) -> bool:

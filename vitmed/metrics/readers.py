@@ -74,14 +74,12 @@ def agreement(
     kappa: Estimate | None = None,
 ) -> Agreement | None:
     """Agreement of every two of readers, reference and model, and the error in grades; None if neither is asked for.
+    Raises UsageError for more readers than `MOST`, or a wrong order of grades, DataError for a cell that is no class.
 
     Args:
         raters: columns with the classes that readers gave.
         ordinal: the classes from the lowest grade to the highest; () where they are no grades.
         kappa: of the model with the reference, if known already; not used for more than two grades.
-
-    Raises:
-        UsageError, DataError: of `grades_of` and `readings`, or more readers than `MOST`.
     """
     if not raters and not ordinal:
         return None

@@ -35,11 +35,8 @@ def grade_costs(k: int, error: str) -> tuple[tuple[float, ...], ...]:
 
 
 def grades_of(ordinal: Sequence[str], classes: Sequence[str]) -> np.ndarray | None:
-    """(K,) int64 grade of each class, 0 the lowest, from the classes in order; None without an order.
-
-    Raises:
-        UsageError: the order does not have each class once.
-    """
+    """(K,) int64 grade of each class, 0 the lowest, from the classes in order; None without an order. Raises
+    UsageError where the order does not have each class once."""
     if ordinal and sorted(ordinal) != sorted(classes):
         raise UsageError(
             f"--ordinal {','.join(ordinal)}: expected each class once, from the lowest grade to the highest",

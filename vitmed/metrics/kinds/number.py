@@ -77,7 +77,6 @@ class NumberPredictions(Predictions):
         return [part.standardised(centre, spread) for part in parts], decision
 
     def mean_of(self, parts: Sequence[Self], shares: np.ndarray) -> Self:
-        """Mean and variance of the mixture."""
         values, scales = (np.stack([getattr(part, name) for part in parts]) for name in ("values", "scales"))
         mean, target = np.einsum("m,ms->s", shares, values), self.target
         variance = np.einsum("m,ms->s", shares, scales**2 + values**2) - mean**2
@@ -86,7 +85,6 @@ class NumberPredictions(Predictions):
         return replace(self.undecided(), logits=logits.astype(np.float32))
 
     def middle_of(self, decided: Sequence[np.ndarray]) -> np.ndarray:
-        """The mean ends of the intervals."""
         return np.asarray(np.mean(decided, axis=0))
 
     def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
@@ -139,7 +137,6 @@ class NumberPredictions(Predictions):
         return wrong[np.argsort(-np.abs(self.values - known_labels(self))[wrong], kind="stable")]
 
     def cells(self) -> dict[str, list[str] | np.ndarray]:
-        """As `Predictions.cells`."""
         size, target = len(self), self.target
         labels = [] if self.labels is None else self.labels.tolist()
         ends = np.full((size, 2), np.nan) if self.intervals is None else self.intervals
@@ -152,8 +149,7 @@ class NumberPredictions(Predictions):
             **dict(zip(("prediction", *ENDS, *RAW, "reach"), numbers, strict=True)),
             TARGET + "name": [self.classes[0]] * size,
             TARGET + "unit": [target.unit] * size,
-            TARGET + "centre": np.full(size, target.centre),
-            TARGET + "spread": np.full(size, target.spread),
+            **{TARGET + name: np.full(size, getattr(target, name)) for name in ("centre", "spread")},
             TARGET + "distribution": [target.distribution] * size,
         }
 
