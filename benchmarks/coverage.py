@@ -43,7 +43,6 @@ from vitmed.metrics.estimates import FEWEST, Estimate, estimate
 from vitmed.metrics.intervals import NONE, Units, logit_interval, quantile, share_gap, share_ratio
 from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings
-from vitmed.metrics.kinds.prepared import epoch_values
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions
 
@@ -217,7 +216,7 @@ def truth_of(prevalence: float, right: float, calibrated: bool, classes: int, kn
     design = Design(prevalence, 500_000, right=right, calibrated=calibrated, classes=classes, known=known)
     rng = np.random.default_rng(1)
     if known:
-        return epoch_values(PreparedFindings, draw_findings(design, rng))
+        return PreparedFindings.values(draw_findings(design, rng))
     found = numbers(draw(design, rng))
     return {name: float("nan") if one.value is None else one.value for name, one in found.items()}
 

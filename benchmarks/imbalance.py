@@ -162,7 +162,7 @@ def judged(parts: Parts, loss: str, logits: np.ndarray) -> dict[str, float]:
     found: dict[str, list[np.ndarray]] = {"labels": [], "likeliest": [], "balanced": [], "nats": [], "kept": []}
     chances = []
     for val, test in parts.pairs:
-        units = Units.of(labelled_by(CLASSES, parts.classes, [parts.held[i] for i in val], logits[val]))
+        units = Units(labelled_by(CLASSES, parts.classes, [parts.held[i] for i in val], logits[val]).units)
         fitted = fit_calibration(logits[val], labels[val], "auto", units)
         p, truth, rows = softmax(fitted.apply(logits[test])), labels[test], np.arange(len(test))
         kept = fit_calibration(logits[val] + shift, labels[val], "auto", units)

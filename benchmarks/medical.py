@@ -349,7 +349,7 @@ def judged(trained: Trained, options: argparse.Namespace, key: Key, parts: Itera
         )
 
     val = predicted("val")
-    calibration = fit_calibration(val.logits, known_labels(val), "auto", Units.of(val))
+    calibration = fit_calibration(val.logits, known_labels(val), "auto", Units(val.units))
     found = {}
     for part in parts:
         raw = val if part == "val" else predicted(part)
@@ -387,7 +387,7 @@ def compare_views(options: argparse.Namespace, key: Key) -> Line:
             part: labelled_by(CLASSES, splits.classes, images[part].samples, of) for part, of in mean.items()
         }
         val = predictions["val"]
-        calibration = fit_calibration(val.logits, known_labels(val), "auto", Units.of(val))
+        calibration = fit_calibration(val.logits, known_labels(val), "auto", Units(val.units))
         for part, raw in predictions.items():
             values = metric_values(calibration.calibrate(raw))
             found[part][views] = {name: values[name] for name in METRICS}

@@ -26,7 +26,6 @@ from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings
 from vitmed.metrics.kinds.number import NumberPredictions, distribution_scores
-from vitmed.metrics.kinds.prepared import compare_each
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, known_labels
 
@@ -98,7 +97,7 @@ def test_the_test_of_accuracy_by_patient_by_hand() -> None:
     value = 8 / 24
     variance = sum((gap - 2 * value) ** 2 for gap in gaps) / (1 - 2 / 24) / 24**2
     effect = max(1.0, variance / ((10 / 24 - value**2) / 24))  # nine patients differ: also that of each model's errors
-    units = Units.of(first)
+    units = Units(first.units)
     effect = max(effect, *(share(right, np.ones(24, bool), units).design_effect for right in (d >= 0, d <= 0)))
     assert found.tests["accuracy"].statistic == pytest.approx(8 / np.sqrt(10) / np.sqrt(effect))
     assert found.tests["accuracy"].p == pytest.approx(2 * stats.t.sf(found.tests["accuracy"].statistic, 11))
@@ -136,7 +135,12 @@ def test_each_class_has_its_difference(tmp_path: Path) -> None:
     assert set(found) == {"healthy", "sick", "other"}
     for entry in found.values():
         assert entry["low"] < entry["value"] < entry["high"] and entry["p"] <= entry["p_holm"]
-    mean = np.mean([entry["value"] for entry in compare_each(PreparedPredictions, first, second)["auroc"].values()])
+    mean = np.mean(
+        [
+            entry["value"]
+            for entry in PreparedPredictions(first).class_gaps(PreparedPredictions(second))["auroc"].values()
+        ]
+    )
     assert mean == pytest.approx(compare_predictions(first, second, resamples=0)["difference"]["auroc"]["value"])
 
 
@@ -406,7 +410,7 @@ def test_findings_are_compared_as_a_whole_and_one_by_one(tmp_path: Path, vitmed:
     found = judge(save(good, tmp_path / "a"), save(turned, tmp_path / "b"), output=tmp_path / "out").content
     pair = found.pairs[0]
     assert found.kind == "findings" and pair.difference == compare_findings(good, poor).difference
-    expected = compare_each(PreparedFindings, good, poor)
+    expected = PreparedFindings(good).class_gaps(PreparedFindings(poor))
     assert pair.classes is not None and pair.average_precision is not None
     for name in good.classes:
         assert pair.classes[name].value == expected["auroc"][name].value

@@ -38,7 +38,7 @@ def log_loss(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def fitted(p: Predictions, method: str = "temperature") -> Calibration:
-    return fit_calibration(p.logits, p.labels, method, Units.of(p))
+    return fit_calibration(p.logits, p.labels, method, Units(p.units))
 
 
 class TestFit:

@@ -9,7 +9,7 @@ import pytest
 
 from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.metrics.ensembles import aligned, averaged, disagreement, out_of_fold, pool
+from vitmed.metrics.ensembles import aligned, averaged, out_of_fold, pool
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
@@ -47,14 +47,18 @@ def test_the_mean_of_findings_and_the_mixture_of_numbers() -> None:
     mixed = averaged([one, two])
     assert mixed.values[0] == pytest.approx(10)
     assert mixed.scales[0] == pytest.approx(np.sqrt((1 + 9) / 2 + 4), rel=1e-6)  # within and between the models
-    assert disagreement([one, two])[0] == pytest.approx(2)
+    assert one.disagreement([one, two], np.full(2, 0.5))[0] == pytest.approx(2)
 
 
 def test_disagreement_is_the_mutual_information_of_class_and_model() -> None:
     sure = [classes([[1 - 1e-7, 1e-7], [0.3, 0.7]]), classes([[1e-7, 1 - 1e-7], [0.3, 0.7]])]
-    assert disagreement(sure) == pytest.approx([np.log(2), 0], abs=1e-5)  # contradiction; the same doubt
+    assert sure[0].disagreement(sure, np.full(2, 0.5)) == pytest.approx(
+        [np.log(2), 0], abs=1e-5
+    )  # contradiction; the same doubt
     other = [findings([0, 20]), findings([0, -20])]
-    assert disagreement(other) == pytest.approx([np.log(2)], abs=1e-5)  # of the finding on which they differ
+    assert other[0].disagreement(other, np.full(2, 0.5)) == pytest.approx(
+        [np.log(2)], abs=1e-5
+    )  # of the finding on which they differ
 
 
 def test_rows_and_classes_take_the_order_of_the_first() -> None:

@@ -215,7 +215,7 @@ def test_the_spread_of_areas_is_what_resampling_shows(classes: int, grouped: boo
     groups = tuple(f"P{i}" for i in patients) if grouped else None
     p = Predictions(tuple("abcd"[:classes]), ("x",) * 400, groups, labels, logits)
     result, units = evaluate_predictions(p, resamples=10), patients if grouped else np.arange(400)
-    draws = [PreparedPredictions(p).values(weights) for weights in bootstrap_weights(units, 1000, seed=0)]
+    draws = [PreparedPredictions(p).weighted(weights) for weights in bootstrap_weights(units, 1000, seed=0)]
     names = ("auroc", "average_precision")
     found = {name: (result["overall"][name], np.concatenate([d[0][name] for d in draws])) for name in names}
     for name in names:

@@ -132,34 +132,22 @@ def read_evaluation(file: Path) -> Evaluated:
         raise _no_report(beside) from None
     if metrics["positive_class"] not in (None, *predictions.classes):
         raise _no_report(beside)
-    predictions = with_positive(predictions, metrics["positive_class"])
+    if predictions.kind == "classes":
+        predictions = replace(predictions, positive=metrics["positive_class"])
     return Evaluated(predictions if policy is None else policy.apply(predictions), policy, metrics)
-
-
-def with_positive(predictions: Any, positive: str | None) -> Any:
-    """The predictions with this positive class, which those of classes alone have."""
-    return replace(predictions, positive=positive) if predictions.kind == "classes" else predictions
 
 
 def read_metrics(file: Path) -> dict[str, Any]:
     """The content of a metrics.json; {} where there is no such file. Raises DataError for anything else."""
-    try:
-        return upgrade.results(_stored(file))
-    except UsageError as error:
-        raise DataError(f"{file}: {error.problem}", error.fix) from None
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise _no_report(file) from None
-
-
-def _stored(file: Path) -> dict[str, Any]:
-    """The content of a metrics.json as it is in the file; {} without one."""
     if not file.is_file():
         return {}
     try:
         content = json_of(file.read_text(encoding="utf-8"))
         if {"report", "classes", "positive_class"} <= set(content) and isinstance(content["report"], dict):
-            return dict(content)
-    except (OSError, ValueError, TypeError):
+            return upgrade.results(content)
+    except UsageError as error:
+        raise DataError(f"{file}: {error.problem}", error.fix) from None
+    except (OSError, KeyError, TypeError, ValueError, AttributeError):
         pass
     raise _no_report(file)
 
@@ -215,20 +203,20 @@ def read_split(
         return None
     predictions = read_evaluation(file).predictions.undecided()
     if isinstance(policy, ClassPolicy):
-        predictions = with_positive(predictions, policy.operating.positive)
+        predictions = replace(predictions, positive=policy.operating.positive)
     return predictions if policy is None else policy.apply(predictions)  # type: ignore[no-any-return]
 
 
 def validation_of(checkpoint: Path, weights_hash: str | None, positive: str | None) -> Predictions:
     """What these weights predict for the validation images of the run. Raises UsageError where that is not known."""
     run = RunFolder(checkpoint.parent)
-    file = find_evaluation(run, "val", weights_hash)
-    if file is None:
+    predictions = read_split(run, "val", weights_hash, None)
+    if predictions is None:
         raise UsageError(
             f"{run.path / 'val' / PREDICTIONS}: missing or not of {checkpoint.name}; the policy is chosen on it",
             f"vitmed evaluate {checkpoint} --split val writes it",
         )
-    return with_positive(read_evaluation(file).predictions.undecided(), positive)  # type: ignore[no-any-return]
+    return replace(predictions, positive=positive) if predictions.kind == "classes" else predictions
 
 
 def folds_of_classes(
@@ -240,20 +228,20 @@ def folds_of_classes(
 ) -> Folds:
     """Folds of classes, or of one finding, from the numbers of each fold on its test, and its policy. `names` are those
     of the numbers that are kept, `auroc` is that of the pooled images, NaN where undefined."""
-    k, each, costs = len(results[0].classes), list[Fold](), None
+    k, each, costs, decided = len(results[0].classes), list[Fold](), None, dict[str, Any]()
     asked = asked_point(config, k)
     for result, policy in zip(results, policies, strict=True):
         numbers = {name: result.overall[name] for name in names}
         if result.positive_class is not None:
             numbers |= {name: result.per_class[result.positive_class][name] for name in OF_POSITIVE}
-        calibration = Calibration.none(k, "no calibration is known for these predictions")
-        decided: dict[str, Any] = {"calibration": calibration, "point": "default", "threshold": None, "why": ""}
-        if policy is not None:
-            assert isinstance(policy, ClassPolicy)
+        if isinstance(policy, ClassPolicy):
             operating = policy.operating
             costs = operating.model_dump(mode="json")["costs"] if not each else costs
             decided = {"calibration": policy.calibration, "point": operating.chosen, "threshold": operating.threshold}
             decided["why"] = operating.points[asked].why if asked in operating.points else ""
+        else:
+            calibration = Calibration.none(k, "no calibration is known for these predictions")
+            decided = {"calibration": calibration, "point": "default", "threshold": None, "why": ""}
         each.append(Fold(images=result.n, patients=result.n_groups, numbers=numbers, **decided))
     areas = [value for fold in each if (value := fold.numbers["auroc"].value) is not None]
     mean = statistics.mean(areas) if len(areas) == len(each) else None  # of classes undefined in one fold, so in all
@@ -279,13 +267,7 @@ def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateC
     if not by_fold(folds) or report is None:
         return report
     reached = reached_by(predictions, predictions.predicted, folds.costs, config)
-    head: dict[str, Any] = {
-        "title": TITLES[asked],
-        "promised": None,
-        "threshold": None,
-        "asked": folds.target,
-        "why": "",
-    }
+    head = dict[str, Any](title=TITLES[asked], promised=None, threshold=None, asked=folds.target, why="")
     points = {**report.points, asked: OperatingPoint(**head, reached=reached)}
     return report.model_copy(update={"chosen": asked, "by_fold": [f.threshold for f in folds.each], "points": points})
 

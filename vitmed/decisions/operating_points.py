@@ -135,11 +135,8 @@ class OperatingPoints(Frozen):
 
 
 def asked_point(config: EvaluateConfig, classes: int) -> str:
-    """The key of the point that you asked for; "default" without one.
-
-    Raises:
-        UsageError: two points at once, or a point that does not fit the number of classes.
-    """
+    """The key of the point that you asked for; "default" without one. Raises UsageError for two points at once, and
+    for one that does not fit the number of classes."""
     given = [key for key, wish in config.model_dump(include=set(TITLES)).items() if wish]
     flags = ", ".join(f"--{key.replace('_', '-')}" for key in given)
     if len(given) > 1:
@@ -162,11 +159,8 @@ def cost_matrix(
 ) -> np.ndarray | None:
     """(K, K) float64, the cost of predicting the column's class for an image of the row's. None: no costs were given.
 
-    `positive` is that of two classes. `grades` (K,) int64 are those of the classes; None: they stand in order.
-
-    Raises:
-        UsageError: the costs do not fit the number of classes, or an error costs less than a right answer.
-    """
+    `positive` is that of two classes. `grades` (K,) int64 are those of the classes; None: they stand in order. Raises
+    UsageError where the costs do not fit the number of classes, or an error costs less than a right answer."""
     if config.cost is None:
         return None
     if config.cost in GRADE_ERRORS:
@@ -222,7 +216,7 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
         note = f"Validation has few images of some classes ({listed(few)}); the decisions for these are unreliable."
         doubt = (note,) if few and asked == "balanced" else ()
         return PolicyPoints(positive=None, chosen=asked, points=points, costs=stored, expected=expected, notes=doubt)
-    truth, scores, units = labels == positive, validation.probabilities[:, positive], Units.of(validation)
+    truth, scores, units = labels == positive, validation.probabilities[:, positive], Units(validation.units)
     ordered = costs if costs is None or positive == 0 else costs[::-1, ::-1]  # the positive class first
     absent = positive if not truth.any() else 1 - positive if truth.all() else None
     points = {}
@@ -339,11 +333,8 @@ def apply_point(predictions: Predictions, operating: PolicyPoints) -> Prediction
 def report_points(
     predictions: Predictions, operating: PolicyPoints | None, config: EvaluateConfig
 ) -> OperatingPoints | None:
-    """What each operating point reaches on the evaluated images, beside what it reaches on validation.
-
-    Without operating points the likeliest class alone is reported. None with more than two classes and one way to
-    decide.
-    """
+    """What each operating point reaches on the evaluated images, beside what it reaches on validation. Without
+    operating points the likeliest class alone is reported. None with more than two classes and one way to decide."""
     positive = positive_index(predictions)
     name = None if positive is None else predictions.classes[positive]
     if operating is None or operating.positive != name:
@@ -376,7 +367,7 @@ def reached_by(
     """What decisions (S,) int64 reach, and their cost where costs are given."""
     positive, labels = positive_index(predictions), known_labels(predictions)
     if positive is not None:
-        reached: Rates | DecisionShares = rates(called == positive, labels == positive, Units.of(predictions))
+        reached: Rates | DecisionShares = rates(called == positive, labels == positive, Units(predictions.units))
     else:
         overall = PreparedPredictions(replace(predictions, decided=called)).overall
         reached = DecisionShares(accuracy=overall["accuracy"], balanced_accuracy=overall["balanced_accuracy"])

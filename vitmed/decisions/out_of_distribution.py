@@ -18,9 +18,9 @@ from pydantic import ConfigDict, Field, model_validator
 
 from vitmed.core.base_models import Frozen, Stored
 from vitmed.core.config import EvaluateConfig
-from vitmed.metrics.areas import class_areas
+from vitmed.metrics.areas import area_interval, class_areas
 from vitmed.metrics.bootstrap import Bootstrap
-from vitmed.metrics.estimates import Estimate, of_auroc, of_share
+from vitmed.metrics.estimates import Estimate, estimate, of_share
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.predictions import Predictions, group_index
 from vitmed.metrics.predictions_csv import OOD_SCORE
@@ -163,7 +163,8 @@ def detection_auroc(
     units, more = group_index(groups, len(scores)), group_index(other_groups, len(others))
     other = np.repeat([False, True], [len(scores), len(others)])
     area = class_areas(np.concatenate([scores, others]), other)[0]
-    return of_auroc(area, other, Units(np.concatenate([units, more + units.max(initial=-1) + 1])))
+    joined = Units(np.concatenate([units, more + units.max(initial=-1) + 1]))
+    return estimate(area.value, *area_interval(area, other, joined))
 
 
 def scores_of(predictions: Predictions) -> np.ndarray | None:

@@ -81,14 +81,14 @@ class DecisionPolicy(Stored):
         """Calibrate and decide, and add the columns `set`, if there are prediction sets, and `answer`: "yes", or "no: "
         and why, such as an OOD score above 1. Applying the policy twice changes nothing."""
         decided, unsure = self._decided(predictions)
-        columns, answers, rows = decided.columns, list[str](), range(len(decided))
-        blank = [BLANK in cell for cell in columns.get(ANSWER, [""] * len(rows))]
-        for empty, strange, others in zip(blank, unlike_training(decided), unsure, strict=True):
-            why = [BLANK] * empty + [UNLIKE] * bool(strange) + list(others)
+        columns, answers = decided.columns, list[str]()
+        before = columns.get(ANSWER, ("",) * len(decided))
+        for cell, strange, others in zip(before, unlike_training(decided), unsure, strict=True):
+            why = [BLANK] * (BLANK in cell) + [UNLIKE] * bool(strange) + list(others)
             answers.append(NO + ", ".join(why) if why else YES)
         first = {name: columns[name] for name in (OOD_SCORE,) if name in columns}
         if decided.members is not None:
-            first[SET] = tuple(BETWEEN.join(decided.set_of(row)) for row in rows)
+            first[SET] = tuple(BETWEEN.join(decided.set_of(row)) for row in range(len(decided)))
         rest = {name: columns[name] for name in columns if name not in (OOD_SCORE, SET, ANSWER)}
         return replace(decided, columns={**first, ANSWER: tuple(answers), **rest})
 
@@ -101,12 +101,7 @@ class DecisionPolicy(Stored):
         """(S, B) float64: how far each image lies from each border of the policy, with a sign that changes there: in
         log odds, a tie of costs in their unit, and last the OOD score less 1, if known."""
         scores = scores_of(predictions)
-        last = [] if scores is None else [scores[:, None] - 1]
-        return np.hstack([np.empty((len(predictions), 0)), *self._borders(predictions), *last])
-
-    def _borders(self, predictions: Any) -> list[np.ndarray]:
-        """The columns (S, ...) of `borders` but the last."""
-        return []
+        return np.empty((len(predictions), 0)) if scores is None else scores[:, None] - 1
 
     def near(self, predictions: Any, deviations: Sequence[float]) -> np.ndarray:
         """(S,) bool: images whose decision may be another in fp32; `deviations`: B, those of `ReducedPrecision`."""
@@ -146,7 +141,7 @@ class ClassPolicy(DecisionPolicy):
 
     @classmethod
     def chosen(cls, validation: Predictions, config: EvaluateConfig) -> dict[str, Any]:
-        units, labels = Units.of(validation), known_labels(validation)
+        units, labels = Units(validation.units), known_labels(validation)
         calibration = fit_calibration(validation.logits, labels, config.calibration, units)
         plain = calibration.calibrate(validation)
         operating, sets = choose_points(plain, config), fit_sets(plain, config.coverage)
@@ -168,7 +163,7 @@ class ClassPolicy(DecisionPolicy):
                 reasons[row].append(UNSURE)
         return decided, reasons
 
-    def _borders(self, predictions: Predictions) -> list[np.ndarray]:
+    def borders(self, predictions: Predictions) -> np.ndarray:
         decided = apply_point(self.calibrate(predictions), self.operating)
         chances, least = decided.probabilities, None if self.abstention is None else self.abstention.least
         others = chances @ (1 - np.eye(chances.shape[1]))  # summed, since 1 - p cancels
@@ -176,14 +171,16 @@ class ClassPolicy(DecisionPolicy):
         sure = odds  # what `certainty` takes: of any class, since with costs that of the predicted one jumps
         if decided.threshold is not None and decided.positive is not None:
             called = odds[:, [decided.classes.index(decided.positive)]] - log_odds(decided.threshold)
-            found, sure = [called], np.abs(called)
+            borders, sure = [called], np.abs(called)
         elif decided.costs is not None:
-            found = [lead(-chances @ np.array(decided.costs))]
+            borders = [lead(-chances @ np.array(decided.costs))]
         else:
-            found = [lead(decided.calibrated_logits)]
+            borders = [lead(decided.calibrated_logits)]
         if self.prediction_sets is not None:
-            found.append(odds - log_odds(self.prediction_sets.least))
-        return found if least is None else [*found, sure - log_odds(least)]
+            borders.append(odds - log_odds(self.prediction_sets.least))
+        if least is not None:
+            borders.append(sure - log_odds(least))
+        return np.hstack([*borders, super().borders(predictions)])
 
     @property
     def summary(self) -> str:
@@ -259,15 +256,16 @@ class FindingPolicy(DecisionPolicy):
         each = (zip(names, reasons, strict=True) for reasons in zip(*why, strict=True))
         return decided, [[f"{name} is {UNSURE}" for name, reasons in image if UNSURE in reasons] for image in each]
 
-    def _borders(self, predictions: FindingPredictions) -> list[np.ndarray]:
-        raw = replace(predictions, labels=None)
-        return [part for name in predictions.classes for part in self.findings[name]._borders(raw.of(name))]
+    def borders(self, predictions: FindingPredictions) -> np.ndarray:
+        raw = replace(predictions, labels=None, columns={})
+        each = [self.findings[name].borders(raw.of(name)) for name in predictions.classes]
+        return np.hstack([*each, super().borders(predictions)])
 
     @property
     def summary(self) -> str:
         calibrated = sum(policy.calibration.method != "none" for policy in self.findings.values())
-        moved = {name: policy.operating.threshold for name, policy in self.findings.items()}
-        thresholds = [f"{name} {at:.3g}" for name, at in moved.items() if at is not None]
+        limits = {name: policy.operating.threshold for name, policy in self.findings.items()}
+        thresholds = [f"{name} {limit:.3g}" for name, limit in limits.items() if limit is not None]
         text = f"{calibrated} of {len(self.findings)} findings calibrated"
         return text + (f"; called at a probability of: {listed(thresholds)}" if thresholds else "")
 
@@ -328,22 +326,16 @@ def choose_policy(
     validation: Any, config: EvaluateConfig, ood_score: OodScore | None = None, weights_hash: str | None = None
 ) -> Any:
     """Choose everything on what a model predicts for its validation images, which have labels, and of two classes
-    `positive` as in the configuration of the run. The `ood_score` is fitted before, since it needs features.
-
-    Raises:
-        UsageError: an operating point that does not fit the number of classes, or two points.
-    """
+    `positive` as in the configuration of the run. The `ood_score` is fitted before, since it needs features. Raises
+    UsageError for an operating point that does not fit the number of classes, and for two points."""
     policy, settings = POLICIES[validation.kind], policy_settings(config)
     chosen = policy.chosen(validation, config)
     return policy(asked=settings, n=len(validation), weights_hash=weights_hash, **chosen, ood_score=ood_score)
 
 
 def policy_of(content: Mapping[str, Any], classes: Sequence[str]) -> DecisionPolicy:
-    """Read what a checkpoint or a metrics.json holds, for a model of these classes.
-
-    Raises:
-        ValueError: it is not such a policy; the message names the part and the expected content.
-    """
+    """Read what a checkpoint or a metrics.json holds, for a model of these classes. Raises ValueError for anything
+    else; the message names the part and the expected content."""
     if not isinstance(content, Mapping):
         raise ValueError(f"expected a decision policy, found {type(content).__name__}")
     kind = "findings" if "findings" in content else "number" if "intervals" in content else "classes"
@@ -482,9 +474,9 @@ def compare_precision(
     near = policy.near(reduced, moved)
     flipped, twice = int((changed(exact, reduced) & ~near).sum()), float(near.mean()) if len(exact) else 0.0
     faster = round(1 / (1 / measured.speedup + twice), 2)
-    found: dict[str, Any] = {"images": len(exact), "flipped": flipped, "twice": twice, "speedup": faster}
-    amounts = [(each.amounts, each.undecided().amounts) for each in (exact, reduced)]
-    largest, raw = (float(np.abs(one - other).max(initial=0)) for one, other in zip(*amounts, strict=True))
-    found |= {"largest": largest, "largest_raw": raw, "deviations": tuple(moved.tolist())}
-    found |= {"number": exact.kind == "number", "unit": exact.target.unit}
-    return measured.model_copy(update=found | {"accepted": bool(len(exact)) and not flipped and faster >= FASTER})
+    update: dict[str, Any] = {"images": len(exact), "flipped": flipped, "twice": twice, "speedup": faster}
+    pairs = (exact.amounts, reduced.amounts), (exact.undecided().amounts, reduced.undecided().amounts)
+    largest, raw = (float(np.abs(first - second).max(initial=0)) for first, second in pairs)
+    update |= {"largest": largest, "largest_raw": raw, "deviations": tuple(moved.tolist())}
+    update |= {"number": exact.kind == "number", "unit": exact.target.unit}
+    return measured.model_copy(update=update | {"accepted": bool(len(exact)) and not flipped and faster >= FASTER})

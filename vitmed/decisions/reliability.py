@@ -108,7 +108,7 @@ def report_calibration(
         raw = replace(predictions, calibrated=None)
         before = _measures(raw, config)
         gaps = zip(("log_loss", "brier"), image_losses(predictions), image_losses(raw), strict=True)
-        change = {name: of_mean(now - former, Units.of(predictions)) for name, now, former in gaps}
+        change = {name: of_mean(now - former, Units(predictions.units)) for name, now, former in gaps}
         if not _has_errors(predictions):  # an error's cost is unseen
             change = {name: _without_ends(difference) for name, difference in change.items()}
     about = (

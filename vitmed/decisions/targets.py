@@ -15,27 +15,17 @@ from vitmed.core.errors import UsageError
 from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.decisions.policy import CHOOSING, unlike_training
 from vitmed.metrics.control_charts import Stream
-from vitmed.metrics.estimates import Numbers
 from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings
 from vitmed.metrics.kinds.grades import PreparedGrades
 from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers, error_of_mean
-from vitmed.metrics.kinds.prepared import Prepared, compare, compare_each, drawn_values, epoch_values, evaluate
+from vitmed.metrics.kinds.prepared import Prepared
 from vitmed.metrics.metric_table import Metric
-from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
 from vitmed.metrics.predictions import Predictions, positive_index
 from vitmed.metrics.predictions_csv import ANSWER, YES
 
 LEAST = 0.05  # standard deviation of a probability: of a class that is always clear, a shift of 0.0005 means nothing
 Streams = dict[str, Stream]  # what `vitmed monitor` watches: one chart each, in this order
-
-
-@dataclass(frozen=True)
-class Stressed:
-    """How a stress test judges predictions of a kind of label."""
-
-    names: tuple[str, ...]  # of numbers; the fall, or rise, of the first counts, and the figure shows the first two
-    guess: Callable[[Any], float]  # what the first number is for predictions that do not depend on the image
 
 
 @dataclass(frozen=True)
@@ -54,12 +44,13 @@ class Words:
 class TargetKind:
     """How a kind of label is judged. Functions of predictions take those of this kind."""
 
-    prepare: type[Prepared]  # how its metrics are computed
+    numbers: type[Prepared]  # how its metrics are computed
     loss: str  # of training, its name
     monitor: str  # the metric that chooses the best epoch, unless you name another
     val_loss: str  # the metric that stands beside the loss of training
     headline: tuple[str, ...]  # the first metrics that are printed; those of `compare` are the first three
-    stress: Stressed
+    stress: tuple[str, ...]  # numbers of a stress test: the change of the first counts, a figure shows the first two
+    guess: Callable[[Any], float]  # what the first of them is for predictions that do not depend on the image
     watch: Callable[[Any], Streams]  # what `vitmed monitor` watches
     linear: str = "logistic regression"  # the name of the linear model of features
     followed: str = "the probability of the predicted class"  # while patches of an attention map are taken away
@@ -69,27 +60,7 @@ class TargetKind:
     @property
     def metrics(self) -> dict[str, Metric]:
         """Its numbers by name."""
-        return self.prepare.metrics
-
-    def values(self, predictions: Any) -> dict[str, float]:
-        """Metrics of an epoch; NaN where undefined."""
-        return epoch_values(self.prepare, predictions)
-
-    def draw(self, predictions: Any, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Numbers by name, (R,) each, for image weights (R, S)."""
-        return drawn_values(self.prepare, predictions, weights)
-
-    def evaluate(self, predictions: Any, resamples: int) -> Numbers:
-        """Metrics with intervals."""
-        return evaluate(self.prepare, predictions, resamples)
-
-    def compare(self, predictions: Any, other: Any, resamples: int) -> PairedComparison:
-        """Two models on the same images."""
-        return compare(self.prepare, predictions, other, resamples)
-
-    def compare_each(self, predictions: Any, other: Any) -> dict[str, dict[str, ClassDifference]]:
-        """The same of each class or finding: metric -> class -> difference."""
-        return compare_each(self.prepare, predictions, other)
+        return self.numbers.metrics
 
 
 def watch_classes(predictions: Predictions) -> Streams:
@@ -104,14 +75,12 @@ def watch_classes(predictions: Predictions) -> Streams:
 
 
 def watch_findings(predictions: FindingPredictions) -> Streams:
-    """Of each finding."""
     labels = predictions.labels
     true, known = (None, True) if labels is None else (labels == 1, labels != UNKNOWN)
     return _watch(predictions, range(len(predictions.classes)), true, predictions.predicted, known)
 
 
 def watch_number(predictions: NumberPredictions) -> Streams:
-    """Of a number, in its unit."""
     streams = {"predicted number": Stream(predictions.values)} | _answers(predictions)
     if predictions.labels is None:
         return streams
@@ -136,7 +105,6 @@ def _watch(
     streams |= _answers(predictions)
     if true is None:
         return streams
-
     gaps = np.where(known, true - chances, np.nan).astype(np.float64)
     hits, passes = np.where(known & true, called, np.nan), np.where(known & ~true, ~called, np.nan)
     for k in watched:
@@ -158,27 +126,26 @@ def _answers(predictions: Predictions) -> Streams:
 
 READERS = ("evaluate.raters", "evaluate.rater_scores", "evaluate.ordinal")
 OF_CLASSES = TargetKind(
-    prepare=PreparedPredictions,
+    numbers=PreparedPredictions,
     loss="cross_entropy",
     monitor="auroc",
     val_loss="log_loss",
     headline=("auroc", "balanced_accuracy", "accuracy", "mcc"),
-    stress=Stressed(
-        names=("balanced_accuracy", "auroc", "accuracy"),
-        guess=lambda p: 1 / max(1, len(p.classes)),
-    ),
+    stress=("balanced_accuracy", "auroc", "accuracy"),
+    guess=lambda p: 1 / max(1, len(p.classes)),
     watch=watch_classes,
     idle=("data.uncertain",),
 )
 TARGETS: dict[str, TargetKind] = {
     "classes": OF_CLASSES,
     "findings": TargetKind(
-        prepare=PreparedFindings,
+        numbers=PreparedFindings,
         loss="binary",
         monitor="auroc",
         val_loss="log_loss",
         headline=("auroc", "average_precision", "subset_accuracy"),
-        stress=Stressed(("auroc", "average_precision", "subset_accuracy"), lambda p: 0.5),
+        stress=("auroc", "average_precision", "subset_accuracy"),
+        guess=lambda p: 0.5,
         watch=watch_findings,
         followed="the probability of the finding that is likeliest beside its threshold",
         words=Words(
@@ -190,12 +157,13 @@ TARGETS: dict[str, TargetKind] = {
         idle=("data.positive", "train.smoothing", *READERS),
     ),
     "number": TargetKind(
-        prepare=PreparedNumbers,
+        numbers=PreparedNumbers,
         loss="gaussian",
         monitor="mae",
         val_loss="log_score",
         headline=("mae", "r2", "ccc", "bias"),
-        stress=Stressed(("mae", "bias", "coverage"), error_of_mean),
+        stress=("mae", "bias", "coverage"),
+        guess=error_of_mean,
         watch=watch_number,
         linear="ridge regression",
         followed="how far the number lies on its side of the training mean, from 0 to 1 (0.5 is the mean, 0.88 is one "
@@ -215,10 +183,11 @@ TARGETS: dict[str, TargetKind] = {
     ),
     "grades": replace(
         OF_CLASSES,
-        prepare=PreparedGrades,
+        numbers=PreparedGrades,
         monitor="quadratic_kappa",
         headline=("quadratic_kappa", "grade_error", "auroc", "balanced_accuracy"),
-        stress=Stressed(("quadratic_kappa", "auroc", "grade_error"), lambda p: 0.0),
+        stress=("quadratic_kappa", "auroc", "grade_error"),
+        guess=lambda p: 0.0,
         words=Words(
             one="grade",
             part="grade",
@@ -231,11 +200,8 @@ RANKING = {name for name, metric in ALL_METRICS.items() if metric.ranks}  # of a
 
 
 def refuse_idle(config: Config, kind: str, usual: Config | None = None) -> None:
-    """Raises UsageError for a setting that changes nothing for a kind of label, unless it has its usual value.
-
-    Args:
-        usual: the configuration of the run that is evaluated; default: the defaults. What is off is usual too.
-    """
+    """Raises UsageError for a setting that changes nothing for a kind of label, unless it is off or has its `usual`
+    value: that of the run that is evaluated, or the default."""
     for place in TARGETS[kind].idle:
         section, _, name = place.partition(".")
         value, default = (getattr(getattr(settings, section), name) for settings in (config, usual or Config()))

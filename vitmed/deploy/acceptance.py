@@ -94,7 +94,7 @@ def judge(criteria: Criteria, read: Sequence[Model], models: Sequence[Model], re
         read: the models with all their images and columns; models: on their common images.
     """
     kind, new = TARGETS[read[0].kind], read[0].predictions
-    numbers: Numbers = kind.evaluate(new, resamples)
+    numbers: Numbers = kind.numbers.evaluate(new, resamples)
     judged = list[Judged]()
     for criterion in criteria.criteria:
         if criterion.in_each is not None:
@@ -140,14 +140,15 @@ def _gap(criterion: Criterion, models: Sequence[Model], resamples: int) -> Estim
     new, old = models[0].predictions, models[1].predictions
     of, name = class_of(criterion, new), criterion.metric
     if of is None:
-        compared = TARGETS[models[0].kind].compare(new, old, resamples)
+        compared = TARGETS[models[0].kind].numbers.compare(new, old, resamples)
         return compared.difference.get(name, UNKNOWN)
     if name in ("sensitivity", "specificity"):
         (truth, known, called), (_, _, other) = _calls(new, of), _calls(old, of)
         positive = name == "sensitivity"
         counted = known & (truth == positive)
         return of_share(share_difference(called == positive, other == positive, counted, Units(new.units))[0])
-    gaps: Mapping[str, Mapping[str, Estimate]] = TARGETS[models[0].kind].compare_each(new, old)
+    numbers = TARGETS[models[0].kind].numbers
+    gaps: Mapping[str, Mapping[str, Estimate]] = numbers(new).class_gaps(numbers(old))
     if of in gaps.get(name, {}):
         return gaps[name][of]
     both = ["sensitivity", "specificity", *gaps]
@@ -178,7 +179,7 @@ def _of_strata(
         if count < FEWEST:
             yield f"{column} {name}", UNKNOWN, f"fewer than {FEWEST} {unit}"
         else:
-            yield f"{column} {name}", _number(criterion, part, kind.evaluate(part, resamples)), ""
+            yield f"{column} {name}", _number(criterion, part, kind.numbers.evaluate(part, resamples)), ""
 
 
 def _judged(criterion: Criterion, where: str, found: Estimate, why: str = "") -> Judged:

@@ -63,13 +63,13 @@ def measure_robustness(
     """
     target = target_of(clean) if target is None else target
     units, kind = clean.units, TARGETS[target.kind]
-    number, guess = kind.stress.names[0], kind.stress.guess(clean)
+    number, guess = kind.stress[0], kind.guess(clean)
     positive = positive_index(clean)
     weights = np.ones((1, len(known_labels(clean))))  # (1 + R, S): then how often each image was drawn
     if units.max(initial=0) > 0:
         weights = np.concatenate([weights, *bootstrap_weights(units, resamples, seed)])
-    whole = kind.draw(clean, weights)
-    drawn = {key: [kind.draw(p, weights) for p in part] for key, part in corrupted.items()}
+    whole = kind.numbers.draw(clean, weights)
+    drawn = {key: [kind.numbers.draw(p, weights) for p in part] for key, part in corrupted.items()}
     costs = {}
     for key, part in corrupted.items():
         numbers = [_numbers(kind, p, own, resamples) for p, own in zip(part, drawn[key], strict=True)]
@@ -112,10 +112,10 @@ def _estimate(drawn: np.ndarray) -> Estimate:
 def _numbers(kind: TargetKind, predictions: Predictions, drawn: Drawn, resamples: int) -> dict[str, Estimate]:
     """The numbers with the intervals of a report; with more than `MANY` classes, those of the resamples."""
     if predictions.kind == "classes" and len(predictions.classes) > MANY:
-        auroc = np.array([kind.values(predictions)["auroc"]])
-        return {name: _estimate(auroc if name == "auroc" else drawn[name]) for name in kind.stress.names}
-    overall = kind.evaluate(predictions, resamples).overall
-    return {name: overall[name] for name in kind.stress.names if name in overall}
+        auroc = np.array([kind.numbers.values(predictions)["auroc"]])
+        return {name: _estimate(auroc if name == "auroc" else drawn[name]) for name in kind.stress}
+    overall = kind.numbers.evaluate(predictions, resamples).overall
+    return {name: overall[name] for name in kind.stress if name in overall}
 
 
 def _cost(

@@ -31,7 +31,7 @@ from vitmed.inference.saved_model import (
     run_batches,
     score_column,
 )
-from vitmed.metrics.ensembles import averaged, disagreement
+from vitmed.metrics.ensembles import averaged
 from vitmed.metrics.predictions_csv import DISAGREEMENT, OOD_SCORE
 from vitmed.metrics.predictions_files import unlabelled
 
@@ -218,7 +218,7 @@ class EnsembleNetwork(Network):
             found.append(decided if not found else decided.like(found[0]))
             if OOD_SCORE in outputs.columns:
                 scores.append(np.array(outputs.columns[OOD_SCORE], dtype=np.float64))
-        joined = [averaged(found, self.saved.shares).logits, disagreement(found, self.saved.shares)]
+        joined = [averaged(found, self.saved.shares).logits, found[0].disagreement(found, np.array(self.saved.shares))]
         if len(scores) == len(found):
             joined.append(np.einsum("m,mb->b", np.array(self.saved.shares), np.stack(scores)))
         return joined

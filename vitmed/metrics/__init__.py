@@ -1,7 +1,6 @@
 """Predictions, and from them numbers with intervals. numpy and scipy alone: no torch.
 
-predictions        `Predictions`: what a model predicts for a set of images
-positive_class     which of two classes is the positive one
+predictions        `Predictions`: what a model predicts for a set of images; which of two classes is the positive one
 predictions_csv    the cells of predictions.csv, however a spreadsheet saved them
 predictions_files  predictions of any kind in files: predictions.csv, and Parquet files of parts
 kinds/             classes, findings, grades and a number: `Prepared`, their numbers, with intervals and compared

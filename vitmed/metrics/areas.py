@@ -35,10 +35,8 @@ class Area(NamedTuple):
 
 
 def class_areas(scores: np.ndarray, positive: np.ndarray) -> tuple[Area, Area]:
-    """AUROC and average precision of scores (S,) for the images that are positive, (S,) bool; NaN where undefined.
-
-    The influence on AUROC is DeLong's placement value less the AUROC, over the number of the image's kind.
-    """
+    """AUROC and average precision of scores (S,) for the images that are positive, (S,) bool; NaN where undefined. The
+    influence on AUROC is DeLong's placement value less the AUROC, over the number of the image's kind."""
     m, n = int(positive.sum()), int((~positive).sum())
     if not m or not n:
         return Area(float("nan"), np.zeros(m + n)), Area(float("nan"), np.zeros(m + n))
@@ -174,10 +172,8 @@ def weighted_areas(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray
 
 
 def rank_auroc(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """AUROC of scores (S, K), the mean of each class against the rest, for image weights (R, S): (R,).
-
-    A class without images in a resample makes it undefined there: NaN. Of two classes both give the same.
-    """
+    """AUROC of scores (S, K), the mean of each class against the rest, for image weights (R, S): (R,). A class without
+    images in a resample makes it undefined there: NaN. Of two classes both give the same."""
     classes = range(1, 2) if scores.shape[1] == 2 else range(scores.shape[1])
     return np.mean([weighted_areas(scores[:, c], labels == c, weights)[0] for c in classes], axis=0)
 

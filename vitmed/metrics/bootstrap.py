@@ -64,7 +64,7 @@ class Bootstrap:
     @classmethod
     def of(cls, predictions: Predictions, resamples: int) -> Bootstrap:
         """By the groups of the predictions, with at most `MOST` resamples."""
-        return cls(Units.of(predictions), min(resamples, MOST))
+        return cls(Units(predictions.units), min(resamples, MOST))
 
     def per_unit(self, values: np.ndarray) -> np.ndarray:
         """Sums over the images of each unit, (S, F) -> (G, F)."""

@@ -74,7 +74,7 @@ def prevalence_table(predictions: Predictions, config: EvaluateConfig) -> Preval
     head = dict[str, Any](positive=predictions.classes[c], intended=asked_for)
     if truth.all() or not truth.any():
         return PrevalenceTable(**head, observed=None, rows=[], sentence="", why=ONE_CLASS)
-    units, observed = Units.of(predictions), float(truth.mean())
+    units, observed = Units(predictions.units), float(truth.mean())
     alarms = share_ratio(~truth, truth, called, units)  # 1 / LR+
     misses = share_ratio(truth, ~truth, ~called, units)  # LR-
     rows = list[AtPrevalence]()
@@ -111,18 +111,17 @@ def in_words(row: AtPrevalence) -> str:
 
 def _of_100(*shares: float) -> list[str]:
     """The lower end, the value and the upper end: 25, 99.7 or 0.4, never rounded to 100 or 0, or to one another."""
+
+    def rounded(x: float, least: int) -> str:
+        if x in (0, 100):
+            return f"{x:.0f}"
+        return f"{x:.{next((d for d in range(least, 4) if float(f'{x:.{d}f}') not in (0, 100)), 4)}f}"
+
     for least in range(5):
-        texts = [_rounded(100 * share, least) for share in shares]
+        texts = [rounded(100 * share, least) for share in shares]
         if texts[0] != texts[-1] or shares[0] == shares[-1]:
             break
     return texts
-
-
-def _rounded(x: float, least: int) -> str:
-    """A number of 0..100 with at least so many decimals."""
-    if x in (0, 100):
-        return f"{x:.0f}"
-    return f"{x:.{next((d for d in range(least, 4) if float(f'{x:.{d}f}') not in (0, 100)), 4)}f}"
 
 
 def percentage(prevalence: float) -> str:
@@ -145,7 +144,7 @@ def decision_curve(predictions: Predictions, config: EvaluateConfig) -> Decision
     head = dict[str, Any](positive=predictions.classes[c])
     if truth.all() or not truth.any():
         return DecisionCurve(**head, thresholds=[], why=ONE_CLASS)
-    units, here, there = Units.of(predictions), list[Net](), list[Net]()
+    units, here, there = Units(predictions.units), list[Net](), list[Net]()
     for pt in THRESHOLDS:
         acted, weight = is_called(scores, pt), pt / (1 - pt)
         over_none = share_gap(acted & truth, acted & ~truth, weight, units)

@@ -48,9 +48,8 @@ class Mistakes(Frozen):
 
 
 def error_pairs(predictions: Predictions) -> list[tuple[int, int, np.ndarray]]:
-    """(truth, predicted, rows) of each pair, the most frequent first; rows by falling confidence.
-    Raises DataError without labels.
-    """
+    """(truth, predicted, rows) of each pair, the most frequent first; rows by falling confidence. Raises DataError
+    without labels."""
     labels, predicted, size = known_labels(predictions), predictions.predicted, len(predictions.classes)
     wrong = np.flatnonzero(labels != predicted)
     wrong = wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]
@@ -134,7 +133,7 @@ def finding_errors(predictions: FindingPredictions) -> FindingErrors:
         misses, false_calls = ((rows[:WORST] + 1).tolist() for rows in wrong_rows(predictions, f))
         of_kinds = {kind: count[f] for kind, count in counts.items()}
         findings.append(FindingCounts(finding=name, **of_kinds, worst_misses=misses, worst_false_calls=false_calls))
-    specificity = of_share(share(images_right(labels, called), none, Units.of(predictions)))
+    specificity = of_share(share(images_right(labels, called), none, Units(predictions.units)))
     called_there = {classes[f]: int(wrong[f]) for f in np.argsort(-wrong, kind="stable") if wrong[f]}
     return FindingErrors(
         findings=findings,

@@ -14,9 +14,7 @@ from vitmed.metrics.predictions import Predictions
 
 def pool(parts: Sequence[Any]) -> Any:
     """Join the predictions of several models on different images; each keeps its probabilities, decision and intervals.
-
-    Numbers and scales stay the same in the unit; all are standardised by the mean centre and spread of the models.
-    """
+    Numbers and scales stay the same in the unit; all are standardised by the mean centre and spread of the models."""
     parts, decision = parts[0].pooled(parts)
     first = parts[0]
     shared = [name for name in first.columns if all(name in part.columns for part in parts)]
@@ -48,10 +46,8 @@ def out_of_fold(tests: Sequence[Predictions], folds: int) -> Predictions:
 
 
 def aligned(parts: Sequence[Any]) -> list[Any]:
-    """Predictions of the same images with rows and classes in the order of the first.
-
-    Raises DataError where images, classes or labels differ.
-    """
+    """Predictions of the same images with rows and classes in the order of the first. Raises DataError where images,
+    classes or labels differ."""
     first, found = parts[0], [parts[0]]
     place = {path: row for row, path in enumerate(first.paths)}
     for other in parts[1:]:
@@ -84,18 +80,5 @@ def averaged(parts: Sequence[Predictions], weights: Sequence[float] | np.ndarray
     Args:
         parts: as `aligned` returns them; weights: of each, summing to 1; default equal ones.
     """
-    return parts[0].mean_of(parts, _shares(parts, weights))
-
-
-def disagreement(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None = None) -> np.ndarray:
-    """(S,) float64, 0 or more: how much the models disagree on each image.
-
-    Of classes it is the mutual information of class and model in nats, the entropy of the mean less the mean of the
-    entropies (Houlsby et al. 2011, arXiv 1112.5745); of findings the largest of theirs; of a number the standard
-    deviation of the predicted values, in the unit.
-    """
-    return np.asarray(parts[0].disagreement(parts, _shares(parts, weights)))
-
-
-def _shares(parts: Sequence[Any], weights: Sequence[float] | np.ndarray | None) -> np.ndarray:
-    return np.full(len(parts), 1 / len(parts)) if weights is None else np.asarray(weights, dtype=np.float64)
+    weights = [1 / len(parts)] * len(parts) if weights is None else weights
+    return parts[0].mean_of(parts, np.asarray(weights, dtype=np.float64))

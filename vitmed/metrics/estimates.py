@@ -12,7 +12,6 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted, listed
-from vitmed.metrics.areas import Area, area_interval
 from vitmed.metrics.intervals import NONE, Share, Units, quantile, spread
 from vitmed.metrics.metric_table import PER_CLASS
 
@@ -110,10 +109,8 @@ class Numbers(Frozen):
 
 
 def decimals(number: Estimate) -> int:
-    """How many decimals a number and its interval are written with: three, or up to five where three mislead.
-
-    Three mislead where both ends of an interval look the same, or a number looks like 0 or 1 and is not.
-    """
+    """How many decimals a number and its interval are written with: three, or up to five where three mislead. Three
+    mislead where both ends of an interval look the same, or a number looks like 0 or 1 and is not."""
     value, low, high = number.value, number.low, number.high
     for digits in (3, 4):
         alike = low is not None and high is not None and low < high and f"{low:.{digits}f}" == f"{high:.{digits}f}"
@@ -146,10 +143,8 @@ def finite(value: float) -> float | None:
 
 
 def difference(first: Estimate, second: Estimate) -> Estimate:
-    """First minus second, of independent samples, with the interval from those of both.
-
-    MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693; of two proportions it is Newcombe's, Stat. Med. 17 (1998) 873.
-    """
+    """First minus second, of independent samples, with the interval from those of both. MOVER: Zou & Donner, Stat. Med.
+    27 (2008) 1693; of two proportions it is Newcombe's, Stat. Med. 17 (1998) 873."""
     a, b = (np.array([one.value, one.low, one.high], dtype=float) for one in (first, second))  # NaN for None
     value = a[0] - b[0]
     low, high = value - np.hypot(a[0] - a[1], b[2] - b[0]), value + np.hypot(a[2] - a[0], b[0] - b[1])
@@ -175,11 +170,6 @@ def of_f1(jaccard: Share) -> Estimate:
     """The estimate of F1, a function of the Jaccard index: hits among what is either true or predicted."""
     value, low, high = (2 * x / (1 + x) for x in (jaccard.value, jaccard.low, jaccard.high))
     return estimate(value, low, high, jaccard.method)
-
-
-def of_auroc(area: Area, positive: np.ndarray, units: Units) -> Estimate:
-    """The estimate of an AUROC; `positive` is (S,) bool."""
-    return estimate(area.value, *area_interval(area, positive, units))
 
 
 def sample_size(proportion: Share) -> SampleSize:
@@ -229,7 +219,7 @@ def undefined(found: Numbers) -> dict[str, str]:
 def without_interval(found: Numbers, holders: Mapping[str, int]) -> dict[str, str]:
     """Why each number that has a value has no interval; empty with fewer than 2 units, which `notes` reports.
     `holders`: class -> how many patients (or images, where they are unknown) have it."""
-    units, unit = _units(found)
+    units, unit = (found.n, "image") if found.n_groups is None else (found.n_groups, "patient")
     if units < 2:
         return {}
     entries = {f"{m} of {c}": found.per_class[c][m] for c in found.classes for m in PER_CLASS}
@@ -259,15 +249,9 @@ def _of_each(name: str) -> str:
     return "sensitivity" if name == "balanced_accuracy" else name.removesuffix("_macro")
 
 
-def _units(found: Numbers) -> tuple[int, str]:
-    return (found.n, "image") if found.n_groups is None else (found.n_groups, "patient")
-
-
 def notes(found: Numbers, holders: Mapping[str, int], units: int, groups: Sequence[str] | None) -> list[str]:
-    """What a reader must know about the numbers of `units` patients (or images, where patients are unknown).
-
-    `holders` are how many of them have each class, `groups` the patient of each image.
-    """
+    """What a reader must know about the numbers of `units` patients (or images, where patients are unknown). `holders`
+    are how many of them have each class, `groups` the patient of each image."""
     found_notes = []
     if found.n and (absent := [f"'{c}'" for c, entry in found.per_class.items() if not entry.n]):
         missing = f"There is no image of class {listed(absent)}: "

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.metrics.predictions import Predictions
-
 LEVEL = 0.95  # of every interval: the share of samples in which it holds the truth
 INFINITE = float("inf")
 NONE = (float("nan"), float("nan"))  # no interval
@@ -28,11 +26,6 @@ class Units:
     """The unit of each image: its patient where patients are known, else the image."""
 
     index: np.ndarray  # (S,) int64, 0..G-1
-
-    @classmethod
-    def of(cls, predictions: Predictions) -> Units:
-        """Patients where they are known, else images."""
-        return cls(predictions.units)
 
     @cached_property
     def count(self) -> int:
@@ -160,10 +153,8 @@ def rates_of(tp: np.ndarray, fp: np.ndarray, fn: np.ndarray, tn: np.ndarray) -> 
 
 
 def class_masks(truth: np.ndarray, called: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The hits and the counted images, (S,) bool each, of every proportion of a class, from truth and prediction.
-
-    If all images are of the class, or none, PPV, NPV and the Jaccard index do not depend on the model: they count none.
-    """
+    """The hits and the counted images, (S,) bool each, of every proportion of a class, from truth and prediction. If
+    all images are of the class, or none, PPV, NPV and the Jaccard index do not depend on the model: they count none."""
     both = bool(truth.any()) and not truth.all()
     return {
         "sensitivity": (called, truth),

@@ -38,10 +38,9 @@ class BlandAltman(Frozen):
 
 
 def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
-    """Bias and limits of agreement; None with fewer than two patients (or images, where patients are unknown).
-    Raises DataError without labels.
-    """
-    error, units = predictions.values - known_labels(predictions), Units.of(predictions)
+    """Bias and limits of agreement; None with fewer than two patients (or images, where patients are unknown). Raises
+    DataError without labels."""
+    error, units = predictions.values - known_labels(predictions), Units(predictions.units)
     if units.count < 2:
         return None
     estimates, sd, wide = PreparedNumbers(predictions).jackknifed, total_sd(error, units), quantile()
@@ -69,10 +68,8 @@ def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
 
 
 def total_sd(error: np.ndarray, units: Units) -> float:
-    """The standard deviation of the error (S,) of one image of a new patient: between and within patients.
-
-    Components of variance by analysis of variance, with unequal numbers of images (Bland & Altman 2007, section 3).
-    """
+    """The standard deviation of the error (S,) of one image of a new patient: between and within patients. Components
+    of variance by analysis of variance, with unequal numbers of images (Bland & Altman 2007, section 3)."""
     sizes = units.sums(np.ones(len(error)))
     n, g, means = len(error), units.count, units.sums(error) / sizes
     within = float(((error - means[units.index]) ** 2).sum()) / max(1, n - g)

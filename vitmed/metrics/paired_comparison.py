@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from vitmed.core.base_models import Frozen, Kind
-from vitmed.core.errors import DataError
 from vitmed.core.text import identity, listed
 from vitmed.metrics.areas import Area, area_spread
 from vitmed.metrics.estimates import Estimate, estimate
@@ -26,7 +25,7 @@ from vitmed.metrics.intervals import (
     share,
 )
 from vitmed.metrics.metric_table import Metric
-from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.predictions import Predictions
 
 FEW = 10  # patients with an image that only one model gets right, below which they do not show a design effect
 
@@ -132,14 +131,6 @@ class ComparisonResults(Frozen):
     seeds: list[SeedSpread] = []  # of each group of runs that differ by the seed only
 
 
-def check_alike(predictions: Predictions, other: Predictions) -> None:
-    """Raise DataError unless two predictions are of the same images, labels and classes in the same order."""
-    if predictions.paths != other.paths or predictions.classes != other.classes:
-        raise DataError("the two predictions are not of the same images and classes", "predict the same images")
-    if not np.array_equal(known_labels(predictions), known_labels(other)):
-        raise DataError("the two predictions have different labels for the same images", "predict the same images")
-
-
 def same_answers(predictions: Predictions, other: Predictions) -> bool:
     """Whether two models say the same of all images."""
     return np.array_equal(predictions.probabilities, other.probabilities) and np.array_equal(
@@ -190,10 +181,8 @@ def jackknifed_gaps(
 
 
 def _tested(gap: float, spread: Spread, method: str) -> tuple[float, ComparisonTest]:
-    """How far the interval of a difference reaches to either side, and the test of no difference.
-
-    A difference without any variance has neither, because no image shows how it varies; 0 is that of equal models.
-    """
+    """How far the interval of a difference reaches to either side, and the test of no difference. A difference without
+    any variance has neither, because no image shows how it varies; 0 is that of equal models."""
     from scipy.special import stdtr  # imported here: predict starts without it
 
     statistic = p = None
@@ -251,10 +240,8 @@ def share_difference(
 
 
 def tango_score(gap: float, plus: float, minus: float, n: float) -> float:
-    """By how many standard errors (plus - minus) / n lies above `gap`, with the variance that `gap` implies.
-
-    Tango (1998): plus and minus of n pairs have only the first, or only the second, right; -1 < gap < 1.
-    """
+    """By how many standard errors (plus - minus) / n lies above `gap`, with the variance that `gap` implies. Tango
+    (1998): plus and minus of n pairs have only the first, or only the second, right; -1 < gap < 1."""
     b, c = -plus - minus + (2 * n - plus + minus) * gap, -minus * gap * (1 - gap)
     only_second = (np.sqrt(max(0.0, b * b - 8 * n * c)) - b) / (4 * n)
     variance = n * (2 * only_second + gap * (1 - gap))
@@ -290,10 +277,8 @@ def gap_estimate(gap: float, reach: float, test: ComparisonTest, limit: float = 
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:
-    """p-values adjusted for how many there are; None stays None and is not counted.
-
-    Holm, Scand. J. Stat. 6 (1979) 65: the smallest times their number, the next times one less, never falling.
-    """
+    """p-values adjusted for how many there are; None stays None and is not counted. Holm, Scand. J. Stat. 6 (1979) 65:
+    the smallest times their number, the next times one less, never falling."""
     known = sorted((p, i) for i, p in enumerate(ps) if p is not None)
     adjusted: list[float | None] = [None] * len(ps)
     highest = 0.0
@@ -311,9 +296,7 @@ def seed_spread(
     first: Sequence[str],
 ) -> SeedSpread:
     """The spread of every number over seeds (model -> seed, at least two), from the numbers `overall` of each model.
-
-    The text is about the first of the numbers `first` that is defined; `unit` is that of the intervals.
-    """
+    The text is about the first of the numbers `first` that is defined; `unit` is that of the intervals."""
     numbers = {}
     for name in overall[0]:
         estimates = [of_run[name] for of_run in overall if name in of_run]

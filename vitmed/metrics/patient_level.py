@@ -86,10 +86,8 @@ def patient_labels(predictions: Predictions) -> tuple[np.ndarray, int]:
 
 
 def combine(predictions: Predictions, way: str) -> np.ndarray:
-    """Log-probabilities (P, K) float64 of each patient, from those of their images; rows as in `patient_labels`.
-
-    The way is a key of `WAYS`. "max" of more than two classes is scaled to sum to 1.
-    """
+    """Log-probabilities (P, K) float64 of each patient, from those of their images; rows as in `patient_labels`. The
+    way is a key of `WAYS`. "max" of more than two classes is scaled to sum to 1."""
     p, positive = predictions.probabilities, positive_index(predictions)
     order, starts = _sorted(predictions.units)
     if not len(starts):
@@ -157,10 +155,8 @@ def _by_patient(
 
 
 def youden_threshold(scores: np.ndarray, positive: np.ndarray) -> float:
-    """The threshold with the largest sensitivity + specificity (Youden 1950), midway between two scores.
-
-    Scores are (N,) float; positive images (N,) bool, with both kinds.
-    """
+    """The threshold with the largest sensitivity + specificity (Youden 1950), midway between two scores. Scores are
+    (N,) float; positive images (N,) bool, with both kinds."""
     tp, fp = threshold_counts(scores, positive)
     best = int(np.argmax(tp / tp[-1] - fp / fp[-1]))
     levels = np.unique(scores)[::-1]
@@ -263,9 +259,8 @@ class PerPatient(Frozen):
 
 
 def shares(predictions: Predictions) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Name -> images (P,) and right ones among them (P,), int64, per patient by first appearance.
-
-    The names: accuracy; of two classes also sensitivity and specificity. Raises DataError without labels."""
+    """Name -> images (P,) and right ones among them (P,), int64, per patient by first appearance. The names: accuracy;
+    of two classes also sensitivity and specificity. Raises DataError without labels."""
     labels, units = known_labels(predictions), predictions.units
     size, right, positive = units.max(initial=-1) + 1, predictions.predicted == labels, positive_index(predictions)
     kinds = {"accuracy": np.ones(len(labels), bool)}
@@ -279,9 +274,7 @@ def shares(predictions: Predictions) -> dict[str, tuple[np.ndarray, np.ndarray]]
 
 def outside(images: np.ndarray, right: np.ndarray) -> np.ndarray:
     """(P,) bool: patients in a tail of 2.5 % of the binomial, beyond what chance explains if all patients were alike.
-
-    The limits of a funnel plot (Spiegelhalter, Stat. Med. 24 (2005) 1185), exact instead of approximate.
-    """
+    The limits of a funnel plot (Spiegelhalter, Stat. Med. 24 (2005) 1185), exact instead of approximate."""
     from scipy.stats import binom  # imported here: predict starts without it
 
     overall = right.sum() / max(1, images.sum())

@@ -6,6 +6,7 @@ Validation, evaluation and prediction produce one; every metric, figure and repo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,10 +19,15 @@ from vitmed.core.base_models import CLASSES, Kind, Target
 from vitmed.core.errors import DataError
 from vitmed.core.text import listed
 from vitmed.core.text_files import csv_text
-from vitmed.metrics.positive_class import positive_class
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LOGIT, PROB, ROUNDED, Table, read_table
 
 LEAST = float(np.finfo(np.float32).tiny)  # stands for a probability of 0
+NEGATIONS = {"no", "non", "not", "without"}
+PREFIXES = ("no", "non", "not", "un")
+NEGATIVES = {
+    *("normal", "healthy", "negative", "neg", "benign", "uninfected", "unaffected", "control", "controls"),
+    *("absent", "clean", "none", "false", "0"),
+}
 
 
 def group_index(groups: Sequence[str] | None, size: int) -> np.ndarray:
@@ -52,9 +58,7 @@ def mutual_information(probabilities: np.ndarray, shares: np.ndarray) -> np.ndar
 
 def is_called(scores: np.ndarray, threshold: float | np.ndarray | None) -> np.ndarray:
     """(S,) bool: whether a probability of the positive class is the threshold or more; without one, one half or more.
-
-    The only place that compares a probability with a threshold, so that all parts of a report treat a tie alike.
-    """
+    The only place that compares a probability with a threshold, so that all parts of a report treat a tie alike."""
     return scores >= (0.5 if threshold is None else threshold)
 
 
@@ -194,7 +198,9 @@ class Predictions:
         return np.asarray((votes + self.probabilities / 2).argmax(axis=1))
 
     def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
-        """(S,) how much several models, whose first this is, disagree; see vitmed.metrics.ensembles."""
+        """(S,) float64, 0 or more: how much several models, whose first this is, disagree: the mutual information of
+        class and model in nats, the entropy of the mean less the mean of the entropies (Houlsby et al. 2011, arXiv
+        1112.5745)."""
         return mutual_information(np.stack([part.probabilities for part in parts]), shares)
 
     @cached_property
@@ -219,8 +225,7 @@ class Predictions:
     @cached_property
     def predicted(self) -> np.ndarray:
         """(S,) int64: the predicted class: as `decided`, by `threshold`, the first of the cheapest by `costs`, or the
-        likeliest.
-        """
+        likeliest."""
         if self.decided is not None:
             return self.decided
         if self.threshold is not None:
@@ -271,9 +276,7 @@ class Predictions:
 
     def cells(self) -> dict[str, list[str] | np.ndarray]:
         """The columns of `predictions.csv` before `columns`, in order: texts, or numbers (S,), masked where empty.
-
-        Numbers are float64, or float32 of the network.
-        """
+        Numbers are float64, or float32 of the network."""
         return {
             "path": list(self.paths),
             "label": [""] * len(self) if self.labels is None else [self.classes[k] for k in self.labels],
@@ -290,7 +293,7 @@ class Predictions:
         return [""] * len(self) if self.groups is None else list(self.groups)
 
     def header(self) -> list[str]:
-        """Column names of `predictions.csv`, in order; those of `columns` stand at the end."""
+        """Column names of `predictions.csv`; those of `columns` stand at the end."""
         return [*self.cells(), *self.columns]
 
     def rows(self) -> list[list[str]]:
@@ -380,22 +383,21 @@ class Predictions:
 
     def _decided(self, table: Table) -> np.ndarray | None:
         decided = table.class_indices("prediction", self.classes)
-        for row in np.flatnonzero(decided < 0)[:1]:
-            raise table.wrong(int(row), "prediction", f"one of {listed(self.classes)}")
+        table.check(["prediction"], decided[:, None] >= 0, f"one of {listed(self.classes)}")
         return decided
 
     def _notes(self, table: Table) -> list[str]:
         """Notes on cells that contradict the logits (or probabilities), and bad OOD scores."""
-        kind, _ = table.scored()
-        source = "logits" if kind == LOGIT else "probabilities"
-        notes = (
-            [] if kind == LOGIT else [f"The table has no logits: the {self.LOGS} of its probabilities replace them."]
-        )
+        source, notes = "logits", list[str]()
         off: dict[str, np.ndarray] = {}  # column -> (S,) bool, what contradicts
-        for k, name in enumerate(self.classes):
-            if kind == LOGIT and table.has([PROB + name]):
-                gap = np.abs(table.floats([PROB + name])[:, 0] - self.probabilities[:, k])
-                off[PROB + name] = np.asarray(~(gap <= ROUNDED))  # also an empty cell
+        if table.scored()[0] == PROB:
+            source = "probabilities"
+            notes = [f"The table has no logits: the {self.LOGS} of its probabilities replace them."]
+        else:
+            for k, name in enumerate(self.classes):
+                if table.has([PROB + name]):
+                    gap = np.abs(table.floats([PROB + name])[:, 0] - self.probabilities[:, k])
+                    off[PROB + name] = np.asarray(~(gap <= ROUNDED))  # also an empty cell
         if "confidence" in self.FIRST and table.has(["confidence"]):
             off["confidence"] = np.asarray(~self._close(table).any(axis=1))
         if table.has(["prediction"]):
@@ -439,3 +441,21 @@ def positive_index(predictions: Predictions) -> int | None:
     if len(classes) != 2 or not predictions.EXCLUSIVE:
         return None
     return positive_class(classes) if predictions.positive is None else classes.index(predictions.positive)
+
+
+def positive_class(classes: Sequence[str]) -> int:
+    """Which of two classes is the positive one: the one whose name is not that of an absence, else the last. `normal`,
+    `no_tumor`, `NOT INFECTED`, `uninfected`, `0` are names of an absence; `abnormal` is not."""
+    absent = [_names_absence(name, classes) for name in classes]
+    return absent.index(False) if absent.count(False) == 1 else len(classes) - 1
+
+
+def _names_absence(name: str, classes: Sequence[str]) -> bool:
+    words = [word for word in re.split(r"[\W_]+", name.lower()) if word]
+    if words and words[0] in NEGATIONS:
+        return not _names_absence(" ".join(words[1:]), classes)
+    if any(word in NEGATIVES for word in words):
+        return True
+    joined = "".join(words)
+    others = {"".join(re.split(r"[\W_]+", c.lower())) for c in classes} - {joined, ""}
+    return any(joined == prefix + other and other not in NEGATIVES for other in others for prefix in PREFIXES)

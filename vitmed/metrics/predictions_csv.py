@@ -58,18 +58,15 @@ class Table:
         """The path of each image, or its row; DataError where two rows have the same."""
         paths = tuple(path or str(number) for number, path in zip(self.numbers, self.cells("path"), strict=True))
         first: dict[str, int] = {}
-        for row, path in enumerate(paths):
-            if first.setdefault(path, row) != row:
-                rows = f"rows {self.numbers[first[path]]} and {self.numbers[row]}"
+        for number, path in zip(self.numbers, paths, strict=True):
+            if first.setdefault(path, number) != number:
+                rows = f"rows {first[path]} and {number}"
                 raise DataError(f"{self.file}: names {path} more than once, in {rows}", "keep one row for each image")
         return paths
 
     def scored(self, least: int = 1) -> tuple[str, tuple[str, ...]]:
-        """Whether the `LOGIT` or the `PROB` columns count, and the classes, at least so many.
-
-        Raises:
-            DataError: there are fewer, or a class has a probability and no logit.
-        """
+        """Whether the `LOGIT` or the `PROB` columns count, and the classes, at least so many. Raises DataError where
+        there are fewer, or a class has a probability and no logit."""
         logits, chances = ([name for name in self.header if name.startswith(kind)] for kind in (LOGIT, PROB))
         kind = LOGIT if self.has(logits) or not self.has(chances) else PROB
         classes = tuple(name.removeprefix(kind) for name in (logits if kind == LOGIT else chances))
@@ -95,11 +92,8 @@ class Table:
         return DataError(f"{self.file}: nothing can be evaluated, since {why}", fix)
 
     def further(self, ours: Iterable[str], classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """The columns that are not the model's.
-
-        Raises:
-            DataError: one with a name in `WRITTEN` holds something else than vitmed writes there.
-        """
+        """The columns that are not the model's. Raises DataError where one with a name in `WRITTEN` holds something
+        else than vitmed writes there."""
         ours, words = {"error", "", *ours}, {"", *BETWEEN.join(classes).split(BETWEEN)}
 
         def is_set(cell: str) -> bool:
@@ -112,9 +106,10 @@ class Table:
             DISAGREEMENT: lambda cell: not cell or not math.isnan(_float(cell)),
         }
         for name in [name for name in good if name in self.header]:
-            for row in (row for row, cell in enumerate(self.cells(name)) if not good[name](cell)):
-                problem = f"'{self.rows[row][name]}' as {name}, and vitmed writes this column itself"
-                raise self.error(row, problem, f"rename the column {name}, or remove it")
+            for row, cell in enumerate(self.cells(name)):
+                if not good[name](cell):
+                    problem = f"'{cell}' as {name}, and vitmed writes this column itself"
+                    raise self.error(row, problem, f"rename the column {name}, or remove it")
         return {name: tuple(self.cells(name)) for name in self.header if name not in ours}
 
     def patients(self) -> tuple[tuple[str, ...] | None, list[str]]:
@@ -140,38 +135,38 @@ class Table:
         values = [[_float(row.get(name)) for name in columns] for row in self.rows]
         return np.array(values, dtype=np.float64).reshape(len(self.rows), len(columns))
 
-    def error(self, row: int, problem: str, fix: str) -> DataError:
+    def error(self, row: int | np.integer, problem: str, fix: str) -> DataError:
         """The error for a row."""
         return DataError(f"{self.file}: row {self.numbers[row]} has {problem}", fix)
 
-    def wrong(self, row: int, column: str, expected: str) -> DataError:
+    def wrong(self, row: int | np.integer, column: str, expected: str) -> DataError:
         """The error for a cell that holds something else."""
-        cell = self.rows[row].get(column)
-        shown = "no cell" if cell is None else f"'{cell}'"
+        shown = f"'{self.rows[row][column]}'" if column in self.rows[row] else "no cell"
         fix = "correct it, or write the table again with vitmed evaluate"
         return self.error(row, f"{shown} as {column}, expected {expected}", fix)
+
+    def check(self, columns: Sequence[str], good: np.ndarray, expected: str) -> None:
+        """Raise the error for the first cell that is not good, (S, C) bool."""
+        for row, column in np.argwhere(~good)[:1]:
+            raise self.wrong(row, columns[column], expected)
 
     def logits(self, columns: Sequence[str]) -> np.ndarray:
         """(S, K) float64, each finite as a float32 too."""
         logits = self.floats(columns)
         with np.errstate(over="ignore"):
-            wrong = np.argwhere(~np.isfinite(logits.astype(np.float32)))
-        if len(wrong):
-            raise self.wrong(int(wrong[0][0]), columns[wrong[0][1]], "a finite number")
+            self.check(columns, np.isfinite(logits.astype(np.float32)), "a finite number")
         return logits
 
     def probabilities(self, classes: Sequence[str], one: bool = True) -> np.ndarray:
         """(S, K) float64, the `prob_` columns; `one`: each image is of one class, so that they sum to 1."""
         columns = [PROB + name for name in classes]
         chances = self.floats(columns)
-        wrong = np.argwhere(~((chances >= 0) & (chances <= 1)))
-        if len(wrong):
-            raise self.wrong(int(wrong[0][0]), columns[wrong[0][1]], "a probability from 0 to 1")
+        self.check(columns, (chances >= 0) & (chances <= 1), "a probability from 0 to 1")
         sums = chances.sum(axis=1)
         far = np.flatnonzero(np.abs(sums - 1) > 1e-3)
         if one and len(far):
             problem = f"probabilities that sum to {sums[far[0]]:.4g}, expected 1"
-            raise self.error(int(far[0]), problem, "correct it, or give the probabilities of every class")
+            raise self.error(far[0], problem, "correct it, or give the probabilities of every class")
         return chances
 
     def class_indices(self, column: str, classes: tuple[str, ...]) -> np.ndarray:
@@ -186,14 +181,14 @@ class Table:
             kind = LOGIT if any(name.startswith(LOGIT) for name in self.header) else PROB
             expected = f"expected one of {listed(classes)} (or the table lacks the column {kind}{cells[row]})"
             fix = "correct the label, or write the table again with vitmed evaluate"
-            raise self.error(int(row), f"the label '{cells[row]}', {expected}", fix)
+            raise self.error(row, f"the label '{cells[row]}', {expected}", fix)
         if (labels < 0).all():
             return None
         if (labels < 0).any():
-            raise self.some_unlabelled(int(labels.argmin()))
+            raise self.some_unlabelled(labels.argmin())
         return labels
 
-    def some_unlabelled(self, row: int) -> DataError:
+    def some_unlabelled(self, row: int | np.integer) -> DataError:
         """The error for a row without a label among others that have one."""
         problem = f"{self.file}: some rows have a label and some have none, the first is row {self.numbers[row]}"
         return DataError(problem, "fill the label column, or empty it")
@@ -221,10 +216,8 @@ class Table:
 
 
 def read_table(file: str | Path | Table) -> Table:
-    """Read the cells of a file; `DataError` if it is no table, or has a column twice or a row with too many cells.
-
-    A table stays as it is.
-    """
+    """Read the cells of a file; `DataError` if it is no table, or has a column twice or a row with too many cells. A
+    table stays as it is."""
     if isinstance(file, Table):
         return file
     file = Path(file)

@@ -27,9 +27,9 @@ from vitmed.core.text import counted, lines_of
 from vitmed.core.text_files import from_cell
 from vitmed.core.upgrade import READER
 from vitmed.metrics.kinds.findings import FindingPredictions, is_of_findings
-from vitmed.metrics.kinds.number import NumberPredictions, is_of_number
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.predictions_csv import OOD_SCORE, Table, read_table
+from vitmed.metrics.predictions_csv import OOD_SCORE, RAW, Table, read_table
 
 KEY = b"vitmed predictions 2"  # of the description in the file
 FEATURES, ERROR = "features", "error"
@@ -52,7 +52,7 @@ def read_predictions(
 ) -> Predictions:
     """Read a predictions.csv; its columns say of which kind it is. The other arguments are those of `from_csv`."""
     table = read_table(file)
-    kind: Kind = "findings" if is_of_findings(table.header) else "number" if is_of_number(table.header) else "classes"
+    kind: Kind = "findings" if is_of_findings(table.header) else "number" if {*RAW} <= {*table.header} else "classes"
     return PREDICTIONS[kind].from_csv(table, labelled, as_decided, calibrate, target)
 
 
@@ -84,10 +84,8 @@ def check_pyarrow(wanted: object) -> None:
 
 
 def write_part(file: Path, about: dict[str, Any], predictions: Predictions, features: np.ndarray) -> None:
-    """Write a part, with what it says of itself, completely or not at all.
-
-    `features` are (S, D) float32 of the S images that could be read; D is 0 without them.
-    """
+    """Write a part, with what it says of itself, completely or not at all. `features` are (S, D) float32 of the S
+    images that could be read; D is 0 without them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -106,10 +104,8 @@ def write_part(file: Path, about: dict[str, Any], predictions: Predictions, feat
 
 
 def read_part(file: Path) -> tuple[dict[str, Any], Any]:
-    """What a part says of itself, and its rows, checked: a `pyarrow.Table` without the features.
-
-    Raises DataError if it is damaged; UsageError if it is of another version.
-    """
+    """What a part says of itself, and its rows, checked: a `pyarrow.Table` without the features. Raises DataError if it
+    is damaged; UsageError if it is of another version."""
     import pyarrow.dataset as ds
 
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)

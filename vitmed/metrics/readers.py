@@ -74,14 +74,12 @@ def agreement(
     kappa: Estimate | None = None,
 ) -> Agreement | None:
     """Agreement of every two of readers, reference and model, and the error in grades; None if neither is asked for.
+    Raises UsageError for more readers than `MOST`, or a wrong order of grades, DataError for a cell that is no class.
 
     Args:
         raters: columns with the classes that readers gave.
         ordinal: the classes from the lowest grade to the highest; () where they are no grades.
         kappa: of the model with the reference, if known already; not used for more than two grades.
-
-    Raises:
-        UsageError, DataError: of `grades_of` and `readings`, or more readers than `MOST`.
     """
     if not raters and not ordinal:
         return None
@@ -148,7 +146,7 @@ def compare_with_readers(
     """
     labels, positive, comparisons = known_labels(predictions), positive_index(predictions), list[ReaderComparison]()
     if rater_scores:
-        check_scores(rater_scores, predictions.classes)
+        _check_number("--rater-score", rater_scores, len(predictions.classes))
         scores = np.stack([read_scores(predictions.columns[c], predictions.paths, c) for c in rater_scores])  # (J, S)
         rows, model = np.isfinite(scores).all(axis=0), predictions.probabilities[:, positive]
         truth, units = (labels == positive)[rows], _units(predictions, rows)
@@ -171,17 +169,12 @@ def compare_with_readers(
     return comparisons or None
 
 
-def check_scores(columns: Sequence[str], classes: Sequence[str]) -> None:
-    """Raises UsageError where there are not two classes, or more readers than can be compared."""
-    if columns and len(classes) != 2:
+def _check_number(flag: str, columns: Sequence[str], classes: int = 2) -> None:
+    if classes != 2:
         raise UsageError(
-            f"--rater-score: a score is for two classes, and there are {len(classes)}",
+            f"{flag}: a score is for two classes, and there are {classes}",
             "give the classes that readers saw with --rater",
         )
-    _check_number("--rater-score", columns)
-
-
-def _check_number(flag: str, columns: Sequence[str]) -> None:
     if len(columns) > MOST:
         raise UsageError(f"{flag}: {len(columns)} columns, and at most {MOST} readers are compared", "name fewer")
 
@@ -269,6 +262,7 @@ def check_readers(
     grades_of(config.ordinal, classes)
     for name in config.raters:
         readings(cells[name], classes, paths, name)
-    check_scores(config.rater_scores, classes)
+    if config.rater_scores:
+        _check_number("--rater-score", config.rater_scores, len(classes))
     for name in config.rater_scores:
         read_scores(cells[name], paths, name)

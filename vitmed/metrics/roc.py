@@ -45,7 +45,7 @@ def fixed_rates(predictions: Predictions, config: EvaluateConfig) -> FixedRates 
     if positive is None or len(np.unique(labels)) < 2:
         return None
     scores, resamples = predictions.probabilities[:, positive], min(config.resamples, MOST)
-    reached = reached_at(scores, labels == positive, (*LEVELS, *GRID), Units.of(predictions), resamples)
+    reached = reached_at(scores, labels == positive, (*LEVELS, *GRID), Units(predictions.units), resamples)
     head, band = reached[: len(LEVELS)], reached[len(LEVELS) :]
     return FixedRates(positive=predictions.classes[positive], sensitivity=head, band=band)
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from statistics import NormalDist
+from typing import Any
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.text import counted
@@ -35,16 +36,14 @@ class Goal(Frozen):
 
     def smallest(self, ends: Callable[[int, float], tuple[float, float]]) -> int | None:
         """The smallest number of patients whose interval `ends(patients, luck)` reaches the goal; None for too many.
-
-        The value lies `luck` standard errors below what is expected: by bad luck, where a lower bound is the goal.
-        """
+        The value lies `luck` standard errors below what is expected: by bad luck, where a lower bound is the goal."""
         luck = 0.0 if self.lower_bound is None else NormalDist().inv_cdf(self.power)
 
         def reached(patients: int) -> bool:
             low, high = ends(patients, luck)
-            if self.half_width is not None:
-                return (high - low) / 2 <= self.half_width
-            return self.lower_bound is not None and low >= self.lower_bound
+            if self.half_width is None:
+                return self.lower_bound is not None and low >= self.lower_bound
+            return (high - low) / 2 <= self.half_width
 
         return smallest(reached)
 
@@ -90,31 +89,20 @@ def needed_sample(number: str, expected: float, goal: Goal, design: Design) -> N
     patients = goal.smallest(ends)
     if patients is None:
         return None
-    low, high = ends(patients, 0.0)
+    counted, total = math.ceil(patients * each - ROUNDING), dict[str, Any](images=None, patients=None)
     if share is not None:
-        share = {"auroc": 1.0, "specificity": 1 - share}.get(number, share)
-    counted = math.ceil(patients * each - ROUNDING)
-    images = None if share is None else math.ceil(counted / share - ROUNDING)
-    return NeededSample(
-        number=number,
-        expected=expected,
-        goal=goal,
-        design=design,
-        design_effect=effect,
-        low=low,
-        high=high,
-        counted=counted,
-        counted_patients=patients,
-        images=images,
-        patients=None if images is None else math.ceil(images / each - ROUNDING),
-    )
+        of_kind = {"auroc": 1.0, "specificity": 1 - share}.get(number, share)
+        images = math.ceil(counted / of_kind - ROUNDING)
+        total = {"images": images, "patients": math.ceil(images / each - ROUNDING)}
+    low, high = ends(patients, 0.0)
+    about: dict[str, Any] = {"number": number, "expected": expected, "goal": goal, "design": design}
+    interval: dict[str, Any] = {"design_effect": effect, "low": low, "high": high}
+    return NeededSample(**about, **interval, counted=counted, counted_patients=patients, **total)
 
 
 def patients_for_rate(value: float, goal: Goal, each: float, effect: float) -> int | None:
-    """The smallest number of patients of a class with which its sensitivity, 0..1, reaches a goal.
-
-    Each patient has `each` images of the class, at least 1, with a design effect of at least 1.
-    """
+    """The smallest number of patients of a class with which its sensitivity, 0..1, reaches a goal. Each patient has
+    `each` images of the class, at least 1, with a design effect of at least 1."""
     return goal.smallest(partial(_rate_ends, value, each, effect))
 
 

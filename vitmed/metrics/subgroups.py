@@ -207,7 +207,7 @@ def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
     head: dict[str, Any] = {"name": name, "n": len(part)}
     head["n_groups"] = None if part.groups is None else len(set(part.units))
     if len(part.classes) > MANY_CLASSES:
-        right = share(part.predicted == known_labels(part), None, Units.of(part))
+        right = share(part.predicted == known_labels(part), None, Units(part.units))
         return Stratum(**head, overall={"accuracy": of_share(right)}, notes=[])
     numbers = evaluate_predictions(part, resamples)
     overall = {metric: numbers.overall[metric] for metric in HEADLINE}
@@ -294,10 +294,8 @@ class _Numbers:
         self.wins = [] if self.slow else [pair_wins(self.p[:, c], self.labels == c, atoms) for c in self.ranked]
 
     def of(self, inside: np.ndarray) -> dict[str, np.ndarray]:
-        """Name -> (R,), from which atoms are inside, (R, A) of 0 and 1.
-
-        NaN where it is undefined, or made of fewer than `FEWEST` images of a class.
-        """
+        """Name -> (R,), from which atoms are inside, (R, A) of 0 and 1. NaN where it is undefined, or made of fewer
+        than `FEWEST` images of a class."""
         support, hits = inside @ self.support, inside @ self.hits  # (R, K)
         total = support.sum(axis=1)
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -78,7 +78,7 @@ def combined(
         groups.setdefault(tuple(item for item in trial.values.items() if item[0] != SEED), []).append(trial)
     boot = Bootstrap.of(first, RESAMPLES)
     weights = np.concatenate(list(bootstrap_weights(boot.units.index, boot.resamples, seed=0)))
-    is_drawn = metric in kind.stress.names or (first.kind == "classes" and metric in METRICS)
+    is_drawn = metric in kind.stress or (first.kind == "classes" and metric in METRICS)
     results, means, table = [], list[float](), list[np.ndarray]()
     for values, group in groups.items():
         done = [trial for trial in group if trial.state == "done"]
@@ -103,7 +103,7 @@ def combined(
 
 def drawn_metric(kind: Any, part: Any, weights: np.ndarray, name: str) -> np.ndarray:
     """(R,) the metric for image weights (R, S)."""
-    numbers = kind.draw(part, weights)
+    numbers = kind.numbers.draw(part, weights)
     if name not in numbers:  # of classes, the areas, which take longer
-        numbers = PreparedPredictions(part).values(weights)[0]
+        numbers = PreparedPredictions(part).weighted(weights)[0]
     return np.asarray(numbers[name])

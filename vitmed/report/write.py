@@ -128,7 +128,7 @@ class Report:
         config, extra = config or EvaluateConfig(), extra or Extra()
         predictions = replace(predictions, named=config.show_names)
         target = target_of(predictions, config.ordinal)
-        numbers = TARGETS[target.kind].evaluate(predictions, config.resamples)
+        numbers = TARGETS[target.kind].numbers.evaluate(predictions, config.resamples)
         material: Material[Any, Any] = Material(predictions, numbers, config, extra)
         parts: dict[str, Any] = {
             "baselines": {key: _beside(key, target.kind, material) for key in extra.baselines},
@@ -249,13 +249,13 @@ def folder_names(findings: tuple[str, ...]) -> dict[str, str]:
 
 def _beside(key: str, of: str, material: Material[Any, Any]) -> Baseline:
     """The comparison with a baseline, of labels of a kind; of findings also finding by finding."""
-    kind, predictions, other = TARGETS[of], material.predictions, material.extra.baselines[key]
+    kind, predictions, other = TARGETS[of].numbers, material.predictions, material.extra.baselines[key]
     compared = Baseline(
         text=baseline_text(key, of), **dict(kind.compare(predictions, other, material.config.resamples))
     )
     if predictions.kind != "findings":
         return compared
-    gaps = kind.compare_each(predictions, other)["auroc"]
+    gaps = kind(predictions).class_gaps(kind(other))["auroc"]
     adjusted = holm([gap.p for gap in gaps.values()])
     each = {name: gap.model_copy(update={"p_holm": p}) for (name, gap), p in zip(gaps.items(), adjusted, strict=True)}
     return compared.model_copy(update={"findings": each})

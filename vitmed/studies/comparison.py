@@ -280,7 +280,7 @@ def compare_models(
     units = int(first.units.max()) + 1
     of: Kind = labels or ("grades" if any(model.kind == "grades" for model in models) else first.kind)
     kind = TARGETS[of]
-    numbers = {model.name: kind.evaluate(model.predictions, resamples).overall for model in models}
+    numbers = {model.name: kind.numbers.evaluate(model.predictions, resamples).overall for model in models}
     pairs = _compare_pairs(models, kind, resamples, points or {})
     unit, deciding = "image" if first.groups is None else "patient", list(pairs[0].tests)[:2]
     groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
@@ -361,8 +361,8 @@ def _compare_family(
     overall, each = [], []
     with bar("comparing", unit="pairs") as advance:
         for first, second in together:
-            overall.append(kind.compare(first, second, resamples))
-            each.append(kind.compare_each(first, second))
+            overall.append(kind.numbers.compare(first, second, resamples))
+            each.append(kind.numbers(first).class_gaps(kind.numbers(second)))
             advance(len(overall), len(together))
     tests = {name: iter(_adjusted([compared.tests[name] for compared in overall])) for name in overall[0].tests}
     areas = {name: iter(_adjusted([gap for gaps in each for gap in gaps[name].values()])) for name in each[0]}

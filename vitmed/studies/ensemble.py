@@ -97,7 +97,7 @@ def _choice(candidates: Sequence[Candidate], parts: Sequence[Any]) -> dict[str, 
     each = {candidate.name: part for candidate, part in zip(candidates, parts, strict=True)}
     rows = dict[str, dict[str, Any]]()
     for name, predictions in (each | ({"together": averaged(parts)} if several else {})).items():
-        overall: dict[str, Estimate] = kind.evaluate(predictions, resamples).overall
+        overall: dict[str, Estimate] = kind.numbers.evaluate(predictions, resamples).overall
         say(f"{name}: {', '.join(f'{kind.metrics[key].title} {value_text(overall[key])}' for key in names)}")
         rows[name] = {key: overall[key].to_dict() for key in names}
     folds = counted(len(candidates[0].members), "fold")

@@ -79,7 +79,9 @@ def fit_logistic(features: BySplit, splits: Splits, images: dict[str, Images], w
     train, val = ((features(name), images[name].targets.numpy()) for name in ("train", "val"))
     with bar(f"{target.linear} on {what}", unit="penalties") as advance:
         head = learning.fit_head(train, val, splits.outputs, advance)
-    values = target.values(labelled_by(splits.target, splits.classes, splits.samples["val"], head.logits(val[0])))
+    values = target.numbers.values(
+        labelled_by(splits.target, splits.classes, splits.samples["val"], head.logits(val[0]))
+    )
     reached = ", ".join(f"{name} {values[name]:.4f}" for name in target.headline[:2])
     penalty = "" if head.C is None else f" (inverse penalty C = {head.C:g})"
     say(f"baseline, {target.linear} on {what}: validation {reached}{penalty}")

@@ -64,7 +64,7 @@ def epoch_record(state: TrainState, predictions: Predictions, config: Config, ki
         problem = f"the network's outputs are NaN or infinite for validation images in epoch {state.epoch + 1}"
         raise VitmedError(problem, f"--lr {config.train.lr / 10:g}")
     target, monitor = TARGETS[kind], config.train.monitor
-    values = {name: v for name, v in target.values(predictions).items() if math.isfinite(v)}
+    values = {name: v for name, v in target.numbers.values(predictions).items() if math.isfinite(v)}
     value, loss, metric = values.get(monitor), values[target.val_loss], target.metrics[monitor]
     best = state.epoch == 0 or order_of(metric, value, loss) > order_of(metric, state.best, state.best_loss)
     if best:

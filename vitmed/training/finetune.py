@@ -26,8 +26,7 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint, save_checkpoint
 from vitmed.inference.predict import TorchNetwork, speedup
 from vitmed.inference.saved_model import Outputs, score_column
-from vitmed.metrics.positive_class import positive_class
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, positive_class
 from vitmed.models.compile import uncompiled
 from vitmed.models.hardware import describe, pick_precision, seeded
 from vitmed.models.lora import add_low_rank, merged

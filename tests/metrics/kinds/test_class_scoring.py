@@ -15,8 +15,7 @@ from vitmed.metrics.areas import threshold_counts
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.kinds.classes import PreparedPredictions, bootstrap, evaluate_predictions, metric_values
 from vitmed.metrics.metric_table import METRICS, PER_CLASS
-from vitmed.metrics.positive_class import positive_class
-from vitmed.metrics.predictions import Predictions, group_index
+from vitmed.metrics.predictions import Predictions, group_index, positive_class
 
 
 def draw(classes: int, size: int = 300, seed: int = 0, ties: bool = True, groups: int | None = None) -> Predictions:
@@ -71,7 +70,7 @@ def reference(p: Predictions, weight: np.ndarray) -> dict[str, float]:
 
 
 def compare(p: Predictions, weight: np.ndarray) -> None:
-    overall, per_class = PreparedPredictions(p).values(weight[None])
+    overall, per_class = PreparedPredictions(p).weighted(weight[None])
     found = {name: v[0] for name, v in overall.items()}
     found |= {f"{name}/{c}": v[0, c] for name, v in per_class.items() for c in range(len(p.classes))}
     expected = reference(p, weight)

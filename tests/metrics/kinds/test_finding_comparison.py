@@ -13,7 +13,6 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError
 from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings
-from vitmed.metrics.kinds.prepared import compare_each
 from vitmed.metrics.metric_table import FINDING_METRICS
 
 NAMES, PREVALENCE = ("edema", "mass", "hernia"), np.array([0.5, 0.3, 0.2])
@@ -67,7 +66,7 @@ def test_the_paired_differences_of_means_and_their_intervals_are_those_of_a_boot
 def test_each_finding_has_the_difference_of_two_classes() -> None:
     for each in (1, 3):
         good, poor = draw(2.0, each=each), draw(1.2, each=each)
-        found = compare_each(PreparedFindings, good, poor)
+        found = PreparedFindings(good).class_gaps(PreparedFindings(poor))
         for name in NAMES:
             own = compare_predictions(good.of(name), poor.of(name), 0)
             for number in ("auroc", "average_precision"):
@@ -81,15 +80,15 @@ def test_a_finding_of_few_patients_has_a_difference_without_an_interval() -> Non
     labels = good.labels.copy()
     labels[:, 2] = 0
     labels[:12, 2] = 1  # twelve images of four patients
-    found = compare_each(PreparedFindings, replace(good, labels=labels), replace(poor, labels=labels))
+    found = PreparedFindings(replace(good, labels=labels)).class_gaps(PreparedFindings(replace(poor, labels=labels)))
     for number in ("auroc", "average_precision"):
         hernia = found[number]["hernia"]
         assert hernia.value is not None and hernia.low is hernia.high is hernia.p is None
         assert found[number]["edema"].p is not None
     labels[:, 2] = UNKNOWN
-    empty = compare_each(PreparedFindings, replace(good, labels=labels), replace(poor, labels=labels))["auroc"][
-        "hernia"
-    ]
+    empty = PreparedFindings(replace(good, labels=labels)).class_gaps(PreparedFindings(replace(poor, labels=labels)))[
+        "auroc"
+    ]["hernia"]
     assert empty.value is empty.low is None
     assert compare_findings(replace(good, labels=labels), replace(poor, labels=labels)).difference["auroc"].low
 

@@ -9,8 +9,7 @@ import pytest
 
 from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.metrics.kinds.number import NumberPredictions, is_of_number
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.kinds.number import NumberPredictions
 
 AGE = Target(kind="number", unit="years", centre=61.237, spread=11.0049)
 
@@ -72,8 +71,6 @@ def test_the_form_and_what_it_states(tmp_path: Path) -> None:
         *("path", "label", "group", "prediction", "low", "high", "raw_location", "raw_log_scale", "reach"),
         *("target_name", "target_unit", "target_centre", "target_spread", "target_distribution", "site"),
     ]
-    assert is_of_number(head)
-    assert not is_of_number(Predictions(("a", "b"), (), None, None, np.zeros((0, 2), np.float32)).header())
     read = NumberPredictions.from_csv(write(tmp_path, one.to_csv(errors=True)))
     assert read.errors == (("b.png", "is empty"),) and len(read) == 1
     half_width = AGE.spread * np.exp(np.float64(one.logits[0, 1])) * 1.7

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
-from vitmed.metrics.areas import Area, class_areas, weighted_areas
+from vitmed.metrics.areas import Area, area_interval, class_areas, weighted_areas
 from vitmed.metrics.bootstrap import bootstrap_weights, widened_level
 from vitmed.metrics.estimates import (
     FEWEST,
@@ -26,7 +26,6 @@ from vitmed.metrics.estimates import (
     SampleSize,
     estimate,
     notes,
-    of_auroc,
     of_f1,
     of_share,
     sample_size,
@@ -53,7 +52,7 @@ from vitmed.metrics.intervals import (
     wilson,
     within,
 )
-from vitmed.metrics.kinds.prepared import Gap, Prepared, epoch_values, evaluate
+from vitmed.metrics.kinds.prepared import Gap, Prepared
 from vitmed.metrics.metric_table import METRICS, PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import (
     ClassDifference,
@@ -84,11 +83,10 @@ class PreparedPredictions(Prepared):
         # The cells of the confusion matrix that hold an image, (C,), and which of them holds each image, (S,).
         self.cells, self.cell = np.unique(self.labels * k + self.predicted, return_inverse=True)
         self.support = np.bincount(self.labels, minlength=k)  # (K,)
-        self.even = np.full(k, 1 / k)  # (K,) weights of a plain mean
         self.losses = np.stack(image_losses(predictions), axis=1)  # (S, 2)
 
     def apart(self) -> dict[str, float]:
-        return {name: float(drawn[0]) for name, drawn in self.values(np.ones((1, len(self.labels))))[0].items()}
+        return {name: float(drawn[0]) for name, drawn in self.weighted(np.ones((1, len(self.labels))))[0].items()}
 
     def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
         return self.counted(weights)[0]
@@ -98,18 +96,18 @@ class PreparedPredictions(Prepared):
         """The numbers that are no areas."""
         return {name: float(v[0]) for name, v in self.drawn_apart(np.ones((1, len(self.labels)))).items()}
 
-    def values(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    def weighted(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """All numbers for image weights (R, S): overall, name -> (R,), and of each class, name -> (R, K)."""
         overall, per_class = self.counted(weights)
         truths = [self.labels == c for c in range(self.size)]
         areas = [weighted_areas(self.probabilities[:, c], truth, weights) for c, truth in enumerate(truths)]
         for name, of_classes in zip(AREAS, zip(*areas, strict=True), strict=True):
             values = per_class[name] = np.stack(of_classes, axis=1)
-            overall[name] = mean(values, self.even) if self.positive is None else values[:, self.positive]
+            overall[name] = self.mean(values) if self.positive is None else values[:, self.positive]
         return {name: overall[name] for name in METRICS}, {name: per_class[name] for name in PER_CLASS}
 
     def counted(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """As `values`, without AUROC and average precision, which take most of the time."""
+        """As `weighted`, without AUROC and average precision, which take most of the time."""
         return self._numbers(_grouped(weights, self.cell, len(self.cells)), weights @ self.losses)
 
     def summed(self, units: np.ndarray) -> Callable[[np.ndarray], tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
@@ -157,15 +155,19 @@ class PreparedPredictions(Prepared):
         mcc = ratio(hits * total - chance, np.sqrt(varied_truth) * np.sqrt(np.where(varied_calls > 0, varied_calls, 1)))
         overall = {
             "accuracy": ratio(hits, total),
-            "balanced_accuracy": mean(per_class["sensitivity"], self.even),
+            "balanced_accuracy": self.mean(per_class["sensitivity"]),
             "mcc": np.where(varied_truth > 0, mcc, np.nan),
             "cohen_kappa": np.where(varied_truth > 0, ratio(hits * total - chance, total**2 - chance), np.nan),
             "log_loss": losses[:, 0],
             "brier": losses[:, 1],
         }
         for name, values in per_class.items():
-            overall[f"{name}_macro"] = mean(values, self.even)
+            overall[f"{name}_macro"] = self.mean(values)
         return overall, per_class
+
+    def mean(self, values: np.ndarray) -> np.ndarray:
+        """(R,) means over the classes of values (R, K)."""
+        return (1 / self.size * values).sum(axis=1)
 
     @cached_property
     def holders(self) -> list[int]:
@@ -199,7 +201,7 @@ class PreparedPredictions(Prepared):
                 if self.positive == c:
                     overall[kind] = area
                 elif self.positive is None:
-                    overall[kind] = overall[kind].plus(area, self.even[c])
+                    overall[kind] = overall[kind].plus(area, 1 / self.size)
         return overall
 
     @cached_property
@@ -208,9 +210,8 @@ class PreparedPredictions(Prepared):
         per_class = []
         for c, (area, precision) in enumerate(self.areas):
             numbers = {name: (of_f1 if name == "f1" else of_share)(s) for name, s in self.class_shares[c].items()}
-            numbers["auroc"] = of_auroc(area, self.labels == c, self.units)
-            precision_interval = self._precision_interval(c)
-            numbers["average_precision"] = estimate(precision.value, *precision_interval, "influence")
+            numbers["auroc"] = estimate(area.value, *area_interval(area, self.labels == c, self.units))
+            numbers["average_precision"] = estimate(precision.value, *self._precision_interval(c), "influence")
             per_class.append(numbers)
         return per_class
 
@@ -266,10 +267,10 @@ class PreparedPredictions(Prepared):
         """The mean of a number over all classes."""
         entries = [self.per_class[c][kind] for c in self.classes]
         values = np.array([np.nan if entry.value is None else entry.value for entry in entries])
-        value = float((self.even * values).sum())
+        value = float((1 / self.size * values).sum())
         if any(entry.low is None for entry in entries):
             return estimate(value, *NONE, "mover")
-        parts = (self.part(c, kind, float(self.even[c])) for c in self.classes)
+        parts = (self.part(c, kind, 1 / self.size) for c in self.classes)
         return estimate(value, *mean_interval(parts, self.units), "mover")
 
     def part(self, c: int, kind: str, weight: float) -> Part:
@@ -293,15 +294,11 @@ class PreparedPredictions(Prepared):
 
     def _correlation_interval(self, name: str) -> tuple[float, float]:
         """The interval of MCC or kappa on -1..1: Wilson's, of as many images as give a proportion their variance.
-
-        Without an error it is that of the rarest class, and no interval reaches further up.
-        """
+        Without an error it is that of the rarest class, and no interval reaches further up."""
         value = self.point[name]
         if not np.isfinite(value) or self.units.count < 2 or self.too_few:
             return NONE
-        rarest = min(
-            np.flatnonzero(self.support), key=lambda c: self.holders[c], default=-1
-        )  # the class with the fewest patients
+        rarest = min(np.flatnonzero(self.support), key=lambda c: self.holders[c], default=-1)  # the fewest patients
         flawless = 2 * self._flawless(self.labels == rarest)[0] - 1
         if abs(value - 1) < 1e-12:
             return flawless, 1.0
@@ -359,8 +356,8 @@ class PreparedPredictions(Prepared):
         return {"auroc": gaps}
 
 
-evaluate_predictions = partial(evaluate, PreparedPredictions)
-metric_values = partial(epoch_values, PreparedPredictions)
+evaluate_predictions = PreparedPredictions.evaluate
+metric_values = PreparedPredictions.values
 
 
 def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
@@ -380,19 +377,13 @@ def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> 
 
 def image_losses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
     """-ln of the probability of the label, and the squared error as in the Brier score, of each image: (S,) twice.
-    Raises DataError without labels.
-    """
+    Raises DataError without labels."""
     labels, chances = known_labels(predictions), predictions.probabilities
     tiny = np.finfo(np.float64).eps  # as scikit-learn: a certain error costs 36, not infinity
     given = chances[np.arange(len(labels)), labels]
     many = (chances**2).sum(axis=1) - 2 * given + 1  # sum over classes of (probability - truth)^2
     brier = many if positive_index(predictions) is None else (1 - given) ** 2
     return -np.log(np.clip(given, tiny, 1 - tiny)), brier
-
-
-def mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(R,) weighted sums of values (R, K)."""
-    return (weights * values).sum(axis=1)
 
 
 def _grouped(values: np.ndarray, kinds: np.ndarray, k: int) -> np.ndarray:

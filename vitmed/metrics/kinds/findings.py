@@ -61,13 +61,11 @@ class FindingPredictions(Predictions):
     EXCLUSIVE: ClassVar[bool] = False
 
     def middle_of(self, decided: Sequence[np.ndarray]) -> np.ndarray:
-        """The findings that half of several models call, or more."""
         return np.asarray(np.mean(decided, axis=0) >= 0.5)
 
     def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
-        """(S,) the largest of those of the findings."""
         each = np.stack([part.probabilities for part in parts])  # (M, S, F)
-        return mutual_information(np.stack([each, 1 - each], axis=-1), shares).max(axis=1)
+        return mutual_information(np.stack([each, 1 - each], axis=-1), shares).max(axis=1)  # of the findings
 
     def like(self, other: Self) -> Self:
         """With the findings, which must be the same, in the order of another."""
@@ -129,7 +127,6 @@ class FindingPredictions(Predictions):
         )
 
     def cells(self) -> dict[str, list[str] | np.ndarray]:
-        """As `Predictions.cells`."""
         labels = np.full(self.logits.shape, UNKNOWN) if self.labels is None else self.labels
         called = (BETWEEN.join(self.classes[f] for f in np.flatnonzero(row)) or NO_FINDING for row in self.predicted)
         cells: dict[str, list[str] | np.ndarray] = {"path": list(self.paths), "group": self.group_cells}
@@ -146,16 +143,12 @@ class FindingPredictions(Predictions):
         values = table.floats(columns)
         known = np.array([[bool((row.get(name) or "").strip()) for name in columns] for row in table.rows], dtype=bool)
         known = known.reshape(values.shape)
-        wrong = np.argwhere(known & (values != 0) & (values != 1))
-        if len(wrong):
-            raise table.wrong(
-                int(wrong[0][0]), columns[wrong[0][1]], "1 (present), 0 (absent) or an empty cell (unknown)"
-            )
+        good = ~known | (values == 0) | (values == 1)
+        table.check(columns, good, "1 (present), 0 (absent) or an empty cell (unknown)")
         return np.where(known, values, UNKNOWN).astype(np.int8) if known.any() else None
 
     @staticmethod
     def logs(chances: np.ndarray) -> np.ndarray:
-        """(S, F) float64 logits with these probabilities."""
         return np.log(np.maximum(chances, LEAST)) - np.log(np.maximum(1 - chances, LEAST))
 
     def _calls(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
@@ -170,13 +163,11 @@ class FindingPredictions(Predictions):
 
     def _decided(self, table: Table) -> np.ndarray:
         calls, valid = self._calls(table)
-        for row in np.flatnonzero(~valid)[:1]:
-            expected = f"the findings that are called, between them '{BETWEEN}'; or '{NO_FINDING}'"
-            raise table.wrong(int(row), "prediction", expected)
+        expected = f"the findings that are called, between them '{BETWEEN}'; or '{NO_FINDING}'"
+        table.check(["prediction"], valid[:, None], expected)
         return calls
 
     def _edited(self, table: Table) -> np.ndarray:
-        """(S,) bool: the rows with a prediction that does not follow, whatever the threshold."""
         if self.decided is not None:
             return np.zeros(len(self), bool)
         (calls, valid), chances = self._calls(table), self.probabilities
@@ -187,10 +178,8 @@ class FindingPredictions(Predictions):
 
 
 def is_of_findings(header: Sequence[str]) -> bool:
-    """Whether the columns, as `Table.header` names them, are those of findings.
-
-    A table of classes may have a further column `label_<class>`, but beside the column `label`, and not of each class.
-    """
+    """Whether the columns, as `Table.header` names them, are those of findings. A table of classes may have a further
+    column `label_<class>`, but beside the column `label`, and not of each class."""
     names = {name.removeprefix(kind) for name in header for kind in (PROB, LOGIT) if name.startswith(kind)}
     own = [LABEL + name in header for name in names]
     return bool(own) and (all(own) if "label" in header else any(own))
@@ -240,8 +229,7 @@ def images_without(labels: np.ndarray) -> np.ndarray:
 
 def pooled(predictions: Predictions, grouped: bool = False) -> Predictions:
     """All known labels of all findings, by image, as one prediction of two classes: the micro means are the numbers of
-    the second class. Without groups, or `grouped` by patients, and by images where those are unknown.
-    """
+    the second class. Without groups, or `grouped` by patients, and by images where those are unknown."""
     labels = known_labels(predictions)
     known = labels != UNKNOWN
     chances, logits = predictions.probabilities[known], predictions.logits[known]
@@ -287,7 +275,6 @@ class PreparedFindings(Prepared):
 
     @cached_property
     def of_two(self) -> list[Numbers]:
-        """Their numbers."""
         return [finding.numbers() for finding in self.each]
 
     @cached_property
@@ -326,7 +313,7 @@ class PreparedFindings(Prepared):
         areas, known = self.drawn_apart(np.ones((1, len(self.labels)))), self.known
         once = np.ones((1, int(known.sum())))
         together = weighted_areas(self.predictions.probabilities[known], self.labels[known] == 1, once)
-        areas |= {f"{name}_micro": area for name, area in zip(AREAS, together, strict=True)}
+        areas |= dict(zip(("auroc_micro", "average_precision_micro"), together, strict=True))
         return {name: float(area[0]) for name, area in areas.items()}
 
     def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
@@ -341,17 +328,12 @@ class PreparedFindings(Prepared):
             drawn[name] = ratio(np.nansum(values, axis=0), np.isfinite(values).sum(axis=0))
         return drawn
 
-    @cached_property
-    def subset(self) -> Share:
-        """The share of images of which every known label is right."""
-        return share(self.right, self.read, self.units)
-
     def sample(self) -> tuple[SampleSize, list[dict[str, Share]]]:
-        return sample_size(self.subset), [finding.class_shares[1] for finding in self.each]
+        subset = share(self.right, self.read, self.units)
+        return sample_size(subset), [finding.class_shares[1] for finding in self.each]
 
     def details(self) -> dict[str, Any]:
-        names = self.predictions.classes
-        return {"per_class": {name: two.per_class[name] for name, two in zip(names, self.of_two, strict=True)}}
+        return {"per_class": {two.classes[1]: two.per_class[two.classes[1]] for two in self.of_two}}
 
     @cached_property
     def overall(self) -> dict[str, Estimate]:
@@ -359,10 +341,10 @@ class PreparedFindings(Prepared):
         overall = {name: self.mean(name) for name in MEANS}
         overall |= {f"{name}_micro": present[name] for name in POOLED} | {name: micro[name] for name in LOSSES}
         right = micro["accuracy"]
-        wrong = [np.nan if x is None else 1 - x for x in (right.value, right.high, right.low)]
-        overall["hamming_loss"] = estimate(wrong[0], wrong[1], wrong[2], right.method or "")
-        overall["subset_accuracy"] = of_share(self.subset)
-        overall["no_finding_specificity"] = of_share(share(self.right, images_without(self.labels), self.units))
+        value, low, high = (np.nan if x is None else 1 - x for x in (right.value, right.high, right.low))
+        overall["hamming_loss"] = estimate(value, low, high, right.method or "")
+        kinds = {"subset_accuracy": self.read, "no_finding_specificity": images_without(self.labels)}
+        overall |= {name: of_share(share(self.right, images, self.units)) for name, images in kinds.items()}
         return {name: overall[name] for name in FINDING_METRICS}
 
     def mean(self, name: str) -> Estimate:
@@ -370,11 +352,9 @@ class PreparedFindings(Prepared):
         weight = 1 / max(1, len(self.means) * len(MEANS[name]))
         pairs = [(f, kind) for f in self.means for kind in MEANS[name]]
         entries = [self.each[f].per_class[1][kind] for f, kind in pairs]
-        if not entries or any(entry.value is None for entry in entries):
-            return estimate(float("nan"), *NONE, "mover")
-        value = weight * sum(entry.value for entry in entries if entry.value is not None)
-        if any(entry.low is None for entry in entries):
-            return estimate(value, *NONE, "mover")
+        value = weight * sum(np.nan if entry.value is None else entry.value for entry in entries)
+        if not entries or any(entry.low is None for entry in entries):
+            return estimate(value if entries else np.nan, *NONE, "mover")
         parts = []
         for f, kind in pairs:
             part = self.each[f].part(1, kind, weight)
@@ -391,10 +371,9 @@ class PreparedFindings(Prepared):
         """The mean AUROC or average precision over findings, its influence leveraged; NaN where it is undefined."""
         mean = Area(0.0 if len(self.means) else np.nan, np.zeros(len(self.labels)))
         for f in self.means:
-            finding = self.each[f]
-            area = finding.overall_areas[name]
-            influence = self._of_images(f, finding.units.leveraged(area.influence, finding.labels))
-            mean = mean.plus(Area(area.value, influence), 1 / len(self.means))
+            area = self.each[f].overall_areas[name]
+            influence = self.each[f].units.leveraged(area.influence, self.each[f].labels)
+            mean = mean.plus(Area(area.value, self._of_images(f, influence)), 1 / len(self.means))
         return mean
 
     @cached_property
@@ -473,11 +452,8 @@ class PreparedFindings(Prepared):
         return {name: (reach if same or reach > 0 else np.nan, test) for name, (reach, test) in gaps.items()}
 
     def class_gaps(self, other: PreparedFindings) -> dict[str, dict[str, ClassDifference]]:
-        """In AUROC and average precision, on the images whose label is known.
-
-        There is an interval, and a p, where at least `FEWEST` patients (or images) have the finding, and as many have
-        images without it.
-        """
+        """In AUROC and average precision, on the images whose label is known. There is an interval, and a p, where at
+        least `FEWEST` patients (or images) have the finding, and as many have images without it."""
         gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
         for finding, first, second in zip(self.predictions.classes, self.each, other.each, strict=True):
             first.check()

@@ -35,11 +35,8 @@ def grade_costs(k: int, error: str) -> tuple[tuple[float, ...], ...]:
 
 
 def grades_of(ordinal: Sequence[str], classes: Sequence[str]) -> np.ndarray | None:
-    """(K,) int64 grade of each class, 0 the lowest, from the classes in order; None without an order.
-
-    Raises:
-        UsageError: the order does not have each class once.
-    """
+    """(K,) int64 grade of each class, 0 the lowest, from the classes in order; None without an order. Raises
+    UsageError where the order does not have each class once."""
     if ordinal and sorted(ordinal) != sorted(classes):
         raise UsageError(
             f"--ordinal {','.join(ordinal)}: expected each class once, from the lowest grade to the highest",
@@ -65,19 +62,15 @@ def kappa_of_sums(sums: np.ndarray, weights: np.typing.ArrayLike) -> np.ndarray:
 
 def ranked_probability_scores(predictions: Predictions) -> np.ndarray:
     """(S,) 0..1, lower is better: the mean over cuts of the squared error of the probability to be above the cut.
-
-    Epstein, J. Appl. Meteorol. 8 (1969) 985, divided by K - 1.
-    """
+    Epstein, J. Appl. Meteorol. 8 (1969) 985, divided by K - 1."""
     labels, k = known_labels(predictions), len(predictions.classes)
     below = np.cumsum(predictions.probabilities, axis=1)[:, :-1]  # (S, K - 1) of each cut
     return ((below - (labels[:, None] <= np.arange(k - 1))) ** 2).sum(axis=1) / max(1, k - 1)
 
 
 def predictions_at_cut(predictions: Predictions, cut: int) -> Predictions:
-    """Grades from number `cut`, 1..K-1, as the positive one of two classes, decided as the grades are.
-
-    With `decided=None` the probability decides instead.
-    """
+    """Grades from number `cut`, 1..K-1, as the positive one of two classes, decided as the grades are. With
+    `decided=None` the probability decides instead."""
     assert 0 < cut < len(predictions.classes), cut
     names = f"below {predictions.classes[cut]}", f"{predictions.classes[cut]} or higher"
     raw = predictions.logits.astype(np.float64)
@@ -201,10 +194,8 @@ def grade_errors(off: np.ndarray, order: Sequence[str], boot: Bootstrap) -> Grad
 def kappa_estimate(
     first: np.ndarray, second: np.ndarray, weights: np.typing.ArrayLike, boot: Bootstrap, read: np.ndarray | None = None
 ) -> tuple[Estimate, str]:
-    """Kappa of two readings, (S,) int64, with its interval, and why it has none, or no value; "" where it has both.
-
-    The weights of the disagreements are (K, K); `read` are the images that both have read, None: all.
-    """
+    """Kappa of two readings, (S,) int64, with its interval, and why it has none, or no value; "" where it has both. The
+    weights of the disagreements are (K, K); `read` are the images that both have read, None: all."""
     known = np.ones(len(first), bool) if read is None else read
     summands = kappa_summands(np.where(known, first, 0), np.where(known, second, 0), weights)
     whole, drawn = boot.sums(summands * known[:, None])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -33,7 +33,7 @@ from vitmed.metrics.estimates import (
     of_share,
 )
 from vitmed.metrics.intervals import NONE, Share, correlation, jackknife_interval, ratio, share, spread
-from vitmed.metrics.kinds.prepared import Prepared, evaluate
+from vitmed.metrics.kinds.prepared import Prepared
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table
@@ -77,7 +77,6 @@ class NumberPredictions(Predictions):
         return [part.standardised(centre, spread) for part in parts], decision
 
     def mean_of(self, parts: Sequence[Self], shares: np.ndarray) -> Self:
-        """Mean and variance of the mixture."""
         values, scales = (np.stack([getattr(part, name) for part in parts]) for name in ("values", "scales"))
         mean, target = np.einsum("m,ms->s", shares, values), self.target
         variance = np.einsum("m,ms->s", shares, scales**2 + values**2) - mean**2
@@ -86,7 +85,6 @@ class NumberPredictions(Predictions):
         return replace(self.undecided(), logits=logits.astype(np.float32))
 
     def middle_of(self, decided: Sequence[np.ndarray]) -> np.ndarray:
-        """The mean ends of the intervals."""
         return np.asarray(np.mean(decided, axis=0))
 
     def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
@@ -139,7 +137,6 @@ class NumberPredictions(Predictions):
         return wrong[np.argsort(-np.abs(self.values - known_labels(self))[wrong], kind="stable")]
 
     def cells(self) -> dict[str, list[str] | np.ndarray]:
-        """As `Predictions.cells`."""
         size, target = len(self), self.target
         labels = [] if self.labels is None else self.labels.tolist()
         ends = np.full((size, 2), np.nan) if self.intervals is None else self.intervals
@@ -152,8 +149,7 @@ class NumberPredictions(Predictions):
             **dict(zip(("prediction", *ENDS, *RAW, "reach"), numbers, strict=True)),
             TARGET + "name": [self.classes[0]] * size,
             TARGET + "unit": [target.unit] * size,
-            TARGET + "centre": np.full(size, target.centre),
-            TARGET + "spread": np.full(size, target.spread),
+            **{TARGET + name: np.full(size, getattr(target, name)) for name in ("centre", "spread")},
             TARGET + "distribution": [target.distribution] * size,
         }
 
@@ -183,11 +179,6 @@ class NumberPredictions(Predictions):
     def _notes(self, table: Table) -> list[str]:
         off = np.abs(table.floats(["prediction"])[:, 0] - self.values) > NEAR * self.target.spread
         return [*table.contradictions({"prediction": off}, " and ".join(RAW)), *table.ood_note()]
-
-
-def is_of_number(header: Sequence[str]) -> bool:
-    """Whether the columns, as `Table.header` names them, are those of predictions of a number."""
-    return set(RAW) <= set(header)
 
 
 def _labels(table: Table) -> np.ndarray | None:
@@ -235,11 +226,8 @@ def error_of_mean(predictions: NumberPredictions) -> float:
 
 
 def distribution_scores(predictions: NumberPredictions) -> tuple[np.ndarray, np.ndarray]:
-    """CRPS, in the unit, and log score of each image, (S,) twice: lower is better.
-
-    The log score is that of the standardised number, as in training: -ln of the density in the unit is larger by the
-    log of `Target.spread`.
-    """
+    """CRPS, in the unit, and log score of each image, (S,) twice: lower is better. The log score is that of the
+    standardised number, as in training: -ln of the density in the unit is larger by the log of `Target.spread`."""
     labels, scales = known_labels(predictions), predictions.scales
     z = (labels - predictions.values) / scales
     log_scale = predictions.logits[:, 1].astype(np.float64)
@@ -366,4 +354,4 @@ class PreparedNumbers(Prepared):
         }
 
 
-evaluate_number = partial(evaluate, PreparedNumbers)
+evaluate_number = PreparedNumbers.evaluate

@@ -1,5 +1,5 @@
-"""What each kind of label gives, as a subclass of `Prepared`, and what is then the same for all of them:
-`epoch_values`, `drawn_values` in resamples, `evaluate` with intervals, and `compare` of two models.
+"""What each kind of label gives, as a subclass of `Prepared`, and what is then the same for all of them: `values`
+of an epoch, numbers in resamples (`draw`), `evaluate` with intervals, and `compare` of two models.
 
 Letters: S images, R resamples, N sums.
 """
@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from vitmed.core.errors import DataError
 from vitmed.metrics.bootstrap import percentile_interval
 from vitmed.metrics.estimates import (
     ClassSampleSizes,
@@ -30,7 +31,6 @@ from vitmed.metrics.paired_comparison import (
     ClassDifference,
     ComparisonTest,
     PairedComparison,
-    check_alike,
     gap_estimate,
     jackknifed_gaps,
     same_answers,
@@ -53,7 +53,7 @@ class Prepared:
 
     def __init__(self, predictions: Any, resamples: int = 0):
         self.predictions, self.labels = predictions, known_labels(predictions)
-        self.units, self.resamples = Units.of(predictions), resamples
+        self.units, self.resamples = Units(predictions.units), resamples
 
     @property
     def summands(self) -> np.ndarray:
@@ -115,6 +115,34 @@ class Prepared:
         """The differences in each resample, (R,) each, and the level of their intervals; None where none is needed."""
         return None
 
+    @classmethod
+    def values(cls, predictions: Any) -> dict[str, float]:
+        """Every number without an interval: fast enough for every epoch. NaN where it is undefined. Raises DataError
+        without labels."""
+        prepared = cls(predictions)
+        sums = prepared.summands.sum(axis=0)
+        numbers = prepared.apart() | {name: float(value) for name, value in prepared.of_sums(sums).items()}
+        return {name: numbers[name] for name in cls.metrics}
+
+    @classmethod
+    def draw(cls, predictions: Any, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """Numbers by name, (R,) each, for image weights (R, S)."""
+        prepared = cls(predictions)
+        return prepared.drawn_apart(weights) | prepared.of_sums(weights @ prepared.summands)
+
+    @classmethod
+    def evaluate(cls, predictions: Any, resamples: int = 2000) -> Numbers:
+        """Every number with its interval; the units are patients where they are known.
+
+        `resamples` is only recorded: those of the rest of a report.
+
+        Raises:
+            DataError: the predictions have no labels, or a score that is no finite number.
+        """
+        prepared = cls(predictions, resamples)
+        prepared.check()
+        return prepared.numbers()
+
     def numbers(self) -> Numbers:
         """As `evaluate`."""
         predictions = self.predictions
@@ -145,76 +173,42 @@ class Prepared:
         )
         return numbers.model_copy(update=self.reasons(numbers))
 
+    @classmethod
+    def compare(cls, predictions: Any, other: Any, resamples: int = 2000) -> PairedComparison:
+        """The numbers of the other model, and the differences, first minus other, on the same images.
 
-def epoch_values(kind: type[Prepared], predictions: Any) -> dict[str, float]:
-    """Every number of a kind of label, without intervals: fast enough for every epoch. NaN where it is undefined.
-    Raises DataError without labels.
-    """
-    prepared = kind(predictions)
-    numbers = prepared.apart() | {k: float(v) for k, v in prepared.of_sums(prepared.summands.sum(axis=0)).items()}
-    return {name: numbers[name] for name in kind.metrics}
+        The interval of a difference is paired, so narrower than the intervals of the two numbers suggest. How each is
+        computed says `Metric.way`. Predictions that are all the same differ by exactly 0.
 
-
-def drawn_values(kind: type[Prepared], predictions: Any, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Numbers by name, (R,) each, for image weights (R, S)."""
-    prepared = kind(predictions)
-    return prepared.drawn_apart(weights) | prepared.of_sums(weights @ prepared.summands)
-
-
-def evaluate(kind: type[Prepared], predictions: Any, resamples: int = 2000) -> Numbers:
-    """Every number with its interval; the units are patients where they are known.
-
-    `resamples` is only recorded: those of the rest of a report.
-
-    Raises:
-        DataError: the predictions have no labels, or a score that is no finite number.
-    """
-    prepared = kind(predictions, resamples)
-    prepared.check()
-    return prepared.numbers()
-
-
-def compare(kind: type[Prepared], predictions: Any, other: Any, resamples: int = 2000) -> PairedComparison:
-    """The numbers of the other model, and the differences, first minus other, on the same images.
-
-    The interval of a difference is paired, so narrower than the intervals of the two numbers suggest. How each is
-    computed says `Metric.way`. Predictions that are all the same differ by exactly 0.
-
-    Raises:
-        DataError: not the same images, labels or classes in the same order; or no labels.
-    """
-    check_alike(predictions, other)
-    first, second = kind(predictions, resamples), kind(other, resamples)
-    first.check()
-    second.check()
-    ours, theirs, same = first.overall, second.overall, same_answers(predictions, other)
-    gaps, shares, draws = first.sum_gaps(second), first.share_gaps(second), first.drawn_gaps(second, resamples)
-    gaps |= {name: first.area_gap(second, name) for name, metric in kind.metrics.items() if metric.way == "area"}
-    difference: dict[str, Estimate] = {}
-    for name in (name for name in kind.metrics if name in ours and name in theirs):
-        mine, yours, way = ours[name].value, theirs[name].value, kind.metrics[name].way
-        value = np.nan if mine is None or yours is None else mine - yours
-        if draws is not None and way != "sums" and np.isnan(value):
-            difference[name] = estimate(value, *NONE, "bootstrap", resamples)
-        elif name in shares:
-            share, _ = shares[name]
-            low, high = (0.0, 0.0) if same else (share.low, share.high)
-            difference[name] = estimate(share.value, low, high, share.method)
-        elif name in gaps:
-            difference[name] = gap_estimate(value, *gaps[name], np.inf if name in kind.unbounded else 1.0)
-        elif draws is not None:
-            drawn, level = draws[0][name], draws[1]
-            enough = len(drawn) > 0 and np.isfinite(drawn).mean() >= 0.5
-            interval = percentile_interval(drawn, level) if enough else NONE
-            difference[name] = estimate(value, *interval, "bootstrap", len(drawn))
-    tests = {name: test for name, (_, test) in (gaps | shares).items() if name in kind.tested}
-    return PairedComparison(overall=theirs, difference=difference, tests={name: tests[name] for name in kind.tested})
-
-
-def compare_each(kind: type[Prepared], predictions: Any, other: Any) -> dict[str, dict[str, ClassDifference]]:
-    """The same of each class against the rest, or of each finding: metric -> class -> difference.
-
-    Raises:
-        DataError: no labels. The images must be the same, as for `compare`.
-    """
-    return kind(predictions).class_gaps(kind(other))
+        Raises:
+            DataError: not the same images, labels or classes in the same order; or no labels.
+        """
+        if predictions.paths != other.paths or predictions.classes != other.classes:
+            raise DataError("the two predictions are not of the same images and classes", "predict the same images")
+        first, second = cls(predictions, resamples), cls(other, resamples)
+        if not np.array_equal(first.labels, second.labels):
+            raise DataError("the two predictions have different labels for the same images", "predict the same images")
+        first.check()
+        second.check()
+        ours, theirs, same = first.overall, second.overall, same_answers(predictions, other)
+        gaps, shares, draws = first.sum_gaps(second), first.share_gaps(second), first.drawn_gaps(second, resamples)
+        gaps |= {name: first.area_gap(second, name) for name, metric in cls.metrics.items() if metric.way == "area"}
+        difference: dict[str, Estimate] = {}
+        for name in (name for name in cls.metrics if name in ours and name in theirs):
+            mine, yours, way = ours[name].value, theirs[name].value, cls.metrics[name].way
+            value = np.nan if mine is None or yours is None else mine - yours
+            if draws is not None and way != "sums" and np.isnan(value):
+                difference[name] = estimate(value, *NONE, "bootstrap", resamples)
+            elif name in shares:
+                share, _ = shares[name]
+                low, high = (0.0, 0.0) if same else (share.low, share.high)
+                difference[name] = estimate(share.value, low, high, share.method)
+            elif name in gaps:
+                difference[name] = gap_estimate(value, *gaps[name], np.inf if name in cls.unbounded else 1.0)
+            elif draws is not None:
+                drawn, level = draws[0][name], draws[1]
+                enough = len(drawn) > 0 and np.isfinite(drawn).mean() >= 0.5
+                interval = percentile_interval(drawn, level) if enough else NONE
+                difference[name] = estimate(value, *interval, "bootstrap", len(drawn))
+        tests = {name: test for name, (_, test) in (gaps | shares).items() if name in cls.tested}
+        return PairedComparison(overall=theirs, difference=difference, tests={name: tests[name] for name in cls.tested})

@@ -123,7 +123,7 @@ def stress_curves(found: Robustness) -> Figure | None:
     beside = CORRUPTIONS_BESIDE
     figure, panels, lowest = small_panels(len(parts), beside, (2.6, 2.25), (0.6, 1.0), sharex=True, sharey=True)
     for axes, part in zip(panels, parts, strict=True):
-        for name, style in zip(kind.stress.names, OF_NUMBERS, strict=False):
+        for name, style in zip(kind.stress, OF_NUMBERS, strict=False):
             shown = [found.clean[name], *(row[name] for row in part.strengths)]
             if shown[0].value is not None:
                 strength, values, (colour, line, marker) = range(len(shown)), numbers(one.value for one in shown), style
