@@ -31,7 +31,7 @@ class Download(_Strict):
 
     Attributes:
         url: https, with {file} in place of the file's name.
-        layout: "folders" of classes are unpacked; `public_files` reads the others.
+        layout: "folders" of classes are unpacked; `convert` reads the others.
         each: every file is a separate set, named after the file without its suffix; otherwise all files are one set.
         files: to fetch; default all with a checksum.
         bytes: file -> size, if it is published.

@@ -90,25 +90,24 @@ class ImageCache:
         warns: bool = True,
     ) -> ImageCache:
         """The cache in the cache folder; without a database if `keep` is false, or if it cannot be used (`warns`)."""
-        folder = cache_folder() / "index"
-        if not keep:
-            return cls(None, frame, window, how, limit)
+        folder, cache = cache_folder() / "index", cls(None, frame, window, how, limit)
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            folder.chmod(0o700)
-            cache = cls(folder / f"images-{VERSION}.sqlite", frame, window, how, limit)
-            for old in folder.glob("images-*.sqlite"):
-                if old != cache.file or old.stat().st_size > MOST:  # what is still needed is soon found again
-                    _remove_database(old)
-            with suppress(sqlite3.DatabaseError):
-                cache._try()  # removes a damaged file
-            cache._try()
-            return cache
+            if keep:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                folder.chmod(0o700)
+                cache.file = folder / f"images-{VERSION}.sqlite"
+                for old in folder.glob("images-*.sqlite"):
+                    if old != cache.file or old.stat().st_size > MOST:  # what is still needed is soon found again
+                        _remove_database(old)
+                with suppress(sqlite3.DatabaseError), cache._connect():  # removes a damaged file
+                    pass
+                with cache._connect():
+                    pass
         except (OSError, sqlite3.Error) as error:
-            reason = getattr(error, "strerror", None) or error
+            cache.file, reason = None, getattr(error, "strerror", None) or error
             if warns:
                 warn(f"{folder}: cannot be used ({reason}); every file is decoded again (VITMED_CACHE)")
-            return cls(None, frame, window, how, limit)
+        return cache
 
     def hashes(self, files: Sequence[str], identities: Sequence[str]) -> dict[str, str]:
         """Path -> sha256, for the files that have not changed since they were hashed."""
@@ -147,10 +146,6 @@ class ImageCache:
             rows.append((digest, key, facts, pixels))
         self._store("images", rows)
 
-    def _try(self) -> None:
-        with self._connect() as database:
-            database.execute("SELECT count(*) FROM (SELECT 1 FROM images LIMIT 1)")
-
     def _query(self, query: str, keys: Sequence[bytes]) -> list[tuple]:
         rows: list[tuple] = []
         if self.file is not None and keys:
@@ -176,6 +171,7 @@ class ImageCache:
             with database:
                 for table in SCHEMA:
                     database.execute(table)
+                database.execute("SELECT count(*) FROM (SELECT 1 FROM images LIMIT 1)")  # fails for a damaged file
                 self.file.chmod(0o600)
                 yield database
         except sqlite3.DatabaseError as error:
@@ -346,12 +342,19 @@ def _lock(folder: Path, name: str) -> Any:
 
 def _make_room(folder: Path, size: int, limit: int) -> None:
     """Remove the least recently used entries until `size` more bytes fit. Raises OSError if they cannot fit."""
-    sizes = {entry: sum(_stat(file)[0] for file in entry.rglob("*")) for entry in folder.iterdir() if entry.is_dir()}
+
+    def stat(path: Path) -> tuple[int, float]:
+        with suppress(OSError):
+            about = path.stat()
+            return about.st_size, about.st_mtime
+        return 0, 0.0  # it is gone
+
+    sizes = {entry: sum(stat(file)[0] for file in entry.rglob("*")) for entry in folder.iterdir() if entry.is_dir()}
     over_limit = sum(sizes.values()) + size - limit
     over_disk = size + RESERVE - shutil.disk_usage(folder).free
     too_much = max(over_limit, over_disk)
     removed = []
-    for used, entry in sorted((_stat(entry)[1], entry) for entry in sizes):
+    for used, entry in sorted((stat(entry)[1], entry) for entry in sizes):
         if too_much > 0 and not entry.suffix and time.time() - used > IN_USE:
             removed.append(entry)
             too_much -= sizes[entry]
@@ -373,12 +376,3 @@ def _remove_entry(entry: Path) -> None:
 def _remove_database(file: Path) -> None:
     for suffix in ("", "-journal"):
         file.with_name(file.name + suffix).unlink(missing_ok=True)
-
-
-def _stat(path: Path) -> tuple[int, float]:
-    """Size and time of the last change; 0 for a path that is gone."""
-    try:
-        about = path.stat()
-        return about.st_size, about.st_mtime
-    except OSError:
-        return 0, 0.0
