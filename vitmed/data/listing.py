@@ -45,7 +45,6 @@ from vitmed.data.patient_names import Guess, group_word, known_by_column
 from vitmed.data.patients import find_patients, suggest_groups
 from vitmed.data.samples import Sample
 from vitmed.data.tables import FIRST, GROUP_NAMES, LABEL_NAMES, PATH_NAMES, Table, read_table
-from vitmed.data.thread_batches import Progress
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LABEL, LOGIT, OF_NUMBERS, PROB, WRITTEN
 
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
@@ -306,7 +305,7 @@ class Listing:
         return str(self.source / folder / self.classes[label])
 
 
-def list_images(config: DataConfig, progress: Progress | None = None, ordinal: Sequence[str] = ()) -> Listing:
+def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Listing:
     """The images, labels, patients and ready-made splits of a configuration. Raises as `make_splits`.
 
     Layouts: `root/<class>/`, `root/{train,val,test}/<class>/`, train + test or train + val only; any with a table.
@@ -320,7 +319,7 @@ def list_images(config: DataConfig, progress: Progress | None = None, ordinal: S
                 f"{config.labels}: all rows have the class {listing.classes[0]!r}; a classifier needs two classes",
                 "add rows of another class",
             )
-        return with_patients(listing, config, progress)
+        return with_patients(listing, config)
     asked.check_folders()
     folders = split_folders(root)
     if folders and "train" not in folders:
@@ -339,19 +338,15 @@ def list_images(config: DataConfig, progress: Progress | None = None, ordinal: S
         source, target = f"{len(order)} grades, from folders", Target(kind="grades")
         listing = replace(listing, classes=list(order), labels=labels, recognised=source, target=target)
         listing = listing.take(np.argsort(labels, kind="stable"))
-    return with_patients(listing, config, progress)
+    return with_patients(listing, config)
 
 
-def with_patients(listing: Listing, config: DataConfig, progress: Progress | None = None) -> Listing:
+def with_patients(listing: Listing, config: DataConfig) -> Listing:
     """Add the patients that the configuration names; if it and the table name none, a guess from file names."""
     by_folder = not listing.source.is_file()
-    known = find_patients(config, listing.root, listing.paths, progress, by_folder)
-    if known is not None:
-        notes = (*listing.notes, *known.notes)
-        return replace(listing, groups=known.groups, patients=known.source, notes=notes)
-    if listing.groups is not None:
-        return listing
-    return replace(listing, guess=suggest_groups(listing.paths, by_folder))
+    if (found := find_patients(config, listing.root, listing.paths, by_folder)) is not None:
+        return replace(listing, groups=found.groups, patients=found.source, notes=(*listing.notes, *found.notes))
+    return listing if listing.groups is not None else replace(listing, guess=suggest_groups(listing.paths, by_folder))
 
 
 def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[str]) -> Listing:

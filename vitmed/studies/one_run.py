@@ -322,8 +322,7 @@ def new_pretraining(
     config = config.model_copy(update={"model": model, "data": data})
     report_card(config.data.card)
     show_expression(config.data.group_regex)
-    with bar("finding images", unit="files") as advance:
-        splits, held_out = pretraining_splits(config.data, advance)
+    splits, held_out = pretraining_splits(config.data)
     config = with_window(one_batch(_default_sizes(config, splits)), splits)
     session = Session.of(config, pick_device(config.train.device))
     task = Pretrain.new(config, splits, session)
