@@ -524,7 +524,7 @@ def test_rows_are_matched_by_the_whole_digest() -> None:
     want = np.stack([have[40], near, have[3], rng.integers(0, 256, 32, dtype=np.uint8)])
     assert image_cache.find_rows(have, want).tolist() == [40, -1, 3, -1]
     assert image_cache.find_rows(have[:0], want).tolist() == [-1] * 4
-    cache = ImageCache(how=PREPROCESSING)
+    cache = ImageCache(how=PREPROCESSING, keep=False)
     assert (
         cache._name(have) == cache._name(have[::-1]) == cache._name(np.concatenate([have, have])) != cache._name(want)
     )

@@ -199,12 +199,8 @@ def _from_address(source: Source, path: Path, part: Path) -> None:
 
 def _stream(source: Source, part: Path, advance: Advance) -> None:
     """Fetch the rest of the file that `part` begins; all of it if no hash is published or the server continues none.
-
-    Raises:
-        _Cut: fewer bytes came than were announced, or the server has a temporary fault.
-        source.error: the server refuses, or offers another file.
-        UsageError: no disk space.
-    """
+    Raises _Cut: fewer bytes came than were announced, or the server has a temporary fault. source.error: the server
+    refuses, or offers another file. UsageError: no disk space."""
     have = part.stat().st_size if source.checksum and part.is_file() else 0
     with _open(source, HEADERS | ({"Range": f"bytes={have}-"} if have else {})) as response:
         if response.status == 416 and response.headers.get("Content-Range") == f"bytes */{have}":

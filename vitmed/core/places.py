@@ -95,10 +95,7 @@ def new_folder(folder: str | Path, data: Iterable[str | Path] = ()) -> Path:
 
 def output_folder(output: str | Path | None, default: Path, *data: Path) -> Path:
     """The new or empty folder `output` or, where it is None, the default, with -2, -3, ... where that is not empty.
-
-    Raises:
-        UsageError: it is not empty, lies in one of the folders `data`, or cannot be written.
-    """
+    Raises UsageError: it is not empty, lies in one of the folders `data`, or cannot be written."""
     folder = Path(output) if output is not None else default if is_empty(default) else free_name(default)
     new_folder(folder, data)
     RunFolder.probe(folder.parent)

@@ -98,11 +98,8 @@ def check_version(of_0_1: bool) -> None:
 
 
 def checkpoint(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A best.pt, a last.pt, or the last.pt of pretraining.
-
-    Raises:
-        UsageError: 0.1.0 wrote it, or it was made with a setting that is gone, or by pretraining that compared views.
-    """
+    """A best.pt, a last.pt, or the last.pt of pretraining. Raises UsageError: 0.1.0 wrote it, or it was made with a
+    setting that is gone, or by pretraining that compared views."""
     check_version(str(content.get("versions", {}).get("vitmed")).startswith("0.1."))
     found = dict(content)
     found["data"] = {"fingerprints": {}, **found["data"]}

@@ -54,22 +54,27 @@ class ImageCache:
     """Hashes, records and squares. Any problem with the database counts as "not known", never as an error.
 
     Args:
-        file: the database; None keeps no hashes and no records.
         frame, window: of the run; a record of a deep image counts only for runs with the same window.
         how: makes the squares, and sets frame and window. A record of a JPEG that was decoded at a reduced size counts
             only for runs that may reduce it to the same size; without `how` only records of whole images count.
+        keep: hashes and records in the database of the cache folder, unless it cannot be used (`warns`).
         limit: bytes that all squares together may use.
+
+    Attributes:
+        file: the database; None keeps no hashes and no records.
     """
 
     def __init__(
         self,
-        file: Path | None = None,
         frame: int | None = None,
         window: Window = None,
         how: Preprocessing | None = None,
+        keep: bool = True,
         limit: int = 0,
+        warns: bool = True,
     ):
-        self.file, self.limit, version = file, limit, decoding_version()
+        self.file: Path | None = None
+        self.limit, version = limit, decoding_version()
         self.frame, self.window = (frame, window) if how is None else (how.frame, how.window)
         self.key = f"{version} {'' if self.frame is None else self.frame}"
         self.reduced_key, self.deep_key = self.key, f"{self.key} window {self.window}"
@@ -78,36 +83,23 @@ class ImageCache:
             settings = {k: v for k, v in how.to_dict().items() if k not in CHANGES_NO_PIXEL}
             self.settings = hashlib.sha256(f"{sorted(settings.items())!r}{version}".encode()).hexdigest()[:16]
             self.shape = (how.image_size, how.image_size, how.channels)
-
-    @classmethod
-    def open(
-        cls,
-        frame: int | None = None,
-        window: Window = None,
-        how: Preprocessing | None = None,
-        keep: bool = True,
-        limit: int = 0,
-        warns: bool = True,
-    ) -> ImageCache:
-        """The cache in the cache folder; without a database if `keep` is false, or if it cannot be used (`warns`)."""
-        folder, cache = cache_folder() / "index", cls(None, frame, window, how, limit)
+        folder = cache_folder() / "index"
         try:
             if keep:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 folder.chmod(0o700)
-                cache.file = folder / f"images-{VERSION}.sqlite"
+                self.file = folder / f"images-{VERSION}.sqlite"
                 for old in folder.glob("images-*.sqlite"):
-                    if old != cache.file or old.stat().st_size > MOST:  # what is still needed is soon found again
+                    if old != self.file or old.stat().st_size > MOST:  # what is still needed is soon found again
                         _remove_database(old)
-                with suppress(sqlite3.DatabaseError), cache._connect():  # removes a damaged file
+                with suppress(sqlite3.DatabaseError), self._connect():  # removes a damaged file
                     pass
-                with cache._connect():
+                with self._connect():
                     pass
         except (OSError, sqlite3.Error) as error:
-            cache.file, reason = None, getattr(error, "strerror", None) or error
+            self.file, reason = None, getattr(error, "strerror", None) or error
             if warns:
                 warn(f"{folder}: cannot be used ({reason}); every file is decoded again (VITMED_CACHE)")
-        return cache
 
     def hashes(self, files: Sequence[str], identities: Sequence[str]) -> dict[str, str]:
         """Path -> sha256, for the files that have not changed since they were hashed."""
@@ -219,11 +211,8 @@ class ImageCache:
             guard.release()
 
     def add(self, digests: np.ndarray, squares: Iterable[np.ndarray]) -> Squares:
-        """Write an entry of M squares (S, S, C) uint8, in the order of the digests; call it within `alone`.
-
-        Raises:
-            OSError: the cache or the disk is full, or the folder cannot be written; or any error of `squares`.
-        """
+        """Write an entry of M squares (S, S, C) uint8, in the order of the digests; call it within `alone`. Raises
+        OSError: the cache or the disk is full, or the folder cannot be written; or any error of `squares`."""
         name, folder = self._name(digests), pixel_folder()
         with _lock(folder, "room"):  # another run counts the space reserved here
             size = len(digests) * int(np.prod(self.shape))

@@ -136,12 +136,9 @@ def plain_grade(name: str) -> str:
 
 
 def grade_order(classes: Sequence[str], order: Sequence[str], where: str) -> tuple[str, ...]:
-    """The classes from the lowest grade to the highest: as `order` says, else by the one number in each name.
-
-    Raises:
-        DataError: a class that is not in the order, or no order in the names.
-        UsageError: an order with a class that is not there.
-    """
+    """The classes from the lowest grade to the highest: as `order` says, else by the one number in each name. Raises
+    DataError: a class that is not in the order, or no order in the names. UsageError: an order with a class that is not
+    there."""
     if order:
         if strange := [name for name in classes if name not in order]:
             raise DataError(
@@ -322,12 +319,9 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> 
 
 
 def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], asked: Asked, source: str) -> Labels:
-    """Findings (R, F) that you ask for, or for a model all of its outputs in their order.
-
-    Raises:
-        DataError: nothing is known, or of no finding of the model, or a name that would make predictions.csv ambiguous.
-        UsageError: a finding that is not there.
-    """
+    """Findings (R, F) that you ask for, or for a model all of its outputs in their order. Raises DataError: nothing is
+    known, or of no finding of the model, or a name that would make predictions.csv ambiguous. UsageError: a finding
+    that is not there."""
     wanted, notes = asked.outputs or asked.findings or names, tuple[str, ...]()
     for name in () if asked.outputs else wanted:
         if name.lower() == NO_FINDING:

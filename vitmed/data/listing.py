@@ -174,12 +174,8 @@ def _rows_by_image(
 
 def read_targets(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Labels:
     """The labels of every row of a table; `label` is their column, if it has one of the usual names, `others` are the
-    columns that are neither path, patient, split nor label.
-
-    Raises:
-        DataError: no such column, or a cell that is no label; with the line.
-        UsageError: a finding that is no column.
-    """
+    columns that are neither path, patient, split nor label. Raises DataError: no such column, or a cell that is no
+    label; with the line. UsageError: a finding that is no column."""
     kind = asked.kind if asked.kind != "auto" else _recognise(table, label, others)
     if read := {"findings": read_findings, "number": read_number}.get(kind):
         return read(table, label, others, asked)
@@ -375,11 +371,8 @@ def list_by_table(
     root: Path, file: Path, own_groups: bool, asked: Asked = AUTO, classes: Sequence[str] | None = None
 ) -> Listing:
     """The images that a table names, in any folders below the root, split by its column or by the folders; labels are
-    in the order of `classes`, by default the names in the table, sorted.
-
-    Raises:
-        DataError: as `labels_from_table`; a class that is not in `classes`; splits without train.
-    """
+    in the order of `classes`, by default the names in the table, sorted. Raises DataError: as `labels_from_table`; a
+    class that is not in `classes`; splits without train."""
     every = image_names(root)
     if not every:
         fix = import_fix(root) or "name the folder that the table's paths start from"

@@ -336,7 +336,7 @@ class Reader:
         self.rows = {name: range(end - len(images[name]), end) for name, end in zip(images, ends, strict=True)}
         self.how = how = next(iter(images.values())).preprocessing
         limit = int(data.cache_gb * 1e9)
-        cache = ImageCache.open(how=how, keep=data.cache, limit=limit, warns=records)  # else `_keep_on_disk` warns
+        cache = ImageCache(how=how, keep=data.cache, limit=limit, warns=records)  # else `_keep_on_disk` warns
         files = [part.root / sample.path for part in images.values() for sample in part.samples]
         with bar("looking for known images", unit="files") as advance:
             self.scan = Scan(files, cache, how, records, advance)

@@ -56,16 +56,12 @@ def find_patients(
     folders_are_classes: bool = True,
 ) -> KnownPatients | None:
     """The patients in paths relative to the root, by `config.group_regex` or `config.groups`; None if neither is set.
-
-    Raises:
-        DataError: an image without a patient, or a table that cannot be used.
-        UsageError: an invalid regular expression, or pydicom is missing.
-    """
+    Raises DataError: an image without a patient, or a table that cannot be used. UsageError: an invalid regular
+    expression, or pydicom is missing."""
     if config.group_regex is not None:
         return KnownPatients(_by_expression(config.group_regex, root, paths), "from the file paths (--group-regex)")
     if config.groups == NAMES:
-        guess = suggest_groups(paths, folders_are_classes)
-        if guess is None:
+        if (guess := suggest_groups(paths, folders_are_classes)) is None:
             raise DataError(
                 f"{root}: the file names do not identify patients in a form that vitmed knows (--groups names)",
                 "--group-regex EXPRESSION, or --groups TABLE",
@@ -149,8 +145,7 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
 
 def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[str]:
     found = groups_of(expression, paths)
-    missed = [path for path, group in zip(paths, found, strict=True) if group is None]
-    if missed:
+    if missed := [path for path, group in zip(paths, found, strict=True) if group is None]:
         raise DataError(
             f"{root}: --group-regex {expression!r} finds no patient in {len(missed):,} of {len(paths):,} paths:\n"
             + lines_of(missed),
@@ -164,7 +159,7 @@ def _by_copies(root: Path, paths: Sequence[str], config: DataConfig) -> tuple[li
     """For every image the path of the first of its copies, of identical files and of pictures that look alike; and how
     many images are copies."""
     window = choose_window([root / path for path in paths], "auto", config.frame).window  # as `vitmed check` sees them
-    records = scan(root, paths, ImageCache.open(config.frame, window, keep=config.cache))
+    records = scan(root, paths, ImageCache(config.frame, window, keep=config.cache))
     first = list(range(len(paths)))
 
     def first_of(i: int) -> int:
@@ -229,8 +224,7 @@ def patient_notes(splits: Splits, split: str) -> list[str]:
     if unit != "patient":
         why = "one patient may be in two splits, which makes the result optimistic"
         notes.append(f"Split by {unit}: {why}. Where this report says patient, read {unit}.")
-    shared = [group for group, names in splits.shared().items() if split in names]
-    if shared:
+    if shared := [group for group, names in splits.shared().items() if split in names]:
         have = counted_doing(len(shared), unit, "of this split has", "of this split have")
         notes.append(f"Leakage: {have} images in another split too; the result is optimistic.")
     return notes

@@ -110,7 +110,7 @@ def hash_files(files: Sequence[str], cache: ImageCache | None = None, progress: 
         files: absolute paths.
         cache: knows unchanged files, which are not opened; None reads every file.
     """
-    cache = cache or ImageCache()
+    cache = cache or ImageCache(keep=False)
     hashes: list[str] = []
     for part in batched(files, BATCH):
         identities = list(in_threads(_identity, part, 64)) if cache.file is not None else [""] * len(part)

@@ -176,7 +176,7 @@ def with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
     """Add copies to the listing if they matter: patients are unknown, and a split is still missing."""
     if ready or listing.patients:
         return listing
-    first = first_copies(listing.root, listing.paths, ImageCache.open(warns=False) if cache else None)
+    first = first_copies(listing.root, listing.paths, ImageCache(keep=cache, warns=False))
     copies = int(np.sum(first != np.arange(len(first))))
     if not copies:
         return listing
@@ -264,8 +264,7 @@ def _check_enough(listing: Listing, rest: str, splits: Sequence[str]) -> None:
     if listing.outputs:
         return
     counts = np.bincount(listing.labels[listing.parts[rest]], minlength=len(listing.classes)).tolist()
-    few = [label for label, count in enumerate(counts) if count < len(splits)]
-    if few:
+    if few := [label for label, count in enumerate(counts) if count < len(splits)]:
         has = listed([f"{listing.classes[label]!r} has {counted(counts[label], 'image')}" for label in few])
         raise DataError(
             f"{listing.location(rest, few[0]) if len(few) == 1 else listing.source}: class {has}, too few for "
@@ -363,12 +362,10 @@ def notes_on_rare(splits: Splits) -> list[str]:
         cannot = "nothing can be chosen for" if name == "val" else "nothing can be said of"
         present, absent = ((splits.targets(name) == value).any(axis=0) for value in (1, 0))
         for what, of in (("no image", ~present), ("every image with a label", present & ~absent)):
-            lacking = [finding for finding, lacks in zip(splits.classes, of.tolist(), strict=True) if lacks]
-            if lacking:
+            if lacking := [finding for finding, lacks in zip(splits.classes, of.tolist(), strict=True) if lacks]:
                 which = "it" if len(lacking) == 1 else "them"
                 notes.append(f"{what} of {name} has {listed(lacking)}, so {cannot} {which}")
-    few = [f"{name} ({count})" for name, count in zip(splits.classes, train, strict=True) if count < FEW]
-    if few:
+    if few := [f"{name} ({count})" for name, count in zip(splits.classes, train, strict=True) if count < FEW]:
         what = counted_doing(len(few), "finding", "has", "have")
         notes.append(f"{what} fewer than {FEW} positives in train, too few to learn: {listed(few)}")
     return notes

@@ -91,12 +91,8 @@ class Table:
 
 def read_table(file: str | Path) -> Table:
     """Read a CSV file with the separator (comma, semicolon or tab) most frequent in its header, or the first sheet of
-    .xlsx.
-
-    Raises:
-        DataError: missing, not text, no rows, a name twice in the header, or a row of another length (with its line).
-        UsageError: the package that reads .xlsx is not installed.
-    """
+    .xlsx. Raises DataError: missing, not text, no rows, a name twice in the header, or a row of another length (with
+    its line). UsageError: the package that reads .xlsx is not installed."""
     file, notes = Path(file), tuple[str, ...]()
     lines, rows, header = [], [], None
     if file.suffix.lower() == ".xlsx":

@@ -72,11 +72,8 @@ def read_header(path: Path) -> ImageHeader:
 
 @QUIET
 def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | Image.Image:
-    """A grey frame after its modality LUT, with the file's windows; a colour frame of 8 bits as RGB.
-
-    Raises:
-        DataError: no image in it, too large, several frames, or damaged. UsageError: a decoder is missing.
-    """
+    """A grey frame after its modality LUT, with the file's windows; a colour frame of 8 bits as RGB. Raises DataError:
+    no image in it, too large, several frames, or damaged. UsageError: a decoder is missing."""
     with _open(path) as stream:
         head, mode, bits, frames = _head(path, stream)
         samples = int(head.get("SamplesPerPixel", 1) or 1)

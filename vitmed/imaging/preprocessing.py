@@ -67,11 +67,8 @@ class Preprocessing:
         return asdict(self)
 
     def read(self, path: str | Path) -> np.ndarray:
-        """Decode a file and make it square: (S, S, C) uint8.
-
-        Raises:
-            DataError: as `read_image`; also if padding would leave less than a pixel of a long, thin image.
-        """
+        """Decode a file and make it square: (S, S, C) uint8. Raises DataError: as `read_image`; also if padding would
+        leave less than a pixel of a long, thin image."""
         path = Path(path)
         return self.square(path, decode(path, self.frame, self.min_size))
 
@@ -189,11 +186,8 @@ class JointPreprocessing(Preprocessing):
 
 
 def joint(members: Sequence[Preprocessing]) -> tuple[Preprocessing, tuple[int, ...]]:
-    """How to read an image once for several members, and which reading each member takes.
-
-    Raises:
-        UsageError: members that read files in different ways: other channels or frames.
-    """
+    """How to read an image once for several members, and which reading each member takes. Raises UsageError: members
+    that read files in different ways: other channels or frames."""
     for name in ("channels", "frame"):
         if len(values := {getattr(how, name) for how in members}) > 1:
             found = " and ".join(sorted(map(str, values)))
