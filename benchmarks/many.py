@@ -65,7 +65,7 @@ def scan(root: Path) -> None:
     from vitmed.data.image_cache import ImageCache
     from vitmed.data.scan import scan as scan_files
 
-    scan_files(root / "images", image_names(root / "images"), ImageCache.open())
+    scan_files(root / "images", image_names(root / "images"), ImageCache())
 
 
 def sampling(root: Path) -> None:

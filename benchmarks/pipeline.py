@@ -101,7 +101,7 @@ def load_vitmed(options: argparse.Namespace, policy: str, cached: bool) -> Step:
     if cached:
         files = [str(path) for path in paths]
         digests = digests_of(hash_files(files), files)
-        cache = ImageCache(how=images.preprocessing, limit=2**40)
+        cache = ImageCache(how=images.preprocessing, keep=False, limit=2**40)
         with cache.alone(digests, lambda: None):
             images.cache = cache.squares(digests) or cache.add(digests, (images.read(i) for i in range(len(images))))
     batches = EpochBatches(images.labels, options.batch, 0, False)

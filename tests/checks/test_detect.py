@@ -98,7 +98,7 @@ def test_copies_contradict_where_both_are_known(tmp_path: Path, first: list[Any]
     data = DataConfig(root=str(folder), labels=str(folder / "labels.csv"))
     splits = make_splits(data)
     paths = [sample.path for part in splits.samples.values() for sample in part]
-    records = scan(folder, paths, ImageCache.open())
+    records = scan(folder, paths, ImageCache())
     if code == "copies":
         notes, counts = check_before_training(splits, records, 0, Config(data=data))
         assert counts["exact_duplicates"] == 1 and not any("two" in note for note in notes)
@@ -161,7 +161,7 @@ def test_training_names_the_flag_against_a_split_that_leaks(tmp_path: Path) -> N
         data = DataConfig(root=str(folder), labels=str(folder / "labels.csv"), groups=str(table), resplit=resplit)
         splits = make_splits(data.model_copy(update={"groups": None})) if resplit else make_splits(data)
         ui = recording()
-        records = scan(folder, [s.path for part in splits.samples.values() for s in part], ImageCache.open())
+        records = scan(folder, [s.path for part in splits.samples.values() for s in part], ImageCache())
         check_before_training(splits, records, 0, Config(data=data))
         warned[resplit] = ui.warned
     assert "the data's own splits leak: --resplit ignores them and splits by patient" in warned[False]

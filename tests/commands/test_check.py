@@ -452,7 +452,7 @@ def test_many_may_write_at_once(folder: Path) -> None:
     digests = digests_of(hash_files(files), files)
 
     def one(_: int) -> int:
-        index = ImageCache.open()
+        index = ImageCache()
         scan(folder, names, index)
         return sum(record is not None for record in index.records(digests))
 
@@ -461,7 +461,7 @@ def test_many_may_write_at_once(folder: Path) -> None:
 
 
 def test_a_file_changed_just_now_is_not_remembered(folder: Path) -> None:
-    index = ImageCache.open()
+    index = ImageCache()
     file = folder / "amber" / "amber_0.png"
     (before,) = hash_files([str(file)], index)
     times = file.stat()
@@ -633,7 +633,7 @@ def test_the_border_of_deep_images_is_seen_in_the_window_of_the_run(tmp_path: Pa
     assert any(text.startswith("16-bit images: window ") for text in ui.said)
     files, seen = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.png")), []
     for window in (None, (0.0, 60_000.0), (0.0, 50_000.0), None):  # what one window kept does not answer for another
-        records = scan(root, files, ImageCache.open(window=window))
+        records = scan(root, files, ImageCache(window=window))
         seen.append([float(record.numbers[0]) for record in records if record.numbers is not None])
     assert seen[0] == seen[3] and len({tuple(means) for means in seen}) == 3
 

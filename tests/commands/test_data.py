@@ -352,12 +352,12 @@ def test_killed_while_it_writes(tmp_path: Path, cache: Path) -> None:
 import os, signal, sys
 from pathlib import Path
 from vitmed.commands.data import import_dataset
-from vitmed.data import public_files
-save = public_files.Image.Image.save
+from vitmed.data import convert
+save = convert.Image.Image.save
 def stop(image, path, **kwargs):
     save(image, path, **kwargs)
     os.kill(os.getpid(), signal.SIGKILL)
-public_files.Image.Image.save = stop
+convert.Image.Image.save = stop
 import_dataset(sys.argv[1], sys.argv[2])
 """
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "bloodmnist.npz", tmp_path / "set"], timeout=120)

@@ -26,7 +26,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.sections import DataConfig
 from vitmed.data import image_cache, loading
 from vitmed.data.image_cache import ImageCache, Squares, pixel_folder
-from vitmed.data.loading import Images
+from vitmed.data.loading import Images, Reader
 from vitmed.data.samples import Sample
 from vitmed.data.scan import digests_of
 from vitmed.imaging import rasters
@@ -36,6 +36,11 @@ from vitmed.inference.checkpoint import load_checkpoint
 PREPROCESSING = Preprocessing(16, 3, "pad", "imagenet")
 ON = DataConfig()
 ENTRY = 6 * 16 * 16 * 3  # bytes of squares of one entry of `images`
+
+
+def read_all(images: dict[str, Images], data: DataConfig) -> dict[str, list[str]]:
+    """Read every file once; the hashes of each split."""
+    return Reader(images, data, records=False).run()[0]
 
 
 @pytest.fixture(autouse=True)
@@ -89,11 +94,11 @@ def same(part: Images) -> bool:
 def test_a_second_run_decodes_nothing(tmp_path: Path, decoded: list[str], ui: Recorder, cache: Path) -> None:
     root = draw(tmp_path / "a")
     first = images(root)
-    hashes = loading.read_all(first, ON)
+    hashes = read_all(first, ON)
     assert sorted(decoded) == sorted(path.name for path in root.iterdir())
     decoded.clear()
     again = images(root)
-    assert loading.read_all(again, ON) == hashes and decoded == []
+    assert read_all(again, ON) == hashes and decoded == []
     assert isinstance(again["train"].cache, Squares) and not again["train"].in_memory
     assert same(again["train"]) and len(entries(cache)) == 1
     assert "earlier run" in ui.said[-1] and not ui.warned
@@ -109,12 +114,12 @@ def test_a_second_run_decodes_nothing(tmp_path: Path, decoded: list[str], ui: Re
 def test_other_splits_of_the_same_files_are_found(tmp_path: Path, decoded: list[str], ui: Recorder) -> None:
     """Another --seed, --epochs, model or split_seed changes no square; nor do fewer images, or other names."""
     root = draw(tmp_path / "a")
-    loading.read_all(images(root), ON)
+    read_all(images(root), ON)
     for old in sorted(root.iterdir()):
         old.rename(old.with_name(f"renamed_{9 - int(old.stem[-1])}.png"))
     decoded.clear()
     parts = images(root, train=slice(4, 6), val=slice(0, 1), test=slice(1, 3))
-    loading.read_all(parts, ON)
+    read_all(parts, ON)
     assert decoded == []
     assert all(same(part) for part in parts.values())
 
@@ -134,10 +139,10 @@ def test_what_changes_pixels_is_another_entry(
     tmp_path: Path, decoded: list[str], ui: Recorder, change: dict[str, Any], hit: bool
 ) -> None:
     root = draw(tmp_path / "a")
-    loading.read_all(images(root), ON)
+    read_all(images(root), ON)
     decoded.clear()
     other = images(root, Preprocessing(**(PREPROCESSING.to_dict() | change)))
-    loading.read_all(other, ON)
+    read_all(other, ON)
     assert len(decoded) == (0 if hit else 6) and same(other["train"])
 
 
@@ -145,29 +150,29 @@ def test_another_way_of_decoding_is_another_entry(
     tmp_path: Path, decoded: list[str], ui: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = draw(tmp_path / "a")
-    loading.read_all(images(root), ON)
+    read_all(images(root), ON)
     installed = metadata.version
     for package in ("pillow", "opencv-python-headless", "pydicom", "python-gdcm", "pylibjpeg-openjpeg", "pyjpegls"):
         newer = {package: "99.0"}
         monkeypatch.setattr(metadata, "version", lambda name, newer=newer: newer.get(name) or installed(name))
         decoded.clear()
-        loading.read_all(images(root), ON)
+        read_all(images(root), ON)
         assert len(decoded) == 6, package
     decoded.clear()
-    loading.read_all(images(root), ON)
+    read_all(images(root), ON)
     assert decoded == []
 
 
 def test_only_a_changed_file_is_decoded_anew(tmp_path: Path, decoded: list[str], ui: Recorder) -> None:
     root = draw(tmp_path / "a")
-    before = loading.read_all(images(root), ON)["train"]
+    before = read_all(images(root), ON)["train"]
     changed = sorted(root.iterdir())[2]
     stat = changed.stat()
     Image.fromarray(draw_image(np.random.default_rng(9), COLOURS["green"])).save(changed)
     os.utime(changed, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # an old time does not hide it
     decoded.clear()
     again = images(root)
-    after = loading.read_all(again, ON)["train"]
+    after = read_all(again, ON)["train"]
     assert decoded == [changed.name] and same(again["train"])
     assert [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b] == [2]
 
@@ -185,7 +190,7 @@ def test_files_that_cannot_be_used_are_all_told_and_nothing_is_kept(tmp_path: Pa
     (root / names[4]).write_bytes(b"\x89PNG\r\n\x1a\n but not really")
     for _ in range(2):
         with pytest.raises(DataError, match="2 of 6") as error:
-            loading.read_all(images(root), ON)
+            read_all(images(root), ON)
         assert names[1] in str(error.value) and names[4] in str(error.value)
         assert entries(cache) == []
 
@@ -195,7 +200,7 @@ def test_the_squares_are_those_that_were_decoded_by_any_policy(tmp_path: Path, u
 
     part = images(draw(tmp_path / "a", 1))["train"]
     plain = part.read(0)
-    loading.read_all({"train": part}, ON)
+    read_all({"train": part}, ON)
     assert not part.read(0).flags.writeable
     for policy in POLICIES:
         augmenter = Augmenter(policy, 16, 3)
@@ -246,7 +251,7 @@ def test_the_same_weights_with_and_without(tmp_path: Path, cache: Path, decoded:
 def test_switched_off_it_writes_nothing_and_keeps_nothing(vitmed: RUN, tmp_path: Path, cache: Path) -> None:
     root = draw(tmp_path / "a")
     parts = images(root)
-    loading.read_all(parts, DataConfig(cache=False))
+    read_all(parts, DataConfig(cache=False))
     assert parts["train"].cache is None and not cache.parent.exists()
     answer = vitmed("train", tmp_path / "nothing", "--no-cache", "--cache-size", "-1")
     assert answer.code == 2 and "cache_gb" in answer.err
@@ -258,11 +263,11 @@ def test_a_quick_set_stays_in_memory(
     root = draw(tmp_path / "a")
     monkeypatch.setattr(loading, "QUICK", 10)
     parts = images(root, train=slice(0, 3), val=slice(3, 4), test=slice(4, 6))
-    loading.read_all(parts, ON)
+    read_all(parts, ON)
     assert [part.in_memory for part in parts.values()] == [True, True, False] and not cache.exists()
     monkeypatch.setattr(loading, "MEMORY_MB", 0)  # quick, but too many
     parts = images(root, train=slice(0, 3), val=slice(3, 4), test=slice(4, 6))
-    loading.read_all(parts, ON)
+    read_all(parts, ON)
     assert all(isinstance(part.cache, Squares) for part in parts.values())
 
 
@@ -273,7 +278,7 @@ def fill(root: Path, seed: int, limit_entries: float, when: float) -> None:
     """Another set of six images; its entry was last used at that time."""
     before = set(entries(pixel_folder())) if pixel_folder().exists() else set()
     limit = limit_entries * (ENTRY + 1000) / 1e9  # headers and digests
-    loading.read_all(images(draw(root / str(seed), seed=seed)), DataConfig(cache_gb=limit))
+    read_all(images(draw(root / str(seed), seed=seed)), DataConfig(cache_gb=limit))
     for name in set(entries(pixel_folder())) - before:
         os.utime(pixel_folder() / name, (when, when))
 
@@ -285,15 +290,15 @@ def test_what_was_not_used_for_longest_goes_first(
     for seed in range(3):
         fill(tmp_path, seed, 3, day + seed)
     assert len(entries(cache)) == 3
-    loading.read_all(images(tmp_path / "0"), ON)  # used now: it is no longer the oldest
+    read_all(images(tmp_path / "0"), ON)  # used now: it is no longer the oldest
     fill(tmp_path, 3, 3, day + 3)
     assert len(entries(cache)) == 3 and not ui.warned
     assert sum(f.stat().st_size for f in cache.rglob("*.npy")) <= 3 * (ENTRY + 1000)
     decoded.clear()
     for seed in (0, 2, 3):
-        loading.read_all(images(tmp_path / str(seed)), ON)
+        read_all(images(tmp_path / str(seed)), ON)
     assert decoded == []
-    loading.read_all(images(tmp_path / "1"), ON)
+    read_all(images(tmp_path / "1"), ON)
     assert len(decoded) == 6
 
 
@@ -301,7 +306,7 @@ def test_what_is_in_use_stays_and_the_newcomer_does_without(tmp_path: Path, ui: 
     fill(tmp_path, 0, 1, time.time())
     before = listing(cache)
     parts = images(draw(tmp_path / "1", seed=1))
-    loading.read_all(parts, DataConfig(cache_gb=1.2 * ENTRY / 1e9))
+    read_all(parts, DataConfig(cache_gb=1.2 * ENTRY / 1e9))
     assert "no room" in ui.warned[0] and "--cache-size" in ui.warned[0] and len(ui.warned) == 1
     assert parts["train"].in_memory and same(parts["train"])
     assert [row for row in listing(cache) if not row[0].endswith(".lock")] == [
@@ -342,7 +347,7 @@ def test_room_is_made_by_the_entries_that_were_not_used_for_longest(
 
 def test_an_image_that_the_entry_lacks_is_missing(tmp_path: Path, ui: Recorder, cache: Path) -> None:
     part = images(draw(tmp_path / "a"))["train"]
-    loading.read_all({"train": part}, ON)
+    read_all({"train": part}, ON)
     found = Squares(cache / entries(cache)[0], np.array([3, -1, 0]))
     assert found.missing.tolist() == [1] and np.array_equal(found[0], part.read(3))
     with pytest.raises(IndexError):
@@ -358,7 +363,7 @@ def test_an_image_that_the_entry_lacks_is_missing(tmp_path: Path, ui: Recorder, 
 @pytest.mark.skipif(os.name == "nt", reason="an open file cannot be removed there")
 def test_a_reader_goes_on_when_its_file_is_removed(tmp_path: Path, ui: Recorder, cache: Path) -> None:
     part = images(draw(tmp_path / "0", seed=0))["train"]
-    loading.read_all({"train": part}, ON)
+    read_all({"train": part}, ON)
     sent = pickle.dumps(part)
     day = time.time() - 86_400
     os.utime(cache / entries(cache)[0], (day, day))
@@ -388,7 +393,7 @@ def test_without_room_or_folder_the_images_stay_in_memory(
     if reserve:
         monkeypatch.setattr(image_cache, "RESERVE", reserve)
     parts = images(draw(tmp_path / "a"))
-    loading.read_all(parts, ON if limit is None else DataConfig(cache_gb=limit))
+    read_all(parts, ON if limit is None else DataConfig(cache_gb=limit))
     assert len(ui.warned) == 1 and told in ui.warned[0]
     assert parts["train"].in_memory and same(parts["train"]) and (place or entries(pixel_folder()) == [])
 
@@ -400,7 +405,7 @@ def test_a_disk_that_fills_up(tmp_path: Path, ui: Recorder, cache: Path, monkeyp
     monkeypatch.setattr(os, "fsync", full)
     monkeypatch.setattr(loading, "MEMORY_MB", 0)
     parts = images(draw(tmp_path / "a"))
-    loading.read_all(parts, ON)
+    read_all(parts, ON)
     assert len(ui.warned) == 1 and "No space left" in ui.warned[0]
     assert entries(cache) == [] and parts["train"].cache is None and same(parts["train"])
 
@@ -412,7 +417,7 @@ def test_a_folder_that_cannot_be_mapped(
         raise OSError(errno.ENODEV, "No such device")
 
     monkeypatch.setattr(np, "load", unmappable)
-    loading.read_all(images(draw(tmp_path / "a")), ON)
+    read_all(images(draw(tmp_path / "a")), ON)
     assert "No such device" in ui.warned[0] and len(decoded) == 6  # found out before the work
 
 
@@ -421,12 +426,12 @@ def test_a_damaged_entry_is_made_again(
     tmp_path: Path, ui: Recorder, decoded: list[str], cache: Path, damage: str
 ) -> None:
     root = draw(tmp_path / "a")
-    loading.read_all(images(root), ON)
+    read_all(images(root), ON)
     file = cache / entries(cache)[0] / damage
     file.write_bytes(file.read_bytes()[:150])
     decoded.clear()
     parts = images(root)
-    loading.read_all(parts, ON)
+    read_all(parts, ON)
     assert len(decoded) == 6 and same(parts["train"]) and not ui.warned and len(entries(cache)) == 1
 
 
@@ -451,11 +456,11 @@ def child(root: Path, log: Path, go: Path) -> multiprocessing.Process:
             return real(path, frame, least)
 
         rasters.read = slow
-        loading._Reader._fits_memory = lambda self: False  # type: ignore[method-assign]  it decodes before the lock
+        Reader._fits_memory = lambda self: False  # type: ignore[method-assign]  it decodes before the lock
         ui = recording()
         ui.say = ui.warn = note  # type: ignore[method-assign]
         parts = images(root)
-        loading.read_all(parts, ON)
+        read_all(parts, ON)
         rasters.read = real
         note(f"sum {sum(int(parts['train'].read(i).sum()) for i in range(6))}")
 
@@ -499,14 +504,14 @@ def test_killed_in_the_middle_it_leaves_nothing_for_long(
     root = draw(tmp_path / "a")
     process = child(root, tmp_path / "log", tmp_path / "never")
     until(lambda: unfinished(cache))
-    loading.read_all(images(draw(tmp_path / "b", seed=1)), ON)
+    read_all(images(draw(tmp_path / "b", seed=1)), ON)
     assert len(unfinished(cache)) == 1  # alive: another run leaves it alone
     process.kill()
     process.join()
     assert len(unfinished(cache)) == 1
     decoded.clear()
     parts = images(root)
-    loading.read_all(parts, ON)
+    read_all(parts, ON)
     assert len(decoded) == 6 and same(parts["train"])
     assert not unfinished(cache) and len(entries(cache)) == 2
 
@@ -519,7 +524,7 @@ def test_rows_are_matched_by_the_whole_digest() -> None:
     want = np.stack([have[40], near, have[3], rng.integers(0, 256, 32, dtype=np.uint8)])
     assert image_cache.find_rows(have, want).tolist() == [40, -1, 3, -1]
     assert image_cache.find_rows(have[:0], want).tolist() == [-1] * 4
-    cache = ImageCache(how=PREPROCESSING)
+    cache = ImageCache(how=PREPROCESSING, keep=False)
     assert (
         cache._name(have) == cache._name(have[::-1]) == cache._name(np.concatenate([have, have])) != cache._name(want)
     )

@@ -19,11 +19,11 @@ from vitmed.data import loading
 from vitmed.data.loading import (
     EpochBatches,
     Images,
+    Reader,
     TrainImages,
     UnusableFiles,
     pick_place,
     pick_workers,
-    read_all,
     seed_of,
     train_loader,
 )
@@ -35,6 +35,11 @@ from vitmed.training.processes import Ranks
 
 PREPROCESSING = Preprocessing(16, 3, "pad", "imagenet")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def read_all(images: dict[str, Images], data: DataConfig) -> dict[str, list[str]]:
+    """Read every file once; the hashes of each split."""
+    return Reader(images, data, records=False).run()[0]
 
 
 @pytest.fixture

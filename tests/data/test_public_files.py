@@ -18,7 +18,7 @@ from vitmed.commands.data import import_dataset
 from vitmed.core.dataset_cards import cards
 from vitmed.core.errors import DataError
 from vitmed.core.sections import DataConfig
-from vitmed.data.public_files import read_idx, read_public_files, write_folder
+from vitmed.data.convert import read_idx, read_public_files, write_folder
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
 

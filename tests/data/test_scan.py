@@ -82,7 +82,7 @@ def test_a_first_run_decodes_every_file_once_for_all_purposes(tmp_path: Path, de
     first_run(data, tmp_path / "runs")
     assert decoded == {path.absolute(): 1 for path in data.rglob("*.png")}
     decoded.clear()
-    index = ImageCache.open()
+    index = ImageCache()
     records = scan(data, files(data), index)
     assert not decoded and all(record.kind == "" for record in records)
 
@@ -105,7 +105,7 @@ def test_deep_images_are_decoded_once_more_at_most_for_the_window(
 
 def test_a_moved_folder_is_hashed_and_not_decoded_again(tmp_path: Path, decoded: Counter[Path]) -> None:
     data = draw_classes(tmp_path / "data", 6)
-    index = ImageCache.open()
+    index = ImageCache()
     before = scan(data, files(data), index)
     decoded.clear()
     shutil.copytree(data, tmp_path / "moved")
@@ -119,13 +119,13 @@ def test_a_record_of_another_decoder_does_not_count(
     tmp_path: Path, decoded: Counter[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = draw_classes(tmp_path / "data", 3)
-    scan(data, files(data), ImageCache.open())
+    scan(data, files(data), ImageCache())
     installed = metadata.version
     for package in ("pillow", "opencv-python-headless", "pydicom", "python-gdcm", "pylibjpeg", "pyjpegls", "numpy"):
         newer = {package: "99.0"}
         monkeypatch.setattr(metadata, "version", lambda name, newer=newer: newer.get(name) or installed(name))
         decoded.clear()
-        scan(data, files(data), ImageCache.open())
+        scan(data, files(data), ImageCache())
         assert len(decoded) == 6, package
 
 
@@ -147,8 +147,8 @@ def test_the_check_does_not_depend_on_an_earlier_training(tmp_path: Path, decode
     assert all(record.reduced for record in records) and sum(decoded.values()) == 6
     again = read_splits(splits, how, DataConfig()).records
     assert all(np.array_equal(a.thumbnail, b.thumbnail) for a, b in zip(records, again, strict=True))
-    alone = scan(data, names, ImageCache())
-    after = scan(data, names, ImageCache.open())
+    alone = scan(data, names, ImageCache(keep=False))
+    after = scan(data, names, ImageCache())
     assert not any(record.reduced for record in after)
     assert all(np.array_equal(a.thumbnail, b.thumbnail) for a, b in zip(alone, after, strict=True))
 
@@ -198,7 +198,7 @@ def test_an_unchanged_file_is_not_read_again_and_a_fresh_one_is(
     real = scanning._sha256
     monkeypatch.setattr(scanning, "_sha256", lambda path: read.append(Path(path).name) or real(path))
     names, told = [str(old), str(fresh), str(tmp_path / "gone")], []
-    cache = ImageCache.open()
+    cache = ImageCache()
     first = hash_files(names, cache, lambda *done: told.append(done))
     digest = hashlib.sha256(b"content").hexdigest()
     assert first == [digest, digest, ""] and told == [(3, 3)] and sorted(read) == ["fresh", "gone", "old"]
@@ -210,28 +210,34 @@ def test_an_unchanged_file_is_not_read_again_and_a_fresh_one_is(
     assert cache.file.parent.stat().st_mode & 0o777 == 0o700
 
 
+def cache_in(file: Path) -> ImageCache:
+    cache = ImageCache(keep=False)
+    cache.file = file
+    return cache
+
+
 def test_many_rows_are_found_again(tmp_path: Path) -> None:
     """More than one query holds."""
-    cache = ImageCache(tmp_path / "db.sqlite")
+    cache = cache_in(tmp_path / "db.sqlite")
     files = [f"/x/{i}" for i in range(1203)]
     cache.keep_hashes((file, f"id{i}", f"hash{i}") for i, file in enumerate(files))
     assert cache.hashes(files, [f"id{i}" for i in range(1203)]) == {file: f"hash{i}" for i, file in enumerate(files)}
     changed = [f"id{i}" if i % 2 else "other" for i in range(1203)]
     assert len(cache.hashes(files, changed)) == 601 and cache.hashes(files[:2], ["", ""]) == {}
-    assert ImageCache().hashes(files, changed) == {}
+    assert ImageCache(keep=False).hashes(files, changed) == {}
 
 
 def test_a_malformed_database_is_begun_again_and_one_of_other_columns_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "db.sqlite"
     file.write_bytes(b"not a database" * 100)
-    cache = ImageCache(file)
+    cache = cache_in(file)
     assert cache.hashes(["/x"], ["id"]) == {} and not file.exists()
     cache.keep_hashes([("/x", "id", "hash")])
     assert cache.hashes(["/x"], ["id"]) == {"/x": "hash"}
     other = tmp_path / "other.sqlite"
     with contextlib.closing(sqlite3.connect(other)) as database, database:
         database.execute("CREATE TABLE files (name TEXT)")
-    assert ImageCache(other).hashes(["/x"], ["id"]) == {} and other.exists()
+    assert cache_in(other).hashes(["/x"], ["id"]) == {} and other.exists()
 
 
 def test_what_another_version_or_too_large_a_database_left_is_removed(
@@ -241,15 +247,15 @@ def test_what_another_version_or_too_large_a_database_left_is_removed(
     folder.mkdir(parents=True)
     (folder / "images-1.sqlite").write_bytes(b"old")
     (folder / "other.txt").write_bytes(b"mine")
-    cache = ImageCache.open()
+    cache = ImageCache()
     cache.keep_hashes([("/x", "id", "hash")])
     assert sorted(path.name for path in folder.iterdir()) == [f"images-{image_cache.VERSION}.sqlite", "other.txt"]
-    assert ImageCache.open().hashes(["/x"], ["id"]) == {"/x": "hash"}
+    assert ImageCache().hashes(["/x"], ["id"]) == {"/x": "hash"}
     monkeypatch.setattr(image_cache, "MOST", cache.file.stat().st_size)
-    assert ImageCache.open().hashes(["/x"], ["id"]) == {"/x": "hash"}
+    assert ImageCache().hashes(["/x"], ["id"]) == {"/x": "hash"}
     monkeypatch.setattr(image_cache, "MOST", cache.file.stat().st_size - 1)
-    assert ImageCache.open().hashes(["/x"], ["id"]) == {}
-    assert ImageCache.open(keep=False).file is None
+    assert ImageCache().hashes(["/x"], ["id"]) == {}
+    assert ImageCache(keep=False).file is None
 
 
 def test_few_tasks_wait_however_many_files_there_are() -> None:

@@ -324,8 +324,8 @@ def test_a_grey_picture_stays_grey_and_values_are_rounded() -> None:
     assert [len(BatchAugmenter("light", S, 3, *flips).changes) for flips in ((), (True,), (False,))] == [2, 2, 1]
     x, draw = np.full((8, 1, S, S), 100.0), Draws(3, torch.arange(8))
     found = BatchAugmenter("chest_xray", S, 1)(torch.full((8, S, S, 1), 100, dtype=torch.uint8), 3, torch.arange(8))
-    for name, values, named in BatchAugmenter("chest_xray", S, 1).changes:
-        x = BATCH_CHANGES[name](torch.as_tensor(x).float(), draw, *values, **named)
+    for change in BatchAugmenter("chest_xray", S, 1).changes:
+        x = BATCH_CHANGES[change.name](torch.as_tensor(x).float(), draw, *change.values, **change.named)
     assert torch.equal(found[..., 0].float(), x[:, 0].round())
 
 

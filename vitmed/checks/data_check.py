@@ -267,7 +267,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     chosen = choose_window(train, "auto", data.frame)  # the check sees what the network would see
     for line in chosen.notes:
         say(line)
-    records = scan(root, contents.files, ImageCache.open(data.frame, chosen.window, keep=index))
+    records = scan(root, contents.files, ImageCache(data.frame, chosen.window, keep=index))
     guess = suggest_groups(contents.files, labels is None)
     patients, source = named if named is not None else _patients(data, root, contents.files, guess)
     labels_of = contents.read or Labels(CLASSES, [], ())

@@ -114,7 +114,7 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     if not samples:
         raise DataError(f"{listing.source}: no images in its class folders", "name a folder of labelled images")
     how = saved.preprocessing
-    cache = ImageCache.open(how.frame, how.window, keep=saved.config.data.cache)
+    cache = ImageCache(how.frame, how.window, keep=saved.config.data.cache)
     seen, leaks = leakage(saved, root, samples, allow_leakage, cache)
     leaks += near_copies(saved, root, samples, cache)
     if any(sample.group is None for sample in samples):

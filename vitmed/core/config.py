@@ -315,8 +315,7 @@ PATHS = (("data", "root"), ("data", "groups"), ("data", "labels"), ("model", "we
 
 def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -> dict[str, Any]:
     """{"epochs": 5} -> {"train.epochs": 5}, without flags that are None (not given). Raises UsageError."""
-    unknown = set(flags) - set(known)
-    if unknown:
+    if unknown := set(flags) - set(known):
         words = [f"--{flag.replace('_', '-')}" for flag in sorted(unknown)]
         raise gone(words, " ".join(words)) or UsageError(
             f"{command} has no option {', '.join(sorted(unknown))}", f"it has {', '.join(known)}, config, sets"

@@ -6,19 +6,16 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from vitmed.core.base_models import Section
 from vitmed.core.downloads import Source
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.messages import say, warn
 from vitmed.core.text_files import YamlError, packaged, read_yaml
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Published(_Strict):
+class Published(Section):
     """A published figure to compare a result with."""
 
     figure: str
@@ -26,12 +23,12 @@ class Published(_Strict):
     source: str
 
 
-class Download(_Strict):
+class Download(Section):
     """How to download the files of a set.
 
     Attributes:
         url: https, with {file} in place of the file's name.
-        layout: "folders" of classes are unpacked; `public_files` reads the others.
+        layout: "folders" of classes are unpacked; `convert` reads the others.
         each: every file is a separate set, named after the file without its suffix; otherwise all files are one set.
         files: to fetch; default all with a checksum.
         bytes: file -> size, if it is published.
@@ -46,7 +43,7 @@ class Download(_Strict):
     folder: str = ""
 
 
-class Card(_Strict):
+class Card(Section):
     """A card; datasets/README.md says what each field means."""
 
     name: str
@@ -94,17 +91,13 @@ class Card(_Strict):
 
     def licence_of(self, name: str) -> str:
         """The licence of a set; in a collection the entry under its name, or under "others"."""
-        if isinstance(self.licence, str):
-            return self.licence
-        return next(
-            (text for key, text in self.licence.items() if name.startswith(key.lower())), self.licence["others"]
-        )
+        of_sets = {"": self.licence} if isinstance(self.licence, str) else self.licence
+        return next((text for key, text in of_sets.items() if name.startswith(key.lower())), of_sets.get("others", ""))
 
     def policy_of(self, name: str) -> str | None:
         """The augmentation policy of a set; None for a collection, which has one for each of its sets."""
-        if isinstance(self.augmentation, str):
-            return self.augmentation
-        return next((policy for key, policy in self.augmentation.items() if name.startswith(key.lower())), None)
+        of_sets = {"": self.augmentation} if isinstance(self.augmentation, str) else self.augmentation
+        return next((policy for key, policy in of_sets.items() if name.startswith(key.lower())), None)
 
     def sources(self, name: str) -> list[Source]:
         """The files of a set, for `downloads.fetch_file`."""
@@ -143,8 +136,7 @@ def read_card(file: Path) -> Card:
 
 def find_card(name: str) -> Card:
     """The card of that name, or of a set in a collection. Raises UsageError, which lists the names."""
-    card = next((card for card in cards().values() if name in (card.name, *card.sets)), None)
-    if card is None:
+    if (card := next((card for card in cards().values() if name in (card.name, *card.sets)), None)) is None:
         raise unknown_key("card", name, cards())
     return card
 
@@ -161,22 +153,16 @@ def report_card(name: str | None) -> None:
 
 
 def find_set(name: str) -> Card:
-    """The card of a set that `vitmed data get` can fetch.
-
-    Raises:
-        UsageError: an unknown name, or a card with several sets; lists names.
-        DataError: a set that you must download yourself; says how.
-    """
-    known = cards()
-    if (holder := next((card for card in known.values() if name in card.sets), None)) is not None:
+    """The card of a set that `vitmed data get` can fetch. Raises UsageError: an unknown name, or a card with several
+    sets; lists names. DataError: a set that you must download yourself; says how."""
+    if (holder := next((card for card in cards().values() if name in card.sets), None)) is not None:
         return holder
-    if name in known:
-        card = known[name]
-        if card.sets:
-            raise UsageError(f"{name} is a collection; fetch one of its sets", f"one of {', '.join(card.sets)}")
-        raise DataError(f"{name} must be downloaded by hand: {card.source}", f"{card.by_hand} {advice(card)}")
-    names = list(dict.fromkeys(name for card in known.values() for name in (card.name, *card.sets)))
-    raise unknown_key("public data set", name, names)
+    if (card := cards().get(name)) is None:
+        names = list(dict.fromkeys(name for card in cards().values() for name in (card.name, *card.sets)))
+        raise unknown_key("public data set", name, names)
+    if card.sets:
+        raise UsageError(f"{name} is a collection; fetch one of its sets", f"one of {', '.join(card.sets)}")
+    raise DataError(f"{name} must be downloaded by hand: {card.source}", f"{card.by_hand} {advice(card)}")
 
 
 def advice(card: Card, folder: str | Path = "DIR") -> str:
@@ -188,8 +174,7 @@ def advice(card: Card, folder: str | Path = "DIR") -> str:
 def medmnist_classes(file: str) -> list[str] | None:
     """The classes of a MedMNIST file in numeric order, looked up by its name ("bloodmnist_224.npz"); else None."""
     stem = file.lower().partition(".")[0].partition("_")[0]
-    classes: dict[str, list[str]] = {}
     for card in cards().values():
         if card.download is not None and card.download.layout == "medmnist" and isinstance(card.classes, dict):
-            classes |= {name.lower(): names for name, names in card.classes.items()}
-    return classes.get(stem)
+            return {name.lower(): names for name, names in card.classes.items()}.get(stem)
+    return None

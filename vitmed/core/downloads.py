@@ -8,6 +8,7 @@ connection, and the error for a missing file says where to get it and where to p
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import os
@@ -18,14 +19,14 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from vitmed.core.errors import UsageError, VitmedError
 from vitmed.core.files import write_text
-from vitmed.core.messages import bar, show, warn
+from vitmed.core.messages import Advance, bar, show, warn
 from vitmed.core.text import first_line
 
 TIMEOUT = 30.0  # seconds without data after which a connection counts as broken
@@ -111,8 +112,9 @@ def fetch_file(
         if is_offline(offline):
             raise source.error(f"{source.name} is not on this machine: {path} is missing", source.instructions(path))
         mark = "" if source.checksum or source.hub else "; only its size can be checked"
+        mark += NO if unasked else ""
         size = megabytes(source.size) if source.size else "a file"
-        show(f"fetching {source.name}: {size} from {source.url}, licence {source.licence}{mark}{NO if unasked else ''}")
+        show(f"fetching {source.name}: {size} from {source.url}, licence {source.licence}{mark}")
         if non_commercial:
             warn(f"the licence of {source.name}, {source.licence}, forbids commercial use: read it first")
         if unasked:
@@ -121,7 +123,7 @@ def fetch_file(
             path.parent.mkdir(parents=True, exist_ok=True)
             from filelock import FileLock, Timeout
 
-            lock = FileLock(_beside(path, ".lock"))  # the system releases that of a dead process
+            lock = FileLock(path.with_name(f"{path.name}.lock"))  # the system releases that of a dead process
             try:
                 held = lock.acquire(timeout=0)
             except Timeout:
@@ -133,20 +135,20 @@ def fetch_file(
                     return path
         except OSError as error:
             raise UsageError(f"{path}: cannot be written ({error.strerror or error})", ROOM) from None
-    note = _beside(path, ".sha256")
+    note = path.with_name(f"{path.name}.sha256")
     noted = note.read_text(encoding="utf-8", errors="replace").split()[:1] if note.is_file() else []
     source.check(path, str(path), f"remove it, then: {source.again}", *(f"sha256:{digest}" for digest in noted))
     return path
 
 
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
-
-
 def _download(source: Source, path: Path) -> None:
     """Fetch the file, check it, write its hash and give it its name; remove it if it is wrong."""
-    continued = not source.hub and _beside(path, ".part").is_file()
-    part, digest = _from_hub(source, path) if source.hub else (_from_address(source, path), None)
+    part, digest = path.with_name(f"{path.name}.part"), None
+    continued = not source.hub and part.is_file()
+    if source.hub:
+        part, digest = _from_hub(source, path)
+    else:
+        _from_address(source, path, part)
     what = f"{path.name} from {source.url}"
     fix = f"it was removed; try again: {source.again}. If the error stays, it was changed on its way: do not use it"
     try:
@@ -158,7 +160,7 @@ def _download(source: Source, path: Path) -> None:
         raise
     with part.open("rb") as stream:
         os.fsync(stream.fileno())
-    write_text(_beside(path, ".sha256"), f"{digest_of(part)}  {path.name}\n")
+    write_text(path.with_name(f"{path.name}.sha256"), f"{digest_of(part)}  {path.name}\n")
     part.replace(path)
     shutil.rmtree(path.parent / "hub", ignore_errors=True)
 
@@ -173,15 +175,13 @@ class _Cut(Exception):
     """The connection ended early; another try may help."""
 
 
-def _from_address(source: Source, path: Path) -> Path:
-    """The complete `.part` file from a plain address, after as many tries as necessary."""
-    part = _beside(path, ".part")
+def _from_address(source: Source, path: Path, part: Path) -> None:
+    """Complete `part` from a plain address, in as many tries as necessary."""
     with bar(f"fetching {source.name}", unit="bytes") as advance:
         best, failures = 0, 0
         while True:
             try:
-                _stream(source, part, lambda n, of: advance(n, of, f"{n / 1e6:,.0f} of {megabytes(of)}"))
-                return part
+                return _stream(source, part, advance)
             except _Cut as cut:
                 have = part.stat().st_size if part.is_file() else 0
                 failures = 1 if have > best else failures + 1
@@ -197,14 +197,10 @@ def _from_address(source: Source, path: Path) -> Path:
                 time.sleep(pause)
 
 
-def _stream(source: Source, part: Path, progress: Callable[[int, int], None]) -> None:
+def _stream(source: Source, part: Path, advance: Advance) -> None:
     """Fetch the rest of the file that `part` begins; all of it if no hash is published or the server continues none.
-
-    Raises:
-        _Cut: fewer bytes came than were announced, or the server has a temporary fault.
-        source.error: the server refuses, or offers another file.
-        UsageError: no disk space.
-    """
+    Raises _Cut: fewer bytes came than were announced, or the server has a temporary fault. source.error: the server
+    refuses, or offers another file. UsageError: no disk space."""
     have = part.stat().st_size if source.checksum and part.is_file() else 0
     with _open(source, HEADERS | ({"Range": f"bytes={have}-"} if have else {})) as response:
         if response.status == 416 and response.headers.get("Content-Range") == f"bytes */{have}":
@@ -225,38 +221,44 @@ def _stream(source: Source, part: Path, progress: Callable[[int, int], None]) ->
             for block in _blocks(response):
                 stream.write(block)
                 have += len(block)
-                progress(have, total or source.size or have)
+                size = total or source.size or have
+                advance(have, size, f"{have / 1e6:,.0f} of {megabytes(size)}")
     if total is not None and have < total:
         raise _Cut(f"the connection ended after {have:,} of {total:,} bytes")
 
 
 def _check_answer(source: Source) -> None:
     """Raise `error` unless the host answers within `ANSWER` seconds. A thread asks, as a name server may be silent."""
-    found = [f"{urlsplit(source.url).hostname} does not answer within {ANSWER:g} s"]
+    problems = [f"{urlsplit(source.url).hostname} does not answer within {ANSWER:g} s"]
 
     def ask() -> None:
         try:
-            _open(source, HEADERS, "HEAD").close()
-            found.clear()
+            with contextlib.suppress(VitmedError):  # also an answer; the download says more of it
+                _open(source, HEADERS, "HEAD").close()
+            problems.clear()
         except _Cut as cut:
-            found[:] = [str(cut)]
-        except VitmedError:  # an answer; the download says more of it
-            found.clear()
+            problems[:] = [str(cut)]
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(ANSWER)
-    if problem := found[:1]:
-        raise source.error(f"{source.url}: {problem[0]}", f"later, or with a better connection: {source.again}")
+    for problem in problems[:1]:
+        raise source.error(f"{source.url}: {problem}", f"later, or with a better connection: {source.again}")
 
 
 def _open(source: Source, headers: dict[str, str], method: str = "GET") -> Any:
     """The response: 200, 206 or 416. Raises _Cut for a temporary fault, source.error for a refusal."""
-    opener = urllib.request.build_opener(_Redirects(source))
+
+    class Redirects(urllib.request.HTTPRedirectHandler):  # not to an unencrypted connection
+        def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+            _only_https(newurl, source)
+            return super().redirect_request(req, fp, code, msg, headers, newurl)
+
     host = urlsplit(source.url).hostname
     try:
         _only_https(source.url, source)
-        return opener.open(urllib.request.Request(source.url, headers=headers, method=method), timeout=TIMEOUT)
+        request = urllib.request.Request(source.url, headers=headers, method=method)
+        return urllib.request.build_opener(Redirects).open(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         if error.code == 416:
             return error  # also a response
@@ -284,17 +286,6 @@ def _blocks(response: Any) -> Iterator[bytes]:
         raise _Cut(f"no data for {TIMEOUT:g} s") from None
     except (OSError, http.client.HTTPException) as error:
         raise _Cut(f"the connection broke ({first_line(error)})") from None
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, but not to an unencrypted connection."""
-
-    def __init__(self, source: Source):
-        self.source = source
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        _only_https(newurl, self.source)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _only_https(url: str, source: Source) -> None:

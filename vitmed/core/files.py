@@ -29,12 +29,9 @@ SPECIAL = {
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-    """Refuse what is not a regular file before it is opened, because opening a FIFO waits for ever.
-
-    Raises:
-        DataError: a FIFO, a socket, a device, a folder, or a link that leads back to itself or nowhere.
-        OSError: no such file, or its folder cannot be searched.
-    """
+    """Refuse what is not a regular file before it is opened, because opening a FIFO waits for ever. Raises DataError: a
+    FIFO, a socket, a device, a folder, or a link that leads back to itself or nowhere. OSError: no such file, or its
+    folder cannot be searched."""
     try:
         kind = stat.S_IFMT(os.stat(path).st_mode)  # noqa: PTH116  (a million of them)
     except OSError as error:
@@ -67,45 +64,38 @@ def whole_file(path: str | Path) -> Iterator[BinaryIO]:
     Raises:
         UsageError: the folder cannot be written, or the disk is full.
     """
-    path = Path(path)
+    path, target = Path(path), Path(os.path.realpath(path))
+    # Not of `mkstemp`, which makes private files: the umask to correct this cannot be read without changing it.
+    part = _part_of(target)
     try:
-        with _opened(path) if is_stream(path) else _renamed(Path(os.path.realpath(path))) as stream:
-            yield stream
+        if match := _DESCRIPTOR.fullmatch(str(path)):  # opened by its name, a file would be written from its start
+            with os.fdopen(os.dup(int(match["number"] or (1 if match["out"] else 2))), "wb") as stream:
+                yield stream
+        elif is_stream(path):
+            with path.open("wb") as stream:
+                yield stream
+        else:
+            try:
+                with part.open("xb") as stream:
+                    claim(stream.fileno())
+                    yield stream
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                part.replace(target)
+                _sync(target.parent)
+            finally:
+                with contextlib.suppress(OSError):
+                    part.unlink()
     except OSError as error:
         raise not_written(path, error) from None
-
-
-def is_stream(path: Path) -> bool:
-    """Whether a path names a device, a pipe, or an open file of this process, as /dev/stdout does."""
-    return _DESCRIPTOR.fullmatch(str(path)) is not None or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 _DESCRIPTOR = re.compile(r"/dev/(?:fd/(?P<number>\d+)|(?P<out>stdout)|stderr)")
 
 
-def _opened(path: Path) -> BinaryIO:
-    if match := _DESCRIPTOR.fullmatch(str(path)):  # opened by its name, a file would be written again from its start
-        number = int(match["number"] or (1 if match["out"] else 2))
-        return os.fdopen(os.dup(number), "wb")
-    return path.open("wb")
-
-
-@contextlib.contextmanager
-def _renamed(path: Path) -> Iterator[BinaryIO]:
-    """A temporary file beside `path`, which takes its name at the end."""
-    # Not of `mkstemp`, which makes private files: the umask to correct this cannot be read without changing it.
-    temporary = _part_of(path)
-    try:
-        with temporary.open("xb") as stream:
-            claim(stream.fileno())
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-        _sync(path.parent)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+def is_stream(path: Path) -> bool:
+    """Whether a path names a device, a pipe, or an open file of this process, as /dev/stdout does."""
+    return _DESCRIPTOR.fullmatch(str(path)) is not None or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 @contextlib.contextmanager
@@ -204,8 +194,8 @@ def _sync(folder: Path) -> None:
 
 def is_full(error: OSError) -> bool:
     """Whether a disk has no room; of the errors of many files, `shutil` gives only the text."""
-    told = str(error) if isinstance(error, shutil.Error) else f"[Errno {error.errno}]"
-    return any(f"[Errno {number}]" in told for number in (errno.ENOSPC, errno.EDQUOT))
+    text = str(error) if isinstance(error, shutil.Error) else f"[Errno {error.errno}]"
+    return any(f"[Errno {number}]" in text for number in (errno.ENOSPC, errno.EDQUOT))
 
 
 def not_written(path: Path, error: OSError) -> UsageError:

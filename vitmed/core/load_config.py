@@ -39,20 +39,25 @@ def load_config(
         UsageError: an unknown key, a wrong type or a value out of range; states what is accepted.
     """
     tree: dict[str, Any] = {} if file is None else read_config(find_config(file))
-    named = {key for key, value in (overrides or {}).items() if value is not None}
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    values = dict[str, Any]()
     for text in [sets] if isinstance(sets, str) else sets:
         key, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--set {text}: expected section.field=value", "for example --set train.lr=1e-4")
         try:
-            named.add(key.strip())
-            _put(tree, key.strip(), _number(parse_yaml(value)), kind)
+            values[key.strip()] = _number(parse_yaml(value))
         except YamlError:
             raise UsageError(f"--set {text[:200]}: the value is not valid YAML", "quote it") from None
-    given = {key: value for key, value in (overrides or {}).items() if value is not None}
-    for key, value in given.items():
-        _put(tree, key, str(value) if isinstance(value, Path) else value, kind)
-    if "model.weights" in named and "model" in tree:  # other weights than the file states
+        if not key.strip().partition(".")[2]:
+            fix = f"sections are {', '.join(kind.model_fields)}"
+            raise UsageError(f"--set {key.strip()}: expected section.field", fix)
+    values |= given
+    for key, value in values.items():
+        section, _, field = key.partition(".")
+        if isinstance(fields := tree.setdefault(section, {}), dict):
+            fields[field] = str(value) if isinstance(value, Path) else value
+    if "model.weights" in values and "model" in tree:  # other weights than the file states
         tree["model"] = {k: v for k, v in tree["model"].items() if k not in ("weights_sha256", "weights_reason")}
     try:
         return build_config(tree, kind, given)
@@ -147,10 +152,9 @@ def build_config(
             raise unknown_key("config section", str(section), kind.model_fields)
         if not isinstance(fields, dict):
             raise UsageError(f"config section '{section}' holds {fields!r}, expected fields", f"write {section}.field")
-        known = fields_of(kind, section)
         for key in fields:
-            if key not in known:
-                raise unknown_key("key", str(key), known, f" in section '{section}'")
+            if key not in fields_of(kind, section):
+                raise unknown_key("key", str(key), fields_of(kind, section), f" in section '{section}'")
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
@@ -161,8 +165,7 @@ def build_config(
             raise UsageError(_as_flags(str(first["ctx"]["error"]), tree, given, kind), fix) from None
         key = ".".join(str(part) for part in first["loc"])
         problem = f"config {key} = {first['input']!r}: {expected(first)}"
-        problem = _as_flags(problem, tree, given, kind)
-        raise UsageError(problem, f"see {key} in docs/configuration.md") from None
+        raise UsageError(_as_flags(problem, tree, given, kind), f"see {key} in docs/configuration.md") from None
 
 
 def with_card(tree: dict[str, Any], kind: type[RunConfig]) -> dict[str, Any]:
@@ -172,20 +175,19 @@ def with_card(tree: dict[str, Any], kind: type[RunConfig]) -> dict[str, Any]:
         return tree
     from vitmed.core.dataset_cards import find_card  # here, since downloads are slow to import
 
-    card, found = find_card(data["card"]), copy.deepcopy(tree)
+    card, tree = find_card(data["card"]), copy.deepcopy(tree)
     if card.group_regex is not None and not {"group_regex", "groups"} & set(data):
-        found["data"]["group_regex"] = card.group_regex
-    policy, augment = card.policy_of(data["card"]), found.setdefault("augment", {})
+        tree["data"]["group_regex"] = card.group_regex
+    policy, augment = card.policy_of(data["card"]), tree.setdefault("augment", {})
     if policy is not None and kind is Config and isinstance(augment, dict):
         augment.setdefault("policy", policy)
-    return found
+    return tree
 
 
 def find_config(name: str | Path) -> Path:
     """The YAML file at that path, or the recipe of that name in the package."""
     path, bundled = Path(name), recipes()
-    reason = why_unreadable(path)
-    if reason is None:
+    if (reason := why_unreadable(path)) is None:
         return path
     if str(name) in bundled:
         return bundled[str(name)]
@@ -219,20 +221,10 @@ def read_config(path: Path) -> dict[str, Any]:
         tree = read_yaml(path)
     except YamlError as error:
         raise UsageError(f"{path}: not a readable YAML file ({error})", error.fix) from None
-    tree = {} if tree is None else _number(tree)
-    if not isinstance(tree, dict):
+    if not isinstance(tree := {} if tree is None else _number(tree), dict):
         sections = "write data:, model:, augment:, train:"
         raise UsageError(f"{path}: holds {type(tree).__name__}, expected sections", sections)
     return find_paths(tree, path.parent)
-
-
-def _put(tree: dict[str, Any], key: str, value: Any, kind: type[RunConfig]) -> None:
-    section, _, field = key.partition(".")
-    if not field:
-        raise UsageError(f"--set {key}: expected section.field", f"sections are {', '.join(kind.model_fields)}")
-    fields = tree.setdefault(section, {})
-    if isinstance(fields, dict):
-        fields[field] = value
 
 
 def _number(value: Any) -> Any:

@@ -6,6 +6,7 @@ anything in a data folder. Devices and pipes are written to.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -94,10 +95,7 @@ def new_folder(folder: str | Path, data: Iterable[str | Path] = ()) -> Path:
 
 def output_folder(output: str | Path | None, default: Path, *data: Path) -> Path:
     """The new or empty folder `output` or, where it is None, the default, with -2, -3, ... where that is not empty.
-
-    Raises:
-        UsageError: it is not empty, lies in one of the folders `data`, or cannot be written.
-    """
+    Raises UsageError: it is not empty, lies in one of the folders `data`, or cannot be written."""
     folder = Path(output) if output is not None else default if is_empty(default) else free_name(default)
     new_folder(folder, data)
     RunFolder.probe(folder.parent)
@@ -130,12 +128,9 @@ def check_name(name: str) -> None:
         "holds control characters, or characters that are not UTF-8": not name.isprintable(),
         f"is {size} bytes long, expected at most {LONGEST}": size > LONGEST,
     }
-    for problem, wrong in problems.items():
-        if wrong:
-            raise UsageError(
-                f"--name {name!r} {problem}",
-                "a plain name, such as first; the folder of the run folders is another setting",
-            )
+    if problem := next((problem for problem, wrong in problems.items() if wrong), None):
+        fix = "a plain name, such as first; the folder of the run folders is another setting"
+        raise UsageError(f"--name {name!r} {problem}", fix)
 
 
 def check_run_place(config: RunConfig, output: str | Path, name: str | None) -> None:
@@ -149,27 +144,20 @@ def check_run_place(config: RunConfig, output: str | Path, name: str | None) -> 
 
 def data_of_runs(places: Iterable[Path]) -> list[Path]:
     """The data folders of the runs that these files and folders belong to, where a config.yaml names them."""
-    found = []
+    roots = []
     for place in places:
         for folder in (place, place / "fold-1", *list(place.absolute().parents)[:2]):
-            config = RunFolder(folder).config
-            if config.is_file():
-                try:
-                    root = read_config(config)["data"]["root"]
-                except (UsageError, KeyError, TypeError):  # not the configuration of a run
-                    continue
-                found += [Path(root)] if isinstance(root, str) else []
-    return found
+            if (config := RunFolder(folder).config).is_file():
+                with contextlib.suppress(UsageError, KeyError, TypeError):  # not the configuration of a run
+                    roots.append(read_config(config)["data"]["root"])
+    return [Path(root) for root in roots if isinstance(root, str)]
 
 
 def check_inputs(options: dict[str, Any], kind: Any) -> None:
     """Check, before torch is loaded, that what the given options of a command name exists and their values are allowed.
 
-    Args:
-        kind: `Config` or `PretrainConfig`, which the command reads; None without one.
-
-    Raises:
-        VitmedError: as the command itself would raise it, seconds later.
+    `kind` is `Config` or `PretrainConfig`, which the command reads; None without one. Raises VitmedError as the command
+    itself would, seconds later.
     """
     if "resume" in options:
         if not Path(options["resume"]).exists():
@@ -183,9 +171,9 @@ def check_inputs(options: dict[str, Any], kind: Any) -> None:
     elif "data" in options:
         data_folder(options["data"])
     checkpoint = Path(options.get("checkpoint", "."))
-    if not checkpoint.exists() and checkpoint.suffix == ".csv":
-        raise DataError(f"{checkpoint}: no such file", "name a predictions.csv")
     if not checkpoint.exists():
+        if checkpoint.suffix == ".csv":
+            raise DataError(f"{checkpoint}: no such file", "name a predictions.csv")
         raise CheckpointError(f"{checkpoint}: no such file", "name the best.pt of a run, or its folder")
     for result in options.get("results", ()):
         if not Path(result).exists():

@@ -137,9 +137,9 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
     Within seconds, SIGTERM and SIGHUP are one stop. SIGHUP comes when the terminal is closed; under `nohup` it stays
     ignored.
     """
-    asked = threading.Event()
+    stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield stopped.is_set
         return
 
     terminals = [handle for handle in (1, 2) if os.isatty(handle)]
@@ -150,9 +150,9 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
                 os.get_terminal_size(handle)
             except OSError:  # it was closed: what is written there now would be an error
                 os.dup2(os.open(os.devnull, os.O_WRONLY), handle)
-        if asked.is_set():
+        if stopped.is_set():
             raise KeyboardInterrupt
-        asked.set()
+        stopped.set()
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -160,7 +160,7 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
     noted = once(note)
     old = {number: signal.signal(number, note if number == signal.SIGINT else noted) for number in numbers}
     try:
-        yield asked.is_set
+        yield stopped.is_set
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

@@ -78,8 +78,8 @@ class RunFolder:
 
     def evaluations(self, split: str) -> list[Path]:
         """The evaluation folders of a split, oldest first: `test`, `test-2`, `test-3` ..."""
-        found = [(re.fullmatch(rf"{split}(?:-(\d+))?", path.name), path) for path in self.path.glob(f"{split}*")]
-        return [path for _, path in sorted((int(match[1] or 1), path) for match, path in found if match)]
+        named = [(re.fullmatch(rf"{split}(?:-(\d+))?", path.name), path) for path in self.path.glob(f"{split}*")]
+        return [path for _, path in sorted((int(match[1] or 1), path) for match, path in named if match)]
 
     @classmethod
     def create(cls, output: str | Path, name: str) -> RunFolder:
@@ -277,17 +277,24 @@ def store_path(path: str | Path, folder: str | Path) -> str:
     if address := address_of(place_of(path) if is_remote(path) else Path(path)):
         return address
     for way in (Path.absolute, Path.resolve):  # unresolved first: a link in the project belongs to the project
-        whole = way(Path(path))
-        near = project_path(os.path.normpath(whole), os.path.normpath(way(Path(folder))), _home())
-        if near is not None:
+        place = way(Path(path))
+        if (near := project_path(os.path.normpath(place), os.path.normpath(way(Path(folder))))) is not None:
             return near
-    return f"elsewhere-{_mark_of(str(whole))}/{whole.name}"
+    notes = cache_folder() / "places"
+    with contextlib.suppress(OSError):
+        _NOTES.update({file.name: file.read_text(encoding="utf-8") for file in notes.iterdir()})
+    mark = next((mark for mark, noted in _NOTES.items() if noted == str(place)), None) or secrets.token_hex(6)
+    _NOTES[mark] = str(place)
+    with contextlib.suppress(OSError, UsageError):
+        notes.mkdir(parents=True, exist_ok=True)
+        write_text(notes / mark, str(place))
+    return f"elsewhere-{mark}/{place.name}"
 
 
 def as_written(path: str | Path, folder: str | Path) -> str:
     """How a person would name `path` in a file in `folder`: relative within a project, else absolute."""
-    whole = os.path.normpath(Path(path).absolute())
-    return project_path(whole, os.path.normpath(Path(folder).absolute()), _home()) or whole
+    place = os.path.normpath(Path(path).absolute())
+    return project_path(place, os.path.normpath(Path(folder).absolute())) or place
 
 
 def find_path(stored: str, folder: Path) -> Path:
@@ -311,14 +318,15 @@ def is_elsewhere(path: Path) -> bool:
     return _MARK.fullmatch("/".join(path.parts[-2:])) is not None
 
 
-def project_path(path: str, folder: str, home: str, paths: ModuleType = os.path) -> str | None:
+def project_path(path: str, folder: str, home: str | None = None, paths: ModuleType = os.path) -> str | None:
     """`path` relative to `folder`, with forward slashes, or None if that would name private folders.
 
     A path with no named part but its own name may be any number of folders up. A longer path must lie in the project:
     at most `UP` folders up, not in or above the user's home itself, and without the user's name. From the root of the
     file system, as in a container, it may be /data/name, but not /home/name. All are absolute and normalised; `home`
-    may be empty; `paths` is `os.path`, or `ntpath` or `posixpath` for paths of another system.
+    may be empty, None is that of the user; `paths` is `os.path`, or `ntpath` or `posixpath` for another system.
     """
+    home = os.path.expanduser("~") if home is None else home  # noqa: PTH111  (where it is unknown it stays "~")
     try:
         parts = paths.relpath(path, folder).split(paths.sep)
     except ValueError:  # on another drive
@@ -335,24 +343,3 @@ def project_path(path: str, folder: str, home: str, paths: ModuleType = os.path)
         elif own and paths.commonprefix([own + paths.sep, common + paths.sep]) == common + paths.sep:
             return None
     return "/".join(parts)
-
-
-def _home() -> str:
-    try:
-        return str(Path.home())
-    except RuntimeError:  # the system does not know the user, and HOME is not set
-        return ""
-
-
-def _mark_of(path: str) -> str:
-    """The mark in the note of a path, or a new mark and note."""
-    folder = cache_folder() / "places"
-    with contextlib.suppress(OSError):
-        _NOTES.update({file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()})
-    known = next((mark for mark, noted in _NOTES.items() if noted == path), None)
-    mark = known or secrets.token_hex(6)
-    _NOTES[mark] = path
-    with contextlib.suppress(OSError, UsageError):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / mark, path)
-    return mark

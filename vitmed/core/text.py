@@ -35,10 +35,9 @@ def identity(run: str, created: str | None, weights_hash: str | None, rebuilt: s
 
     `created` is when the images were evaluated, `rebuilt` when the report was made again from its table.
     """
-    parts = [f"run {run}"] * bool(run)
-    parts += [
-        f"{what}{when[:16].replace('T', ' ')} UTC" for what, when in (("", created), ("rebuilt ", rebuilt)) if when
-    ]
+    parts = [f"run {run}"] if run else []
+    for what, when in (("", created), ("rebuilt ", rebuilt)):
+        parts += [f"{what}{when[:16].replace('T', ' ')} UTC"] if when else []
     return ", ".join([*parts, *([f"weights {weights_hash[:HASH]}"] if weights_hash else [])])
 
 
@@ -65,10 +64,10 @@ def lines_of(names: Sequence[str], most: int = 5) -> str:
 
 def by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
     """Invert name -> reason to reason -> names; the most frequent reason first."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for name, why in reasons.items():
-        found.setdefault(why, []).append(name)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+        names.setdefault(why, []).append(name)
+    return dict(sorted(names.items(), key=lambda item: -len(item[1])))
 
 
 def format_probability(p: float) -> str:

@@ -157,8 +157,7 @@ def _parse(text: str, kind: Any) -> Any:
         if depth >= MOST_DEPTH:
             raise yaml.MarkedYAMLError(problem=f"nested deeper than {MOST_DEPTH} levels", problem_mark=event.start_mark)
     loader = kind(text)
-    node = loader.get_single_node()
-    if node is None:
+    if (node := loader.get_single_node()) is None:
         return None
     _count(node, {})
     return loader.construct_document(node)

@@ -98,11 +98,8 @@ def check_version(of_0_1: bool) -> None:
 
 
 def checkpoint(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A best.pt, a last.pt, or the last.pt of pretraining.
-
-    Raises:
-        UsageError: 0.1.0 wrote it, or it was made with a setting that is gone, or by pretraining that compared views.
-    """
+    """A best.pt, a last.pt, or the last.pt of pretraining. Raises UsageError: 0.1.0 wrote it, or it was made with a
+    setting that is gone, or by pretraining that compared views."""
     check_version(str(content.get("versions", {}).get("vitmed")).startswith("0.1."))
     found = dict(content)
     found["data"] = {"fingerprints": {}, **found["data"]}
@@ -136,9 +133,8 @@ def check_policy(content: Mapping[str, Any]) -> None:
 def reduced_precision(content: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """A comparison of 16-bit floats with fp32; None for one that does not say how far they move the policy's borders,
     by which nothing is known now."""
-    if content is None or "deviations" in content or not (content["images"] and content.get("finite", True)):
-        return content
-    return None
+    keeps = content is None or "deviations" in content or not (content["images"] and content.get("finite", True))
+    return content if keeps else None
 
 
 def policy_of_0_2(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,14 +154,12 @@ def results(content: Mapping[str, Any]) -> dict[str, Any]:
     check_version("familiarity" in found or (isinstance(report, Mapping) and "judgement" in report))
     if "target" in found:
         found["target"] = target(found["target"])
-    if isinstance(found.get("conformal"), Mapping):
-        _check_score(found["conformal"])
+    _check_score(found.get("conformal"))
     for gone in GONE:
         found = _without(found, gone.split("."))
     for column in found.get("subgroups") or ():
         found = _without(found, ["subgroups", column, "equalised_odds"])
-    report = found.get("report")
-    if isinstance(report, Mapping):
+    if isinstance(report := found.get("report"), Mapping):
         if isinstance(report.get("policy"), Mapping):
             check_policy(report["policy"])
         if isinstance(report.get("evaluate"), Mapping):

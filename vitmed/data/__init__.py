@@ -14,7 +14,6 @@ duplicates          copies: identical and nearly identical
 image_cache         hashes, records and squares of earlier scans, by content and decoder versions
 loading             the scan of a run, where its squares are kept, and samples to batches
 thread_batches      work on many files in threads
-convert             files of public sets and archives (unpacked safely) as a folder of images
-public_files        MedMNIST, CIFAR and MNIST files
+convert             files of public sets (MedMNIST, CIFAR, MNIST) and archives, unpacked safely, as a folder of images
 synthetic           drawn blood cells for `vitmed demo`
 """

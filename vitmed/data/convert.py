@@ -1,8 +1,15 @@
-"""Files of a public set, or archives of them, as a folder of images.
+"""Files of a public set, or archives of them, as a folder of images: arrays of MedMNIST, CIFAR-10, MNIST's IDX.
 
 Archives are unpacked safely: no file outside the folder, no links, no bombs, and no partial result. The standard
 library reads them. Its filters are not enough: `tarfile.data_filter` allows links within the folder and limits no size,
 and `zipfile` has no filter (docs/libraries.md).
+
+MedMNIST: `{train,val,test}_images`, (N, H, W) or (N, H, W, 3) uint8, and `{train,val,test}_labels`: (N, 1) or (N,)
+integers, which are classes, or floats, a number; or (N, F) findings: 1, 0, or -1 where not known.
+
+CIFAR-10: https://www.cs.toronto.edu/~kriz/cifar.html. A record of the binary version is one label byte and 3 planes of
+32 x 32, red, green, blue. IDX: two zero bytes, the type (8: uint8), the number of dimensions, each dimension as four
+bytes, big-endian, and the values.
 """
 
 from __future__ import annotations
@@ -13,6 +20,7 @@ import gzip
 import shutil
 import stat
 import tarfile
+import tokenize
 import unicodedata
 import zipfile
 import zlib
@@ -21,15 +29,18 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple, cast
 
-from vitmed.core.dataset_cards import Card
+import numpy as np
+from PIL import Image
+
+from vitmed.core.dataset_cards import Card, cards, medmnist_classes
 from vitmed.core.downloads import check_room
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.messages import bar
 from vitmed.core.text_files import csv_text
-from vitmed.data.folders import has_classes, image_files
+from vitmed.data.folders import SPLITS, has_classes, image_files
 from vitmed.data.patients import groups_of
-from vitmed.data.public_files import LABELS, OTHER, read_public_files, write_folder
+from vitmed.data.thread_batches import in_threads
 
 BLOCK = 1 << 20  # bytes
 RATIO = 100  # unpacked bytes per packed byte above which an archive counts as a bomb; images stay below 10
@@ -40,14 +51,27 @@ SUFFIXES = (*ZIPS, ".tar", ".tar.gz", ".tgz")  # of what `unpack` reads
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, UnicodeError)
 AGAIN = "fetch or copy it again"
 HOSTILE = "do not use this archive; get it from its owner and check its hash"
+GROUPS = "groups.csv"
+KINDS = "a MedMNIST .npz, CIFAR-10 or MNIST files, or a zip or tar of one of these or of images"
+PIXELS = 3 * 32 * 32
+LABELS = "labels.csv"
+CLASSES = 10_000  # larger labels are not classes
+OTHER = "vitmed reads the files of MedMNIST: {train,val,test}_{images,labels}, images uint8"
+
+# What `np.load` raises for damaged files.
+UNREADABLE = (
+    *(ValueError, TypeError, AttributeError, EOFError, OverflowError, OSError, RecursionError, MemoryError),
+    tokenize.TokenError,
+)
 
 
 class Member(NamedTuple):
-    """A file or folder of an archive: name, size in bytes, and a function that opens it; None for a folder."""
+    """A member of an archive: name, size in bytes, a function that opens it, None for a folder; no link, no device."""
 
     name: str
     size: int
     open: Callable[[], IO[bytes]] | None
+    plain: bool
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -69,10 +93,12 @@ def unpack(archive: Path, folder: Path) -> None:
         members: list[Member] = []
         total, limit = 0, max(LEAST, RATIO * archive.stat().st_size)
         for member in (_zip_members if archive.name.lower().endswith(ZIPS) else _tar_members)(archive, stream):
+            name = member.name  # may lead out of the folder, on this system or another
+            if not member.plain:
+                raise DataError(f"{archive}: {name!r} is a link or a device, not a file", HOSTILE)
             total += abs(member.size)
             if total > limit or len(members) > MEMBERS:  # before more of a tar is unpacked
                 raise _bomb(archive)
-            name = member.name  # may lead out of the folder, on this system or another
             if not name or name.startswith("/") or ".." in PurePosixPath(name).parts or any(c in name for c in "\\:\0"):
                 raise DataError(f"{archive}: the member {name!r} would lie outside its folder", HOSTILE)
             members.append(member)
@@ -98,9 +124,8 @@ def unpack(archive: Path, folder: Path) -> None:
 def _zip_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
     file = zipfile.ZipFile(stream)  # reads no more of a member than its stated size
     for info in file.infolist():
-        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):  # 0: not stated
-            raise _no_file(archive, info.filename)
-        yield Member(info.filename, info.file_size, None if info.is_dir() else partial(file.open, info))
+        plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)  # 0: not stated
+        yield Member(info.filename, info.file_size, None if info.is_dir() else partial(file.open, info), plain)
 
 
 def _tar_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
@@ -109,9 +134,8 @@ def _tar_members(archive: Path, stream: IO[bytes]) -> Iterator[Member]:
     plain: Any = _LimitedReads(archive, cast(Any, gzip.GzipFile(fileobj=stream)) if packed else stream)
     file = tarfile.TarFile(fileobj=plain)
     for info in file:
-        if not (info.isreg() or info.isdir()):
-            raise _no_file(archive, info.name)
-        yield Member(info.name, info.size, cast(Any, partial(file.extractfile, info)) if info.isreg() else None)
+        opened = cast(Any, partial(file.extractfile, info)) if info.isreg() else None
+        yield Member(info.name, info.size, opened, info.isreg() or info.isdir())
     plain.seek(file.offset)
     if any(plain.read(tarfile.BLOCKSIZE) or b"x"):  # a whole tar ends in blocks of zeros
         raise tarfile.ReadError("it ends early")
@@ -128,10 +152,6 @@ class _LimitedReads:
         if not 0 <= size <= LEAST:
             raise _bomb(self.archive)
         return self.stream.read(size)
-
-
-def _no_file(archive: Path, name: str) -> DataError:
-    return DataError(f"{archive}: {name!r} is a link or a device, not a file", HOSTILE)
 
 
 def _bomb(archive: Path) -> DataError:
@@ -151,10 +171,6 @@ def _as_data_error(archive: Path) -> Iterator[None]:
         raise DataError(f"{archive}: cannot be unpacked ({error})", AGAIN) from None
 
 
-GROUPS = "groups.csv"
-KINDS = "a MedMNIST .npz, CIFAR-10 or MNIST files, or a zip or tar of one of these or of images"
-
-
 def labels_flag(folder: Path) -> str:
     """Name the flag for the labels of a folder without classes; "" for one with classes."""
     return f" --labels {folder / LABELS}" if (folder / LABELS).is_file() else ""
@@ -163,12 +179,11 @@ def labels_flag(folder: Path) -> str:
 def convert(source: Path, part: Path) -> None:
     """Fill the folder `part` from a folder of a public set, or from an archive of one or of images, which stay as they
     are. Raises DataError for anything else."""
-    if source.is_dir():
-        if (original := read_public_files(source)) is None:
-            raise DataError(f"{source}: vitmed does not know this kind of file", f"name {KINDS}")
+    original = read_public_files(source) if source.is_dir() else None
+    if original is not None:
         write_folder(original, part)
         return
-    if not source.name.lower().endswith(SUFFIXES):
+    if source.is_dir() or not source.name.lower().endswith(SUFFIXES):
         raise DataError(f"{source}: vitmed does not know this kind of file", f"name {KINDS}")
     with _unpacked(source, part) as place:
         while (original := read_public_files(place, source)) is None and not has_classes(place):
@@ -219,3 +234,202 @@ def write_groups(folder: Path, images: list[Path], card: Card) -> int | None:
     rows = [(path, group or "") for path, group in zip(paths, groups_of(card.group_regex, paths), strict=True)]
     write_text(folder / GROUPS, csv_text([("path", "patient"), *rows]))
     return len({patient for _, patient in rows if patient})
+
+
+class Split(NamedTuple):
+    """Images (N, H, W) or (N, H, W, 3) uint8; labels (N,) int64 classes, (N, F) int64 findings, or (N,) float64."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def classified(self) -> bool:
+        """Whether the labels are classes."""
+        return self.labels.ndim == 1 and self.labels.dtype.kind in "iu"
+
+
+class PublicSet(NamedTuple):
+    """A complete data set: number -> name of the class or finding, and split name -> images and labels."""
+
+    classes: dict[int, str]
+    parts: dict[str, Split]
+
+
+def read_public_files(folder: Path, source: Path | None = None) -> PublicSet | None:
+    """A folder of MedMNIST's arrays, or of CIFAR or MNIST files; None for any other folder. Raises DataError.
+
+    `source`: the file that it was unpacked from, whose name says which set of MedMNIST it is.
+    """
+    path = source or folder
+    if (original := _medmnist(folder, path) or _cifar(folder) or _mnist(folder)) is None:
+        return None
+    for split, part in original.parts.items():
+        count, labels = len(part.images), part.labels
+        if count != len(labels) or not len(labels):
+            raise DataError(f"{path}: {count:,} images but {len(labels):,} labels in {split}", AGAIN)
+        unknown = sorted(set(np.unique(labels).tolist()) - set(original.classes)) if part.classified else []
+        if unknown:
+            problem = f"{path}: label {unknown[0]} in {split} is not one of {len(original.classes)} classes"
+            raise DataError(problem, AGAIN)
+    return original
+
+
+def write_folder(original: PublicSet, folder: Path) -> int:
+    """Write lossless `folder/<split>/<class>/<index>.png`, without classes `folder/<split>/<index>.png` and a table of
+    labels; return the number of images. May raise OSError."""
+    files = {}
+    for split, part in original.parts.items():
+        for index, label in enumerate(part.labels):
+            above = f"{original.classes[int(label)]}/" if part.classified else ""
+            files[split, index] = f"{split}/{above}{index:06d}.png"
+    for above in {file.rpartition("/")[0] for file in files.values()}:
+        (folder / above).mkdir(parents=True)
+
+    def write(row: tuple[str, int]) -> None:
+        split, index = row
+        image = Image.fromarray(np.ascontiguousarray(original.parts[split].images[index]))
+        image.save(folder / files[split, index], compress_level=4)
+
+    with bar("writing", unit="images") as advance:
+        for done, _ in enumerate(in_threads(write, list(files)), 1):
+            advance(done, len(files))
+    if not all(part.classified for part in original.parts.values()):
+        rows = [["path", "split", *(original.classes.values() or ["label"])]]
+        for (split, index), file in files.items():
+            values = np.atleast_1d(original.parts[split].labels[index]).tolist()
+            known = ["" if value == -1 or value != value else value for value in values]
+            rows.append([file, split, *(known if original.classes else values)])
+        write_text(folder / LABELS, csv_text(rows))
+    return len(files)
+
+
+# --- MedMNIST
+
+
+def _medmnist(folder: Path, source: Path) -> PublicSet | None:
+    have = [name for name in SPLITS if (folder / f"{name}_images.npy").is_file()]
+    if not have or not all((folder / f"{name}_labels.npy").is_file() for name in have):
+        return None
+    parts = {name: _split(folder, name, source) for name in have}
+    if len({(part.labels.shape[1:], part.labels.dtype) for part in parts.values()}) > 1:
+        shapes = ", ".join(f"{name} {part.labels.dtype} {part.labels.shape}" for name, part in parts.items())
+        raise DataError(f"{source}: its splits have labels of several kinds: {shapes}", OTHER)
+    names, labels = medmnist_classes(source.name) or [], parts[have[0]].labels
+    if labels.ndim == 2:
+        unnamed = [f"finding {k}" for k in range(labels.shape[1])]
+        return PublicSet(dict(enumerate(names if len(names) == len(unnamed) else unnamed)), parts)
+    if not parts[have[0]].classified:
+        return PublicSet({}, parts)
+    numbers = sorted({k for part in parts.values() for k in np.unique(part.labels).tolist()})
+    return PublicSet(dict(enumerate(names)) if numbers[-1] < len(names) else {k: str(k) for k in numbers}, parts)
+
+
+def _split(folder: Path, name: str, source: Path) -> Split:
+    images, labels = (_array(folder / f"{name}_{kind}.npy", source) for kind in ("images", "labels"))
+    shape = images.shape
+    if images.dtype != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] == 3)) or 0 in shape:
+        raise DataError(
+            f"{source}: {name}_images is {images.dtype} {shape}, expected uint8 (N, H, W) or (N, H, W, 3)",
+            "vitmed reads no volumes (MedMNIST 3D); save the slices" if len(shape) == 4 else OTHER,
+        )
+    if labels.dtype.kind not in "iubf" or labels.ndim not in (1, 2) or len(labels) != shape[0] or not labels.size:
+        expected = f"expected numbers ({shape[0]}, 1) or findings ({shape[0]}, F)"
+        raise DataError(f"{source}: {name}_labels is {labels.dtype} {labels.shape}, {expected}", OTHER)
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        labels = np.nan_to_num(labels, nan=-1)
+        if not np.isin(labels, (-1, 0, 1)).all():
+            what = f"{labels.min():g} to {labels.max():g}, expected 1, 0, or -1 (not known)"
+            raise DataError(f"{source}: {name}_labels of {labels.shape[1]} findings holds {what}", OTHER)
+        return Split(images, labels.astype(np.int64))
+    labels = labels.reshape(-1)
+    if labels.dtype.kind == "f" and not np.all(labels == labels // 1):
+        return Split(images, labels.astype(np.float64))
+    labels = labels.astype(np.int64)
+    if labels.min() < 0 or labels.max() >= CLASSES:
+        raise DataError(f"{source}: {name}_labels holds {labels.min()} to {labels.max()}, expected classes", OTHER)
+    return Split(images, labels)
+
+
+def _array(file: Path, source: Path) -> np.ndarray:
+    """Map an array from its file. Objects, which can run programs, are refused."""
+    try:
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+        if array.offset + array.nbytes != file.stat().st_size:
+            raise ValueError(f"{array.dtype} {array.shape} is not what it holds")
+    except UNREADABLE as error:
+        raise DataError(f"{source}: {file.name} is not an array ({str(error)[:200]})", OTHER) from None
+    return array
+
+
+# --- CIFAR-10
+
+BATCHES = {"train": [f"data_batch_{k}.bin" for k in range(1, 6)], "test": ["test_batch.bin"]}
+
+
+def _cifar(path: Path) -> PublicSet | None:
+    missing = [name for part in BATCHES.values() for name in part if not (path / name).is_file()]
+    if len(missing) == sum(map(len, BATCHES.values())):
+        return None
+    if missing:
+        raise DataError(f"{path}: {', '.join(missing)} is missing, of CIFAR-10", AGAIN)
+    parts = {}
+    for split, names in BATCHES.items():
+        batches = []
+        for name in names:
+            data = np.frombuffer(_read(path / name), dtype=np.uint8)
+            if not len(data) or len(data) % (1 + PIXELS):
+                what = f"{len(data):,} bytes are no whole number of records of {1 + PIXELS}"
+                raise DataError(f"{path / name}: {what}", AGAIN)
+            batches.append(data.reshape(-1, 1 + PIXELS))
+        records = np.concatenate(batches)
+        planes = records[:, 1:].reshape(-1, 3, 32, 32)
+        parts[split] = Split(planes.transpose(0, 2, 3, 1), records[:, 0].astype(np.int64))
+    return PublicSet(dict(enumerate(cards()["cifar10"].classes)), parts)
+
+
+# --- MNIST
+
+MNIST = {"train": ("train-images-idx3", "train-labels-idx1"), "test": ("t10k-images-idx3", "t10k-labels-idx1")}
+
+
+def _mnist(path: Path) -> PublicSet | None:
+    names = [name for both in MNIST.values() for name in both]
+    found = {}
+    for name in names:  # some programs unpack "train-images-idx3-ubyte" as "train-images.idx3-ubyte"
+        written = [f"{text}-ubyte{gz}" for text in (name, name.replace("-idx", ".idx")) for gz in ("", ".gz")]
+        if file := next((path / text for text in written if (path / text).is_file()), None):
+            found[name] = file
+    if not found:
+        return None
+    if missing := [name.rpartition("-")[0] for name in names if name not in found]:
+        raise DataError(f"{path}: {', '.join(missing)} is missing, expected MNIST's four files", AGAIN)
+    parts = {split: Split(read_idx(found[x], 3), read_idx(found[y], 1)) for split, (x, y) in MNIST.items()}
+    numbers = sorted({k for part in parts.values() for k in np.unique(part.labels).tolist()})
+    return PublicSet({k: str(k) for k in numbers}, parts)
+
+
+def read_idx(file: Path, dimensions: int) -> np.ndarray:
+    """The uint8 array of an IDX file, plain or gzipped. Raises DataError for another kind or a false header."""
+    data = _read(file, max(LEAST, RATIO * file.stat().st_size))
+    head = 4 + 4 * dimensions
+    if data[:4] != bytes((0, 0, 8, dimensions)) or len(data) < head:
+        raise DataError(f"{file}: not an IDX file of bytes with {dimensions} dimensions", AGAIN)
+    shape = tuple(int(n) for n in np.frombuffer(data, dtype=">u4", count=dimensions, offset=4))
+    values = np.frombuffer(data, dtype=np.uint8, offset=head)
+    if values.size != int(np.prod(shape, dtype=object)):
+        raise DataError(f"{file}: states {' x '.join(map(str, shape))} values, but holds {values.size:,}", AGAIN)
+    return values.reshape(shape)
+
+
+def _read(file: Path, limit: int = 1 << 30) -> bytes:
+    """Content of a file, unpacked if it is gzipped. Raises DataError for more than `limit` bytes."""
+    try:
+        with file.open("rb") as stream:
+            packed = stream.read(2) == b"\x1f\x8b"
+            stream.seek(0)
+            data = gzip.GzipFile(fileobj=stream).read(limit + 1) if packed else stream.read(limit + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{file}: cannot be read ({error})", AGAIN) from None
+    if len(data) > limit:
+        raise DataError(f"{file}: holds over {limit:,} bytes, too many for such a file", AGAIN)
+    return data

@@ -33,29 +33,19 @@ FLAT = 2.0  # standard deviation in grey levels; flatter images are not compared
 ASPECT = 1.1  # a copy keeps the proportions of its original, up to rounding
 
 
-def exact_groups(digests: Sequence[str]) -> list[list[int]]:
-    """Groups of two or more indices with the same digest; "" is no file."""
-    groups: dict[str, list[int]] = defaultdict(list)
-    for i, digest in enumerate(digests):
-        if digest:
-            groups[digest].append(i)
-    return [group for group in groups.values() if len(group) > 1]
-
-
 def find_copies(records: Sequence[FileRecord]) -> tuple[list[list[int]], list[list[int]]]:
     """Groups of identical files, and pairs of images that look alike; of identical files the first takes part."""
-    exact = exact_groups([record.sha256 if record.size > 0 else "" for record in records])
+    groups: dict[str, list[int]] = defaultdict(list)
+    for i, record in enumerate(records):
+        if record.sha256 and record.size > 0:
+            groups[record.sha256].append(i)
+    exact = [group for group in groups.values() if len(group) > 1]
     repeated = {i for group in exact for i in group[1:]}
     good = [i for i, record in enumerate(records) if record.thumbnail is not None and i not in repeated]
     return exact, [[good[i], good[j]] for i, j in near_pairs([records[i] for i in good])]
 
 
-def perceptual_hash(thumbnails: np.ndarray) -> np.ndarray:
-    """(N, S, S) uint8 -> (N,) uint64: bit k is 1 where the k-th of 8 x 8 low frequencies is above the median."""
-    return _low_frequencies(thumbnails, LOW).view(np.uint64).ravel()
-
-
-def _low_frequencies(thumbnails: np.ndarray, low_side: int) -> np.ndarray:
+def low_frequencies(thumbnails: np.ndarray, low_side: int) -> np.ndarray:
     """(N, S, S) uint8 -> (N, L^2 / 8) uint8: bit k is 1 where the k-th of L x L low frequencies is above the median."""
     n, side, _ = thumbnails.shape
     wave = np.cos(np.pi / side * np.outer(np.arange(low_side), np.arange(side) + 0.5)).astype(np.float32)  # DCT-II
@@ -74,29 +64,25 @@ def fingerprints(records: Sequence[FileRecord]) -> list[str]:
     A perceptual hash of 16 x 16 frequencies. Unlike one of 64 bits it needs no thumbnails beside it, so a checkpoint
     can keep it without a picture of a patient.
     """
-    found = [""] * len(records)
-    rows = [i for i, r in enumerate(records) if r.thumbnail is not None and r.thumbnail.std() >= FLAT]
-    if rows:
-        hashes = _low_frequencies(np.stack([records[i].thumbnail for i in rows]), FINE)  # type: ignore[misc]
-        for i, bits in zip(rows, hashes, strict=True):
-            found[i] = bits.tobytes().hex()
-    return found
+    texts = [""] * len(records)
+    shown = {i: r.thumbnail for i, r in enumerate(records) if r.thumbnail is not None and r.thumbnail.std() >= FLAT}
+    for i, bits in zip(shown, low_frequencies(np.stack([*shown.values()]), FINE) if shown else (), strict=True):
+        texts[i] = bits.tobytes().hex()
+    return texts
 
 
 def near_any(fingerprints: Sequence[str], others: Sequence[str]) -> np.ndarray:
     """(N,) bool: whether each of N images is a near copy of one of the others, by `fingerprints`."""
-    found = np.zeros(len(fingerprints), bool)
-    rows, own, known = [i for i, text in enumerate(fingerprints) if text], _bits(fingerprints), _bits(others)
+    near, rows = np.zeros(len(fingerprints), bool), [i for i, text in enumerate(fingerprints) if text]
+    some, known = (
+        np.frombuffer(bytes.fromhex("".join(texts)), np.uint64).reshape(-1, FINE * FINE // 64)
+        for texts in (fingerprints, others)
+    )
     step = max(1, BLOCK // max(1, 4 * len(known)))
-    for start in range(0, len(own) if len(known) else 0, step):
-        differ = np.bitwise_count(own[start : start + step, None] ^ known[None]).sum(axis=2)
-        found[rows[start : start + step]] = differ.min(axis=1) <= FINE_DISTANCE
-    return found
-
-
-def _bits(fingerprints: Sequence[str]) -> np.ndarray:
-    data = b"".join(bytes.fromhex(text) for text in fingerprints if text)
-    return np.frombuffer(data, np.uint64).reshape(-1, FINE * FINE // 64)
+    for start in range(0, len(some) if len(known) else 0, step):
+        differ = np.bitwise_count(some[start : start + step, None] ^ known[None]).sum(axis=2)
+        near[rows[start : start + step]] = differ.min(axis=1) <= FINE_DISTANCE
+    return near
 
 
 def near_pairs(records: Sequence[FileRecord]) -> list[tuple[int, int]]:
@@ -108,7 +94,7 @@ def near_pairs(records: Sequence[FileRecord]) -> list[tuple[int, int]]:
     aspects = np.array([h.height / h.width if h.orientation >= 5 else h.width / h.height for h in headers])
     pairs: set[tuple[int, int]] = set()
     flat = thumbnails.reshape(len(thumbnails), -1)
-    for some, others in candidates(perceptual_hash(thumbnails)):
+    for some, others in candidates(low_frequencies(thumbnails, LOW).view(np.uint64).ravel()):
         ratio = aspects[some] / aspects[others]
         fits = (ratio < ASPECT) & (ratio > 1 / ASPECT)
         for start in range(0, int(fits.sum()), 4096):
@@ -127,16 +113,11 @@ def candidates(hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         key = (hashes >> np.uint64(8 * band)).astype(np.uint8)
         order = np.argsort(key, kind="stable")
         edges = np.flatnonzero(np.diff(key[order], prepend=-1, append=256))
-        for start, end in pairwise(edges.tolist()):
-            yield from _within(order[start:end], hashes)
-
-
-def _within(members: np.ndarray, hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    own = hashes[members]
-    rows = max(1, BLOCK // max(1, len(members)))
-    for start in range(0, len(members), rows):
-        part = own[start : start + rows]
-        alike = np.bitwise_count(part[:, None] ^ own[None, start:]) <= DISTANCE
-        i, j = np.nonzero(np.triu(alike, 1))
-        a, b = members[start + i], members[start + j]
-        yield np.minimum(a, b), np.maximum(a, b)
+        for begin, end in pairwise(edges.tolist()):
+            members = order[begin:end]
+            of_band, rows = hashes[members], max(1, BLOCK // max(1, len(members)))
+            for start in range(0, len(members), rows):
+                alike = np.bitwise_count(of_band[start : start + rows, None] ^ of_band[None, start:]) <= DISTANCE
+                i, j = np.nonzero(np.triu(alike, 1))
+                a, b = members[start + i], members[start + j]
+                yield np.minimum(a, b), np.maximum(a, b)

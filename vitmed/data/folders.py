@@ -35,13 +35,11 @@ def split_of(word: str) -> str | None:
 
 def split_folders(root: Path) -> dict[str, Path]:
     """Split name -> its folder, if the root has split folders. Raises DataError for two folders of one split."""
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for folder in subfolders(root):
-        if (name := split_of(folder.name)) is not None:
-            if name in found:
-                raise DataError(f"{root}: both {found[name].name}/ and {folder.name}/ are {name}", "keep one of them")
-            found[name] = folder
-    return {name: found[name] for name in SPLITS if name in found}
+        if (name := split_of(folder.name)) is not None and folders.setdefault(name, folder) != folder:
+            raise DataError(f"{root}: both {folders[name].name}/ and {folder.name}/ are {name}", "keep one of them")
+    return {name: folders[name] for name in SPLITS if name in folders}
 
 
 def has_classes(root: Path) -> bool:
@@ -90,12 +88,27 @@ def image_names(folder: Path, prefix: str = "") -> list[str]:
 
     Links are followed, but never in a circle. Raises DataError for a folder that cannot be read, or nested too deep.
     """
-    found: list[str] = []
+    names: list[str] = []
+
+    def collect(where: str, prefix: str, followed: frozenset[str]) -> None:
+        try:
+            inside = list_folder(where, followed)
+        except OSError as error:
+            raise _unreadable(where, error) from None
+        if not inside.folders:
+            names.extend([prefix + name for name in inside.images] if prefix else inside.images)
+            return
+        for name in sorted([*inside.images, *inside.folders]):
+            if name in inside.folders:
+                collect(os.path.join(where, name), f"{prefix}{name}/", inside.folders[name])  # noqa: PTH118
+            else:
+                names.append(prefix + name)
+
     try:
-        _collect(str(folder), prefix, found, frozenset())
+        collect(str(folder), prefix, frozenset())
     except RecursionError:
         raise DataError(f"{folder}: folders are nested too deep", "look for a folder that holds itself") from None
-    return found
+    return names
 
 
 def refuse_among_classes(path: str | Path) -> None:
@@ -104,33 +117,16 @@ def refuse_among_classes(path: str | Path) -> None:
     There are two or more folders, each with images and nothing else; or there are such folders in one of its splits.
     """
 
-    def are_classes(folder: Path) -> bool:
-        inside = [list_folder(str(name)) for name in subfolders(folder)]
-        return len(inside) > 1 and all(part.images and not part.folders and not part.others for part in inside)
-
     place = Path(os.path.realpath(path))
     for root in (place, *list(place.parents)[:3]):
         with contextlib.suppress(OSError, DataError):  # nothing there, or no right to look
-            if root.is_dir() and any(map(are_classes, (root, *split_folders(root).values()))):
-                raise UsageError(
-                    f"{path}: lies in {root}, which looks like a data folder, where vitmed writes nothing",
-                    "choose a place outside it",
-                )
-
-
-def _collect(where: str, prefix: str, found: list[str], followed: frozenset[str]) -> None:
-    try:
-        inside = list_folder(where, followed)
-    except OSError as error:
-        raise _unreadable(where, error) from None
-    if not inside.folders:
-        found += [prefix + name for name in inside.images] if prefix else inside.images
-        return
-    for name in sorted([*inside.images, *inside.folders]):
-        if name in inside.folders:
-            _collect(os.path.join(where, name), f"{prefix}{name}/", found, inside.folders[name])  # noqa: PTH118
-        else:
-            found.append(prefix + name)
+            for folder in (root, *split_folders(root).values()) if root.is_dir() else ():
+                inside = [list_folder(str(name)) for name in subfolders(folder)]
+                if len(inside) > 1 and all(part.images and not part.folders and not part.others for part in inside):
+                    raise UsageError(
+                        f"{path}: lies in {root}, which looks like a data folder, where vitmed writes nothing",
+                        "choose a place outside it",
+                    )
 
 
 class FolderEntries(NamedTuple):

@@ -54,22 +54,27 @@ class ImageCache:
     """Hashes, records and squares. Any problem with the database counts as "not known", never as an error.
 
     Args:
-        file: the database; None keeps no hashes and no records.
         frame, window: of the run; a record of a deep image counts only for runs with the same window.
         how: makes the squares, and sets frame and window. A record of a JPEG that was decoded at a reduced size counts
             only for runs that may reduce it to the same size; without `how` only records of whole images count.
+        keep: hashes and records in the database of the cache folder, unless it cannot be used (`warns`).
         limit: bytes that all squares together may use.
+
+    Attributes:
+        file: the database; None keeps no hashes and no records.
     """
 
     def __init__(
         self,
-        file: Path | None = None,
         frame: int | None = None,
         window: Window = None,
         how: Preprocessing | None = None,
+        keep: bool = True,
         limit: int = 0,
+        warns: bool = True,
     ):
-        self.file, self.limit, version = file, limit, decoding_version()
+        self.file: Path | None = None
+        self.limit, version = limit, decoding_version()
         self.frame, self.window = (frame, window) if how is None else (how.frame, how.window)
         self.key = f"{version} {'' if self.frame is None else self.frame}"
         self.reduced_key, self.deep_key = self.key, f"{self.key} window {self.window}"
@@ -78,37 +83,23 @@ class ImageCache:
             settings = {k: v for k, v in how.to_dict().items() if k not in CHANGES_NO_PIXEL}
             self.settings = hashlib.sha256(f"{sorted(settings.items())!r}{version}".encode()).hexdigest()[:16]
             self.shape = (how.image_size, how.image_size, how.channels)
-
-    @classmethod
-    def open(
-        cls,
-        frame: int | None = None,
-        window: Window = None,
-        how: Preprocessing | None = None,
-        keep: bool = True,
-        limit: int = 0,
-        warns: bool = True,
-    ) -> ImageCache:
-        """The cache in the cache folder; without a database if `keep` is false, or if it cannot be used (`warns`)."""
         folder = cache_folder() / "index"
-        if not keep:
-            return cls(None, frame, window, how, limit)
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            folder.chmod(0o700)
-            cache = cls(folder / f"images-{VERSION}.sqlite", frame, window, how, limit)
-            for old in folder.glob("images-*.sqlite"):
-                if old != cache.file or old.stat().st_size > MOST:  # what is still needed is soon found again
-                    _remove_database(old)
-            with suppress(sqlite3.DatabaseError):
-                cache._try()  # removes a damaged file
-            cache._try()
-            return cache
+            if keep:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                folder.chmod(0o700)
+                self.file = folder / f"images-{VERSION}.sqlite"
+                for old in folder.glob("images-*.sqlite"):
+                    if old != self.file or old.stat().st_size > MOST:  # what is still needed is soon found again
+                        _remove_database(old)
+                with suppress(sqlite3.DatabaseError), self._connect():  # removes a damaged file
+                    pass
+                with self._connect():
+                    pass
         except (OSError, sqlite3.Error) as error:
-            reason = getattr(error, "strerror", None) or error
+            self.file, reason = None, getattr(error, "strerror", None) or error
             if warns:
                 warn(f"{folder}: cannot be used ({reason}); every file is decoded again (VITMED_CACHE)")
-            return cls(None, frame, window, how, limit)
 
     def hashes(self, files: Sequence[str], identities: Sequence[str]) -> dict[str, str]:
         """Path -> sha256, for the files that have not changed since they were hashed."""
@@ -147,10 +138,6 @@ class ImageCache:
             rows.append((digest, key, facts, pixels))
         self._store("images", rows)
 
-    def _try(self) -> None:
-        with self._connect() as database:
-            database.execute("SELECT count(*) FROM (SELECT 1 FROM images LIMIT 1)")
-
     def _query(self, query: str, keys: Sequence[bytes]) -> list[tuple]:
         rows: list[tuple] = []
         if self.file is not None and keys:
@@ -176,6 +163,7 @@ class ImageCache:
             with database:
                 for table in SCHEMA:
                     database.execute(table)
+                database.execute("SELECT count(*) FROM (SELECT 1 FROM images LIMIT 1)")  # fails for a damaged file
                 self.file.chmod(0o600)
                 yield database
         except sqlite3.DatabaseError as error:
@@ -223,11 +211,8 @@ class ImageCache:
             guard.release()
 
     def add(self, digests: np.ndarray, squares: Iterable[np.ndarray]) -> Squares:
-        """Write an entry of M squares (S, S, C) uint8, in the order of the digests; call it within `alone`.
-
-        Raises:
-            OSError: the cache or the disk is full, or the folder cannot be written; or any error of `squares`.
-        """
+        """Write an entry of M squares (S, S, C) uint8, in the order of the digests; call it within `alone`. Raises
+        OSError: the cache or the disk is full, or the folder cannot be written; or any error of `squares`."""
         name, folder = self._name(digests), pixel_folder()
         with _lock(folder, "room"):  # another run counts the space reserved here
             size = len(digests) * int(np.prod(self.shape))
@@ -346,12 +331,19 @@ def _lock(folder: Path, name: str) -> Any:
 
 def _make_room(folder: Path, size: int, limit: int) -> None:
     """Remove the least recently used entries until `size` more bytes fit. Raises OSError if they cannot fit."""
-    sizes = {entry: sum(_stat(file)[0] for file in entry.rglob("*")) for entry in folder.iterdir() if entry.is_dir()}
+
+    def stat(path: Path) -> tuple[int, float]:
+        with suppress(OSError):
+            about = path.stat()
+            return about.st_size, about.st_mtime
+        return 0, 0.0  # it is gone
+
+    sizes = {entry: sum(stat(file)[0] for file in entry.rglob("*")) for entry in folder.iterdir() if entry.is_dir()}
     over_limit = sum(sizes.values()) + size - limit
     over_disk = size + RESERVE - shutil.disk_usage(folder).free
     too_much = max(over_limit, over_disk)
     removed = []
-    for used, entry in sorted((_stat(entry)[1], entry) for entry in sizes):
+    for used, entry in sorted((stat(entry)[1], entry) for entry in sizes):
         if too_much > 0 and not entry.suffix and time.time() - used > IN_USE:
             removed.append(entry)
             too_much -= sizes[entry]
@@ -373,12 +365,3 @@ def _remove_entry(entry: Path) -> None:
 def _remove_database(file: Path) -> None:
     for suffix in ("", "-journal"):
         file.with_name(file.name + suffix).unlink(missing_ok=True)
-
-
-def _stat(path: Path) -> tuple[int, float]:
-    """Size and time of the last change; 0 for a path that is gone."""
-    try:
-        about = path.stat()
-        return about.st_size, about.st_mtime
-    except OSError:
-        return 0, 0.0

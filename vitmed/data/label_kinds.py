@@ -116,12 +116,12 @@ def read_grades(table: Table, label: int, cells: Sequence[str], asked: Asked) ->
     order, names = asked.order or asked.outputs, {cell: plain_grade(cell) for cell in cells}
     if order:
         scale = {plain_grade(name): name for name in order}
-        for line, cell in zip(table.lines, cells, strict=True):
-            if names[cell] not in scale:
-                raise DataError(
-                    f"{table.file}: line {line}: the grade {cell!r} is not on the scale {', '.join(order)}",
-                    "correct the grade, or remove its row" + (", or add it to --ordinal" * (not asked.outputs)),
-                )
+        if strange := [cell for cell, name in names.items() if name not in scale]:
+            line = table.lines[cells.index(strange[0])]
+            raise DataError(
+                f"{table.file}: line {line}: the grade {strange[0]!r} is not on the scale {', '.join(order)}",
+                "correct the grade, or remove its row" + (", or add it to --ordinal" * (not asked.outputs)),
+            )
         names = {cell: scale[name] for cell, name in names.items()}
     labels = [names[cell] for cell in cells]
     classes = asked.outputs or grade_order(sorted(set(labels)), asked.order, str(table.file))
@@ -136,12 +136,9 @@ def plain_grade(name: str) -> str:
 
 
 def grade_order(classes: Sequence[str], order: Sequence[str], where: str) -> tuple[str, ...]:
-    """The classes from the lowest grade to the highest: as `order` says, else by the one number in each name.
-
-    Raises:
-        DataError: a class that is not in the order, or no order in the names.
-        UsageError: an order with a class that is not there.
-    """
+    """The classes from the lowest grade to the highest: as `order` says, else by the one number in each name. Raises
+    DataError: a class that is not in the order, or no order in the names. UsageError: an order with a class that is not
+    there."""
     if order:
         if strange := [name for name in classes if name not in order]:
             raise DataError(
@@ -166,8 +163,14 @@ def grade_order(classes: Sequence[str], order: Sequence[str], where: str) -> tup
 def read_number(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Labels:
     """A quantity. Empty cells are not known. Raises DataError for a cell that is no number, or a number too large to
     compute with; or if all are the same."""
-    if label is None:
-        label = table.required(_column_of_numbers(table, others, asked), "number", LABEL_NAMES)
+    if label is None:  # the number of a model; else the one column of more than two numbers, or of little else
+        of_columns = {i: [number_in(cell) for row in table.rows if (cell := row[i].strip())] for i in others}
+        finite = {i: [v for v in column if v is not None and math.isfinite(v)] for i, column in of_columns.items()}
+        named = [i for i in others if table.header[i] in asked.outputs][:1]
+        clear = [i for i in others if None not in of_columns[i] and len(set(finite[i])) > 2]
+        near = [i for i in others if finite[i] and len(finite[i]) >= CLEAR * len(of_columns[i])]
+        column = next((columns[0] for columns in (named, clear, near) if len(columns) == 1), None)
+        label = table.required(column, "number", LABEL_NAMES)
     cells = [row[label].strip() for row in table.rows]
     values = [number_in(cell) for cell in cells]
     for line, cell, value in zip(table.lines, cells, values, strict=True):
@@ -209,18 +212,6 @@ def number_strata(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
     return strata.astype(np.int64), tuple(apart)
 
 
-def _column_of_numbers(table: Table, others: Sequence[int], asked: Asked) -> int | None:
-    """The number of a model; else the one column of more than two numbers, or of little else than numbers, whose other
-    cells are mistakes; None for none or several."""
-    if named := [i for i in others if table.header[i] in asked.outputs]:
-        return named[0]
-    cells = {i: [number_in(cell) for row in table.rows if (cell := row[i].strip())] for i in others}
-    numbers = {i: [value for value in own if value is not None and math.isfinite(value)] for i, own in cells.items()}
-    clear = [i for i in others if None not in cells[i] and len(set(numbers[i])) > 2]
-    near = [i for i in others if numbers[i] and len(numbers[i]) >= CLEAR * len(cells[i])]
-    return next((found[0] for found in (clear, near) if len(found) == 1), None)
-
-
 BAR = "|"
 _YES = "yes y true t + pos positive present ja j wahr oui vrai si sí sì vero verdadero sim"
 _NO = "no n false f - neg negative absent nein falsch non faux falso não nao"
@@ -245,10 +236,11 @@ def read_findings(table: Table, label: int | None, others: Sequence[int], asked:
         raise DataError(problem, f"--finding COLUMN; its cells are {BIT}")
     read, notes = _of_columns(table, columns, asked), []
     for column in doubtful:
-        line, cell = _first_odd(table, column)
+        cells = [row[column].strip() for row in table.rows]
+        first = next(row for row, cell in enumerate(cells) if _finding(cell) is None)
         notes.append(
-            f"{table.file}: the column {table.header[column]!r} holds 1 and 0, but in line {line} {cell!r}, so it is "
-            f"not taken for a finding (correct the cell; it must be {BIT})"
+            f"{table.file}: the column {table.header[column]!r} holds 1 and 0, but in line {table.lines[first]} "
+            f"{cells[first]!r}, so it is not taken for a finding (correct the cell; it must be {BIT})"
         )
     return replace(read, notes=(*notes, *read.notes))
 
@@ -266,9 +258,9 @@ def _of_columns(table: Table, columns: Sequence[int], asked: Asked) -> Labels:
         notes.append(f"{table.file}: {table.header[without]!r} is no finding; where it is 1, empty cells mean absent")
     uncertain = values == -1
     if uncertain.any():
-        values[uncertain] = {"ignore": np.nan, "ones": 1.0, "zeros": 0.0}[asked.uncertain]
-        meaning = {"ignore": "not known", "ones": "present", "zeros": "absent"}[asked.uncertain]
-        others = "|".join(way for way in ("ignore", "ones", "zeros") if way != asked.uncertain)
+        ways = {"ignore": (np.nan, "not known"), "ones": (1.0, "present"), "zeros": (0.0, "absent")}
+        values[uncertain], meaning = ways.pop(asked.uncertain)
+        others = "|".join(ways)
         notes.append(
             f"{table.file}: {counted(int(uncertain.sum()), 'label')} of -1 (uncertain) count as {meaning} "
             f"(--uncertain {others})"
@@ -327,12 +319,9 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> 
 
 
 def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], asked: Asked, source: str) -> Labels:
-    """Findings (R, F) that you ask for, or for a model all of its outputs in their order.
-
-    Raises:
-        DataError: nothing is known, or of no finding of the model, or a name that would make predictions.csv ambiguous.
-        UsageError: a finding that is not there.
-    """
+    """Findings (R, F) that you ask for, or for a model all of its outputs in their order. Raises DataError: nothing is
+    known, or of no finding of the model, or a name that would make predictions.csv ambiguous. UsageError: a finding
+    that is not there."""
     wanted, notes = asked.outputs or asked.findings or names, tuple[str, ...]()
     for name in () if asked.outputs else wanted:
         if name.lower() == NO_FINDING:
@@ -386,23 +375,15 @@ def bit_columns(table: Table, others: Sequence[int]) -> tuple[list[int], list[in
     return columns, doubtful
 
 
-def _first_odd(table: Table, column: int) -> tuple[int, str]:
-    """Line and text of the first cell that is no label of a finding."""
-    cells = ((line, row[column].strip()) for line, row in zip(table.lines, table.rows, strict=True))
-    return next((line, cell) for line, cell in cells if _finding(cell) is None)
-
-
 def cells_of_finding(table: Table, column: int) -> np.ndarray:
     """(R,) float64: 1, 0, -1 for uncertain, NaN for empty. Raises DataError with the line of another cell."""
-    value_of = {cell: _finding(cell) for cell in {row[column].strip() for row in table.rows}}
+    cells = [row[column].strip() for row in table.rows]
+    value_of = {cell: _finding(cell) for cell in cells}  # in the order of the rows
     if odd := [cell for cell, value in value_of.items() if value is None]:
-        line, cell = _first_odd(table, column)
         more = f" (and {counted(len(odd) - 1, 'other text')})" if len(odd) > 1 else ""
-        raise DataError(
-            f"{table.file}: line {line}: {cell!r} in the column {table.header[column]!r}{more}, expected {BIT}",
-            "correct the cell",
-        )
-    return np.array([value_of[row[column].strip()] for row in table.rows], dtype=np.float64)
+        where = f"line {table.lines[cells.index(odd[0])]}: {odd[0]!r} in the column {table.header[column]!r}{more}"
+        raise DataError(f"{table.file}: {where}, expected {BIT}", "correct the cell")
+    return np.array([value_of[cell] for cell in cells], dtype=np.float64)
 
 
 def _finding(cell: str) -> float | None:

@@ -45,7 +45,6 @@ from vitmed.data.patient_names import Guess, group_word, known_by_column
 from vitmed.data.patients import find_patients, suggest_groups
 from vitmed.data.samples import Sample
 from vitmed.data.tables import FIRST, GROUP_NAMES, LABEL_NAMES, PATH_NAMES, Table, read_table
-from vitmed.data.thread_batches import Progress
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LABEL, LOGIT, OF_NUMBERS, PROB, WRITTEN
 
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
@@ -83,15 +82,21 @@ def labels_from_table(
     read = read_targets(table, label, others, asked)
     further = [i for i in others if i not in read.used]
     columns = tuple(table.header[i] for i in further)
-    own = OF_NUMBERS if read.target.kind == "number" else [LABEL + name for name in read.outputs]
-    taken = [name for name in columns if name in (*TAKEN, *own) or name.startswith((PROB, LOGIT))]
-    if taken:
+    written = OF_NUMBERS if read.target.kind == "number" else [LABEL + name for name in read.outputs]
+    if taken := [name for name in columns if name in (*TAKEN, *written) or name.startswith((PROB, LOGIT))]:
         of_label = "" if label is None else f" (the label comes from {table.header[label]!r})"
         raise DataError(
             f"{table.file}: the column {', '.join(taken)} has a name that predictions.csv uses itself",
             f"rename or remove it{of_label}",
         )
-    row_of = _rows_by_image(table, path, root, paths, read)
+    images, missing = table.images(path, root, paths)
+    row_of = _rows_by_image(table, images, paths, read.used)
+    if missing:
+        raise DataError(
+            f"{table.file}: {counted_doing(len(missing), 'row', 'matches', 'match')} no image below {root}:\n"
+            + lines_of([*table.notes, *missing]),
+            f"use paths relative to {root} or to the table, or remove the rows",
+        )
     left = len(paths) - len(row_of)
     notes = [f"{left:,} of {len(paths):,} images are not in {table.file} and are left out"] if left else []
     rows = [row for row in row_of.values() if read.labels[row]]
@@ -99,18 +104,21 @@ def labels_from_table(
         lines = ", ".join(str(table.lines[row]) for row in unknown[:FIRST])
         are = counted_doing(len(unknown), "image", "has no label and is", "have no label and are")
         notes.append(f"{table.file}: {are} left out: line {lines}{', ...' * (len(unknown) > FIRST)}")
-
-    def sorted_cells(column: int, what: str) -> list[str]:
-        cells = table.cells(column, what)
-        return [cells[row] for row in rows]
-
+    groups = None if group is None else table.cells(group, "patient")
+    splits = None if split is None else table.cells(split, "split")
+    if strange := sorted({splits[row] for row in rows if split_of(splits[row]) is None} if splits else ()):
+        raise DataError(
+            f"{table.file}: {', '.join(map(repr, strange[:FIRST]))} in column {table.header[split or 0]!r} is not a "
+            "split",
+            f"use one of {', '.join(SPLIT_WORDS)}; or rename the column",
+        )
     return replace(
         read,
         labels=[read.labels[row] for row in rows],
         values=None if read.values is None else read.values[rows],
         images=[image for image, row in row_of.items() if read.labels[row]],
-        groups=None if group is None else sorted_cells(group, "patient"),
-        splits=None if split is None else _splits(table, split, sorted_cells(split, "split")),
+        groups=None if groups is None else [groups[row] for row in rows],
+        splits=None if splits is None else [SPLIT_WORDS[splits[row].lower()] for row in rows],
         columns=columns,
         rows=[tuple(sys.intern(table.rows[row][i].strip()) for i in further) for row in rows],
         notes=(*table.notes, *read.notes, *notes),
@@ -128,17 +136,11 @@ def further_columns(
     """
     table = read_table(file)
     path = table.required(table.find(PATH_NAMES), "path of an image", PATH_NAMES)
-    images: Sequence[int | None] = table.images(path, root, paths)[0]
     label = table.find(LABEL_NAMES)
-    rows: dict[int, int] = {}
-    for row, image in enumerate(images):
-        if image is None:
-            continue
-        if rows.setdefault(image, row) != row:
-            lines = f"line {table.lines[rows[image]]} and in line {table.lines[row]}"
-            raise DataError(f"{file}: {paths[image]} is named in {lines}", "keep one of the rows")
-        cell = "" if label is None else table.rows[row][label].strip()
-        if cell and labels and plain_grade(cell) != plain_grade(labels[image]):
+    rows = _rows_by_image(table, table.images(path, root, paths)[0], paths)
+    for image, row in rows.items() if labels and label is not None else ():
+        cell = table.rows[row][label or 0].strip()
+        if cell and plain_grade(cell) != plain_grade(labels[image]):
             raise DataError(
                 f"{file}: line {table.lines[row]}: {paths[image]} is {cell!r} here and {labels[image]!r} in the run",
                 "correct the cell, or leave the column of labels out: those of the run count",
@@ -155,45 +157,25 @@ def further_columns(
     return {table.header[i]: tuple(line[i].strip() for line in cells) for i in further}, [*table.notes, *notes]
 
 
-def _rows_by_image(table: Table, column: int, root: Path, paths: Sequence[str], read: Labels) -> dict[int, int]:
-    """Index of an image -> its row, ascending. Raises DataError for a row without an image, or an image with two."""
-    images, missing = table.images(column, root, paths)
+def _rows_by_image(
+    table: Table, images: Sequence[int | None], paths: Sequence[str], labels: Sequence[int] = ()
+) -> dict[int, int]:
+    """Index of an image -> its row, ascending. Raises DataError for an image with two rows; `labels` are columns."""
     rows: dict[int, int] = {}
     for row, image in enumerate(images):
         if image is not None and rows.setdefault(image, row) != row:
             lines = f"in line {table.lines[rows[image]]} and in line {table.lines[row]}"
-            both = [(table.rows[rows[image]][i].strip(), table.rows[row][i].strip(), i) for i in read.used]
+            both = [(table.rows[rows[image]][i].strip(), table.rows[row][i].strip(), i) for i in labels]
             if wrong := next((pair for pair in both if pair[0] != pair[1]), None):
                 lines += f", which disagree: {table.header[wrong[2]]!r} is {wrong[0]!r} and {wrong[1]!r}"
             raise DataError(f"{table.file}: {paths[image]} is named {lines}", "keep one of the rows")
-    if missing:
-        raise DataError(
-            f"{table.file}: {counted_doing(len(missing), 'row', 'matches', 'match')} no image below {root}:\n"
-            + lines_of([*table.notes, *missing]),
-            f"use paths relative to {root} or to the table, or remove the rows",
-        )
     return dict(sorted(rows.items()))
-
-
-def _splits(table: Table, column: int, cells: Sequence[str]) -> list[str]:
-    names = {cell: split_of(cell) for cell in set(cells)}
-    unknown = sorted(cell for cell, name in names.items() if name is None)
-    if unknown:
-        raise DataError(
-            f"{table.file}: {', '.join(map(repr, unknown[:FIRST]))} in column {table.header[column]!r} is not a split",
-            f"use one of {', '.join(SPLIT_WORDS)}; or rename the column",
-        )
-    return [str(names[cell]) for cell in cells]
 
 
 def read_targets(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Labels:
     """The labels of every row of a table; `label` is their column, if it has one of the usual names, `others` are the
-    columns that are neither path, patient, split nor label.
-
-    Raises:
-        DataError: no such column, or a cell that is no label; with the line.
-        UsageError: a finding that is no column.
-    """
+    columns that are neither path, patient, split nor label. Raises DataError: no such column, or a cell that is no
+    label; with the line. UsageError: a finding that is no column."""
     kind = asked.kind if asked.kind != "auto" else _recognise(table, label, others)
     if read := {"findings": read_findings, "number": read_number}.get(kind):
         return read(table, label, others, asked)
@@ -286,8 +268,7 @@ class Listing:
     def with_findings(self, kept: np.ndarray) -> Listing:
         """The same with the kept ones (F,) bool of the findings, without the images of which nothing is known then."""
         assert self.targets is not None
-        targets = self.targets[:, kept]
-        outputs = tuple(name for name, keep in zip(self.outputs, kept.tolist(), strict=True) if keep)
+        targets, outputs = self.targets[:, kept], tuple(np.array(self.outputs, dtype=object)[kept].tolist())
         labels, known = finding_strata(targets), (targets != UNKNOWN).any(axis=1)
         same = replace(self, classes=[*outputs, NO_FINDING], labels=labels, targets=targets, outputs=outputs)
         order = np.argsort(labels, kind="stable")
@@ -320,7 +301,7 @@ class Listing:
         return str(self.source / folder / self.classes[label])
 
 
-def list_images(config: DataConfig, progress: Progress | None = None, ordinal: Sequence[str] = ()) -> Listing:
+def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Listing:
     """The images, labels, patients and ready-made splits of a configuration. Raises as `make_splits`.
 
     Layouts: `root/<class>/`, `root/{train,val,test}/<class>/`, train + test or train + val only; any with a table.
@@ -334,7 +315,7 @@ def list_images(config: DataConfig, progress: Progress | None = None, ordinal: S
                 f"{config.labels}: all rows have the class {listing.classes[0]!r}; a classifier needs two classes",
                 "add rows of another class",
             )
-        return with_patients(listing, config, progress)
+        return with_patients(listing, config)
     asked.check_folders()
     folders = split_folders(root)
     if folders and "train" not in folders:
@@ -353,19 +334,15 @@ def list_images(config: DataConfig, progress: Progress | None = None, ordinal: S
         source, target = f"{len(order)} grades, from folders", Target(kind="grades")
         listing = replace(listing, classes=list(order), labels=labels, recognised=source, target=target)
         listing = listing.take(np.argsort(labels, kind="stable"))
-    return with_patients(listing, config, progress)
+    return with_patients(listing, config)
 
 
-def with_patients(listing: Listing, config: DataConfig, progress: Progress | None = None) -> Listing:
+def with_patients(listing: Listing, config: DataConfig) -> Listing:
     """Add the patients that the configuration names; if it and the table name none, a guess from file names."""
     by_folder = not listing.source.is_file()
-    known = find_patients(config, listing.root, listing.paths, progress, by_folder)
-    if known is not None:
-        notes = (*listing.notes, *known.notes)
-        return replace(listing, groups=known.groups, patients=known.source, notes=notes)
-    if listing.groups is not None:
-        return listing
-    return replace(listing, guess=suggest_groups(listing.paths, by_folder))
+    if (found := find_patients(config, listing.root, listing.paths, by_folder)) is not None:
+        return replace(listing, groups=found.groups, patients=found.source, notes=(*listing.notes, *found.notes))
+    return listing if listing.groups is not None else replace(listing, guess=suggest_groups(listing.paths, by_folder))
 
 
 def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[str]) -> Listing:
@@ -374,19 +351,15 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
     labels: list[int] = []
     parts: dict[str, np.ndarray] = {}
     for name, folder in folders.items():
-        begin = len(paths)
-        there = class_names(folder)
-        extra = sorted(set(there) - set(classes))
-        if extra:
+        begin, there = len(paths), class_names(folder)
+        if extra := sorted(set(there) - set(classes)):
             raise DataError(
                 f"{folder}: class folder {listed([*map(repr, extra)])} is not one of the classes {listed(classes)}",
                 "rename or remove it; classes are matched by name",
             )
         above = "" if folder == root else f"{folder.relative_to(root).as_posix()}/"
-        for label, class_name in enumerate(classes):
-            if class_name not in there:
-                continue
-            of_class = image_names(folder / class_name, f"{above}{class_name}/")
+        for label, name_of_class in enumerate(classes):
+            of_class = image_names(folder / name_of_class, f"{above}{name_of_class}/") if name_of_class in there else []
             paths += of_class
             labels += [label] * len(of_class)
         parts[name] = np.arange(begin, len(paths))
@@ -398,19 +371,15 @@ def list_by_table(
     root: Path, file: Path, own_groups: bool, asked: Asked = AUTO, classes: Sequence[str] | None = None
 ) -> Listing:
     """The images that a table names, in any folders below the root, split by its column or by the folders; labels are
-    in the order of `classes`, by default the names in the table, sorted.
-
-    Raises:
-        DataError: as `labels_from_table`; a class that is not in `classes`; splits without train.
-    """
+    in the order of `classes`, by default the names in the table, sorted. Raises DataError: as `labels_from_table`; a
+    class that is not in `classes`; splits without train."""
     every = image_names(root)
     if not every:
         fix = import_fix(root) or "name the folder that the table's paths start from"
         raise DataError(f"{root}: holds no image", fix)
     table = labels_from_table(file, root, every, own_groups, asked)
     names = list(classes or table.classes)
-    extra = sorted(set(table.labels) - set(names))
-    if extra:
+    if extra := sorted(set(table.labels) - set(names)):
         raise DataError(
             f"{file}: class {listed([*map(repr, extra)])} is not one of the classes {listed(names)}",
             "rename them, or remove their rows",

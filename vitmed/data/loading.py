@@ -98,22 +98,19 @@ def images_of(splits: Splits, preprocessing: Preprocessing) -> dict[str, Images]
 
 
 class UnusableFiles(DataError):
-    """Files that cannot be used: index among all images -> why; names the first ten of them."""
+    """Files that cannot be used: index among all images -> why; names the first ten of them.
+
+    `causes` is the problem without advice for each file, which is of no use where an image may not be left out.
+    """
 
     def __init__(self, bad: Mapping[int, DataError], total: int):
         self.bad, self.total = bad, total
+        count = f"{len(bad):,} of {total:,} images cannot be used:\n" if len(bad) > 1 else ""
+        self.causes = count + lines_of(sorted(error.problem for error in bad.values()), 10)
         super().__init__(
-            self._named([error.line for error in bad.values()]),
+            count + lines_of(sorted(error.line for error in bad.values()), 10),
             "repair or remove these files, or leave them out with --on-bad-file skip; vitmed never changes your files",
         )
-
-    def causes(self) -> str:
-        """The problem without advice for each file, which is of no use where an image may not be left out."""
-        return self._named([error.problem for error in self.bad.values()])
-
-    def _named(self, lines: Sequence[str]) -> str:
-        count = f"{len(lines):,} of {self.total:,} images cannot be used:\n" if len(lines) > 1 else ""
-        return count + lines_of(sorted(lines), 10)
 
     def __reduce__(self) -> tuple[Any, ...]:  # to another process
         return DataError, (self.problem, self.fix)
@@ -256,28 +253,18 @@ def _start_worker(_: int) -> None:
     for name in ("SIGINT", "SIGHUP"):  # only the main process answers Ctrl-C and a closed terminal
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+    def end_if_main_asks() -> None:
+        """End this process at a SIGTERM of the main one; one to all processes of a job is for that process."""
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+            pass
+        os._exit(0)
+
     if hasattr(signal, "sigwaitinfo"):
-        threading.Thread(target=_end_if_main_asks, daemon=True).start()
+        threading.Thread(target=end_if_main_asks, daemon=True).start()
     elif hasattr(signal, "pthread_sigmask"):  # macOS
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     cv2.setNumThreads(0)  # inherited by fork; one thread per core in each worker would compete
-
-
-def _end_if_main_asks() -> None:
-    """End this loader process at a SIGTERM of the main process; one to all processes of a job is for that process."""
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
-        pass
-    os._exit(0)
-
-
-def read_all(images: dict[str, Images], data: DataConfig) -> dict[str, list[str]]:
-    """Decode every file once, in this run or in an earlier one; keep the squares in memory, in a file, or not at all.
-
-    In memory if train and val fit into `MEMORY_MB` and all files decode within `QUICK` seconds; else in the cache. If
-    that cannot be written, the splits that fit are kept in memory. Returns split -> sha256 of its files, in the order
-    of the samples. Raises UnusableFiles.
-    """
-    return _Reader(images, data, records=False).run()[0]
 
 
 class ReadSplits(NamedTuple):
@@ -297,19 +284,21 @@ class ReadSplits(NamedTuple):
 
 
 def read_splits(splits: Splits, preprocessing: Preprocessing, data: DataConfig, records: bool = True) -> ReadSplits:
-    """As `read_all` for the images of every split; with `data.on_bad_file: skip`, files that cannot be used are left
-    out if they are few enough.
+    """Decode every file once, in this run or in an earlier one; keep the squares in memory, in a file, or not at all.
+
+    In memory if train and val fit into `MEMORY_MB` and all files decode within `QUICK` seconds; else in the cache. If
+    that cannot be written, the splits that fit are kept in memory. With `data.on_bad_file: skip`, files that cannot be
+    used are left out if they are few enough; else raises UnusableFiles.
     """
     images = images_of(splits, preprocessing)
     try:
-        hashes, found = _Reader(images, data, records).run()
+        return ReadSplits(splits, images, *Reader(images, data, records).run())
     except UnusableFiles as error:
         if data.on_bad_file == "stop":
             raise
         rest = _without(splits, error)  # their squares are not kept yet where a file for them was begun
         read = read_splits(rest, preprocessing, data, records)
         return read._replace(skipped=read.skipped + len(error.bad))
-    return ReadSplits(splits, images, hashes, found)
 
 
 def _without(splits: Splits, error: UnusableFiles) -> Splits:
@@ -338,7 +327,7 @@ def _without(splits: Splits, error: UnusableFiles) -> Splits:
     return replace(splits, samples=kept)
 
 
-class _Reader:
+class Reader:
     """The files of a run, their scan, and the places for their squares."""
 
     def __init__(self, images: dict[str, Images], data: DataConfig, records: bool):
@@ -347,7 +336,7 @@ class _Reader:
         self.rows = {name: range(end - len(images[name]), end) for name, end in zip(images, ends, strict=True)}
         self.how = how = next(iter(images.values())).preprocessing
         limit = int(data.cache_gb * 1e9)
-        cache = ImageCache.open(how=how, keep=data.cache, limit=limit, warns=records)  # else `_keep_on_disk` warns
+        cache = ImageCache(how=how, keep=data.cache, limit=limit, warns=records)  # else `_keep_on_disk` warns
         files = [part.root / sample.path for part in images.values() for sample in part.samples]
         with bar("looking for known images", unit="files") as advance:
             self.scan = Scan(files, cache, how, records, advance)
@@ -371,7 +360,8 @@ class _Reader:
         seconds: list[float] = []
         for i in rows[:: max(1, len(rows) // TIMED)]:
             start = time.perf_counter()
-            if self.scan.decode_early(i).error is None:
+            self.scan.early[i] = examined = self.scan.examine(i)
+            if examined.error is None:
                 seconds.append(time.perf_counter() - start)
             if sum(seconds) > QUICK:  # the sample alone is too slow
                 return False

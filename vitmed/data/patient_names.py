@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import random
 import re
 from collections import Counter, defaultdict
@@ -111,14 +112,15 @@ def _may_be_patients(shape: Shape, ids: Sequence[str], paths: Sequence[str], fol
     return not (folders_are_classes and one_to_one)  # then the id is the class
 
 
+def parts_of(path: str) -> list[str]:
+    """The folders and the name of a file, without the folder of the split."""
+    parts = path.split("/")
+    return parts[int(len(parts) > 2 and parts[0].lower() in SPLIT_WORDS) :]
+
+
 def class_folder(path: str) -> str:
     """The first folder, after that of the split."""
-    parts = path.split("/")
-    return parts[_before_class(parts)] if len(parts) > 1 else ""
-
-
-def _before_class(parts: Sequence[str]) -> int:
-    return int(len(parts) > 2 and parts[0].lower() in SPLIT_WORDS)
+    return parts_of(path)[0] if "/" in path else ""
 
 
 def _known(expression: str) -> Callable[[Sequence[str], bool], Iterator[str]]:
@@ -127,11 +129,9 @@ def _known(expression: str) -> Callable[[Sequence[str], bool], Iterator[str]]:
 
 def _folders(paths: Sequence[str], folders_are_classes: bool) -> Iterator[str]:
     """A folder for each patient: P007/ or 0001234/, at the same depth for all images."""
-    split = [path.split("/") for path in paths]
-    depths = {len(parts) - 1 - _before_class(parts) for parts in split}
-    begin = 1 if folders_are_classes else 0
-    for depth in range(begin, min(depths)):
-        tokens = [parts[_before_class(parts) + depth] for parts in split]
+    split = [parts_of(path) for path in paths]
+    for depth in range(1 if folders_are_classes else 0, min(map(len, split)) - 1):
+        tokens = [parts[depth] for parts in split]
         if (token := _token(tokens)) is not None and all(re.fullmatch(token, text) for text in tokens):
             before = rf"(?:(?i:{'|'.join(sorted(SPLIT_WORDS))})/)?(?:[^/]+/){{{depth}}}"
             yield rf"^{before}({token})/"
@@ -244,22 +244,16 @@ def _marks(some: Sequence[tuple[str, str]], names: Sequence[tuple[str, str]]) ->
         if sum(original in there for original in originals) >= 0.95 * len(originals):
             used.append(r" ?\(\d+\)")
     yield tuple(used)
-    found = [match for _, stem in some if (match := KERAS.match(stem))]
-    if len(found) >= FEWEST and _random([int(match[3]) for match in found]):
-        indices = {match[2] for match in found}
+    matches = [match for _, stem in some if (match := KERAS.match(stem))]
+    numbers, indices = [int(match[3]) for match in matches], {match[2] for match in matches}
+    limit = next((limit for limit in RANDOM if len(numbers) >= FEWEST and limit / 2 <= max(numbers) < limit), 0)
+    different = limit * (1 - (1 - 1 / limit) ** len(numbers)) if limit else math.inf  # expected
+    # Do they look like draws of `np.random.randint(limit)`, and not like counters or coordinates?
+    if abs(len(set(numbers)) / different - 1) < 0.1 and abs(median(numbers) / limit - 0.5) < 0.2:
         if len(indices) == 1:  # one image at a time: the prefix is the original
             yield (rf"_{indices.pop()}_\d+",)
-        elif len(found) == len(some):
+        elif len(matches) == len(some):
             yield (r"(?<=\d)_\d+",)
-
-
-def _random(numbers: Sequence[int]) -> bool:
-    """Whether numbers look like draws of `np.random.randint(range)`, and not like counters or coordinates."""
-    for limit in RANDOM:
-        if limit / 2 <= max(numbers) < limit:
-            different = limit * (1 - (1 - 1 / limit) ** len(numbers))  # expected
-            return abs(len(set(numbers)) / different - 1) < 0.1 and abs(median(numbers) / limit - 0.5) < 0.2
-    return False
 
 
 def _may_be_copies(ids: Sequence[str], copies: Sequence[bool], paths: Sequence[str], folders_are_classes: bool) -> bool:

@@ -18,7 +18,7 @@ import regex
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import check_regular
-from vitmed.core.messages import say, warn
+from vitmed.core.messages import bar, say, warn
 from vitmed.core.sections import GROUP_WORDS, DataConfig
 from vitmed.core.text import counted, counted_doing, lines_of, visible
 from vitmed.data.duplicates import find_copies
@@ -27,7 +27,6 @@ from vitmed.data.patient_names import AS_ORIGINALS, Guess, guess_copies, guess_p
 from vitmed.data.samples import Splits
 from vitmed.data.scan import scan
 from vitmed.data.tables import groups_from_table
-from vitmed.data.thread_batches import Progress
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import QUIET
@@ -47,42 +46,35 @@ class KnownPatients(NamedTuple):
 
     groups: list[str]
     source: str
-    notes: list[str]
+    notes: Sequence[str] = ()
 
 
 def find_patients(
     config: DataConfig,
     root: Path,
     paths: Sequence[str],
-    progress: Progress | None = None,
     folders_are_classes: bool = True,
 ) -> KnownPatients | None:
-    """The patients by `config.group_regex` or `config.groups`; None if neither is set.
-
-    `paths` are relative to the root; `progress` is called while the headers of DICOM files are read.
-
-    Raises:
-        DataError: an image without a patient, or a table that cannot be used.
-        UsageError: an invalid regular expression, or pydicom is missing.
-    """
+    """The patients in paths relative to the root, by `config.group_regex` or `config.groups`; None if neither is set.
+    Raises DataError: an image without a patient, or a table that cannot be used. UsageError: an invalid regular
+    expression, or pydicom is missing."""
     if config.group_regex is not None:
-        return KnownPatients(_by_expression(config.group_regex, root, paths), "from the file paths (--group-regex)", [])
+        return KnownPatients(_by_expression(config.group_regex, root, paths), "from the file paths (--group-regex)")
     if config.groups == NAMES:
-        guess = suggest_groups(paths, folders_are_classes)
-        if guess is None:
+        if (guess := suggest_groups(paths, folders_are_classes)) is None:
             raise DataError(
                 f"{root}: the file names do not identify patients in a form that vitmed knows (--groups names)",
                 "--group-regex EXPRESSION, or --groups TABLE",
             )
         groups = _by_expression(guess.expression, root, paths)
         if guess.what == "patient":
-            return KnownPatients(groups, f"by file name{f', {guess.evidence}' * bool(guess.evidence)} ({FLAG})", [])
+            return KnownPatients(groups, f"by file name{f', {guess.evidence}' * bool(guess.evidence)} ({FLAG})")
         note = f"{guess.evidence}. The copies of one original stay in one split. {NO_PATIENTS}"
         return KnownPatients(groups, f"{AS_ORIGINALS}, by file name ({FLAG})", [note])
     if config.groups is None:
         return None
     if config.groups == DICOM:
-        return KnownPatients(_by_dicom(root, paths, progress, config), "by PatientID (--groups dicom)", [])
+        return KnownPatients(_by_dicom(root, paths, config), "by PatientID (--groups dicom)")
     if config.groups == COPIES:
         groups, count = _by_copies(root, paths, config)
         note = f"{counted_doing(count, 'image')} a copy of another; copies stay in one split. {NO_PATIENTS}"
@@ -99,10 +91,8 @@ def suggest_groups(paths: Sequence[str], folders_are_classes: bool = True) -> Gu
     return guess_patients(paths, folders_are_classes) or guess_copies(paths, folders_are_classes)
 
 
-def compile_group(expression: str | None) -> regex.Pattern[str] | None:
+def compile_group(expression: str) -> regex.Pattern[str]:
     """The expression, in the syntax of `re`. Raises UsageError if it is not a regular expression."""
-    if expression is None:
-        return None
     try:
         re.compile(expression)  # `regex` allows more, such as recursion
     except (re.error, RecursionError, OverflowError) as error:
@@ -137,7 +127,6 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
         UsageError: not a regular expression, or one that takes too long on these paths.
     """
     pattern = compile_group(expression)
-    assert pattern is not None
     seconds = max(SECONDS, SECONDS_A_PATH * len(paths))
     end, found = time.monotonic() + seconds, list[str | None]()
     for path in paths:
@@ -156,8 +145,7 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
 
 def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[str]:
     found = groups_of(expression, paths)
-    missed = [path for path, group in zip(paths, found, strict=True) if group is None]
-    if missed:
+    if missed := [path for path, group in zip(paths, found, strict=True) if group is None]:
         raise DataError(
             f"{root}: --group-regex {expression!r} finds no patient in {len(missed):,} of {len(paths):,} paths:\n"
             + lines_of(missed),
@@ -171,7 +159,7 @@ def _by_copies(root: Path, paths: Sequence[str], config: DataConfig) -> tuple[li
     """For every image the path of the first of its copies, of identical files and of pictures that look alike; and how
     many images are copies."""
     window = choose_window([root / path for path in paths], "auto", config.frame).window  # as `vitmed check` sees them
-    records = scan(root, paths, ImageCache.open(config.frame, window, keep=config.cache))
+    records = scan(root, paths, ImageCache(config.frame, window, keep=config.cache))
     first = list(range(len(paths)))
 
     def first_of(i: int) -> int:
@@ -187,7 +175,7 @@ def _by_copies(root: Path, paths: Sequence[str], config: DataConfig) -> tuple[li
     return [paths[i] for i in firsts], sum(i != j for i, j in enumerate(firsts))
 
 
-def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None, config: DataConfig) -> list[str]:
+def _by_dicom(root: Path, paths: Sequence[str], config: DataConfig) -> list[str]:
     """PatientID (0010,0020) of every file; vitmed keeps nothing else and reads no pixel.
 
     With `on_bad_file: skip`, a file that cannot be read is a patient of its own until the file is left out.
@@ -197,35 +185,35 @@ def _by_dicom(root: Path, paths: Sequence[str], progress: Progress | None, confi
         from pydicom.errors import InvalidDicomError
     except ImportError:
         raise UsageError("--groups dicom needs one more package", "pip install 'vitmed[dicom]'") from None
-    found, missing = [], []
-    for done, path in enumerate(paths, 1):
-        try:
-            check_regular(root / path)
-            head = dcmread(root / path, stop_before_pixels=True, specific_tags=["PatientID"])
-            group = str(head.get("PatientID") or "").strip()
-            problem = "PatientID is missing or empty"
-        except DataError as error:
-            group, problem = "", error.problem.removeprefix(f"{root / path}: ")
-        except InvalidDicomError:
-            group, problem = "", "not a DICOM file"
-        except Exception as error:  # pydicom raises many errors for damaged headers
-            group, problem = "", f"the header cannot be read ({type(error).__name__})"
-        if not group and config.on_bad_file == "skip":
+    groups, missing = [], []
+    with bar("finding images", unit="files") as advance:
+        for done, path in enumerate(paths, 1):
+            group, problem = "", "PatientID is missing or empty"
             try:
-                decode(root / path, config.frame)
-            except DataError:
-                group = path
-        if not group:
-            missing.append(f"{path}: {problem}")
-        found.append(sys.intern(group))
-        if progress is not None:
-            progress(done, len(paths))
+                check_regular(root / path)
+                head = dcmread(root / path, stop_before_pixels=True, specific_tags=["PatientID"])
+                group = str(head.get("PatientID") or "").strip()
+            except DataError as error:
+                problem = error.problem.removeprefix(f"{root / path}: ")
+            except InvalidDicomError:
+                problem = "not a DICOM file"
+            except Exception as error:  # pydicom raises many errors for damaged headers
+                problem = f"the header cannot be read ({type(error).__name__})"
+            if not group and config.on_bad_file == "skip":
+                try:
+                    decode(root / path, config.frame)
+                except DataError:
+                    group = path
+            if not group:
+                missing.append(f"{path}: {problem}")
+            groups.append(sys.intern(group))
+            advance(done, len(paths))
     if missing:
         raise DataError(
             f"{root}: no PatientID in {len(missing):,} of {len(paths):,} files:\n" + lines_of(missing),
             "name the patients with --groups TABLE, or move these files away",
         )
-    return found
+    return groups
 
 
 def patient_notes(splits: Splits, split: str) -> list[str]:
@@ -236,8 +224,7 @@ def patient_notes(splits: Splits, split: str) -> list[str]:
     if unit != "patient":
         why = "one patient may be in two splits, which makes the result optimistic"
         notes.append(f"Split by {unit}: {why}. Where this report says patient, read {unit}.")
-    shared = [group for group, names in splits.shared().items() if split in names]
-    if shared:
+    if shared := [group for group, names in splits.shared().items() if split in names]:
         have = counted_doing(len(shared), unit, "of this split has", "of this split have")
         notes.append(f"Leakage: {have} images in another split too; the result is optimistic.")
     return notes

@@ -34,6 +34,7 @@ class Scan:
     Attributes:
         hashes: sha256 of each file; digests: (N, 32) uint8, from `digests_of`.
         records: of each file, None where it is not known yet; an empty list where none are needed.
+        early: files that were decoded before `decode`, which takes these.
     """
 
     def __init__(
@@ -56,16 +57,11 @@ class Scan:
         """The files without a record."""
         return [i for i, record in enumerate(self.records) if record is None]
 
-    def decode_early(self, i: int) -> Examined:
-        """Decode a file now; `decode` uses the result."""
-        self.early[i] = examined = self._examine(i)
-        return examined
-
     def decode(self, rows: Sequence[int]) -> Iterator[tuple[int, Examined]]:
         """Decode these files in threads, in order, and keep their records."""
         new: dict[bytes, FileRecord] = {}
         try:
-            for i, examined in zip(rows, in_threads(self._examine, rows), strict=True):
+            for i, examined in zip(rows, in_threads(self.examine, rows), strict=True):
                 if self.records and examined.record is not None:
                     self.records[i] = new[self.digests[i].tobytes()] = examined.record
                 yield i, examined
@@ -75,7 +71,7 @@ class Scan:
         finally:
             self.cache.keep(new)
 
-    def _examine(self, i: int) -> Examined:
+    def examine(self, i: int) -> Examined:
         if i in self.early:
             return self.early.pop(i)
         needed = bool(self.records) and self.records[i] is None
@@ -114,7 +110,7 @@ def hash_files(files: Sequence[str], cache: ImageCache | None = None, progress: 
         files: absolute paths.
         cache: knows unchanged files, which are not opened; None reads every file.
     """
-    cache = cache or ImageCache()
+    cache = cache or ImageCache(keep=False)
     hashes: list[str] = []
     for part in batched(files, BATCH):
         identities = list(in_threads(_identity, part, 64)) if cache.file is not None else [""] * len(part)

@@ -23,7 +23,6 @@ from vitmed.data.patients import find_patients
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan import first_copies
 from vitmed.data.stratify import folds_by_kind, split_off, stratified_sample, take_fold, units_of, unlearnable
-from vitmed.data.thread_batches import Progress
 
 HELD_OUT = "held_out"  # the part that no fold contains
 NAMED = 10  # most patients that a message names
@@ -31,19 +30,17 @@ FEW = 5  # positives in train below which little is learned of a finding
 ENOUGH = 0.8  # of the share of validation and test, below which rare findings are left out to reach it
 
 
-def make_splits(config: DataConfig, progress: Progress | None = None, ordinal: Sequence[str] = ()) -> Splits:
+def make_splits(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
     """Find the images of a configuration, and split off what the folder or the table does not define.
 
-    Args:
-        progress: called with (done, total) while the headers of DICOM files are read.
-        ordinal: the grades from the lowest to the highest, if you name them.
+    `ordinal`: the grades from the lowest to the highest, if you name them.
 
     Raises:
         DataError: no folder, no classes, a class that is empty or missing from a split, a table that does not fit, an
             image without a patient, or a patient in two splits.
         UsageError: an invalid `group_regex`, or folds of a folder that has its own test.
     """
-    listing = _listed(config, progress, ordinal)
+    listing = _listed(config, ordinal)
     parts, made = _split(listing, config)
     for name in SPLITS:
         if name != "test" or config.sites is None:  # a site may lack a class
@@ -62,7 +59,7 @@ def make_splits(config: DataConfig, progress: Progress | None = None, ordinal: S
     return splits
 
 
-def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = None) -> tuple[Splits, int]:
+def pretraining_splits(config: PretrainDataConfig) -> tuple[Splits, int]:
     """The splits `train` and `val` to pretrain on, and the number of test images left out.
 
     These are the training and validation images of `make_splits`, so a later training keeps its held-out test. With
@@ -73,7 +70,7 @@ def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = N
         DataError, UsageError: as `make_splits`; `unlabelled` with labels or folds.
     """
     try:
-        splits = _unlabelled_splits(config, progress) if config.unlabelled else make_splits(config, progress)
+        splits = _unlabelled_splits(config) if config.unlabelled else make_splits(config)
     except DataError as error:
         if config.unlabelled:
             raise
@@ -83,7 +80,7 @@ def pretraining_splits(config: PretrainDataConfig, progress: Progress | None = N
     return replace(splits, samples=samples, made=made), len(splits.samples["test"])
 
 
-def _unlabelled_splits(config: PretrainDataConfig, progress: Progress | None) -> Splits:
+def _unlabelled_splits(config: PretrainDataConfig) -> Splits:
     for flag, given in (("labels", config.labels), ("folds", config.folds), ("resplit", config.resplit or None)):
         if given is not None:
             raise UsageError(f"--{flag} and --unlabelled exclude each other", "omit one of them")
@@ -95,8 +92,8 @@ def _unlabelled_splits(config: PretrainDataConfig, progress: Progress | None) ->
     if not len(parts["train"]):
         raise DataError(f"{root}: holds no image to pretrain on", "name a folder of images")
     listing = Listing(root, root, ["image"], paths, np.zeros(len(paths), np.int64), parts)
-    if (known := find_patients(config, root, paths, progress, folders_are_classes=False)) is not None:
-        listing = replace(listing, groups=known.groups, patients=known.source, notes=tuple(known.notes))
+    if (found := find_patients(config, root, paths, folders_are_classes=False)) is not None:
+        listing = replace(listing, groups=found.groups, patients=found.source, notes=tuple(found.notes))
     made = {"train": "all other images", "val": "", "test": ""}
     if "val" in folders:
         made["val"] = f"folder {folders['val'].name}/"
@@ -111,21 +108,21 @@ def _unlabelled_splits(config: PretrainDataConfig, progress: Progress | None) ->
     return with_samples(listing, parts, made, config.allow_leakage)
 
 
-def held_out(config: DataConfig, progress: Progress | None = None, ordinal: Sequence[str] = ()) -> tuple[Sample, ...]:
+def held_out(config: DataConfig, ordinal: Sequence[str] = ()) -> tuple[Sample, ...]:
     """The images that no fold contains. Arguments and errors are those of `make_splits`."""
-    listing = _listed(config, progress, ordinal)
+    listing = _listed(config, ordinal)
     return listing.samples(_split(listing, config)[0].get(HELD_OUT, np.empty(0, np.int64)))
 
 
 def site_names(config: DataConfig, ordinal: Sequence[str] = ()) -> list[str]:
     """The values of `data.sites`, sorted: a fold each. Arguments and errors are those of `make_splits`."""
-    listing = _listed(config, None, ordinal)
+    listing = _listed(config, ordinal)
     cells = _site_cells(listing, config)
     return sorted({cells[i] for name, part in listing.parts.items() if name != "test" for i in part.tolist()})
 
 
-def _listed(config: DataConfig, progress: Progress | None, ordinal: Sequence[str]) -> Listing:
-    listing = list_images(config, progress, ordinal)
+def _listed(config: DataConfig, ordinal: Sequence[str]) -> Listing:
+    listing = list_images(config, ordinal)
     if config.resplit:
         order = np.lexsort((np.array(listing.paths), listing.labels))  # as if nothing divided it
         listing = replace(listing.take(order), parts={ALL: np.arange(len(order))}, where={})
@@ -160,7 +157,11 @@ def with_samples(listing: Listing, parts: dict[str, np.ndarray], made: dict[str,
     count = f"{counted_doing(len(shared), splits.unit)} in two splits"
     if allow_leakage:
         return replace(splits, notes=(*splits.notes, f"{count} (--allow-leakage): the result is optimistic"))
-    better = [name for k, name in enumerate(listing.columns) if _keeps_groups(listing, k)]
+    better, groups = list[str](), listing.groups or []
+    for k, name in enumerate(listing.columns):  # does it name splits of which no two share a patient?
+        pairs = set(zip(groups, (split_of(row[k]) for row in listing.rows), strict=True))
+        if {"train"} < {split for _, split in pairs} <= set(SPLITS) and len(pairs) == len(set(groups)):
+            better.append(name)
     column = f"--split-column {shlex.quote(better[0])}, whose splits share no {splits.unit}; or " if better else ""
     names = [f"{group!r} in {' and '.join(of_group)}" for group, of_group in shared.items()]
     raise DataError(
@@ -171,18 +172,11 @@ def with_samples(listing: Listing, parts: dict[str, np.ndarray], made: dict[str,
     )
 
 
-def _keeps_groups(listing: Listing, column: int) -> bool:
-    """Whether a further column of the table names splits, of which no two share a patient."""
-    cells, groups = [row[column] for row in listing.rows], listing.groups or []
-    pairs = set(zip(groups, map(split_of, cells), strict=True))
-    return {"train"} < {split for _, split in pairs} <= set(SPLITS) and len(pairs) == len(set(groups))
-
-
 def with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
     """Add copies to the listing if they matter: patients are unknown, and a split is still missing."""
     if ready or listing.patients:
         return listing
-    first = first_copies(listing.root, listing.paths, ImageCache.open(warns=False) if cache else None)
+    first = first_copies(listing.root, listing.paths, ImageCache(keep=cache, warns=False))
     copies = int(np.sum(first != np.arange(len(first))))
     if not copies:
         return listing
@@ -270,8 +264,7 @@ def _check_enough(listing: Listing, rest: str, splits: Sequence[str]) -> None:
     if listing.outputs:
         return
     counts = np.bincount(listing.labels[listing.parts[rest]], minlength=len(listing.classes)).tolist()
-    few = [label for label, count in enumerate(counts) if count < len(splits)]
-    if few:
+    if few := [label for label, count in enumerate(counts) if count < len(splits)]:
         has = listed([f"{listing.classes[label]!r} has {counted(counts[label], 'image')}" for label in few])
         raise DataError(
             f"{listing.location(rest, few[0]) if len(few) == 1 else listing.source}: class {has}, too few for "
@@ -369,12 +362,10 @@ def notes_on_rare(splits: Splits) -> list[str]:
         cannot = "nothing can be chosen for" if name == "val" else "nothing can be said of"
         present, absent = ((splits.targets(name) == value).any(axis=0) for value in (1, 0))
         for what, of in (("no image", ~present), ("every image with a label", present & ~absent)):
-            lacking = [finding for finding, lacks in zip(splits.classes, of.tolist(), strict=True) if lacks]
-            if lacking:
+            if lacking := [finding for finding, lacks in zip(splits.classes, of.tolist(), strict=True) if lacks]:
                 which = "it" if len(lacking) == 1 else "them"
                 notes.append(f"{what} of {name} has {listed(lacking)}, so {cannot} {which}")
-    few = [f"{name} ({count})" for name, count in zip(splits.classes, train, strict=True) if count < FEW]
-    if few:
+    if few := [f"{name} ({count})" for name, count in zip(splits.classes, train, strict=True) if count < FEW]:
         what = counted_doing(len(few), "finding", "has", "have")
         notes.append(f"{what} fewer than {FEW} positives in train, too few to learn: {listed(few)}")
     return notes

@@ -23,11 +23,8 @@ SPREAD = 6  # patients of a class from which train, val and test can have two ea
 
 def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Fold 1 to K of K stratified folds, and the rest, as indices: by patient if patients are known, every image in
-    exactly one of the K, every class with an image in both.
-
-    Raises:
-        DataError: fewer patients than folds, or a class is missing from the fold or the rest.
-    """
+    exactly one of the K, every class with an image in both. Raises DataError: fewer patients than folds, or a class is
+    missing from the fold or the rest."""
     labels, codes = listing.labels[indices], units_of(listing, indices)
     if listing.groups is not None and (patients := int(codes.max()) + 1) < folds:
         few = counted_doing(patients, listing.unit)
@@ -59,11 +56,7 @@ def split_off(
     listing: Listing, indices: np.ndarray, fraction: float, seed: int, name: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """A stratified share of the images, and the rest, as indices: by patient if patients are known, every class with an
-    image in both.
-
-    Raises:
-        DataError: a class has too few images or patients.
-    """
+    image in both. Raises DataError: a class has too few images or patients."""
     labels, codes = listing.labels[indices], units_of(listing, indices)
     taken = np.zeros(len(indices), dtype=bool)
     if listing.groups is not None and len(codes) and codes.max() == 0:
@@ -161,8 +154,7 @@ def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: 
     for folds in range(most, 1, -1):
         number = grouped_folds(labels, codes, folds, seed)
         parts = [number == fold for fold in range(folds)]
-        whole = [p for p in parts if len(np.unique(labels[p])) == len(np.unique(labels[~p])) == len(classes)]
-        if whole:
+        if whole := [p for p in parts if len(np.unique(labels[p])) == len(np.unique(labels[~p])) == len(classes)]:
             return np.flatnonzero(max(whole, key=lambda part: _enough_patients(labels, codes, part, fraction)))
     return np.empty(0, dtype=np.int64)
 

@@ -131,29 +131,28 @@ def _cell(rng: np.random.Generator, patient: Patient, infected: bool, size: int)
     radius = patient.radius * rng.uniform(0.92, 1.06)
     axis = (np.arange(size) + 0.5) / size * 2 - 1
     x, y = np.meshgrid((axis - rng.normal(0, 0.015)) / radius, (axis - rng.normal(0, 0.015)) / radius)  # 2 x (S, S)
-    depth = _depth(rng, x, y)  # (S, S) distance to the margin, negative outside
+    canvas = Canvas(rng, x, y, _depth(rng, x, y))  # of a depth below 0 outside
 
     away = np.hypot(x - rng.normal(0, 0.12), y - rng.normal(0, 0.12))
     pale = rng.uniform(0.2, 1) * patient.pallor * np.exp(-(away**2) / rng.uniform(0.1, 0.4))
-    margin = 0.55 * np.exp(-((depth / 0.06) ** 2))
+    margin = 0.55 * np.exp(-((canvas.depth / 0.06) ** 2))
     red = rng.normal(1, 0.1) * (1 - pale) * (1 - margin) * (1 + 0.06 * smooth_noise(rng, size))  # density of the cell
     purple = np.zeros_like(red)  # density of the parasite stain
 
     for _ in range(rng.poisson(0.35)):  # pale spots: holes with a faint rim of the cell's own colour
-        hole, rim = _ring(rng, x, y, *_place(rng, x, y, depth, 0.15), rng.uniform(0.06, 0.15))
+        hole, rim = canvas.ring(*canvas.place(0.15), rng.uniform(0.06, 0.15))
         red = red * (1 - 0.6 * hole) + 0.35 * rim
     for _ in range(rng.poisson(1.2)):  # specks of stain, smaller than a parasite's dot
-        at = _place(rng, x, y, depth, 0.0)
-        purple += rng.uniform(0.3, 0.9) * _disc(x, y, *at, rng.uniform(0.02, 0.055))
-    if infected:
-        for _ in range(1 + rng.binomial(2, 0.12)):
-            draw = _ring_form if rng.random() < 0.65 else _trophozoite
-            red, purple = draw(rng, x, y, depth, red, purple)
+        at = canvas.place(0.0)
+        purple += rng.uniform(0.3, 0.9) * canvas.disc(*at, rng.uniform(0.02, 0.055))
+    for _ in range(1 + rng.binomial(2, 0.12) if infected else 0):
+        draw = canvas.ring_form if rng.random() < 0.65 else canvas.trophozoite
+        red, purple = draw(red, purple)
     for _ in range(rng.poisson(0.6)):  # platelets that stick to the margin: grainy, no dot, no hole
         turn, out = rng.uniform(0, 2 * np.pi), rng.uniform(0.88, 1.05)
-        shape = _disc(x, y, out * np.cos(turn), out * np.sin(turn), rng.uniform(0.1, 0.22), rng.uniform(0.6, 1))
+        shape = canvas.disc(out * np.cos(turn), out * np.sin(turn), rng.uniform(0.1, 0.22), rng.uniform(0.6, 1))
         purple += shape * rng.uniform(0.4, 0.9) * np.clip(1 + 0.6 * smooth_noise(rng, size, size // 4), 0, 2)
-        depth = np.maximum(depth, shape - 0.5)
+        canvas.depth = np.maximum(canvas.depth, shape - 0.5)
 
     slope = rng.normal(0, 0.07, 2)
     light = patient.light * rng.normal(1, 0.04) * rng.normal(1, 0.03, 3)
@@ -162,37 +161,60 @@ def _cell(rng: np.random.Generator, patient: Patient, infected: bool, size: int)
     seen = Image.fromarray(np.clip(light * np.exp(-absorbed), 0, 255).astype(np.uint8))
     seen = seen.filter(ImageFilter.GaussianBlur(patient.blur * size))
     noisy = np.asarray(seen) + rng.normal(0, 1.5, (size, size, 3))
-    return np.where(depth[:, :, None] > 0, np.clip(noisy, 1, 255), 0).astype(np.uint8)
+    return np.where(canvas.depth[:, :, None] > 0, np.clip(noisy, 1, 255), 0).astype(np.uint8)
 
 
-def _ring_form(
-    rng: np.random.Generator, x: np.ndarray, y: np.ndarray, depth: np.ndarray, red: np.ndarray, purple: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """A young parasite: a thin ring, often open, with one or two dark dots on it and a paler inside."""
-    radius = rng.uniform(0.14, 0.24)
-    cx, cy = _place(rng, x, y, depth, radius)
-    hole, rim = _ring(rng, x, y, cx, cy, radius)
-    purple = purple + rng.uniform(0.4, 0.75) * rim
-    angle = rng.uniform(0, 2 * np.pi)
-    for turn in (0.0, rng.uniform(0.7, 2))[: 1 + int(rng.random() < 0.25)]:
-        at = cx + radius * np.cos(angle + turn), cy + radius * np.sin(angle + turn)
-        purple = purple + rng.uniform(0.8, 1.3) * _disc(x, y, *at, rng.uniform(0.06, 0.09), rng.uniform(0.7, 1))
-    return red * (1 - 0.2 * hole), purple
+@dataclass
+class Canvas:
+    """Random numbers, (S, S) coordinates from the middle of the cell, and (S, S) the distance to its margin."""
 
+    rng: np.random.Generator
+    x: np.ndarray
+    y: np.ndarray
+    depth: np.ndarray
 
-def _trophozoite(
-    rng: np.random.Generator, x: np.ndarray, y: np.ndarray, depth: np.ndarray, red: np.ndarray, purple: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """A grown parasite: an uneven blob with a dark dot and a small hole."""
-    radius = rng.uniform(0.16, 0.27)
-    cx, cy = _place(rng, x, y, depth, radius)
-    body = np.zeros_like(red)
-    for _ in range(3):
-        at = cx + rng.normal(0, 0.35 * radius), cy + rng.normal(0, 0.35 * radius)
-        body = np.maximum(body, _disc(x, y, *at, radius * rng.uniform(0.45, 0.75), rng.uniform(0.6, 1)))
-    hole = _disc(x, y, cx + rng.normal(0, 0.3 * radius), cy + rng.normal(0, 0.3 * radius), 0.3 * radius)
-    dot = _disc(x, y, cx + rng.normal(0, 0.4 * radius), cy + rng.normal(0, 0.4 * radius), rng.uniform(0.07, 0.11))
-    return red, purple + rng.uniform(0.35, 0.65) * body * (1 - 0.6 * hole) + rng.uniform(0.7, 1.1) * dot
+    def place(self, radius: float) -> tuple[float, float]:
+        """A random point of the cell, far enough from the margin for something of that radius."""
+        row, column = self.rng.choice(np.argwhere(self.depth > min(radius, 0.5 * self.depth.max())))
+        return float(self.x[row, column]), float(self.y[row, column])
+
+    def disc(self, cx: float, cy: float, radius: float, flat: float = 1.0) -> np.ndarray:
+        """(S, S) 1 inside, 0 outside, with a soft margin; `flat` < 1 squeezes it along y."""
+        inside = radius - np.hypot(self.x - cx, (self.y - cy) / flat)
+        return 1 / (1 + np.exp(-np.clip(inside / 0.018, -50, 50)))
+
+    def ring(self, cx: float, cy: float, radius: float) -> tuple[np.ndarray, np.ndarray]:
+        """(S, S) inside and rim of an oval ring that is thinner on one side."""
+        flat = self.rng.uniform(0.75, 1.3)
+        distance = np.hypot(self.x - cx, (self.y - cy) / flat)
+        angle = np.arctan2(self.y - cy, self.x - cx) - self.rng.uniform(0, 2 * np.pi)
+        rim = np.exp(-(((distance - radius) / self.rng.uniform(0.04, 0.06)) ** 2)) * (0.7 + 0.3 * np.cos(angle))
+        return self.disc(cx, cy, 0.8 * radius, flat), rim
+
+    def ring_form(self, red: np.ndarray, purple: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """A young parasite: a thin ring, often open, with one or two dark dots on it and a paler inside."""
+        rng, radius = self.rng, self.rng.uniform(0.14, 0.24)
+        cx, cy = self.place(radius)
+        hole, rim = self.ring(cx, cy, radius)
+        purple = purple + rng.uniform(0.4, 0.75) * rim
+        angle = rng.uniform(0, 2 * np.pi)
+        for turn in (0.0, rng.uniform(0.7, 2))[: 1 + int(rng.random() < 0.25)]:
+            at = cx + radius * np.cos(angle + turn), cy + radius * np.sin(angle + turn)
+            purple = purple + rng.uniform(0.8, 1.3) * self.disc(*at, rng.uniform(0.06, 0.09), rng.uniform(0.7, 1))
+        return red * (1 - 0.2 * hole), purple
+
+    def trophozoite(self, red: np.ndarray, purple: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """A grown parasite: an uneven blob with a dark dot and a small hole."""
+        rng, radius = self.rng, self.rng.uniform(0.16, 0.27)
+        cx, cy = self.place(radius)
+        body = np.zeros_like(red)
+        for _ in range(3):
+            at = cx + rng.normal(0, 0.35 * radius), cy + rng.normal(0, 0.35 * radius)
+            body = np.maximum(body, self.disc(*at, radius * rng.uniform(0.45, 0.75), rng.uniform(0.6, 1)))
+        hole = self.disc(cx + rng.normal(0, 0.3 * radius), cy + rng.normal(0, 0.3 * radius), 0.3 * radius)
+        at = cx + rng.normal(0, 0.4 * radius), cy + rng.normal(0, 0.4 * radius)
+        dot = self.disc(*at, rng.uniform(0.07, 0.11))
+        return red, purple + rng.uniform(0.35, 0.65) * body * (1 - 0.6 * hole) + rng.uniform(0.7, 1.1) * dot
 
 
 def _depth(rng: np.random.Generator, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -208,36 +230,7 @@ def _depth(rng: np.random.Generator, x: np.ndarray, y: np.ndarray) -> np.ndarray
     return depth
 
 
-def _place(
-    rng: np.random.Generator, x: np.ndarray, y: np.ndarray, depth: np.ndarray, radius: float
-) -> tuple[float, float]:
-    """A random point of the cell, far enough from the margin for something of that radius."""
-    row, column = rng.choice(np.argwhere(depth > min(radius, 0.5 * depth.max())))
-    return float(x[row, column]), float(y[row, column])
-
-
-def _disc(x: np.ndarray, y: np.ndarray, cx: float, cy: float, radius: float, flat: float = 1.0) -> np.ndarray:
-    """(S, S) 1 inside, 0 outside, with a soft margin; `flat` < 1 squeezes it along y."""
-    return _step(radius - np.hypot(x - cx, (y - cy) / flat), 0.018)
-
-
-def _ring(
-    rng: np.random.Generator, x: np.ndarray, y: np.ndarray, cx: float, cy: float, radius: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """(S, S) inside and rim of an oval ring that is thinner on one side."""
-    flat = rng.uniform(0.75, 1.3)
-    distance = np.hypot(x - cx, (y - cy) / flat)
-    angle = np.arctan2(y - cy, x - cx) - rng.uniform(0, 2 * np.pi)
-    rim = np.exp(-(((distance - radius) / rng.uniform(0.04, 0.06)) ** 2)) * (0.7 + 0.3 * np.cos(angle))
-    return _disc(x, y, cx, cy, 0.8 * radius, flat), rim
-
-
 def smooth_noise(rng: np.random.Generator, size: int, grains: int = 9) -> np.ndarray:
     """(S, S) noise of mean 0 and standard deviation about 1, with so many grains along a side."""
     coarse = Image.fromarray(rng.normal(0, 1.3, (grains, grains)).astype(np.float32))
     return np.asarray(coarse.resize((size, size), Image.Resampling.BICUBIC), dtype=np.float64)
-
-
-def _step(distance: np.ndarray, edge: float) -> np.ndarray:
-    """(S, S) 1 where the distance is positive, 0 where it is negative, with a soft margin."""
-    return 1 / (1 + np.exp(-np.clip(distance / edge, -50, 50)))

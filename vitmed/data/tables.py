@@ -74,8 +74,7 @@ class Table:
     def cells(self, column: int, what: str) -> list[str]:
         """The stripped text of a column. Raises DataError, which names the rows with an empty cell."""
         cells = [sys.intern(row[column].strip()) for row in self.rows]
-        empty = [line for line, cell in zip(self.lines, cells, strict=True) if not cell]
-        if empty:
+        if empty := [line for line, cell in zip(self.lines, cells, strict=True) if not cell]:
             without = f"{counted_doing(len(empty), 'row', 'has', 'have')} no {what}"
             raise DataError(
                 f"{self.file}: {without} (column {self.header[column]!r}): line " + ", ".join(map(str, empty[:FIRST])),
@@ -115,14 +114,11 @@ def read_table(file: str | Path) -> Table:
             lines.append(line)
             rows.append(row)
         elif any(cell.strip() for cell in row):
-            raise DataError(
-                f"{file}: line {line} has {len(row)} cells, the header {len(header)}",
-                "quote cells that hold the separator",
-            )
+            problem = f"{file}: line {line} has {len(row)} cells, the header {len(header)}"
+            raise DataError(problem, "quote cells that hold the separator")
     if header is None or not rows:
         raise DataError(f"{file}: holds no rows below a header", "name a CSV table with a header")
-    twice = sorted({name for name in header if name and header.count(name) > 1})
-    if twice:
+    if twice := sorted({name for name in header if name and header.count(name) > 1}):
         raise DataError(f"{file}: the column {', '.join(twice)} appears twice", "rename one of them")
     return Table(file, header, lines, rows, notes)
 
@@ -193,16 +189,13 @@ def groups_from_table(
     path = table.required(path, "path of an image", PATH_NAMES)
     group = table.required(group, "patient", GROUP_NAMES)
     images, strange = table.images(path, root, paths)
-    found: dict[int, str] = {}
+    patients: dict[int, str] = {}
     for image, patient, line in zip(images, table.cells(group, "patient"), table.lines, strict=True):
-        if image is not None and found.setdefault(image, patient) != patient:
-            raise DataError(
-                f"{file}: line {line}: {paths[image]} has patient {patient!r} here and {found[image]!r} above",
-                "keep one of the rows",
-            )
-    missing = [path for i, path in enumerate(paths) if i not in found]
+        if image is not None and patients.setdefault(image, patient) != patient:
+            both = f"{paths[image]} has patient {patient!r} here and {patients[image]!r} above"
+            raise DataError(f"{file}: line {line}: {both}", "keep one of the rows")
     unmatched = f"{counted_doing(len(strange), 'row', 'matches', 'match')} no image"
-    if missing:
+    if missing := [path for i, path in enumerate(paths) if i not in patients]:
         rows = f"\n{unmatched}:\n{lines_of(strange)}" if strange else ""
         of = counted_doing(len(paths), "image", "has", "have")
         raise DataError(
@@ -210,7 +203,7 @@ def groups_from_table(
             f"use paths relative to {root} or to the table, or add the rows",
         )
     notes = [f"{file}: {unmatched}, the first is {strange[0]}"] if strange else []
-    return [found[i] for i in range(len(paths))], table.header[group], [*table.notes, *notes]
+    return [patients[i] for i in range(len(paths))], table.header[group], [*table.notes, *notes]
 
 
 def sheet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:

@@ -13,24 +13,18 @@ import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from vitmed.core.errors import unknown_key
 
 
-class Change(NamedTuple):
-    """A random change: its name, and how strong it is."""
+class Change:
+    """A random change as `Changes` and `BATCH_CHANGES` have it: its name and its arguments."""
 
-    name: str
-    values: tuple[Any, ...]
-    named: dict[str, Any]
-
-
-def change(name: str, *values: Any, **named: Any) -> Change:
-    """A change as `Changes` has it: its name and its arguments."""
-    return Change(name, values, named)
+    def __init__(self, name: str, *values: Any, **named: Any):
+        self.name, self.values, self.named = name, values, named
 
 
 @dataclass(frozen=True)
@@ -47,6 +41,11 @@ class Policy:
     text: str
     changes: Sequence[Change]
     turns: bool = False
+
+    def steps(self, flips: bool, channels: int) -> list[Change]:
+        """The changes of images of so many channels, with or without the policy's flips."""
+        left_out = (() if flips else ("mirror",)) + (() if channels == 3 else ("hue", "stain"))
+        return [change for change in self.changes if change.name not in left_out]
 
 
 class Augmenter:
@@ -80,8 +79,8 @@ class Augmenter:
             return image
         if self._compose is None:
             do, steps = Changes(self.size, self.flips, self.channels == 3), list[Any]()
-            for step in POLICIES[self.policy].changes:
-                made = getattr(do, step.name)(*step.values, **step.named)
+            for change in POLICIES[self.policy].steps(self.flips, self.channels):
+                made = getattr(do, change.name)(*change.values, **change.named)
                 steps += made if isinstance(made, list) else [made]
             # albumentations draws from two generators that all transforms share, and seeds them once. We set their
             # state on each call instead, since every worker would draw the same numbers otherwise (its issue 266).
@@ -136,8 +135,8 @@ class Changes:
         """One of the 8 symmetries of the square, or of the 4 quarter turns if flips are forbidden, equally likely."""
         return self.A.SquareSymmetry(p=1) if self.flips else self.A.RandomRotate90(p=1)
 
-    def mirror(self) -> list[Any]:
-        return [self.A.HorizontalFlip(p=0.5)] if self.flips else []
+    def mirror(self) -> Any:
+        return self.A.HorizontalFlip(p=0.5)
 
     def affine(self, rotate: float, shift: float, scale: float, p: float) -> Any:
         """Turn by up to `rotate` degrees, shift by up to `shift` of the side, scale by 1 +- `scale`; black outside."""
@@ -166,14 +165,14 @@ class Changes:
         """Raise values of 0..1 to a power of `least` to `most` percent."""
         return self.A.RandomGamma((least, most), p=p)
 
-    def hue(self, p: float) -> list[Any]:
+    def hue(self, p: float) -> Any:
         """Small steps of hue (of 180), saturation and value (of 255)."""
-        return [self.A.HueSaturationValue((-5, 5), (-15, 15), (-10, 10), p=p)] if self.colour else []
+        return self.A.HueSaturationValue((-5, 5), (-15, 15), (-10, 10), p=p)
 
-    def stain(self, p: float) -> list[Any]:
+    def stain(self, p: float) -> Any:
         """Other amounts of H&E. The method "macenko" fails on a blank patch, and "vahadane" turns a white one black."""
         ranges = {"intensity_scale_range": (0.8, 1.2), "intensity_shift_range": (-0.1, 0.1)}
-        return [self.A.HEStain(method="random_preset", **ranges, p=p)] if self.colour else []
+        return self.A.HEStain(method="random_preset", **ranges, p=p)
 
     def blur(self, p: float) -> Any:
         return self.A.OneOf([self.A.GaussianBlur(blur_limit=(3, 5)), _defocus(self.A)(radius=(1, 3))], p=p)
@@ -255,28 +254,28 @@ POLICIES: dict[str, Policy] = {
     "light": Policy(
         True,
         "Mirrors left-right, shifts and scales a little; for everyday objects, not for digits.",
-        [change("mirror"), change("shift_and_scale")],
+        [Change("mirror"), Change("shift_and_scale")],
     ),
     "medical": Policy(
         False,
         "Modality unknown: small turn, shift, scale, brightness, blur, noise; no flip, as the side may be the label.",
         [
-            change("affine", 10, 0.05, 0.1, p=0.7),
-            change("brightness", 0.1, p=0.5),
-            change("blur", p=0.2),
-            change("noise", 0.1, p=0.25, grey=False),
+            Change("affine", 10, 0.05, 0.1, p=0.7),
+            Change("brightness", 0.1, p=0.5),
+            Change("blur", p=0.2),
+            Change("noise", 0.1, p=0.25, grey=False),
         ],
     ),
     "blood_smear": Policy(
         True,
         "All 8 symmetries, any turn, mild light and stain; no erasing or strong blur: parasites are tiny.",
         [
-            change("symmetry"),
-            change("affine", 180, 0.05, 0.1, p=0.5),
-            change("brightness", 0.15, p=0.5),
-            change("hue", p=0.5),
-            change("blur", p=0.1),
-            change("compression", 70, p=0.2),
+            Change("symmetry"),
+            Change("affine", 180, 0.05, 0.1, p=0.5),
+            Change("brightness", 0.15, p=0.5),
+            Change("hue", p=0.5),
+            Change("blur", p=0.1),
+            Change("compression", 70, p=0.2),
         ],
         turns=True,
     ),
@@ -284,12 +283,12 @@ POLICIES: dict[str, Policy] = {
         True,
         "All 8 symmetries, crop, H&E stain; no free hue: stain is varied in its own space (Tellez 2019).",
         [
-            change("crop", 0.7),
-            change("symmetry"),
-            change("stain", p=0.5),
-            change("brightness", 0.1, p=0.3),
-            change("blur", p=0.15),
-            change("compression", 60, p=0.2),
+            Change("crop", 0.7),
+            Change("symmetry"),
+            Change("stain", p=0.5),
+            Change("brightness", 0.1, p=0.3),
+            Change("blur", p=0.15),
+            Change("compression", 60, p=0.2),
         ],
         turns=True,
     ),
@@ -297,48 +296,48 @@ POLICIES: dict[str, Policy] = {
         True,
         "All 8 symmetries, any turn, crop, mild colour, small holes; no strong hue: colour is diagnostic.",
         [
-            change("crop", 0.6),
-            change("symmetry"),
-            change("affine", 180, 0, 0, p=0.5),
-            change("brightness", 0.15, p=0.5),
-            change("hue", p=0.3),
-            change("holes", p=0.2),
+            Change("crop", 0.6),
+            Change("symmetry"),
+            Change("affine", 180, 0, 0, p=0.5),
+            Change("brightness", 0.15, p=0.5),
+            Change("hue", p=0.3),
+            Change("holes", p=0.2),
         ],
         turns=True,
     ),
     "chest_xray": Policy(
         False,
         "Small turn and shift, gamma, noise; no flip (heart side, markers), no inversion (Elgendi 2021).",
-        [change("affine", 7, 0.04, 0.07, p=0.7), change("gamma"), change("brightness", 0.1, p=0.5), change("noise")],
+        [Change("affine", 7, 0.04, 0.07, p=0.7), Change("gamma"), Change("brightness", 0.1, p=0.5), Change("noise")],
     ),
     "fundus": Policy(
         True,
         "Mirrors OD to OS, small turn, gamma; never upside down: upper and lower rim differ (DeepDRiD).",
-        [change("mirror"), change("affine", 15, 0.04, 0.07, p=0.7), change("gamma"), change("brightness", 0.1, p=0.5)],
+        [Change("mirror"), Change("affine", 15, 0.04, 0.07, p=0.7), Change("gamma"), Change("brightness", 0.1, p=0.5)],
     ),
     "ultrasound": Policy(
         True,
         "Mirrors left-right, small turn, gamma, speckle; never upside down: depth is an axis (EAGT).",
-        [change("mirror"), change("affine", 10, 0.05, 0.05, p=0.7), change("gamma"), change("speckle")],
+        [Change("mirror"), Change("affine", 10, 0.05, 0.05, p=0.7), Change("gamma"), Change("speckle")],
     ),
     "oct": Policy(
         True,
         "Mirrors left-right, small turn, gamma, speckle; never upside down: layers have an order.",
-        [change("mirror"), change("affine", 8, 0.05, 0, p=0.7), change("gamma"), change("speckle")],
+        [Change("mirror"), Change("affine", 8, 0.05, 0, p=0.7), Change("gamma"), Change("speckle")],
     ),
     "ct_mri": Policy(
         False,
         "Small turn, scale, weak bending, weak gamma, noise; no flip: organs have sides (OrganMNIST).",
         [
-            change("affine", 10, 0.04, 0.1, p=0.7),
-            change("bending", p=0.2),
-            change("gamma", 90, 110, p=0.3),
-            change("noise"),
+            Change("affine", 10, 0.04, 0.1, p=0.7),
+            Change("bending", p=0.2),
+            Change("gamma", 90, 110, p=0.3),
+            Change("noise"),
         ],
     ),
     "mae": Policy(
         True,
         "For `vitmed pretrain`: crops of 20 to 100 % of the area and mirrors left-right (He 2021).",
-        [change("crop", 0.2, 1, ratio=(3 / 4, 4 / 3), interpolation=2), change("mirror")],  # bicubic
+        [Change("crop", 0.2, 1, ratio=(3 / 4, 4 / 3), interpolation=2), Change("mirror")],  # bicubic
     ),
 }

@@ -26,8 +26,7 @@ class BatchAugmenter:
     """
 
     def __init__(self, policy: str, size: int, channels: int, flips: bool = True):
-        left_out = (() if flips else ("mirror",)) + (() if channels == 3 else ("hue", "stain"))
-        self.flips, self.changes = flips, [step for step in POLICIES[policy].changes if step.name not in left_out]
+        self.flips, self.changes = flips, POLICIES[policy].steps(flips, channels)
 
     @torch.no_grad()
     def __call__(self, images: Tensor, seed: int, indices: Tensor) -> Tensor:
@@ -39,9 +38,9 @@ class BatchAugmenter:
         """
         x, draw = images.permute(0, 3, 1, 2).float(), Draws(seed, indices)
         grey = (x == x[:, :1]).all(dim=(1, 2, 3), keepdim=True)  # (B, 1, 1, 1)
-        for step in self.changes:
-            turns = {} if self.flips or step.name != "symmetry" else {"flips": False}
-            x = BATCH_CHANGES[step.name](x, draw, *step.values, **step.named, **turns)
+        for change in self.changes:
+            turns = {} if self.flips or change.name != "symmetry" else {"flips": False}
+            x = BATCH_CHANGES[change.name](x, draw, *change.values, **change.named, **turns)
         if x.shape[1] == 3:  # what is grey, whatever the file says, stays so
             x = torch.where(grey, x[:, :1], x)
         return x.round_().to(torch.uint8).permute(0, 2, 3, 1).contiguous() if self.changes else images
@@ -260,15 +259,13 @@ def jpeg(x: Tensor, quality: Tensor) -> Tensor:
 def _quantised(x: Tensor, quality: Tensor, table: np.ndarray) -> Tensor:
     """(B, C, H, W), multiples of 8: its cosine coefficients in blocks of 8 x 8, rounded to steps of the table."""
     B, C, H, W = x.shape
-    steps = (
-        ((_tensor(table, x).view(8, 1, 8) * (200 - 2 * quality) + 50) / 100).floor_().clamp_(1, 255)
-    )  # (B, 1, 8, 1, 8)
-    steps = steps[:, :, None]  # (B, 1, 1, 8, 1, 8)
+    steps = (_tensor(table, x).view(8, 1, 8) * (200 - 2 * quality) + 50) / 100
+    steps = steps.floor_().clamp_(1, 255)[:, :, None]  # (B, 1, 1, 8, 1, 8)
     wave = _tensor(COSINES, x)
     blocks = (x - 128).view(B, C, H // 8, 8, W // 8, 8)
-    found = torch.einsum("uy,bchywx,vx->bchuwv", wave, blocks, wave)
-    found = (found / steps).round_() * steps
-    return torch.einsum("uy,bchuwv,vx->bchywx", wave, found, wave).reshape(B, C, H, W).add_(128).clamp_(0, 255)
+    coefficients = torch.einsum("uy,bchywx,vx->bchuwv", wave, blocks, wave)
+    coefficients = (coefficients / steps).round_() * steps
+    return torch.einsum("uy,bchuwv,vx->bchywx", wave, coefficients, wave).reshape(B, C, H, W).add_(128).clamp_(0, 255)
 
 
 def _grid(x: Tensor) -> Tensor:
@@ -283,8 +280,8 @@ def _sample(x: Tensor, places: Tensor, mode: str, outside: str) -> Tensor:
 
 def _tensor(values: np.ndarray, like: Tensor) -> Tensor:
     """float32 on the device of `like`, without waiting for the device."""
-    found = torch.from_numpy(values.astype(np.float32))
-    return (found.pin_memory() if like.is_cuda else found).to(like.device, non_blocking=True)
+    made = torch.from_numpy(values.astype(np.float32))
+    return (made.pin_memory() if like.is_cuda else made).to(like.device, non_blocking=True)
 
 
 def _mixed(bits: Tensor) -> Tensor:

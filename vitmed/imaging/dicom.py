@@ -63,10 +63,8 @@ def has_magic(head: bytes) -> bool:
 @QUIET
 def read_header(path: Path) -> ImageHeader:
     """The header of a DICOM file. Raises DataError; UsageError without pydicom."""
-    pydicom = _pydicom(path)
-    with _plain(path) as stream:
-        head = pydicom.dcmread(stream, stop_before_pixels=True, specific_tags=list(HEAD))
-    mode, (bits, frames) = _kind(path, head), _depth(head)
+    with _open(path) as stream:
+        head, mode, bits, frames = _head(path, stream, list(HEAD))
     deep = mode in GREY or (bits > 8 and mode != "PALETTE COLOR")
     windows = len(list(_windows(head, 0))) if mode in GREY else 0
     return ImageHeader("DICOM", mode, bits, int(head.Columns), int(head.Rows), frames, 1, deep, windows)
@@ -74,21 +72,16 @@ def read_header(path: Path) -> ImageHeader:
 
 @QUIET
 def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | Image.Image:
-    """A grey frame after its modality LUT, with the file's windows; a colour frame of 8 bits as RGB.
-
-    Raises:
-        DataError: no image in it, too large, several frames, or damaged. UsageError: a decoder is missing.
-    """
-    pydicom = _pydicom(path)
-    with _plain(path) as stream:
-        head = pydicom.dcmread(stream, stop_before_pixels=True)
-        mode, (bits, frames) = _kind(path, head), _depth(head)
+    """A grey frame after its modality LUT, with the file's windows; a colour frame of 8 bits as RGB. Raises DataError:
+    no image in it, too large, several frames, or damaged. UsageError: a decoder is missing."""
+    with _open(path) as stream:
+        head, mode, bits, frames = _head(path, stream)
         samples = int(head.get("SamplesPerPixel", 1) or 1)
         stored = samples * max(1, int(head.get("BitsAllocated", 8)) // 8)
         # Colours are converted in float; a palette gives three times 16 bits.
         refuse_large(path, int(head.Columns), int(head.Rows), max(4, stored) if mode in GREY else max(12, 2 * stored))
         index = pick_frame(path, frames, frame)
-        array = _pixels(path, stream, head, index)
+        array = _pixels(path, stream, head, index, frames)
     if mode in GREY:
         inverted = mode == "MONOCHROME1" or str(head.get("PresentationLUTShape", "")).upper() == "INVERSE"
         values = _modality(array, head, index)
@@ -109,21 +102,15 @@ def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | 
     return image
 
 
-def _pydicom(path: Path) -> Any:
+def _open(path: Path) -> BinaryIO:
+    """Open the file; a deflated data set (PS3.5, A.5) is unpacked in memory, within limits."""
     try:
-        import pydicom
+        import pydicom.filereader
     except ImportError:
         raise UsageError(f"{path}: DICOM files need one more package", "pip install 'vitmed[dicom]'") from None
-    return pydicom
-
-
-def _plain(path: Path) -> BinaryIO:
-    """Open the file; a deflated data set (PS3.5, A.5) is unpacked in memory, within limits."""
-    from pydicom.filereader import read_file_meta_info
-
     syntax, stream = "", path.open("rb")
     with contextlib.suppress(Exception):  # the reader reports it later
-        syntax = str(read_file_meta_info(path).get("TransferSyntaxUID", ""))
+        syntax = str(pydicom.filereader.read_file_meta_info(path).get("TransferSyntaxUID", ""))
     if syntax == DEFLATED:
         with stream:
             data = stream.read()
@@ -139,27 +126,28 @@ def _plain(path: Path) -> BinaryIO:
     return stream
 
 
-def _kind(path: Path, head: Any) -> str:
-    """The photometric interpretation. Raises DataError if there is no image, or an unknown interpretation."""
+def _head(path: Path, stream: BinaryIO, tags: list[str] | None = None) -> tuple[Any, str, int, int]:
+    """The data set before the pixels, the photometric interpretation, bits per channel, and the number of frames.
+
+    Raises DataError if there is no image, or an unknown interpretation.
+    """
+    from pydicom import dcmread
+
+    head: Any = dcmread(stream, stop_before_pixels=True, specific_tags=tags)  # type: ignore[arg-type]
     if not head.get("Rows") or not head.get("Columns"):
-        what = head.get("SOPClassUID")
-        name = getattr(what, "name", None) or head.get("Modality") or "unknown"
+        name = getattr(head.get("SOPClassUID"), "name", None) or head.get("Modality") or "unknown"
         raise DataError(f"{path}: a DICOM file without an image ({name})", "remove it")
     mode = str(head.get("PhotometricInterpretation", "")).strip().upper()
     if mode not in (*GREY, "PALETTE COLOR", "RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT"):
         raise DataError(f"{path}: photometric interpretation {mode!r}, which vitmed does not read", "export it as RGB")
-    return mode
-
-
-def _depth(head: Any) -> tuple[int, int]:
-    """Bits per channel, and the number of frames."""
     bits = int(head.get("BitsStored") or head.get("BitsAllocated") or 8)
-    return bits, max(1, int(head.get("NumberOfFrames") or 1))
+    return head, mode, bits, max(1, int(head.get("NumberOfFrames") or 1))
 
 
-def _pixels(path: Path, stream: BinaryIO, head: Any, index: int) -> np.ndarray:
+def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) -> np.ndarray:
     """One frame as stored, (H, W) or (H, W, 3); YBR becomes RGB."""
     from pydicom import dcmread
+    from pydicom.encaps import get_frame
     from pydicom.pixels import get_decoder, pixel_array
     from pydicom.uid import UID
 
@@ -175,8 +163,11 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int) -> np.ndarray:
     start = stream.tell()  # pydicom stopped before the pixel data
     explicit = stream.read(8)[4:6].isalpha()
     if syntax.is_encapsulated:
-        stream.seek(start + (12 if explicit else 8))
-        _check_stream(path, stream, head, index, syntax)
+        stream.seek(start + (12 if explicit else 8))  # behind tag, VR and length of the pixel data
+        table = None
+        if "ExtendedOffsetTable" in head and "ExtendedOffsetTableLengths" in head:
+            table = bytes(head.ExtendedOffsetTable), bytes(head.ExtendedOffsetTableLengths)
+        _check_stream(path, head, get_frame(stream, index, extended_offsets=table, number_of_frames=frames), syntax)
     whole = syntax == DEFLATED or explicit == syntax.is_implicit_VR  # pydicom reads these only as a whole file
     if whole and path.stat().st_size > BYTES:
         raise DataError(f"{path}: over {BYTES:,} bytes, and readable only as a whole", "export single frames")
@@ -185,26 +176,17 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def _check_stream(path: Path, stream: BinaryIO, head: Any, index: int, syntax: str) -> None:
-    """Raise DataError if a compressed frame is larger than the header states, so decoding has no bound.
-
-    The stream is positioned after tag, VR and length of the pixel data.
-    """
-    from pydicom.encaps import get_frame
-
-    table = None
-    if "ExtendedOffsetTable" in head and "ExtendedOffsetTableLengths" in head:
-        table = bytes(head.ExtendedOffsetTable), bytes(head.ExtendedOffsetTableLengths)
-    data = get_frame(stream, index, extended_offsets=table, number_of_frames=_depth(head)[1])
+def _check_stream(path: Path, head: Any, data: bytes, syntax: str) -> None:
+    """Raise DataError if a compressed frame is larger than the header states, so decoding has no bound."""
     rows, columns = int(head.Rows), int(head.Columns)
     if syntax == RLE:
         expected = rows * columns * int(head.get("SamplesPerPixel", 1)) * max(1, int(head.BitsAllocated) // 8)
         if len(data) > 2 * expected + 2**16:
             raise DataError(f"{path}: a frame of {len(data):,} bytes for {columns} x {rows} px", "export it again")
         return
-    found = read_stream(data)
-    if found is None or (found.width, found.height) != (columns, rows):
-        holds = "no image" if found is None else f"{found.width:,} x {found.height:,} px"
+    frame = read_stream(data)
+    if frame is None or (frame.width, frame.height) != (columns, rows):
+        holds = "no image" if frame is None else f"{frame.width:,} x {frame.height:,} px"
         raise DataError(f"{path}: states {columns:,} x {rows:,} px but holds {holds}", "export it again")
 
 

@@ -67,11 +67,8 @@ class Preprocessing:
         return asdict(self)
 
     def read(self, path: str | Path) -> np.ndarray:
-        """Decode a file and make it square: (S, S, C) uint8.
-
-        Raises:
-            DataError: as `read_image`; also if padding would leave less than a pixel of a long, thin image.
-        """
+        """Decode a file and make it square: (S, S, C) uint8. Raises DataError: as `read_image`; also if padding would
+        leave less than a pixel of a long, thin image."""
         path = Path(path)
         return self.square(path, decode(path, self.frame, self.min_size))
 
@@ -118,8 +115,12 @@ class Preprocessing:
         # On whole rows, channels interleaved: on a CPU four times as fast as along an axis of length C.
         x = images.reshape(B, S, S * C).float().div_(255)
         if self.normalize == "image":
-            x.sub_(_channel_mean(x, C).repeat(1, 1, S))
-            x.div_(_channel_mean(x.square(), C).sqrt_().clamp_min_(1 / 255).repeat(1, 1, S))  # constant image: zeros
+
+            def mean_of_channels(rows: torch.Tensor) -> torch.Tensor:
+                return rows.mean(dim=1).view(B, -1, C).mean(dim=1, keepdim=True)  # (B, 1, C)
+
+            x.sub_(mean_of_channels(x).repeat(1, 1, S))
+            x.div_(mean_of_channels(x.square()).sqrt_().clamp_min_(1 / 255).repeat(1, 1, S))  # constant image: zeros
         else:
             # Filled on the device: a copy from the CPU, as of `new_tensor`, waits for a GPU.
             constants = self.constants(self.channels)
@@ -185,11 +186,8 @@ class JointPreprocessing(Preprocessing):
 
 
 def joint(members: Sequence[Preprocessing]) -> tuple[Preprocessing, tuple[int, ...]]:
-    """How to read an image once for several members, and which reading each member takes.
-
-    Raises:
-        UsageError: members that read files in different ways: other channels or frames.
-    """
+    """How to read an image once for several members, and which reading each member takes. Raises UsageError: members
+    that read files in different ways: other channels or frames."""
     for name in ("channels", "frame"):
         if len(values := {getattr(how, name) for how in members}) > 1:
             found = " and ".join(sorted(map(str, values)))
@@ -229,11 +227,6 @@ def _for_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]
         return values
     colour = (sum(values) / len(values),) if channels in (1, 2) else values * (3 // len(values))
     return (*colour, 0.5) if channels in (2, 4) else colour
-
-
-def _channel_mean(x: torch.Tensor, channels: int) -> torch.Tensor:
-    """(B, S, S x C), channels interleaved -> (B, 1, C): the mean of each channel."""
-    return x.mean(dim=1).view(x.shape[0], -1, channels).mean(dim=1, keepdim=True)
 
 
 RESIZES: dict[str, Callable[[Image.Image, tuple[int, int], Image.Resampling], Image.Image]] = {

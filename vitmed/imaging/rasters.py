@@ -56,9 +56,9 @@ def read_header(path: Path) -> ImageHeader:
             size = int(first.get(256, 0)), int(first.get(257, 0))
             return ImageHeader("TIFF", mode, bits, *size, frames, _orientation(first), bits > 8 or kind > 1)
         with Image.open(stream, formats=FORMATS) as image:
-            bits = _bits(image, stream, head)
+            frames, bits = _frames_and_bits(image, stream, head)
             turned, name = _orientation(image.getexif()), str(image.format)
-            return ImageHeader(name, image.mode, bits, *image.size, _frames(image), turned, bits > 8)
+            return ImageHeader(name, image.mode, bits, *image.size, frames, turned, bits > 8)
 
 
 def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | Image.Image:
@@ -71,8 +71,9 @@ def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | 
             return _read_tiff(path, stream, frame)
         with Image.open(stream, formats=FORMATS) as image:
             refuse_large(path, *image.size, pixel_bytes=1 if image.mode in ("1", "L", "P") else 4)
-            index = pick_frame(path, _frames(image), frame)
-            if _bits(image, stream, head) > 8:
+            frames, bits = _frames_and_bits(image, stream, head)
+            index = pick_frame(path, frames, frame)
+            if bits > 8:
                 return _read_deep(path, stream, image, head, index)
             if image.format in ("JPEG", "MPO"):
                 at = stream.tell()
@@ -92,32 +93,30 @@ def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | 
             return image
 
 
-def _frames(image: Image.Image) -> int:
-    """Number of frames; an MPO of a camera counts as one: its further frames are previews."""
-    return 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
-
-
 def _orientation(tags: Mapping[int, Any]) -> int:
     tag = tags.get(ORIENTATION)
     return tag if isinstance(tag, int) and 1 <= tag <= 8 else 1
 
 
-def _bits(image: Image.Image, stream: IO[bytes], head: bytes) -> int:
-    """Bits per channel. Pillow's mode is no guide: Pillow silently cuts 16-bit colour to 8 bits."""
+def _frames_and_bits(image: Image.Image, stream: IO[bytes], head: bytes) -> tuple[int, int]:
+    """Number of frames, of which an MPO of a camera has one: its further frames are previews; and bits per channel.
+
+    Pillow's mode is no guide: Pillow silently cuts 16-bit colour to 8 bits.
+    """
+    frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
     if head.startswith(PNG) and head[24] == 16:
-        return 16
-    if image.format == "JPEG2000":
-        found = _codestream(stream)
-        return found.bits if found else 8
-    return 1 if image.mode == "1" else 8
+        return frames, 16
+    if image.format == "JPEG2000" and (codestream := _codestream(stream)) is not None:
+        return frames, codestream.bits
+    return frames, 1 if image.mode == "1" else 8
 
 
 def _codestream(stream: IO[bytes]) -> Stream | None:
     at = stream.tell()
     stream.seek(0)
-    found = read_stream(stream.read(HEAD))
+    codestream = read_stream(stream.read(HEAD))
     stream.seek(at)
-    return found
+    return codestream
 
 
 def _seek(path: Path, image: Image.Image, index: int) -> None:
@@ -140,17 +139,17 @@ def _read_deep(path: Path, stream: IO[bytes], image: Image.Image, head: bytes, i
         values, alpha = _opencv(path, stream, index, np.dtype(np.uint16), image.size, animated=index > 0)
         grey = head[25] == 4
         return RawImage(values[..., 0] if grey and values.ndim == 3 else values, 16, alpha, orientation=turned)
-    found = _codestream(stream)
-    assert found is not None
-    if found.components == 1:
+    codestream = _codestream(stream)
+    assert codestream is not None
+    if codestream.components == 1:
         # Pillow stretches to 16 bits, and adds half of the range to signed values.
-        signed = np.asarray(image).astype(np.int32) >> max(0, 16 - found.bits)
-        signed -= 1 << (found.bits - 1) if found.signed else 0
-        return RawImage(signed, found.bits, orientation=turned)
-    if found.signed:
+        signed = np.asarray(image).astype(np.int32) >> max(0, 16 - codestream.bits)
+        signed -= 1 << (codestream.bits - 1) if codestream.signed else 0
+        return RawImage(signed, codestream.bits, orientation=turned)
+    if codestream.signed:
         raise DataError(f"{path}: JPEG 2000 with signed colours, expected unsigned", "convert it to unsigned")
     values, alpha = _opencv(path, stream, index, np.dtype(np.uint16), image.size)
-    return RawImage(values, found.bits, alpha, orientation=turned)
+    return RawImage(values, codestream.bits, alpha, orientation=turned)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import counted, duration_text, file_name, visible
 from vitmed.data.duplicates import fingerprints
 from vitmed.data.folders import has_classes
-from vitmed.data.loading import ReadSplits, images_of, read_all, read_splits
+from vitmed.data.loading import ReadSplits, read_splits
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits
 from vitmed.data.splits import pretraining_splits
@@ -323,8 +323,7 @@ def new_pretraining(
     config = config.model_copy(update={"model": model, "data": data})
     report_card(config.data.card)
     show_expression(config.data.group_regex)
-    with bar("finding images", unit="files") as advance:
-        splits, held_out = pretraining_splits(config.data, advance)
+    splits, held_out = pretraining_splits(config.data)
     config = with_window(one_batch(_default_sizes(config, splits)), splits)
     session = Session.of(config, pick_device(config.train.device))
     task = Pretrain.new(config, splits, session)
@@ -363,9 +362,9 @@ def resumed_pretraining(
     config, splits = build_config(settings, PretrainConfig), replace(saved.splits, root=root)
     session = Session.of(config, pick_device(config.train.device))
     task = Pretrain.new(config, splits, session)
-    images = images_of(splits, Preprocessing.of(config))
+    every = config.data.model_copy(update={"on_bad_file": "stop"})
     with all_its_images():
-        read = ReadSplits(splits, images, read_all(images, config.data), [])
+        read = read_splits(splits, Preprocessing.of(config), every, records=False)
     check_unchanged(splits, read.hashes, saved.hashes)
     run = Run.resumed(task, config, read, folder, session, saved)
     if finished(run.state, run.config):

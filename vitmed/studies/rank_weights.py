@@ -211,8 +211,7 @@ def open_folder(config: Config, output: str | Path, parts: str) -> tuple[Config,
     """
     report_card(config.data.card)
     show_expression(config.data.group_regex)
-    with bar("finding images", unit="files") as advance:
-        splits = make_splits(config.data, advance, config.evaluate.ordinal)
+    splits = make_splits(config.data, config.evaluate.ordinal)
     config = config_of_target(config, splits)
     check_against_splits(config, splits)
     check_folder(config.data, config.evaluate.ordinal)

@@ -123,7 +123,7 @@ def all_its_images() -> Iterator[None]:
     try:
         yield
     except UnusableFiles as error:
-        raise DataError(error.causes(), AS_BEFORE) from None
+        raise DataError(error.causes, AS_BEFORE) from None
 
 
 def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:

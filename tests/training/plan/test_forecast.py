@@ -38,7 +38,7 @@ def forecaster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Forecaster:
     monkeypatch.setattr(module, "reading_seconds", lambda splits, config: 2.0)
     monkeypatch.setattr(module, "step_seconds", lambda config, device, classes: 0.3)
     data = draw_splits(tmp_path / "data")
-    return Forecaster(make_splits(DataConfig(root=str(data)), lambda *_: None), CPU)
+    return Forecaster(make_splits(DataConfig(root=str(data))), CPU)
 
 
 def test_the_parts_of_a_run(forecaster: Forecaster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_a_short_time_leaves_none_for_timing_many_networks(
 
 def test_what_is_measured_is_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path))
-    splits = make_splits(DataConfig(root=str(draw_splits(tmp_path / "data"))), lambda *_: None)
+    splits = make_splits(DataConfig(root=str(draw_splits(tmp_path / "data"))))
     drawn = torch.get_rng_state()
     assert module.step_seconds(config(), CPU, 2) > 0
     assert module.reading_seconds(splits, config()) > 0 and module.augmenting_seconds(config()) > 0

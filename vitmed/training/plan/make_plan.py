@@ -100,8 +100,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
         check_weights(config)
     report_card(config.data.card)
     show_expression(config.data.group_regex)
-    with bar("finding images", unit="files") as advance:
-        splits = make_splits(config.data, advance, config.evaluate.ordinal)
+    splits = make_splits(config.data, config.evaluate.ordinal)
     config = config_of_target(config, splits)
     splits = standardised(splits)
     check_against_splits(config, splits)
