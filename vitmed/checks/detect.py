@@ -50,19 +50,13 @@ Copies = dict[str, list[list[int]]]  # key of COPIES, worst first -> groups of c
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """One thing that is wrong."""
 
-    Attributes:
-        severity: "error", "warning" or "note"; code: a key of PROBLEMS.
-        text: what was found, with numbers; without file names and patients, so that a report can show it.
-        files: the first files, folders or patients that it is about; count: how many there are in all.
-    """
-
-    severity: str
-    code: str
-    text: str
-    files: tuple[str, ...]
-    count: int
+    severity: str  # "error", "warning" or "note"
+    code: str  # a key of PROBLEMS
+    text: str  # what was found, with numbers; without file names and patients, so that a report can show it
+    files: tuple[str, ...]  # the first files, folders or patients that it is about
+    count: int  # how many there are in all
     fix: str
 
 
@@ -80,21 +74,15 @@ def in_order(problems: Iterable[Problem]) -> list[Problem]:
 
 
 class Image(NamedTuple):
-    """An image: its path relative to the root, the record of its file, and where it belongs (None: unknown).
-
-    Attributes:
-        label: its class, grade or stratum.
-        kinds: what it counts for in checks by class: its label, or of findings those that it has, or "no finding".
-        values: findings, NaN where not known, or the number; () of classes and grades.
-    """
+    """An image: its path relative to the root, the record of its file, and where it belongs (None: unknown)."""
 
     path: str
     record: FileRecord
-    label: str | None
+    label: str | None  # its class, grade or stratum
     split: str | None
     group: str | None
-    kinds: tuple[str, ...] = ()
-    values: tuple[float, ...] = ()
+    kinds: tuple[str, ...] = ()  # what it counts for by class: its label, or the findings that it has, or "no finding"
+    values: tuple[float, ...] = ()  # findings, NaN where not known, or the number; () of classes and grades
 
     def with_labels(self, target: Target, outputs: Sequence[str], targets: Sequence[float]) -> Image:
         """The same with what it is labelled as; arguments as of `Splits` and `Sample`."""
@@ -204,11 +192,8 @@ def _by_class(labels: Sequence[str | None], values: Sequence[str]) -> str:
 
 
 def _sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]], near: bool = False) -> Copies:
-    """Every group of copies under the worst kind that applies to it.
-
-    Near copies contradict each other if their numbers differ by more than a standard deviation; of a finding it is
-    below 1.
-    """
+    """Every group of copies under the worst kind that applies to it. Near copies contradict each other if their numbers
+    differ by more than a standard deviation; of a finding it is below 1."""
     sorted_groups: Copies = {code: [] for code in COPIES}
     numbers = np.array([image.values[0] for image in images if image.values], np.float64)
     numbers = numbers[np.isfinite(numbers)]

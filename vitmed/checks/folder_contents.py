@@ -31,32 +31,19 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class FolderContents:
-    """The layout of a folder. All paths are relative to its root, with forward slashes.
+    """The layout of a folder. All paths are relative to its root, with forward slashes."""
 
-    Attributes:
-        base: where the classes or splits begin: "" or "malaria/".
-        files: every image file, sorted; places: split and class of each.
-        folders: the class folders of each split (None where there are no splits), including empty ones.
-        splits: split name -> its folders.
-        rubbish: files left behind by the operating system (Thumbs.db, .DS_Store, ._x.png).
-        others: suffix -> number of files of a type that vitmed does not read.
-        outside: image files beside the split folders, which training ignores.
-        copies: folders that contain the classes again -> number of image files in them, which are not in `files`.
-        unreadable: folders that cannot be read -> reason.
-        read: the labels of the files, where they do not come from folders.
-    """
-
-    base: str
-    files: tuple[str, ...]
-    places: tuple[Place, ...]
-    folders: dict[str | None, tuple[str, ...]]
-    splits: dict[str, tuple[str, ...]]
-    rubbish: tuple[str, ...] = ()
-    others: dict[str, int] = field(default_factory=dict)
-    outside: tuple[str, ...] = ()
-    copies: dict[str, int] = field(default_factory=dict)
-    unreadable: dict[str, str] = field(default_factory=dict)
-    read: Labels | None = None
+    base: str  # where the classes or splits begin: "" or "malaria/"
+    files: tuple[str, ...]  # every image file, sorted
+    places: tuple[Place, ...]  # split and class of each
+    folders: dict[str | None, tuple[str, ...]]  # class folders of each split (None: no splits), also empty ones
+    splits: dict[str, tuple[str, ...]]  # split name -> its folders
+    rubbish: tuple[str, ...] = ()  # left behind by the operating system (Thumbs.db, .DS_Store, ._x.png)
+    others: dict[str, int] = field(default_factory=dict)  # suffix -> number of files that vitmed does not read
+    outside: tuple[str, ...] = ()  # image files beside the split folders, which training ignores
+    copies: dict[str, int] = field(default_factory=dict)  # folder with the classes again -> its images, not in `files`
+    unreadable: dict[str, str] = field(default_factory=dict)  # folder -> reason
+    read: Labels | None = None  # the labels of the files, where they do not come from folders
 
 
 def read_contents(root: Path) -> FolderContents:

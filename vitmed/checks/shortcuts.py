@@ -35,21 +35,14 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Shortcut:
-    """How well a family of features (a key of FAMILIES) predicts the label.
+    """How well a family of features predicts the label."""
 
-    Attributes:
-        auroc: on held-out images; for several classes, the mean of each against the rest.
-        low, high: its 95 % interval (bootstrap of patients where they are known, else of images).
-        by_patient: whether whole patients were held out.
-        images: how many were used.
-    """
-
-    family: str
-    auroc: float
-    low: float
+    family: str  # a key of FAMILIES
+    auroc: float  # on held-out images; for several classes, the mean of each against the rest
+    low: float  # to high: its 95 % interval (bootstrap of patients where they are known, else of images)
     high: float
-    by_patient: bool
-    images: int
+    by_patient: bool  # whether whole patients were held out
+    images: int  # how many were used
 
 
 def features(records: Sequence[FileRecord]) -> dict[str, np.ndarray]:

@@ -156,13 +156,8 @@ def attention_maps(
     rows: np.ndarray,
     kind: Kind = "classes",
 ) -> Maps:
-    """The maps of every method.
-
-    Args:
-        images: (B, S, S, C) uint8, from `Preprocessing.read`.
-        targets, kind: as in `trace`.
-        rows: (B,) indices of the images.
-    """
+    """The maps of every method, of images (B, S, S, C) uint8 from `Preprocessing.read`, at (B,) `rows`; targets and
+    kind as in `trace`."""
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
     side = math.isqrt(model.patches)  # patches in a row: images are square
     maps = relevance(model, x, targets, kind)
@@ -205,36 +200,22 @@ METHODS: dict[str, Callable[[Trace], Tensor]] = {
 
 @dataclass(frozen=True)
 class Explanation:
-    """The result of `explain`, in the order of the predictions, whose `errors` name the images that cannot be read.
-
-    Attributes:
-        maps: method -> (S, h, w) float32 in 0..1.
-        targets: (S,) which of `predictions.answers` is explained.
-        verdicts: method -> its verdict in the newest evaluation of the run, where there is one.
-        folder: explain.json and a picture for each image.
-        shift: for `on_image`, which draws a map over its image.
-    """
+    """The result of `explain`, in the order of the predictions, whose `errors` name the images that cannot be read."""
 
     predictions: Predictions
-    maps: dict[str, np.ndarray]
-    targets: np.ndarray
-    verdicts: dict[str, str]
-    folder: Path
-    shift: float = 0.0
+    maps: dict[str, np.ndarray]  # method -> (S, h, w) float32 in 0..1
+    targets: np.ndarray  # (S,) which of `predictions.answers` is explained
+    verdicts: dict[str, str]  # method -> its verdict in the newest evaluation of the run, where there is one
+    folder: Path  # explain.json and a picture for each image
+    shift: float = 0.0  # for `on_image`, which draws a map over its image
 
 
 def explain_predictions(
     saved: SavedModel, predictions: Predictions, chosen: np.ndarray, device: str, frame: int | None
 ) -> Maps:
-    """Map where the network, or each member of an ensemble, looked in images that it predicted.
-
-    Args:
-        chosen: (S,) which of `predictions.answers` is explained.
-        frame: of files with several; None: that of the run.
-
-    Raises:
-        DataError: an image that could be read before cannot be read now.
-    """
+    """Map where the network, or each member of an ensemble, looked in images that it predicted, for the `chosen` (S,)
+    of `predictions.answers`, in this frame of files with several (None: that of the run). Raises DataError for an image
+    that could be read before and cannot be read now."""
     members = saved.members if isinstance(saved, Ensemble) else (saved,)
     maps = []
     for member in members:

@@ -155,11 +155,8 @@ def affordable(model: ViT) -> int:
 
 
 def sample(labels: np.ndarray, groups: Sequence[str] | None, count: int) -> tuple[np.ndarray, np.ndarray, str]:
-    """Which images to check, drawn at random: patients in turn, and classes in turn, so that a rare class is included.
-
-    Returns:
-        the rows, at most `count`; (B,) the unit of each for `check_maps`; and how they were drawn, in words.
-    """
+    """Which images to check, at most `count`, drawn at random: patients in turn, and classes in turn, so that a rare
+    class is included; with the (B,) unit of each for `check_maps`, and how they were drawn, in words."""
     order = np.random.default_rng([0, 2]).permutation(len(labels))
     order = order[np.argsort(_turns(labels[order]), kind="stable")]
     if groups is None:
@@ -248,12 +245,8 @@ def check_attention(
     predictions: Predictions,
     images: int | None,
 ) -> tuple[Attention | None, Maps | None]:
-    """The checks of the attention maps for an evaluation, and the maps of some images for its figure.
-
-    Args:
-        read: row of the predictions -> (S, S, C) uint8.
-        images: to check; None: as many as take some seconds; 0: neither checks nor maps.
-    """
+    """The checks of the attention maps for an evaluation, and the maps of some images for its figure. `read` gives the
+    (S, S, C) uint8 of a row; `images` are checked: None: as many as take some seconds; 0: neither checks nor maps."""
     if images == 0 or not len(predictions):
         return None, None
     shown = images_to_draw(predictions)

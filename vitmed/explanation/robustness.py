@@ -52,15 +52,9 @@ def measure_robustness(
     seed: int = 0,
     target: Target | None = None,
 ) -> Robustness:
-    """The numbers of clean and corrupted images.
-
-    Args:
-        corrupted: key in `CORRUPTIONS` -> predictions of the same images at strengths 1 to 5.
-        target: what the labels are; None: what the predictions say, which cannot tell grades from classes.
-
-    Raises:
-        DataError: the predictions have no labels.
-    """
+    """The numbers of clean images and, by key in `CORRUPTIONS`, of the same images at strengths 1 to 5. `target` says
+    what the labels are; None: what the predictions say, which cannot tell grades from classes. Raises DataError for
+    predictions without labels."""
     target = target_of(clean) if target is None else target
     units, kind = clean.units, TARGETS[target.kind]
     number, guess = kind.stress.names[0], kind.stress.guess(clean)
@@ -226,13 +220,8 @@ def stress_images(
     saved: SavedModel, chosen: EvaluationImages, what: str, request: StressRequest
 ) -> tuple[Robustness, dict[str, list[np.ndarray]]]:
     """Predict a sample of images, clean and corrupted, and measure what the corruptions cost; `what` names the images.
-
-    Returns:
-        the content of stress.json; and title of each corruption -> an image as it is and at strengths 1 to 5.
-
-    Raises:
-        DataError: no image can be read.
-    """
+    Returns the content of stress.json; and title of each corruption -> an image as it is and at strengths 1 to 5.
+    Raises DataError where no image can be read."""
     seed = request.seed
     asked = pick_images([sample.label for sample in chosen.samples], request.images, seed)
     decoded = _decode(saved.preprocessing, chosen, asked)

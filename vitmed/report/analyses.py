@@ -42,31 +42,19 @@ D = TypeVar("D", bound=DecisionPolicy)
 
 @dataclass(frozen=True)
 class Extra:
-    """What a report is made from beside the predictions and their configuration; all of one kind of label.
+    """What a report is made from beside the predictions and their configuration; all of one kind of label. None leaves
+    out what would be drawn from it."""
 
-    Attributes:
-        validation: what the same model predicts for the validation images, on which everything is chosen.
-        internal: where other images are evaluated, what the same model and policy predict for its own test.
-        baselines: what they say of the same images, by their key in `write.BASELINES`; kept as baseline_<key>.csv.
-        policy: the decision policy, as it was applied to the predictions; None where there is none.
-        folds: of pooled folds, what each has; None of one model.
-        parts: attention, robustness or external -> what was found with the model itself, or with other tables.
-        maps: attention maps of some of the images; None leaves their figure out.
-        read: path of an image as in `predictions.paths` -> uint8 (H, W) or (H, W, 3); None leaves pictures out.
-        records: of metrics.jsonl, for the training curves; None or empty leaves them out.
-        figures: the names in `plots` that are drawn; None draws all that have something to show.
-    """
-
-    validation: Predictions | None = None
-    internal: Predictions | None = None
-    baselines: Mapping[str, Predictions] = field(default_factory=dict)
-    policy: DecisionPolicy | None = None
-    folds: Folds | None = None
-    parts: Mapping[str, Frozen | None] = field(default_factory=dict)
-    maps: Maps | None = None
-    read: Read | None = None
-    records: Sequence[Mapping[str, Any]] | None = None
-    figures: Collection[str] | None = None
+    validation: Predictions | None = None  # of the same model, for the images on which everything is chosen
+    internal: Predictions | None = None  # of the same model and policy, for its own test, where others are evaluated
+    baselines: Mapping[str, Predictions] = field(default_factory=dict)  # key in `write.BASELINES` -> of the same images
+    policy: DecisionPolicy | None = None  # as it was applied to the predictions
+    folds: Folds | None = None  # of pooled folds, what each has
+    parts: Mapping[str, Frozen | None] = field(default_factory=dict)  # attention, robustness, external: found elsewhere
+    maps: Maps | None = None  # attention maps of some of the images
+    read: Read | None = None  # path of an image as in `predictions.paths` -> uint8 (H, W) or (H, W, 3)
+    records: Sequence[Mapping[str, Any]] | None = None  # of metrics.jsonl, for the training curves
+    figures: Collection[str] | None = None  # names in `plots` that are drawn; None: all that have something to show
 
 
 @dataclass(frozen=True)

@@ -38,23 +38,14 @@ KINDS = ("classes", "grades")  # of labels that have a chapter or a figure where
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure of the report.
-
-    Attributes:
-        text: one to three sentences below it, for a reader who sees such a figure for the first time.
-        draw: (predictions, `Results`) -> Figure; with `pictures` (predictions, read), with `maps` (predictions, maps).
-            None if there is nothing to draw.
-        pictures: it shows the images themselves.
-        maps: it shows attention maps.
-        kinds: of labels that have it, keys of `TARGETS`.
-    """
+    """A figure of the report."""
 
     title: str
-    text: str
-    draw: Callable[..., Figure | None]
-    pictures: bool = False
-    maps: bool = False
-    kinds: tuple[str, ...] = KINDS
+    text: str  # one to three sentences below it, for a reader who sees such a figure for the first time
+    draw: Callable[..., Figure | None]  # of the predictions and `Results`, or `pictures`, or `maps`
+    pictures: bool = False  # it shows the images themselves, which `draw` gets as a function that reads them
+    maps: bool = False  # it shows attention maps, which `draw` gets
+    kinds: tuple[str, ...] = KINDS  # of labels that have it, keys of `TARGETS`
 
 
 class Section(NamedTuple):
@@ -115,13 +106,8 @@ FEW_IMAGES = 100  # of a class: below, its sensitivity is known to about 10 poin
 
 
 def document(metrics: Results, figures: Mapping[str, Drawn], slider: Curve | None = None) -> Document:
-    """The head of a report and its chapters, from the templates in sections/.
-
-    Args:
-        metrics: `metrics.report` has the title and the table about data, model and training.
-        figures: name in chapters.yaml -> the figure.
-        slider: from `slider.slider_data`.
-    """
+    """The head of a report and its chapters, from the templates in sections/, with figures by their name in
+    chapters.yaml."""
     context = {"metrics": metrics, "limitations": limitations(metrics), "slider": slider, "many_findings": MANY}
     chapters: list[Chapter] = []
     for key, section in sections().items():
@@ -170,11 +156,9 @@ def limitations(metrics: Results) -> list[str]:
 
 
 def more_images(metrics: Results) -> str | None:
-    """With how many images the interval of the sensitivity would reach `PRECISE` to either side, in a sentence.
-
-    Of two classes the sensitivity of the positive one, else the one with the widest interval. The number is that of
-    `vitmed sample-size`, with the design effect of these images. None where the interval is that narrow, or unknown.
-    """
+    """With how many images the interval of the sensitivity (of the positive class, else the widest) would reach
+    `PRECISE` to either side, in a sentence, as `vitmed sample-size` computes it, with the design effect of these
+    images. None where the interval is that narrow, or unknown."""
 
     def half_width(name: str) -> float:
         found = metrics.per_class[name].sensitivity

@@ -38,12 +38,7 @@ def write_data_report(
     problems: Sequence[Problem],
     copies: Mapping[str, Copies],
 ) -> None:
-    """Write page, numbers and copies.csv, each whole or not at all.
-
-    Args:
-        content: of data_report.json.
-        copies: "exact" and "near".
-    """
+    """Write page, numbers (the `content`) and copies.csv, each whole or not at all; copies are "exact" and "near"."""
     write_json(folder / NUMBERS, content)
     write_text(folder / PAIRS_TABLE, csv_text(_pairs(images, copies)))
     groups = [

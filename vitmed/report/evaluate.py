@@ -48,11 +48,8 @@ MOST_OTHERS = 2000  # other images to score at most
 def score_other_images(
     folder: Path, saved: SavedModel, network: Network, policy: DecisionPolicy | None
 ) -> DecisionPolicy:
-    """The policy with the OOD scores of at most `MOST_OTHERS` images of a folder, evenly spread.
-
-    Raises:
-        UsageError: the model has no OOD score. DataError: no image in the folder can be read.
-    """
+    """The policy with the OOD scores of at most `MOST_OTHERS` images of a folder, evenly spread. Raises UsageError
+    where the model has no OOD score, DataError where no image in the folder can be read."""
     if policy is None or policy.ood_score is None:
         raise UsageError(
             f"{saved.path}: has no out-of-distribution score, which --unlike needs", "train again with this version"
@@ -156,12 +153,8 @@ def report_images(
     predictions: Predictions,
     baselines: Callable[[], Mapping[str, Predictions]] | None,
 ) -> Results:
-    """Check the attention maps and write the report of an evaluation into a new folder.
-
-    Args:
-        predictions: of the model for the images, with its policy applied.
-        baselines: returns predictions of the baselines for the same images; None: those that training evaluated.
-    """
+    """Check the attention maps and write the report of an evaluation into a new folder, beside the baselines that this
+    function returns; None: those that training evaluated."""
     saved, chosen, config, policy = used.saved, used.chosen, used.config, used.policy
     network, own, run = used.network, used.own, RunFolder(saved.path.parent)
     what, where = describe_images(chosen)[0], f"{network.device}, {network.precision}"
@@ -466,13 +459,8 @@ def match_images(other: Predictions, predictions: Predictions) -> Predictions | 
 def with_columns(
     config: EvaluateConfig, flags: dict[str, Any], columns: Sequence[str], notes: list[str]
 ) -> EvaluateConfig:
-    """The same for images with these further columns: a subgroup or rater asked for now must be one of them.
-
-    One that the run asked for, of images with another table, is left out with a note.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """The same for images with these further columns: a subgroup or rater asked for now must be one of them, else
+    UsageError; one that the run asked for, of images with another table, is left out with a note."""
     left = {}
     kinds = (("subgroup", "subgroups by"), ("rater", "agreement with"), ("rater_score", "comparison with"))
     for flag, what in kinds:

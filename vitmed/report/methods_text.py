@@ -39,11 +39,8 @@ class MethodsText(NamedTuple):
 
 
 def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> MethodsText:
-    """The methods of the intervals that this report has; a method that it does not use is not named.
-
-    Args:
-        shown: how the name of a class is written.
-    """
+    """The methods of the intervals that this report has, with the names of classes as `shown`; a method that it does
+    not use is not named."""
     cited, table = list[str](), methods()
     primary = [("", table.parts[part]) for part in MAIN]
 
@@ -214,11 +211,9 @@ def _inside(found: Any, field: str, keyed: bool = False, prefix: str = "") -> It
 
 
 def _by_method(metrics: Results) -> list[tuple[tuple[str, int | None], dict[tuple[str, str], list[str]]]]:
-    """(method, resamples) -> (prefix, what the numbers are about) -> their names, in the order of methods.yaml.
-
-    A number that one method serves for all images and in a part is named once, for all images. "in part" stands behind
-    a number that has two methods, such as one for small samples.
-    """
+    """(method, resamples) -> (prefix, what the numbers are about) -> their names, in the order of methods.yaml. A
+    number that one method serves for all images and in a part is named once, for all images; "in part" stands behind a
+    number that has two methods, such as one for small samples."""
     found: dict[tuple[str, int | None], dict[tuple[str, str], list[str]]] = {}
     parts = methods().parts
     for part, prefix, field, one in _estimates(metrics):

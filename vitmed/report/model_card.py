@@ -108,13 +108,8 @@ def write_card(run: RunFolder, test: Evaluation) -> None:
 
 
 def weights_card(saved: SavedModel, name: str, compared: str, metrics: Results | None) -> str:
-    """The card. It holds no path, no host, no patient, and not the name of the data folder.
-
-    Args:
-        name: of the model and its folder.
-        compared: how the logits of timm compare with ours, as a sentence.
-        metrics: of the test of these weights; None if not known.
-    """
+    """The card: no path, no host, no patient, and not the name of the data folder. `compared` is a sentence on the
+    logits of timm and ours; `metrics` are of the test of these weights, None if not known."""
     target, policy, model = saved.splits.target, saved.chosen_policy(), saved.config.model
     findings = policy.findings.items() if isinstance(policy, FindingPolicy) else ()
     if metrics is not None:  # the title names the data folder, which stays inside

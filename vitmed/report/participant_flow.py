@@ -33,13 +33,9 @@ from vitmed.report.results import Cell, Characteristic, Count, EvaluatedImages, 
 def flow_of(
     splits: Splits, hashes: Mapping[str, Sequence[str]], counts: Mapping[str, int] | None = None, why_left_out: str = ""
 ) -> Flow:
-    """The flow of a run, without a path or the name of a patient.
-
-    Args:
-        hashes: split name -> sha256 of its files.
-        counts: what the check before the training counted, by the names in `COUNTS`; nothing where nobody counted.
-        why_left_out: why files that were found are in no split, in words.
-    """
+    """The flow of a run, without a path or the name of a patient: from split name -> sha256 of its files, what the
+    check before the training counted, by the names in `COUNTS`, and why files that were found are in no split, in
+    words."""
     known: dict[str, Any] = {name: (counts or {}).get(name) for name in COUNTS}
     used, grouped, shared = sum(map(len, splits.samples.values())), splits.grouped, len(splits.shared())
     everyone: set[str] = set().union(*splits.groups().values())
@@ -144,12 +140,9 @@ def run_flow(
     columns: Sequence[str],
     seen: Mapping[str, int | None],
 ) -> Flow:
-    """`flow_of` of a run, with the images that this report is about, and the characteristics of the splits.
-
-    Args:
-        split: the evaluated split of the run; None for other images, of which `EvaluationImages` knows what is `seen`.
-        columns: that subgroups were asked for; those that the run's own table has not are left out.
-    """
+    """`flow_of` of a run, with the images that this report is about (of a split of the run; None: others, of which
+    `EvaluationImages` knows what is `seen`), and the characteristics of the splits by those of these columns that the
+    run has."""
     flow = flow_of(saved.splits, saved.hashes, data_counts(run), why_left_out(saved.config.data))
     known = [name for name in columns if name in saved.splits.columns]
     about = evaluated_images(predictions, split, Seen.model_validate(dict(seen)))

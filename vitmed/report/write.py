@@ -50,27 +50,16 @@ BASELINES = {
 
 @dataclass(frozen=True)
 class About:
-    """What a report is about. No text in it may name a patient or a path: a report holds neither.
-
-    Attributes:
-        title: headline of the report.
-        facts: name -> value, about data, model and training, as a table.
-        notes: what must be known before the numbers are believed; shown above them.
-        run: the name of the run folder.
-        weights_hash: of the weights that are evaluated; None where there are none, or several.
-        precision: in which the network computed the predictions.
-        flow: where the images come from; None where it is not known.
-        earlier: of the report that is made again from its table; None where the images are evaluated now.
-    """
+    """What a report is about. No text in it may name a patient or a path: a report holds neither."""
 
     title: str
-    facts: Mapping[str, str] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-    run: str = ""
-    weights_hash: str | None = None
-    precision: str = "fp32"
-    flow: Flow | None = None
-    earlier: Origin | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)  # name -> value: data, model and training, as a table
+    notes: Sequence[str] = ()  # what must be known before the numbers are believed; shown above them
+    run: str = ""  # the name of the run folder
+    weights_hash: str | None = None  # None where there are no weights, or several
+    precision: str = "fp32"  # in which the network computed the predictions
+    flow: Flow | None = None  # where the images come from
+    earlier: Origin | None = None  # of the report that is made again from its table
 
     def origin(self, material: Material[Any, Any]) -> Origin:
         """What metrics.json says of it, so that the report can be made again."""
@@ -90,24 +79,15 @@ class About:
 
 @dataclass(frozen=True)
 class Report:
-    """All that the folder of a report holds, before it is written.
-
-    Attributes:
-        baselines: predictions of the same images, by their key in `BASELINES`.
-        results: what metrics.json holds.
-        figures: by their name in `plots`.
-        formats: "html", "md" and "paper"; none where the numbers alone are asked for.
-        findings: folder below this one -> the report of a finding, as of two classes.
-        content: of the pages, as blocks; None where there are no pages.
-    """
+    """All that the folder of a report holds, before it is written."""
 
     predictions: Predictions
-    baselines: Mapping[str, Predictions]
-    results: Results
-    figures: Mapping[str, Drawn]
-    formats: Collection[str]
-    findings: Mapping[str, Report]
-    content: Document | None
+    baselines: Mapping[str, Predictions]  # of the same images, by their key in `BASELINES`
+    results: Results  # what metrics.json holds
+    figures: Mapping[str, Drawn]  # by their name in `plots`
+    formats: Collection[str]  # "html", "md" and "paper"; none where the numbers alone are asked for
+    findings: Mapping[str, Report]  # folder below this one -> the report of a finding, as of two classes
+    content: Document | None  # of the pages; None where there are no pages
 
     @classmethod
     def of(
@@ -117,14 +97,9 @@ class Report:
         config: EvaluateConfig | None = None,
         extra: Extra | None = None,
     ) -> Report:
-        """Compute the numbers and draw the figures; of findings, also the report of each.
-
-        A picture is known by its row in predictions.csv, and by its file name only where `config.show_names` asks.
-
-        Raises:
-            DataError: the predictions have no labels.
-            UsageError: a column of `config.subgroups` is not there.
-        """
+        """Compute the numbers and draw the figures; of findings, also the report of each. A picture is known by its row
+        in predictions.csv, and by its file name only where `config.show_names` asks. Raises DataError for predictions
+        without labels, UsageError where a column of `config.subgroups` is not there."""
         config, extra = config or EvaluateConfig(), extra or Extra()
         predictions = replace(predictions, named=config.show_names)
         target = target_of(predictions, config.ordinal)
@@ -161,17 +136,9 @@ class Report:
         return cls(predictions, extra.baselines, results, figures, formats, dict(findings.values()), content)
 
     def write(self, folder: str | Path) -> Results:
-        """Write predictions.csv, metrics.json, methods.md, label_issues.csv, figures and pages: all or nothing.
-
-        Args:
-            folder: not there yet, or empty.
-
-        Returns:
-            what metrics.json holds.
-
-        Raises:
-            UsageError: the folder cannot be written.
-        """
+        """Write predictions.csv, metrics.json, methods.md, label_issues.csv, figures and pages into a folder that is
+        not there yet, or empty: all or nothing. Returns what metrics.json holds. Raises UsageError where the folder
+        cannot be written."""
         predictions, results = self.predictions, self.results
         doubted = results.label_errors
         with whole_folder(Path(folder)) as part:

@@ -131,13 +131,9 @@ def short_names(parts: Sequence[Sequence[str]]) -> list[str]:
 
 
 def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
-    """Return the models on their common images, in the order and with the patients of the first; and notes.
-
-    The classes are in the order of the first model of grades, else of the first.
-
-    Raises:
-        DataError: different kinds of label, classes, findings, units, labels or files, or no common image.
-    """
+    """Return the models on their common images, in the order and with the patients of the first, and notes. The classes
+    are in the order of the first model of grades, else of the first. Raises DataError for different kinds of label,
+    classes, findings, units, labels or files, or no common image."""
     first = models[0]
     shared = set(first.predictions.paths)
     for model in models[1:]:
@@ -415,11 +411,8 @@ def _verdict(pair: ComparedPair, kind: TargetKind, a: Any, b: Any, pairs: int) -
 
 
 def better(pair: ComparedPair, units: int, patients: bool) -> str | None:
-    """Return the better of two; None where that cannot be said: too few patients, or a difference that may be chance.
-
-    Args:
-        units: how many patients, or images; patients: whether they are patients.
-    """
+    """Return the better of two; None where that cannot be said: too few patients (`units` are images unless
+    `patients`), or a difference that may be chance."""
     name = _deciding(pair)
     gap, p = pair.difference[name], pair.tests[name].p_holm
     few = patients and units < FEW_GROUPS

@@ -38,39 +38,26 @@ class Difference(Frozen):
 
 
 class ImageDifferences(Frozen):
-    """How the images of the second run differ from those of the first. Images are matched by path.
-
-    Attributes:
-        same_file: of those in both runs, how many are known to be the same file, by SHA-256.
-        counts: what happened -> how many images, such as "added" or "moved from train to test".
-        files: what happened -> paths. Not in the JSON, since a path may name a patient.
-    """
+    """How the images of the second run differ from those of the first. Images are matched by path."""
 
     first: int
     second: int
-    same_file: int
-    counts: dict[str, int]
+    same_file: int  # of those in both runs, how many are known to be the same file, by SHA-256
+    counts: dict[str, int]  # what happened -> how many images, such as "added" or "moved from train to test"
     classes_added: list[str]
     classes_removed: list[str]
-    files: dict[str, list[str]] = Field(default={}, exclude=True)
+    files: dict[str, list[str]] = Field(default={}, exclude=True)  # not in the JSON: a path may name a patient
 
 
 class RunDiff(Frozen):
-    """What differs between two runs.
-
-    Attributes:
-        settings, environment: what differs; `environment` is None where one run does not say.
-        images: None where the images of a run are not known.
-        metrics: the first number of each run, as `vitmed runs` lists it.
-        verdict: what differs, in a sentence.
-    """
+    """What differs between two runs."""
 
     first: str
     second: str
     settings: list[Difference]
-    images: ImageDifferences | None
-    environment: list[Difference] | None
-    metrics: list[RunMetric | None]
+    images: ImageDifferences | None  # None where the images of a run are not known
+    environment: list[Difference] | None  # None where one run does not say
+    metrics: list[RunMetric | None]  # the first number of each run, as `vitmed runs` lists it
     notes: list[str]
     verdict: str = ""
 
@@ -86,19 +73,13 @@ class Image(NamedTuple):
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is known of a run.
+    """What is known of a run."""
 
-    Attributes:
-        fields: the configuration of its kind.
-        settings: "section.field" -> value as it is shown; compared: what decides whether two are the same.
-        images: path -> image; environment: versions and machine; None where they are not known.
-    """
-
-    fields: type[RunConfig]
-    settings: dict[str, Any]
-    compared: dict[str, Any]
-    images: dict[str, Image] | None
-    environment: dict[str, str] | None
+    fields: type[RunConfig]  # the configuration of its kind
+    settings: dict[str, Any]  # "section.field" -> value as it is shown
+    compared: dict[str, Any]  # what decides whether two settings are the same
+    images: dict[str, Image] | None  # by path; None where they are not known
+    environment: dict[str, str] | None  # versions and machine
     metric: RunMetric | None
 
     @property
@@ -110,12 +91,8 @@ class RunFacts:
 
 
 def read_facts(path: Path) -> RunFacts:
-    """Read the facts of a run folder, or of the one that a checkpoint lies in.
-
-    Raises:
-        UsageError: something else.
-        DataError, CheckpointError: a file of it cannot be read.
-    """
+    """Read the facts of a run folder, or of the one that a checkpoint lies in. Raises UsageError for something else,
+    DataError or CheckpointError for a file that cannot be read."""
     if not path.exists():
         raise CheckpointError(f"{path}: no such file or folder", "name a run folder, or its best.pt")
     run = RunFolder(path.parent if path.suffix == ".pt" else path)

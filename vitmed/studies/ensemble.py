@@ -38,11 +38,8 @@ LEAST_RESAMPLES = 200
 
 @dataclass(frozen=True)
 class EnsembleResult:
-    """The folder of an ensemble, and its evaluation on the images on which its policy was chosen.
-
-    Attributes:
-        shares: name of each folder that was joined -> its share.
-    """
+    """The folder of an ensemble, the share of each folder that was joined, by name, and the evaluation on the images on
+    which its policy was chosen."""
 
     folder: Path
     shares: dict[str, float]
@@ -51,17 +48,12 @@ class EnsembleResult:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A run, or the folds of one configuration.
-
-    Attributes:
-        predictions: for images that the members that predict them never saw, or of validation; calibrated.
-        models: how many of the members predict each of these images; folds: whether it is of folds.
-    """
+    """A run, or the folds of one configuration."""
 
     folder: RunFolder
     members: tuple[Checkpoint, ...]
-    predictions: Predictions
-    models: int
+    predictions: Predictions  # calibrated; of validation, or of images that the members that predict them never saw
+    models: int  # how many of the members predict each of these images
     folds: bool
 
     @property
@@ -168,15 +160,9 @@ def _held_out(first: Checkpoint) -> dict[str, tuple[Sample, str]]:
 
 
 def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> EnsembleResult:
-    """Join candidates into one model with a policy of its own, and write it with its report into a new folder.
-
-    Args:
-        candidates: of folds, or of runs with the same validation images.
-        advise: whether to say how to test the ensemble on its test.
-
-    Raises:
-        DataError: runs of which one was trained on an image or a patient of the test.
-    """
+    """Join candidates (of folds, or of runs with the same validation images) into one model with a policy of its own,
+    and write it with its report into a new folder; with `advise`, say how to test it. Raises DataError for runs of
+    which one was trained on an image or a patient of the test."""
     parts = aligned([candidate.predictions for candidate in candidates])
     chosen, share = _choice(candidates, parts), 1 / len(candidates)
     members = [member for candidate in candidates for member in candidate.members]

@@ -64,11 +64,8 @@ RESUMABLE = NO_RESULT | {"train.epochs", "train.time", "train.patience", "train.
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The run folder, the best checkpoint and its evaluations.
-
-    The checkpoint is None without a network and with several folds; `test` then covers the tests of all folds. It is
-    None with `test=False`.
-    """
+    """The run folder, the best checkpoint (None without a network and with several folds) and its evaluations: with
+    several folds `test` covers the tests of all; it is None with `test=False`."""
 
     folder: Path
     checkpoint: Path | None
@@ -78,12 +75,8 @@ class TrainResult:
 
 @dataclass(frozen=True)
 class OneRun:
-    """The way of one run through training, in each of its processes.
-
-    Attributes:
-        output, name: the folder in which to make the run folder, and its name; default date, data and model.
-        each_epoch: as in `train`.
-    """
+    """The way of one run through training, in each of its processes, to a folder in `output` of this name; default
+    date, data and model."""
 
     ranks: Ranks
     clock: Clock

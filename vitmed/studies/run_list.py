@@ -36,17 +36,12 @@ UNFINISHED = ("interrupted", "not evaluated", "incomplete")
 
 
 class RunMetric(Frozen):
-    """The number of a run: of its test, or as long as there is none of its best epoch on validation.
+    """The number of a run: of its test, or as long as there is none of its best epoch on validation."""
 
-    Attributes:
-        name: such as auroc, or "loss" of pretraining.
-        unit: of a predicted number, such as years; "" for none.
-    """
-
-    name: str
+    name: str  # such as auroc, or "loss" of pretraining
     title: str
     estimate: Estimate
-    unit: str = ""
+    unit: str = ""  # of a predicted number, such as years
     of: Literal["test", "validation"]
 
     @property
@@ -64,28 +59,20 @@ class RunMetric(Frozen):
 
 
 class ListedRun(Frozen):
-    """A run, as far as its files can be read.
+    """A run, as far as its files can be read."""
 
-    Attributes:
-        run: the path in the folder that is listed; parent: that of the run that it is a part of.
-        data, model: names; "" where they are not known.
-        done, of: epochs, or the folds of a cross-validation; `of` is None where it is not known.
-        seconds: spent in the epochs; started: ISO date and time, UTC; None where they are not recorded.
-        problem: why the run is not finished, or which file cannot be read.
-    """
-
-    run: str
-    parent: str | None
+    run: str  # the path in the folder that is listed
+    parent: str | None  # that of the run that it is a part of
     kind: RunKind
     state: State
     data: str = ""
     model: str = ""
     metric: RunMetric | None = None
-    done: int = 0
+    done: int = 0  # epochs, or the folds of a cross-validation
     of: int | None = None
-    seconds: float | None = None
-    started: str | None = None
-    problem: str = ""
+    seconds: float | None = None  # spent in the epochs
+    started: str | None = None  # ISO date and time, UTC
+    problem: str = ""  # why the run is not finished, or which file cannot be read
 
     @property
     def name(self) -> str:
@@ -174,11 +161,8 @@ class Head(Frozen):
 
 
 def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
-    """Read one row. No file of a run, however damaged, makes it raise.
-
-    Args:
-        name: its path in the folder that is listed; parent: that of the run that it is a part of.
-    """
+    """Read the row of a run: its path in the folder that is listed, and that of the run that it is a part of. No file
+    of a run, however damaged, makes it raise."""
     row: dict[str, Any] = {"kind": "not known"}
     try:
         joined = run.folds.is_file() or run.ensemble.is_file()
@@ -295,11 +279,9 @@ def _kept(records: Records) -> int:
 
 
 def _evaluated(run: RunFolder, *splits: str) -> RunMetric | None:
-    """The first number of the run's own images of the first of these splits that was evaluated; None where none was.
-
-    Of several evaluations counts the newest of the weights that the newest validation is of: best.pt, since the others
-    are of checkpoints of single epochs.
-    """
+    """The first number of the run's own images of the first of these splits that was evaluated. Of several evaluations
+    counts the newest of the weights that the newest validation is of: best.pt, since the others are of checkpoints of
+    single epochs."""
     for split in splits:
         heads = _heads(run, split)
         if len(heads) > 1:

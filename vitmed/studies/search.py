@@ -48,18 +48,13 @@ STARTS = 3  # of a trial without a new epoch, before it is given up
 
 
 class TrialFile(Frozen):
-    """What is known of a trial beside its run.
-
-    Attributes:
-        state, reason: of one that ended early; starts: the epochs that it had at each start without an end.
-        spent: seconds of the whole command so far.
-    """
+    """What is known of a trial beside its run."""
 
     values: dict[str, Any]
-    state: Literal["", "stopped", "failed"] = ""
+    state: Literal["", "stopped", "failed"] = ""  # of one that ended early
     reason: str = ""
-    starts: list[int] = []
-    spent: float = 0.0
+    starts: list[int] = []  # the epochs that it had at each start without an end
+    spent: float = 0.0  # seconds of the whole command so far
 
 
 @dataclass(frozen=True)
