@@ -204,7 +204,12 @@ def _class_counts(contents: FolderContents, classes: Sequence[str]) -> Iterator[
     counts = Counter((place.split, place.label) for place in contents.places)
     for split, folders in contents.folders.items():
         where = f"{split}: " if split else ""
-        empty = [name for name in folders if not counts[split, name] and not _has_unreadable(contents, split, name)]
+        starts = contents.splits.get(split, ()) if split is not None else (contents.base.rstrip("/"),)
+        empty = []  # a folder that cannot be read, or holds one, may hold images
+        for name in folders:
+            own = tuple(f"{start}/{name}/".lstrip("/") for start in starts)
+            if not counts[split, name] and not any(f"{path}/".startswith(own) for path in contents.unreadable):
+                empty.append(name)
         if empty and classes:
             yield make("empty_class", f"{where}no image of {listed([*map(repr, empty)])}", empty)
         needed = 1
@@ -241,10 +246,3 @@ def _finding_counts(contents: FolderContents) -> Iterator[Problem]:
         if small := [name for name, count in counts.items() if 0 < count < SMALL_CLASS]:
             text = listed([f"{counts[name]} with {name!r}" for name in small])
             yield make("small_class", f"{where}very few images: {text}", small)
-
-
-def _has_unreadable(contents: FolderContents, split: str | None, name: str) -> bool:
-    """Whether a class folder, or a folder in it, cannot be read: it may hold images."""
-    starts = contents.splits.get(split, ()) if split is not None else (contents.base.rstrip("/"),)
-    folders = tuple(f"{start}/{name}/".lstrip("/") for start in starts)
-    return any(f"{path}/".startswith(folders) for path in contents.unreadable)

@@ -77,7 +77,11 @@ def check_maps(
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
     maps = relevance(model, x, targets, kind)
     scores = _areas(model, x, targets, maps, kind, centre_shift(model))
-    shuffled = relevance(_shuffled(model), x[:SHUFFLED], targets[:SHUFFLED], kind)
+    shaken, generator = copy.deepcopy(model), torch.Generator().manual_seed(0)
+    for tensor in (parameter.data for parameter in shaken.parameters()):
+        order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
+        tensor.copy_(tensor.flatten()[order].view_as(tensor))
+    shuffled = relevance(shaken, x[:SHUFFLED], targets[:SHUFFLED], kind)
     units = np.arange(len(images)) if units is None else units
 
     def mean(values: np.ndarray) -> Estimate:
@@ -222,14 +226,6 @@ def _probabilities(model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, near:
         logits = learning.answers(model(torch.where(mask, x, blank)))
         found.append(learning.chances(logits).double().cpu().numpy())
     return np.concatenate(found)
-
-
-def _shuffled(model: ViT) -> ViT:
-    shaken, generator = copy.deepcopy(model), torch.Generator().manual_seed(0)
-    for tensor in (parameter.data for parameter in shaken.parameters()):
-        order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
-        tensor.copy_(tensor.flatten()[order].view_as(tensor))
-    return shaken
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.explanation.results import Maps
 from vitmed.metrics.clinical_utility import decision_curve, prevalence_table
 from vitmed.metrics.confusions import finding_errors, label_errors, mistakes
-from vitmed.metrics.estimates import Estimate, Numbers, difference, estimate
+from vitmed.metrics.estimates import Numbers, difference, estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.grades import grade_results
@@ -104,16 +104,17 @@ def compare_with_own_test(
     if internal is None or not len(internal) or internal.classes != predictions.classes:
         return None
     own = evaluate_predictions(internal, resamples)
-    numbers = {name: _pair(own.overall[name], metrics.overall[name]) for name in OVERALL}
+    pairs = {name: (own.overall[name], metrics.overall[name]) for name in OVERALL}
     absent = [c for c in own.classes if (own.per_class[c].n > 0) != (metrics.per_class[c].n > 0)]
-    if absent:  # a mean over other classes is another number
-        nothing = estimate(float("nan"), float("nan"), float("nan"), "mover")
-        numbers = {name: pair.model_copy(update={"difference": nothing}) for name, pair in numbers.items()}
-    prevalence = None
+    nothing, prevalence = estimate(float("nan"), float("nan"), float("nan"), "mover"), None
     if own.positive_class is not None:
         here, there = metrics.per_class[own.positive_class], own.per_class[own.positive_class]
-        numbers |= {name: _pair(there[name], here[name]) for name in OF_POSITIVE_CLASS}
+        pairs |= {name: (there[name], here[name]) for name in OF_POSITIVE_CLASS}
         prevalence = Beside(internal=there.n / own.n, external=here.n / metrics.n)
+    numbers = {}
+    for name, (a, b) in pairs.items():  # a mean over other classes is another number
+        gap = nothing if absent and name in OVERALL else difference(b, a)
+        numbers[name] = BesideEstimates(internal=a, external=b, difference=gap)
     shift, scores, own_scores = None, scores_of(predictions), scores_of(internal)
     if scores is not None and own_scores is not None:
         flagged = Beside(internal=float((own_scores > 1).mean()), external=float((scores > 1).mean()))
@@ -128,10 +129,6 @@ def compare_with_own_test(
         patients_in_both=len(set(internal.groups or ()) & set(predictions.groups or ()) - {""}),
         shift=shift,
     )
-
-
-def _pair(own: Estimate, other: Estimate) -> BesideEstimates:
-    return BesideEstimates(internal=own, external=other, difference=difference(other, own))
 
 
 OF_EVERY_KIND: dict[str, Analysis[Any, Any]] = {

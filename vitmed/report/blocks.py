@@ -21,6 +21,7 @@ from vitmed.report.plots.drawing import Drawn, plain
 NOTICE = "Research use only; not a medical device."
 ROWS = "Row N in a figure is image N of predictions.csv. The whole report is made from that file."
 MARKS = {"b": "**", "i": "*"}  # element of a phrase -> what stands around it
+_joined = Markup("").join
 WIDE = 1000  # px; a wider figure takes the whole width of the page instead of one column of two
 
 
@@ -142,7 +143,9 @@ def interval(entry: Estimate) -> str:
 
 
 def td(text: object, small: object = None, css: str = "", columns: int = 1, rows: int = 1, head: bool = False) -> Cell:
-    """A cell, for `row`."""
+    """A cell, for `row`; a cell as it is."""
+    if isinstance(text, Cell):
+        return text
     return Cell(words(text), None if small is None else words(small), css, head, columns, rows)
 
 
@@ -154,10 +157,6 @@ def cell(entry: Estimate, text: Callable[[Estimate], str] = value) -> Cell:
 def cells(entries: Any, names: Iterable[str]) -> list[Cell]:
     """The numbers of these names."""
     return [cell(entries[name]) for name in names]
-
-
-def _as_cell(text: object, head: bool = False) -> Cell:
-    return text if isinstance(text, Cell) else td(text, head=head)
 
 
 class Sheet:
@@ -203,12 +202,12 @@ class Sheet:
 
     def row(self, *cells: object, caller: Callable[[], str] | None = None) -> str:
         """A row of the table around it, whose first text is its heading; None is no cell. `put` may add cells to it."""
-        self.rows.append([_as_cell(cell, head=k == 0) for k, cell in enumerate(cells) if cell is not None])
+        self.rows.append([td(cell, head=k == 0) for k, cell in enumerate(cells) if cell is not None])
         return caller() if caller else ""
 
     def put(self, cell: object = "", css: str = "", caller: Callable[[], str] | None = None) -> str:
         """One more cell of the row around it."""
-        self.rows[-1].append(td(caller() if caller else cell, css=css) if css or caller else _as_cell(cell))
+        self.rows[-1].append(td(caller() if caller else cell, css=css))
         return ""
 
     def headline(self, entries: Iterable[tuple[str, str, Estimate]]) -> str:
@@ -274,10 +273,6 @@ def html(block: Block) -> Markup:
 def _element(tag: str, inner: Markup, css: str = "", name: str = "") -> Markup:
     facts = (Markup(' {}="{}"').format(fact, text) for fact, text in (("class", css), ("id", name)) if text)
     return Markup("<{}{}>{}</{}>").format(tag, _joined(facts), inner, tag)
-
-
-def _joined(parts: Iterable[Markup]) -> Markup:
-    return Markup("").join(parts)
 
 
 def _value(cell: Cell) -> Markup:

@@ -25,7 +25,7 @@ from vitmed.metrics.subgroups import compared
 from vitmed.report import participant_flow
 from vitmed.report.blocks import NOTICE, ROWS, Block, Chapter, Document, Group, Picture, Text, html
 from vitmed.report.checklists import checklists
-from vitmed.report.plots import comparisons, curves, decisions, kinds, pictures
+from vitmed.report.plots import analyses, curves, kinds, pictures
 from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
 from vitmed.report.slider import Curve
@@ -68,18 +68,18 @@ DRAWN: dict[str, Callable[..., Figure | None]] = {
     "confusion_matrix": kinds.confusion_matrix,
     "roc": kinds.roc,
     "precision_recall": kinds.precision_recall,
-    "per_patient": comparisons.patient_spread,
-    "subgroups": comparisons.forest,
-    "decision_curve": decisions.decision_curve,
-    "reliability": decisions.reliability,
-    "risk_coverage": decisions.risk_coverage,
-    "out_of_distribution": decisions.out_of_distribution,
+    "per_patient": analyses.patient_spread,
+    "subgroups": analyses.forest,
+    "decision_curve": analyses.decision_curve,
+    "reliability": analyses.reliability,
+    "risk_coverage": analyses.risk_coverage,
+    "out_of_distribution": analyses.out_of_distribution,
     "errors": pictures.errors,
     "errors_by_pair": pictures.errors_by_pair,
     "suspected_labels": pictures.suspected_labels,
     "grid": pictures.grid,
     "attention_maps": pictures.attention_maps,
-    "robustness": curves.robustness,
+    "robustness": lambda predictions, metrics: curves.stress_curves(metrics.robustness),
     "training_curves": curves.training_curves,
 }
 

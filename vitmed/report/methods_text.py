@@ -62,9 +62,9 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
             )
             if which:
                 described.add((key, resamples))
-                found.append(
-                    f"{_capital(_joined(which))}, intervals were computed {how} {cite(table.intervals[key].sources)}."
-                )
+                numbers = _joined(which)
+                numbers = numbers[:1].upper() + numbers[1:]
+                found.append(f"{numbers}, intervals were computed {how} {cite(table.intervals[key].sources)}.")
         return found
 
     fields = {field: found.method for _, _, field, found in _estimates(metrics)}
@@ -76,8 +76,9 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         main.append("The lower limit of a proportion or AUROC was capped at that of as many images without an error.")
     further = [*sentences(main=False), *_tests(metrics, cite)]
     defined = [f"{name_of(field)} {cite(table.definitions[field])}" for field in fields if field in table.definitions]
-    follow = f"follow{'' if len(defined) > 1 else 's'} the definition{'s' if len(defined) > 1 else ''} cited"
-    last = [f"{_capital(_joined(defined))} {follow}."] if defined else []
+    follow = "follow the definitions cited" if len(defined) > 1 else "follows the definition cited"
+    numbers = _joined(defined)
+    last = [f"{numbers[:1].upper()}{numbers[1:]} {follow}."] if defined else []
     if metrics.calibration is not None and metrics.calibration.after.ece_if_right is not None:
         last.append(
             f"The expected calibration error {cite(table.definitions['ece'])} was compared with its distribution under "
@@ -242,7 +243,3 @@ def name_of(field: str) -> str:
 
 def _joined(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ CLASSES = 50  # that the tables list
 # Names of the hub for our numbers; those it has no name for keep ours.
 HUB = {"auroc": "roc_auc", "mcc": "matthews_correlation", "sensitivity": "recall", "ppv": "precision"}
 
+_as_yaml = partial(yaml.safe_dump, sort_keys=False, allow_unicode=True, width=120)
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # Pillow's, by channels
 FITS = {"pad": "ImageOps.pad(image, {}, {})", "squash": "image.resize({}, {})", "crop": "ImageOps.fit(image, {}, {})"}
 
@@ -57,10 +59,6 @@ def model_card(metrics: Results, name: str, folder: str) -> str:
     return f"{text}\n{_stamp(text)}\n"
 
 
-def _as_yaml(header: dict[str, Any]) -> str:
-    return yaml.safe_dump(header, sort_keys=False, allow_unicode=True, width=120)
-
-
 def edited(card: str) -> bool:
     """Whether somebody wrote in a card after `model_card` made it."""
     text, _, stamp = card.rstrip("\n").rpartition("\n")
@@ -75,16 +73,15 @@ def card_header(metrics: Results, name: str) -> dict[str, Any]:
     """The fields of the YAML header; of the numbers those that are defined, each with its interval."""
     data, name = " ".join(metrics.report.title.split()), " ".join(name.split())  # `---` in a line ends a header
     slug = re.sub(r"[^A-Za-z0-9.]+", "-", data.removeprefix("test of ")).strip("-.")[:90] or "data"
-    found = []
+    entries = []
     for key, title, number in headline_of(metrics):
         if number.value is None:
             continue
         interval: dict[str, Any] = {"interval": "none"}
         if number.low is not None and number.high is not None:
-            ends = {"low": round(number.low, 6), "high": round(number.high, 6)}
-            interval = {"interval": metrics.level, **ends}
+            interval = {"interval": metrics.level, "low": round(number.low, 6), "high": round(number.high, 6)}
             interval["method"] = f"{number.method or 'bootstrap'}, {metrics.resampling}"
-        found.append({"type": HUB.get(key, key), "name": title, "value": round(number.value, 6), "args": interval})
+        entries.append({"type": HUB.get(key, key), "name": title, "value": round(number.value, 6), "args": interval})
     task, title = TARGETS[metrics.target.kind].words.task
     of = {"task": {"type": task, "name": title}, "dataset": {"type": slug, "name": data, "split": "test"}}
     return {
@@ -93,8 +90,8 @@ def card_header(metrics: Results, name: str) -> dict[str, Any]:
         "pipeline_tag": task,
         "tags": ["vitmed", "medical-imaging", task, "vision-transformer", "research-use-only"],
         "datasets": [slug],
-        "metrics": list(dict.fromkeys(number["type"] for number in found)),
-        "model-index": [{"name": name, "results": [of | {"metrics": found}]}],
+        "metrics": list(dict.fromkeys(number["type"] for number in entries)),
+        "model-index": [{"name": name, "results": [of | {"metrics": entries}]}],
     }
 
 

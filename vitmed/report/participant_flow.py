@@ -160,6 +160,14 @@ def evaluated_images(
     return EvaluatedImages(split=split, seen=seen or Seen(), folds=folds, **counts)
 
 
+def counted_again(flow: Flow | None, predictions: Predictions) -> Flow | None:
+    """The flow of a report about other rows, or one finding, of the same images."""
+    old = None if flow is None else flow.evaluated
+    if flow is None or old is None:
+        return flow
+    return flow.model_copy(update={"evaluated": evaluated_images(predictions, old.split, old.seen, old.folds)})
+
+
 def folds_flow(
     folds: Sequence[SavedModel], runs: Sequence[RunFolder], predictions: Predictions, columns: Sequence[str]
 ) -> Flow:

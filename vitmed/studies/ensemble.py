@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.load_config import build_config
 from vitmed.core.messages import Silent, bar, listening, say, show, warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
-from vitmed.data.samples import Sample, Splits
+from vitmed.data.samples import Splits
 from vitmed.data.scan import hash_files
 from vitmed.data.splits import held_out
 from vitmed.decisions.evaluation_folder import validation_of
@@ -116,7 +115,11 @@ def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> t
         for sample, digest in zip(samples, member.hashes[name], strict=True)
     }
     if candidates[0].folds:
-        test, val = _held_out(first), []
+        val, root = list[str](), first.data_root("put the folder there again")
+        config = build_config(resumed_settings(first.config, RunFolder(first.path.parent), root, {}))
+        out = held_out(config.data, ordinal=config.evaluate.ordinal) if first.config.data.divided else ()
+        digests = hash_files([str(root / sample.path) for sample in out])
+        test = {sample.path: (sample, digest) for sample, digest in zip(out, digests, strict=True)}
         made = {"train": "all folds", "val": "none: each image was predicted by folds that never saw it"}
         made["test"] = "in no fold" if test else "none was held out; the folds tested each image"
         images |= test
@@ -147,16 +150,6 @@ def _trained_on_test(members: Sequence[Checkpoint], splits: Splits, hashes: dict
             what = counted(images, "image") if images else f"images of {counted(len(patients), splits.unit)}"
             leaks.append(f"{member.path}: was trained on {what} of the test of {members[0].path}")
     return leaks
-
-
-def _held_out(first: Checkpoint) -> dict[str, tuple[Sample, str]]:
-    data = first.config.data
-    root = first.data_root("put the folder there again")
-    config = build_config(resumed_settings(first.config, RunFolder(first.path.parent), root, {}))
-    assert isinstance(config, Config)
-    samples = held_out(config.data, ordinal=config.evaluate.ordinal) if data.divided else ()
-    digests = hash_files([str(root / sample.path) for sample in samples])
-    return {sample.path: (sample, digest) for sample, digest in zip(samples, digests, strict=True)}
 
 
 def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> EnsembleResult:

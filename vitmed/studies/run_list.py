@@ -127,19 +127,20 @@ def in_order(runs: Iterable[ListedRun], order: str) -> list[ListedRun]:
 
 def with_parts(runs: Sequence[ListedRun]) -> list[ListedRun]:
     """Complete the rows of cross-validations with data, model, start and time of their folds, and how many are done."""
-    rows = []
-    for run in runs:
+    rows = list(runs)
+    for k, run in enumerate(runs):
         if run.kind == "cross-validation":
             folds = [part for part in runs if part.parent == run.run and part.kind != "ensemble"]
-            of_folds: dict[str, Any] = {"done": sum(fold.state == "finished" for fold in folds)}
-            if first := next((fold for fold in folds if fold.data), None):
-                of_folds |= {"data": first.data, "model": first.model}
-            if seconds := [fold.seconds for fold in folds if fold.seconds is not None]:
-                of_folds["seconds"] = sum(seconds)
-            if started := [fold.started for fold in folds if fold.started is not None]:
-                of_folds["started"] = min(started)
-            run = run.model_copy(update=of_folds)
-        rows.append(run)
+            first = next((fold for fold in folds if fold.data), run)
+            seconds = [fold.seconds for fold in folds if fold.seconds is not None]
+            of_folds = {
+                "done": sum(fold.state == "finished" for fold in folds),
+                "data": first.data,
+                "model": first.model,
+                "seconds": sum(seconds) if seconds else None,
+                "started": min((fold.started for fold in folds if fold.started is not None), default=run.started),
+            }
+            rows[k] = run.model_copy(update=of_folds)
     return rows
 
 
@@ -153,11 +154,6 @@ class Head(Frozen):
     target: Target = CLASSES
     weights_hash: str | None = None
     flow: dict[str, Any] | None = None
-
-    def is_of(self, split: str) -> bool:
-        """Whether it is of a split of the run's own images, or of the tests of folds."""
-        evaluated = None if self.flow is None else self.flow.get("evaluated")
-        return evaluated is None or evaluated.get("split") == split or evaluated.get("folds") is not None
 
 
 def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
@@ -175,7 +171,7 @@ def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
         trial = dict[str, Any]()
         if name_of_trial := re.match(r"trial-\d{4,}", run.path.name):  # of which `vitmed tune` notes how it ended
             with contextlib.suppress(OSError, ValueError, TypeError):
-                trial = dict(json.loads((run.path.parent / f"{name_of_trial[0]}.json").read_text(encoding="utf-8")))
+                trial |= json.loads(run.path.with_name(f"{name_of_trial[0]}.json").read_text(encoding="utf-8"))
         if trial.get("state") == "stopped":
             row |= {"state": "stopped", "problem": str(trial.get("reason") or "")}
         elif was_killed(run):
@@ -219,9 +215,7 @@ def _read_joined(run: RunFolder, row: dict[str, Any]) -> None:
 def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
     """A run with a configuration: of training, of pretraining, of a baseline, or of a ranking of weights."""
     with _reading(run, run.config):
-        tree = read_config(run.config)
-        kind: Any = Config if "evaluate" in tree else PretrainConfig
-        config = build_config(tree, kind)
+        config = config_of(run)
         row |= {"data": _data_name(config.data.root, run), "model": model_label(config.model)}
     if run.ranking.is_file():
         row |= {"kind": "ranking", "state": "finished"}
@@ -254,6 +248,13 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
         row |= {"state": "not evaluated"} if evaluated is None else {"state": "finished", "metric": evaluated}
 
 
+def config_of(run: RunFolder) -> Config | PretrainConfig:
+    """The configuration of a run, of its kind. Raises as `build_config`."""
+    tree = read_config(run.config)
+    kind: Any = Config if "evaluate" in tree else PretrainConfig
+    return build_config(tree, kind)  # type: ignore[no-any-return]
+
+
 def _data_name(root: str | None, run: RunFolder) -> str:
     return "" if root is None else Path(os.path.normpath(run.path.absolute() / root)).name
 
@@ -263,10 +264,9 @@ def _ended(records: Records, config: Config | PretrainConfig) -> bool:
 
     Of a limited time the records show that the learning rate has come down.
     """
-    train = config.train
+    train, end = config.train, config.train.epochs
     if not records:
         return False
-    end = train.epochs
     if isinstance(config, Config) and config.train.choose == "best" and config.train.patience is not None:
         end = min(end, _kept(records) + 1 + config.train.patience)
     over = train.time is not None and records[-1]["lr"] - train.min_lr < 0.01 * train.lr
@@ -298,14 +298,16 @@ def _evaluated(run: RunFolder, *splits: str) -> RunMetric | None:
 
 
 def _heads(run: RunFolder, split: str) -> list[Head]:
-    """The evaluations of a split of the run, the oldest first."""
+    """The evaluations of a split of the run's own images, or of the tests of folds, the oldest first."""
     heads = list[Head]()
     for file in (folder / NUMBERS for folder in run.evaluations(split)):
         if file.is_file():
             with _reading(run, file):
                 head = Head.model_validate_json(file.read_bytes())
-                upgrade.check_version("judged" in (head.flow or {}))
-                heads += [head] * head.is_of(split)
+                flow = head.flow or {}
+                upgrade.check_version("judged" in flow)
+                images = flow.get("evaluated") or {"split": split}
+                heads += [head] * (images.get("split") == split or images.get("folds") is not None)
     return heads
 
 

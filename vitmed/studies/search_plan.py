@@ -222,13 +222,12 @@ def suggest(trial: Any, space: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for place, domain in space.items():
         low, dots, high = domain.partition("..")
-        log = bool(dots) and float(low) > 0 and float(high) >= APART * float(low)
         if not dots:
             values[place] = trial.suggest_categorical(place, domain.split(","))
-        elif float in _kinds(place):
-            values[place] = trial.suggest_float(place, float(low), float(high), log=log)
-        else:
-            values[place] = trial.suggest_int(place, int(low), int(high), log=log)
+            continue
+        suggest_in, number = (trial.suggest_float, float) if float in _kinds(place) else (trial.suggest_int, int)
+        log = float(low) > 0 and float(high) >= APART * float(low)
+        values[place] = suggest_in(place, number(low), number(high), log=log)
     return values
 
 

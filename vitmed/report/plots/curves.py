@@ -15,7 +15,6 @@ from vitmed.core.text import counted
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.explanation.results import Robustness
 from vitmed.metrics.control_charts import Chart, Side
-from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TuningStudy
 from vitmed.report.plots.drawing import (
     BLUE,
@@ -35,7 +34,6 @@ from vitmed.report.plots.drawing import (
     short,
     small_panels,
 )
-from vitmed.report.results import Results
 
 
 def drawn_curves(records: Sequence[Mapping[str, Any]], pdf: bool = False) -> Drawn:
@@ -108,14 +106,9 @@ CORRUPTIONS_BESIDE = 4
 OF_NUMBERS = ((BLUE, "-", "o"), (ORANGE, "--", "s"))  # of the first two numbers
 
 
-def robustness(predictions: Predictions, metrics: Results) -> Figure | None:
-    """`stress_curves` of a report; None without a stress test."""
-    return None if metrics.robustness is None else stress_curves(metrics.robustness)
-
-
-def stress_curves(found: Robustness) -> Figure | None:
+def stress_curves(found: Robustness | None) -> Figure | None:
     """A panel for each corruption: the first two numbers by strength, with bands; None without a corruption."""
-    if not found.corruptions:
+    if found is None or not found.corruptions:
         return None
     kind = TARGETS[found.target.kind]
     metric, unit = kind.metrics[found.number], f" ({found.target.unit})" if found.target.unit else ""

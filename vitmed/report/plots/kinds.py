@@ -191,8 +191,8 @@ def confusion_matrix(predictions: Predictions, metrics: Numbers) -> Figure:
 def roc(predictions: Predictions, metrics: Results) -> Figure:
     """Sensitivity against 1 - specificity over all thresholds, and where the model decides; a band of two classes."""
     curves = {c: (fp / fp[-1], tp / tp[-1]) for c, tp, fp in _counts(predictions)}
-    figure, axes = _square("1 - specificity (false positive rate)", "sensitivity (true positive rate)")
-    _nothing(axes, predictions, not curves)
+    names = "1 - specificity (false positive rate)", "sensitivity (true positive rate)"
+    figure, axes = _square(*names, predictions, empty=not curves)
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
     if metrics.fixed_rates is not None:
         band = metrics.fixed_rates.band
@@ -227,9 +227,9 @@ def precision_recall(predictions: Predictions, metrics: Numbers) -> Figure:
     for c, tp, fp in _counts(predictions):
         precision = tp[1:] / (tp[1:] + fp[1:])
         curves[c] = tp / tp[-1], np.append(precision[:1], precision)
-    figure, axes = _square("recall (sensitivity)", "precision (PPV)")
     found = positive_index(predictions)
-    _nothing(axes, predictions, not curves if found is None else found not in curves)
+    empty = not curves if found is None else found not in curves
+    figure, axes = _square("recall (sensitivity)", "precision (PPV)", predictions, empty)
     if found is not None and len(predictions):
         share = float(np.mean(known_labels(predictions) == found))
         axes.axhline(share, color=GREY, linestyle=":", linewidth=1, label=f"by chance: prevalence {share:.3g}")
@@ -238,9 +238,14 @@ def precision_recall(predictions: Predictions, metrics: Numbers) -> Figure:
     return figure
 
 
-def _square(x: str, y: str) -> tuple[Figure, Axes]:
+def _square(x: str, y: str, predictions: Predictions, empty: bool) -> tuple[Figure, Axes]:
+    """Axes from 0 to 1; where they stay empty, with the reason."""
     figure, axes = plot(x, y, (5.4, 5.4))
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
+    if empty:
+        names = [predictions.classes[k] for k in np.unique(known_labels(predictions))]
+        why = f"all images are of the class {short(names[0], 26)}" if len(names) == 1 else "there are no images"
+        axes.text(0.5, 0.6, f"no curve: {why}", ha="center", va="center", fontsize=11, transform=axes.transAxes)
     return figure, axes
 
 
@@ -249,13 +254,6 @@ def _counts(predictions: Predictions) -> Iterator[tuple[int, np.ndarray, np.ndar
         tp, fp = threshold_counts(predictions.probabilities[:, c], known_labels(predictions) == c)
         if tp[-1] and fp[-1]:
             yield c, tp, fp
-
-
-def _nothing(axes: Axes, predictions: Predictions, empty: bool) -> None:
-    if empty:
-        names = [predictions.classes[k] for k in np.unique(known_labels(predictions))]
-        why = f"all images are of the class {short(names[0], 26)}" if len(names) == 1 else "there are no images"
-        axes.text(0.5, 0.6, f"no curve: {why}", ha="center", va="center", fontsize=11, transform=axes.transAxes)
 
 
 def _lines(
