@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -86,9 +87,7 @@ def measure_robustness(
         mean_corruption_error=_estimate(error),
         relative=_estimate(error - _error(number, whole) if errors else error),
     )
-    worst, sentence = _verdict(found)
-    words = {"undefined": _undefined(found, clean), "worst": worst, "verdict": sentence, "notes": _notes(found)}
-    return found.model_copy(update=words)
+    return found.model_copy(update=_words(found, clean))
 
 
 def _error(number: str, drawn: Drawn) -> np.ndarray:
@@ -152,8 +151,9 @@ def _verdict(found: Robustness) -> tuple[str | None, str]:
     return worst, text + (f" No loss is shown for: {', '.join(spared)}." if spared else "")
 
 
-def _undefined(found: Robustness, clean: Predictions) -> dict[str, str]:
-    reasons = {}
+def _words(found: Robustness, clean: Predictions) -> dict[str, Any]:
+    """The fields of a result that are sentences."""
+    (worst, sentence), reasons, notes, own = _verdict(found), {}, list[str](), found.clean[found.number]
     for name, one in found.clean.items():
         if one.value is None:
             alike = "all images are of one class" if clean.kind == "classes" else "it is undefined without corruption"
@@ -162,11 +162,6 @@ def _undefined(found: Robustness, clean: Predictions) -> dict[str, str]:
         reasons["auroc"] = f"no interval: there are more than {MANY} classes"
     if not found.resamples:
         reasons["intervals"] = f"they need two {'images' if found.n_groups is None else 'patients'} or more"
-    return reasons
-
-
-def _notes(found: Robustness) -> list[str]:
-    notes, own = [], found.clean[found.number]
     higher = ALL_METRICS[found.number].higher_is_better
     end = own.low if higher else own.high  # nearer to guessing
     if end is not None and found.guess is not None and (end <= found.guess < 1 if higher else end >= found.guess):
@@ -175,7 +170,7 @@ def _notes(found: Robustness) -> list[str]:
         notes.append("Patients are unknown: if they have several images each, the intervals are too narrow.")
     elif found.n_groups < FEW_GROUPS:
         notes.append(f"There are only {counted(found.n_groups, 'patient')}: the intervals themselves are unreliable.")
-    return notes
+    return {"undefined": reasons, "worst": worst, "verdict": sentence, "notes": notes}
 
 
 def known_stress(run: Path, weights_hash: str) -> Robustness | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, cast
+from typing import Any
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
@@ -16,7 +16,7 @@ from vitmed.decisions.conformal import report_intervals, report_sets
 from vitmed.decisions.evaluation_folder import Folds, by_fold, report_fold_points
 from vitmed.decisions.operating_points import report_points
 from vitmed.decisions.out_of_distribution import detection_auroc, report_ood_scores, scores_of
-from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy, NumberPolicy, count_answers
+from vitmed.decisions.policy import DecisionPolicy, count_answers
 from vitmed.decisions.reliability import CalibrationReport, report_calibration
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.explanation.results import Maps
@@ -24,9 +24,7 @@ from vitmed.metrics.clinical_utility import decision_curve, prevalence_table
 from vitmed.metrics.confusions import finding_errors, label_errors, mistakes
 from vitmed.metrics.estimates import Numbers, difference, estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
-from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.grades import grade_results
-from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.number_agreement import bland_altman, error_by_range, error_by_subgroup
 from vitmed.metrics.patient_level import patient_level, per_patient
 from vitmed.metrics.predictions import Predictions
@@ -35,9 +33,6 @@ from vitmed.metrics.roc import fixed_rates
 from vitmed.metrics.subgroups import Subgroups, subgroups
 from vitmed.report.plots.pictures import Read
 from vitmed.report.results import Beside, BesideEstimates, External, Shift
-
-P = TypeVar("P", bound=Predictions)
-D = TypeVar("D", bound=DecisionPolicy)
 
 
 @dataclass(frozen=True)
@@ -58,25 +53,25 @@ class Extra:
 
 
 @dataclass(frozen=True)
-class Material(Generic[P, D]):
-    """What an analysis is made from: predictions, their numbers, the configuration, and what else there is."""
+class Material:
+    """What an analysis is made from: predictions of a kind of label, their numbers, the configuration, and the rest."""
 
-    predictions: P
+    predictions: Any
     metrics: Numbers
     config: EvaluateConfig = field(default_factory=EvaluateConfig)
     extra: Extra = field(default_factory=Extra)
 
     @property
-    def policy(self) -> D | None:
-        """The decision policy, of the kind of the predictions."""
-        return cast("D | None", self.extra.policy)
+    def policy(self) -> Any:
+        """The decision policy, of the kind of the predictions; None where there is none."""
+        return self.extra.policy
 
 
 Part = Frozen | dict[str, Subgroups] | list[ReaderComparison] | None
-Analysis = Callable[[Material[P, D]], Part]
+Analysis = Callable[[Material], Part]
 
 
-def _calibration(m: Material[Predictions, ClassPolicy]) -> CalibrationReport:
+def _calibration(m: Material) -> CalibrationReport:
     """`report_calibration`, with the intervals that the headline gives the same numbers."""
     found = report_calibration(m.predictions, None if m.policy is None else m.policy.calibration, m.config)
     same = {name: m.metrics.overall[name] for name in ("log_loss", "brier")}
@@ -131,12 +126,12 @@ def compare_with_own_test(
     )
 
 
-OF_EVERY_KIND: dict[str, Analysis[Any, Any]] = {
+OF_EVERY_KIND: dict[str, Analysis] = {
     "out_of_distribution": lambda m: (
         report_ood_scores(m.predictions, m.policy.ood_score, m.policy.other_scores, m.config) if m.policy else None
     ),
 }
-CLASS_ANALYSES: dict[str, Analysis[Predictions, ClassPolicy]] = {
+CLASS_ANALYSES: dict[str, Analysis] = {
     "external": lambda m: compare_with_own_test(m.predictions, m.metrics, m.extra.internal, m.config.resamples),
     "patient_level": lambda m: patient_level(m.predictions, m.extra.validation, m.config.resamples),
     "per_patient": lambda m: per_patient(m.predictions),
@@ -165,18 +160,18 @@ CLASS_ANALYSES: dict[str, Analysis[Predictions, ClassPolicy]] = {
     "answers": lambda m: count_answers(m.predictions),
     **OF_EVERY_KIND,
 }
-FINDING_ANALYSES: dict[str, Analysis[FindingPredictions, FindingPolicy]] = {
+FINDING_ANALYSES: dict[str, Analysis] = {
     **OF_EVERY_KIND,
     "finding_errors": lambda m: finding_errors(m.predictions),
 }
-NUMBER_ANALYSES: dict[str, Analysis[NumberPredictions, NumberPolicy]] = {
+NUMBER_ANALYSES: dict[str, Analysis] = {
     **OF_EVERY_KIND,
     "bland_altman": lambda m: bland_altman(m.predictions),
     "intervals": lambda m: report_intervals(m.predictions, None if m.policy is None else m.policy.intervals),
     "error_by_range": lambda m: error_by_range(m.predictions),
     "subgroups": lambda m: {name: error_by_subgroup(m.predictions, name) for name in m.config.subgroups} or None,
 }
-ANALYSES: dict[str, dict[str, Analysis[Any, Any]]] = {  # kind of label -> field of `Results` -> what finds it, or None
+ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Results` -> what finds it, or None
     "classes": CLASS_ANALYSES,
     "grades": {
         **CLASS_ANALYSES,

@@ -201,7 +201,12 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
     elif how.window is not None:
         window.append(f", window of each file ({how.window})")
     counts = {name: len(samples) for name, samples in saved.splits.samples.items()}
-    views = config.augment.views
+    views, record = config.augment.views, saved.record
+    chosen = f"the best by validation {train.monitor}" if train.choose == "best" else "the last"
+    choice = f"epoch {record.get('epoch')}, {chosen}"
+    if "C" in record:
+        each = "an inverse penalty for each finding" if record["C"] is None else f"inverse penalty C = {record['C']:g}"
+        choice = f"{each}, by the loss on validation"
     terms = f"{model.licence or 'not known to vitmed'}{f'. {model.terms}' if model.terms else ''}"
     copies = "the image alone" if views == "one" else f"mean output of {len(VIEWS[views])} copies of an image ({views})"
     return {
@@ -216,7 +221,7 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
         "Augmentation": f"{config.augment.policy}, mixup {config.augment.mixup:g}, cutmix {config.augment.cutmix:g}",
         "Views": copies,
         "Optimisation": optimisation(train, saved.splits.target.kind),
-        "Model choice": model_choice(saved),
+        "Model choice": f"{choice}; the test set was not used",
         "Seed": str(train.seed),
         "Device of this evaluation": device,
         "Versions": ", ".join(f"{package} {number}" for package, number in saved.versions.items()),
@@ -251,16 +256,6 @@ def optimisation(train: TrainConfig, kind: str) -> str:
             *ways,
         ]
     )
-
-
-def model_choice(saved: SavedModel) -> str:
-    """How this checkpoint was chosen, in words."""
-    train, record = saved.config.train, saved.record
-    if "C" in record:
-        each = "an inverse penalty for each finding" if record["C"] is None else f"inverse penalty C = {record['C']:g}"
-        return f"{each}, by the loss on validation; the test set was not used"
-    how = f"the best by validation {train.monitor}" if train.choose == "best" else "the last"
-    return f"epoch {record.get('epoch')}, {how}; the test set was not used"
 
 
 def rebuild(

@@ -139,12 +139,18 @@ def program(how: Preprocessing, policy: DecisionPolicy, folder: str) -> str:
     """A program of a few lines that gives the calibrated probabilities of image.png."""
     side, way = f"({how.image_size}, {how.image_size})", f"Image.Resampling.{how.interpolation.upper()}"
     if isinstance(policy, FindingPolicy):  # each finding has its own calibration; of classes they have one together
-        found: list[Calibration] = [one.calibration for one in policy.findings.values()]
-        scale, bias = [one.scale[1] for one in found], [one.bias[1] - one.bias[0] for one in found]
-        calibrated = f"({_scaled(scale, bias)}).sigmoid()"
+        each: list[Calibration] = [one.calibration for one in policy.findings.values()]
+        scale: Sequence[float] = [one.scale[1] for one in each]
+        bias: Sequence[float] = [one.bias[1] - one.bias[0] for one in each]
+        answer = "sigmoid()"
     else:
         assert isinstance(policy, ClassPolicy)
-        calibrated = f"({_scaled(policy.calibration.scale, policy.calibration.bias)}).softmax(1)"
+        scale, bias, answer = policy.calibration.scale, policy.calibration.bias, "softmax(1)"
+    numbers = []
+    for values in (scale, bias):
+        texts = [f"{value:.9g}" for value in values]
+        numbers.append(texts[0] if len(set(texts)) == 1 else f"torch.tensor([{', '.join(texts)}])")
+    calibrated = f"(logits * {numbers[0]}{f' + {numbers[1]}' if any(bias) else ''}).{answer}"
     return f"""import timm
 import torch
 from PIL import Image, ImageOps
@@ -156,14 +162,6 @@ image = {FITS[how.resize].format(side, way)}
 with torch.no_grad():
     logits = model(pixels(image)[None])
 probabilities = {calibrated}"""
-
-
-def _scaled(scale: Sequence[float], bias: Sequence[float]) -> str:
-    def numbers(values: Sequence[float]) -> str:
-        texts = [f"{value:.9g}" for value in values]
-        return texts[0] if len(set(texts)) == 1 else f"torch.tensor([{', '.join(texts)}])"
-
-    return f"logits * {numbers(scale)}" + (f" + {numbers(bias)}" if any(bias) else "")
 
 
 def _weights_header(saved: SavedModel, name: str, metrics: Results | None) -> dict[str, Any]:

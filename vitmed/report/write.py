@@ -22,11 +22,10 @@ from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PRED
 from vitmed.core.text import counted, now
 from vitmed.core.text_files import csv_text
 from vitmed.decisions.evaluation_folder import fold_notes
-from vitmed.decisions.policy import FindingPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.confusions import issues_csv
 from vitmed.metrics.estimates import FEWEST, learnt_nothing, missing_interval_note
-from vitmed.metrics.kinds.findings import FindingPredictions, fewer_holders
+from vitmed.metrics.kinds.findings import fewer_holders
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_files import read_predictions
@@ -63,7 +62,7 @@ class About:
     flow: Flow | None = None  # where the images come from
     earlier: Origin | None = None  # of the report that is made again from its table
 
-    def origin(self, material: Material[Any, Any]) -> Origin:
+    def origin(self, material: Material) -> Origin:
         """What metrics.json says of it, so that the report can be made again."""
         policy = material.extra.policy
         again: dict[str, Any] = {} if self.earlier is None else {"created": self.earlier.created, "rebuilt": now()}
@@ -106,7 +105,7 @@ class Report:
         predictions = replace(predictions, named=config.show_names)
         target = target_of(predictions, config.ordinal)
         numbers = TARGETS[target.kind].evaluate(predictions, config.resamples)
-        material: Material[Any, Any] = Material(predictions, numbers, config, extra)
+        material = Material(predictions, numbers, config, extra)
         parts: dict[str, Any] = {
             "baselines": {key: _beside(key, target.kind, material) for key in extra.baselines},
             **{key: analyse(material) for key, analyse in ANALYSES[target.kind].items()},
@@ -166,7 +165,7 @@ class Report:
         return results
 
 
-def _of_findings(material: Material[FindingPredictions, FindingPolicy], about: About) -> dict[str, tuple[str, Report]]:
+def _of_findings(material: Material, about: About) -> dict[str, tuple[str, Report]]:
     """Finding -> folder and report, of every finding that at least `FEWEST` patients (or images, where patients are
     unknown) have, and as many have an image without; of validation, on which decisions were chosen, the tables alone.
 
@@ -213,7 +212,7 @@ def folder_names(findings: tuple[str, ...]) -> dict[str, str]:
     return names
 
 
-def _beside(key: str, of: str, material: Material[Any, Any]) -> Baseline:
+def _beside(key: str, of: str, material: Material) -> Baseline:
     """The comparison with a baseline, of labels of a kind; of findings also finding by finding."""
     kind, predictions, other = TARGETS[of], material.predictions, material.extra.baselines[key]
     compared = Baseline(

@@ -238,7 +238,12 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
             metric = RunMetric(name=monitor, title=title, estimate=value, of="validation")
             row |= {"done": len(records), "metric": metric}
             row["seconds"] = sum(float(record["seconds"]) for record in records)
-        ended = _ended(records, config)
+        train, end = config.train, config.train.epochs
+        if isinstance(config, Config) and config.train.choose == "best" and config.train.patience is not None:
+            end = min(end, _kept(records) + 1 + config.train.patience)
+        # As `finished` of training.early_stopping; that the time is over, the learning rate shows, which has come down.
+        over = train.time is not None and bool(records) and records[-1]["lr"] - train.min_lr < 0.01 * train.lr
+        ended = bool(records) and bool(records[-1]["epoch"] >= end or over)
     resumable: State = "interrupted" if run.last.is_file() else "incomplete"
     row["state"] = resumable
     if isinstance(config, PretrainConfig):
@@ -257,20 +262,6 @@ def config_of(run: RunFolder) -> Config | PretrainConfig:
 
 def _data_name(root: str | None, run: RunFolder) -> str:
     return "" if root is None else Path(os.path.normpath(run.path.absolute() / root)).name
-
-
-def _ended(records: Records, config: Config | PretrainConfig) -> bool:
-    """Whether training reached its end, as `finished` of training.early_stopping decides it, from the records.
-
-    Of a limited time the records show that the learning rate has come down.
-    """
-    train, end = config.train, config.train.epochs
-    if not records:
-        return False
-    if isinstance(config, Config) and config.train.choose == "best" and config.train.patience is not None:
-        end = min(end, _kept(records) + 1 + config.train.patience)
-    over = train.time is not None and records[-1]["lr"] - train.min_lr < 0.01 * train.lr
-    return bool(records[-1]["epoch"] >= end or over)
 
 
 def _kept(records: Records) -> int:

@@ -48,7 +48,7 @@ from vitmed.core.messages import Logged, Once, listener, listening, say, show, w
 from vitmed.core.process import DRIVER, cores
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, is_running
 from vitmed.data.splits import make_splits
-from vitmed.report.headline import numbers_of
+from vitmed.report.headline import headline
 from vitmed.studies import cluster
 from vitmed.training.train_state import Record
 
@@ -198,7 +198,8 @@ class Executor:
                         raise
                 evaluated = trained.test or trained.val
                 if not self.logged and not self.once.first and evaluated is not None:
-                    show(wrapped(f"{job.title}: {numbers_of(evaluated)}"))
+                    numbers = ", ".join(headline(evaluated.metrics).split("\n")[:-1])
+                    show(wrapped(f"{job.title}: {numbers}; {evaluated.folder}"))
                 self.once.first = False
             future.set_result(job.done(self.folder))
         except Interrupted as error:

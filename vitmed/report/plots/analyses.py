@@ -23,19 +23,8 @@ from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.metrics.patient_level import outside, shares
 from vitmed.metrics.predictions import Predictions, positive_index
 from vitmed.metrics.subgroups import Stratum
-from vitmed.report.plots.drawing import (
-    BLACK,
-    BLUE,
-    GREY,
-    RED,
-    add_grid,
-    draw_band,
-    draw_estimate,
-    legend_below,
-    numbers,
-    plot,
-    short,
-)
+from vitmed.report.plots import drawing
+from vitmed.report.plots.drawing import BLACK, BLUE, GREY, RED
 from vitmed.report.results import Results
 
 
@@ -52,23 +41,25 @@ def decision_curve(predictions: Predictions, metrics: Results) -> Figure | None:
         _net_benefit(axes, part, found.thresholds)
         axes.set(xlabel="threshold probability (act from it upwards)", ylabel="net benefit (true positives per image)")
         assert part.prevalence is not None
-        title = f"{short(found.positive, 30)}: {what.format(percentage(part.prevalence))}, band: 95 % interval"
+        title = f"{drawing.short(found.positive, 30)}: {what.format(percentage(part.prevalence))}, band: 95 % interval"
         axes.set_title(title, fontsize=11)
-    legend_below(figure, 4)
+    drawing.legend_below(figure, 4)
     return figure
 
 
 def _net_benefit(axes: Axes, part: NetBenefit, thresholds: Sequence[float]) -> None:
     """The curves at one prevalence, and a bar where the model is clearly better than both alternatives."""
     assert part.prevalence is not None
-    top, values = part.prevalence, numbers(net.value for net in part.model)
-    add_grid(axes)
-    draw_band(axes, thresholds, part.model, BLUE)
+    top, values = part.prevalence, drawing.numbers(net.value for net in part.model)
+    drawing.add_grid(axes)
+    drawing.draw_band(axes, thresholds, part.model, BLUE)
     axes.plot(thresholds, values, color=BLUE, linewidth=2, label="model")
     axes.plot(thresholds, part.all, color=RED, linestyle="--", label="act on all")
     axes.axhline(0, color=BLACK, linestyle=":", label="act on none")
     highest = max((net.high for net in part.model if net.high is not None), default=top)
-    lowest = min(-0.15 * max(top, 0.05), 1.1 * float(values[numbers(thresholds) <= 0.9].min()))  # beyond, it may plunge
+    lowest = min(
+        -0.15 * max(top, 0.05), 1.1 * float(values[drawing.numbers(thresholds) <= 0.9].min())
+    )  # beyond, it may plunge
     axes.set(xlim=(0, 1), ylim=(lowest, max(1.15 * top, 1.05 * highest)))
     for low, high in part.useful or ():
         axes.plot([low, high], [0.67 * lowest] * 2, color=BLUE, linewidth=5, solid_capstyle="butt")
@@ -87,9 +78,9 @@ def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
     axes.set_box_aspect(1)
     below.set_box_aspect(0.22)  # the same width
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="observed frequency in the bin")
-    below.set(xlabel=short(found.about, 60), ylabel="images")
+    below.set(xlabel=drawing.short(found.about, 60), ylabel="images")
     for part in (axes, below):
-        add_grid(part)
+        drawing.add_grid(part)
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
     if before is not None:
         _bins(axes, before, GREY, "s", 4, "before calibration")
@@ -113,7 +104,9 @@ def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
 
 def _bins(axes: Axes, part: Reliability, colour: str, marker: str, size: int, name: str) -> None:
     seen = [bin.seen for bin in part.curve]
-    y, low, high = (numbers(ends) for ends in zip(*((one.value, one.low, one.high) for one in seen), strict=True))
+    y, low, high = (
+        drawing.numbers(ends) for ends in zip(*((one.value, one.low, one.high) for one in seen), strict=True)
+    )
     ends = np.nan_to_num(np.maximum(0, [y - low, high - y]))  # no bar without an interval
     label = f"{name}: ECE {value_text(part.ece)}"
     x = [bin.said for bin in part.curve]
@@ -126,20 +119,24 @@ def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
     found = metrics.abstention
     if found is None or not found.curve.coverage:
         return None
-    figure, axes = plot("share of the images that are answered, the most certain first", "share of errors among them")
+    figure, axes = drawing.plot(
+        "share of the images that are answered, the most certain first", "share of errors among them"
+    )
     curve, chosen, reached = found.curve, found.chosen, found.reached
-    low, high = numbers(curve.low), numbers(curve.high)
+    low, high = drawing.numbers(curve.low), drawing.numbers(curve.high)
     banded = bool(np.isfinite([low, high]).all())  # a band with holes would mislead
     if banded:
         axes.fill_between(curve.coverage, low, high, color=BLUE, alpha=0.2, linewidth=0)
-    axes.plot(curve.coverage, numbers(curve.risk), color=BLUE, linewidth=2, label="this model")
-    (rate,) = numbers([found.error_rate.value])
+    axes.plot(curve.coverage, drawing.numbers(curve.risk), color=BLUE, linewidth=2, label="this model")
+    (rate,) = drawing.numbers([found.error_rate.value])
     axes.axhline(rate, color=GREY, linestyle=":", label=f"all answered: {percentage(rate)}")
     if chosen is not None:
         axes.axhline(chosen.max_risk, color=RED, linestyle="--", label=f"maximum risk: {percentage(chosen.max_risk)}")
     if reached is not None and reached.risk.value is not None:
         text = f"chosen on validation: {_share(reached.coverage)} answered"
-        axes.plot(numbers([reached.coverage.value]), [reached.risk.value], "o", color=RED, markersize=9, label=text)
+        axes.plot(
+            drawing.numbers([reached.coverage.value]), [reached.risk.value], "o", color=RED, markersize=9, label=text
+        )
     axes.set_xlim(0, 1.01)
     axes.set_ylim(bottom=0)
     title = f"n = {counted(len(predictions), 'image')}, area {value_text(found.area)}"
@@ -153,7 +150,7 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
     found, scores = metrics.out_of_distribution, scores_of(predictions)
     if found is None or scores is None:
         return None
-    figure, axes = plot("OOD score (log scale; above 1: unlike the training images)", "share of the images")
+    figure, axes = drawing.plot("OOD score (log scale; above 1: unlike the training images)", "share of the images")
     parts = [("evaluated", scores, found.flagged, BLUE, "//")]
     title = f"features of {counted(found.n, 'training image')}"
     if found.unlike is not None:
@@ -204,12 +201,12 @@ def differences(content: ComparisonResults) -> Figure:
             write(row - 0.32, text, bbox=box)
         axes.set_title(kind.metrics[name].title, fontsize=10)
         axes.set_ylim(count - 0.4, -0.7)
-        add_grid(axes, "x")
+        drawing.add_grid(axes, "x")
         axes.margins(x=0.12)
         axes.tick_params(axis="x", labelsize=8)
         axes.tick_params(axis="y", length=0)
         axes.spines[["top", "right", "left"]].set_visible(False)
-    names = [f"{short(pair.first, 26)}\nminus {short(pair.second, 26)}" for pair in pairs]
+    names = [f"{drawing.short(pair.first, 26)}\nminus {drawing.short(pair.second, 26)}" for pair in pairs]
     columns[0].set_yticks(range(count), names, fontsize=8)
     patients = "" if content.patients is None else f" of {counted(content.patients, 'patient')}"
     unknown = "; patients unknown, likely too narrow" if content.patients is None else ""
@@ -261,7 +258,7 @@ def _bars(axes: Axes, name: str, images: np.ndarray, right: np.ndarray) -> None:
 
     axes.set_title(f"{name}, {counted(int((images > 0).sum()), 'patient')}", fontsize=11)
     axes.set_xlabel(f"images that are right, of all images of the patient{KINDS[name]}")
-    add_grid(axes, "y")
+    drawing.add_grid(axes, "y")
     pairs = [(n, k) for n in np.unique(images[images > 0]).tolist() for k in range(n + 1)]
     overall = right.sum() / max(1, images.sum())
     found = [int(((images == n) & (right == k)).sum()) for n, k in pairs]
@@ -281,7 +278,7 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray) -> Non
     n, share = images[known], right[known] / images[known]
     axes.set_title(f"{name}, {counted(len(known), 'patient')}", fontsize=11)
     axes.set_xlabel(f"images of the patient{KINDS[name]}")
-    add_grid(axes)
+    drawing.add_grid(axes)
     if not len(known):
         axes.text(0.5, 0.5, "no such images", transform=axes.transAxes, ha="center")
         return
@@ -316,7 +313,7 @@ def forest(predictions: Predictions, metrics: Results) -> Figure | None:
     everyone = Stratum(name="all", n=metrics.n, n_groups=metrics.n_groups, overall=whole)
     rows: list[str | Stratum] = [everyone]  # a text is the heading of a column
     for name, found in columns.items():
-        rows += [short(name, 30), *found.strata]
+        rows += [drawing.short(name, 30), *found.strata]
     present = {kind for found in columns.values() for stratum in found.strata for kind in stratum.overall}
     kinds = [kind for kind in (FOREST_MANY if positive is None else FOREST) if kind in present]
     figure = Figure(figsize=(9.2, 0.29 * len(rows) + 1.2), layout="constrained")
@@ -326,9 +323,9 @@ def forest(predictions: Predictions, metrics: Results) -> Figure | None:
             axes.axvline(value, color=GREY, linestyle="--", linewidth=1)
         for y, row in enumerate(rows):
             if isinstance(row, Stratum) and kind in row.overall:
-                draw_estimate(axes, y, row.overall[kind], *(("black", "D") if y == 0 else (BLUE, "o")))
+                drawing.draw_estimate(axes, y, row.overall[kind], *(("black", "D") if y == 0 else (BLUE, "o")))
         axes.set_xlabel("AUROC" if kind == "auroc" else kind.replace("_", " "))
-        add_grid(axes, "x")
+        drawing.add_grid(axes, "x")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
     names = list[str]()
     for row in rows:
@@ -337,7 +334,7 @@ def forest(predictions: Predictions, metrics: Results) -> Figure | None:
             continue
         n = row.n if isinstance(row.n, str) else f"={row.n:,}"
         patients = "" if row.n_groups is None else f", {counted(row.n_groups, 'patient')}"
-        names.append(f"{short(row.name, 26)} (n{n}{patients})")
+        names.append(f"{drawing.short(row.name, 26)} (n{n}{patients})")
     panels[0].set_yticks(range(len(rows)), names, fontsize=9)
     for label, row in zip(panels[0].get_yticklabels(), rows, strict=True):
         if isinstance(row, str):
