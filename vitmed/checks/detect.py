@@ -123,9 +123,15 @@ def run_checks(images: Sequence[Image], source: str | None, splits: Sequence[str
                 groups = [str(i.group) for i in part] if part and all(i.group is not None for i in part) else None
                 records = [image.record for image in part]
                 shortcuts += [(split, shortcut) for shortcut in find_shortcuts(records, labels, groups)]
+    copied = []
+    for copies, prefix, how in ((exact, "", "the same file"), (near, "near_", "the same picture")):
+        for code, sets in ((code, sets) for code, sets in copies.items() if sets):
+            named = [" = ".join(images[i].path for i in group) for group in sets]
+            text = f"{how} {COPIES[code]}: {counted(len(sets), 'picture' if prefix else 'file')}"
+            copied.append(make(prefix + code, text, named))
     problems = [
         *_file_problems(images),
-        *_copy_problems(images, exact, near),
+        *copied,
         *_patient_problems(images, source),
         *_few_to_train(images, None if source is None else group_word(source)),
         *_personal_data_problems(images),
@@ -209,15 +215,6 @@ def _sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]], near:
         code = "two_labels" if two else "copies_across_splits" if len(splits) > 1 else "copies"
         sorted_groups[code].append(list(group))
     return sorted_groups
-
-
-def _copy_problems(images: Sequence[Image], exact: Copies, near: Copies) -> Iterator[Problem]:
-    for copies, prefix, how in ((exact, "", "the same file"), (near, "near_", "the same picture")):
-        for code, groups in copies.items():
-            if groups:
-                named = [" = ".join(images[i].path for i in group) for group in groups]
-                text = f"{how} {COPIES[code]}: {counted(len(groups), 'picture' if prefix else 'file')}"
-                yield make(prefix + code, text, named)
 
 
 def _patient_problems(images: Sequence[Image], source: str | None) -> Iterator[Problem]:

@@ -69,7 +69,13 @@ def read_contents(root: Path) -> FolderContents:
     top = below.get(base, [])
     splits = {s: found for s in SPLITS if (found := tuple(base + name for name in top if split_of(name) == s))}
     starts: dict[str, str | None] = {f"{f}/": split for split, names in splits.items() for f in names} or {base: None}
-    copies = {copy: 0 for start in starts for copy in _copies(start, below)}
+    copies = dict[str, int]()  # class folders that hold two or more folders named as their siblings, or as splits
+    for begin in starts:
+        for name in below.get(begin, []):
+            inner = below.get(f"{begin}{name}/", [])
+            again = set(inner) & set(below[begin]) - {name}
+            if len(again) >= 2 or sum(split_of(other) is not None for other in inner) >= 2:
+                copies[begin + name] = 0
     kept, places, outside = [], [], []
     for path in files:
         start = next((s for s in starts if path.startswith(s)), None)
@@ -83,8 +89,8 @@ def read_contents(root: Path) -> FolderContents:
             kept.append(path)
             places.append(Place(starts[start], label if slash else None))
     folders: dict[str | None, tuple[str, ...]] = {}
-    for start, of_split in starts.items():
-        own = [name for name in below.get(start, []) if start + name not in copies]
+    for begin, of_split in starts.items():
+        own = [name for name in below.get(begin, []) if begin + name not in copies]
         folders[of_split] = (*folders.get(of_split, ()), *own)
     return FolderContents(
         base,
@@ -122,17 +128,6 @@ def _base(below: dict[str, list[str]], loose: set[str]) -> str:
             break
         base += f"{name}/"
     return base
-
-
-def _copies(start: str, below: dict[str, list[str]]) -> list[str]:
-    """Class folders that contain folders named as two or more of their siblings, or as two or more splits."""
-    found = []
-    for name in below.get(start, []):
-        inner = below.get(f"{start}{name}/", [])
-        again = set(inner) & set(below[start]) - {name}
-        if len(again) >= 2 or sum(split_of(other) is not None for other in inner) >= 2:
-            found.append(start + name)
-    return found
 
 
 def folder_problems(contents: FolderContents) -> Iterator[Problem]:

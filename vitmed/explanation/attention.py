@@ -47,6 +47,7 @@ from vitmed.training.learning import LEARNING
 
 MEMORY = 2**26  # bytes of attention kept at once, of a batch; the gradients take as much again
 BATCH = 16  # images to read and explain at once
+PICTURE = "row-{}.png"  # by row, because the name of an image may hold the name of a patient
 
 
 @dataclass(frozen=True)
@@ -241,11 +242,6 @@ def _maps_of(model: ViT, how: Preprocessing, predictions: Predictions, targets: 
     return Maps(images, targets, grids, places, parts[0].shift)
 
 
-def picture_name(row: int) -> str:
-    """Name the file of a picture: by row, because the name of an image may hold the name of a patient."""
-    return f"row-{row + 1}.png"
-
-
 def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
     """List the content of explain.json, the only file with the paths."""
     p, grids = found.predictions, {name: grid.astype(float).round(4) for name, grid in found.maps.items()}
@@ -258,7 +254,7 @@ def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
         row = {
             "row": i + 1,
             "path": path,
-            "picture": picture_name(i),
+            "picture": PICTURE.format(i + 1),
             **answer,
             "explained": p.answers[found.targets[i]],
             "maps": {name: grid[i].tolist() for name, grid in grids.items()},

@@ -65,10 +65,15 @@ def measure_robustness(
         weights = np.concatenate([weights, *bootstrap_weights(units, resamples, seed)])
     whole = kind.draw(clean, weights)
     drawn = {key: [kind.draw(p, weights) for p in part] for key, part in corrupted.items()}
-    costs = {}
+    costs, before = {}, _error(number, whole)
     for key, part in corrupted.items():
-        numbers = [_numbers(kind, p, own, resamples) for p, own in zip(part, drawn[key], strict=True)]
-        costs[key] = _cost(key, number, whole, drawn[key], numbers)
+        what, rows, each = CORRUPTIONS[key], list[Strength](), [_error(number, one) for one in drawn[key]]
+        for i, (value, p, own) in enumerate(zip(what.values, part, drawn[key], strict=True), 1):
+            numbers, lost = _numbers(kind, p, own, resamples), _estimate(_error(number, own) - before)
+            rows.append(Strength(strength=i, value=value, **numbers, lost=lost))
+        mean = np.mean(each, axis=0)
+        words = {"title": what.title, "text": what.text, "source": what.source}
+        costs[key] = CorruptionCost(**words, strengths=rows, error=_estimate(mean), lost=_estimate(mean - before))
     errors = [_error(number, one) for part in drawn.values() for one in part]
     error = np.mean(errors, axis=0) if errors else np.array([np.nan])
     found = Robustness(
@@ -85,7 +90,7 @@ def measure_robustness(
         clean=_numbers(kind, clean, whole, resamples),
         corruptions=costs,
         mean_corruption_error=_estimate(error),
-        relative=_estimate(error - _error(number, whole) if errors else error),
+        relative=_estimate(error - before if errors else error),
     )
     return found.model_copy(update=_words(found, clean))
 
@@ -109,25 +114,6 @@ def _numbers(kind: TargetKind, predictions: Predictions, drawn: Drawn, resamples
         return {name: _estimate(auroc if name == "auroc" else drawn[name]) for name in kind.stress.names}
     overall = kind.evaluate(predictions, resamples).overall
     return {name: overall[name] for name in kind.stress.names if name in overall}
-
-
-def _cost(
-    key: str, number: str, clean: Drawn, strengths: Sequence[Drawn], numbers: Sequence[dict[str, Estimate]]
-) -> CorruptionCost:
-    what, before = CORRUPTIONS[key], _error(number, clean)
-    rows = [
-        Strength(strength=i, value=value, **own, lost=_estimate(_error(number, drawn) - before))
-        for i, (value, drawn, own) in enumerate(zip(what.values, strengths, numbers, strict=True), 1)
-    ]
-    mean = np.mean([_error(number, drawn) for drawn in strengths], axis=0)
-    return CorruptionCost(
-        title=what.title,
-        text=what.text,
-        source=what.source,
-        strengths=rows,
-        error=_estimate(mean),
-        lost=_estimate(mean - before),
-    )
 
 
 def _verdict(found: Robustness) -> tuple[str | None, str]:

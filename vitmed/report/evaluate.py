@@ -195,11 +195,11 @@ def report_images(
 def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, str]:
     """The table of data, model and training in a report."""
     model, train, config, how = saved.config.model, saved.config.train, saved.config, saved.preprocessing
-    window = [] if how.frame is None else [f", frame {how.frame}"]
+    window = [] if how.frame is None else [f"frame {how.frame}"]
     if isinstance(how.window, tuple):
-        window.append(f", window {how.window[0]:g} .. {how.window[1]:g}")
+        window.append(f"window {how.window[0]:g} .. {how.window[1]:g}")
     elif how.window is not None:
-        window.append(f", window of each file ({how.window})")
+        window.append(f"window of each file ({how.window})")
     counts = {name: len(samples) for name, samples in saved.splits.samples.items()}
     views, record = config.augment.views, saved.record
     chosen = f"the best by validation {train.monitor}" if train.choose == "best" else "the last"
@@ -217,7 +217,7 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
         "Model": describe_model(model),
         "Started from": "random weights" if model.start is None else f"{Path(model.start).name}, licence {terms}",
         "Preprocessing": f"resize {config.data.resize}, {config.data.interpolation}, normalize "
-        f"{config.data.normalize}, channels {model.channels}{''.join(window)}",
+        f"{config.data.normalize}, channels {model.channels}{''.join(f', {part}' for part in window)}",
         "Augmentation": f"{config.augment.policy}, mixup {config.augment.mixup:g}, cutmix {config.augment.cutmix:g}",
         "Views": copies,
         "Optimisation": optimisation(train, saved.splits.target.kind),
