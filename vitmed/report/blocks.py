@@ -76,7 +76,6 @@ class Picture(NamedTuple):
 
     @property
     def alt(self) -> str:
-        """The text alternative."""
         return f"{self.title}. {self.drawn.text}"
 
     @property
@@ -155,7 +154,6 @@ def cell(entry: Estimate, text: Callable[[Estimate], str] = value) -> Cell:
 
 
 def cells(entries: Any, names: Iterable[str]) -> list[Cell]:
-    """The numbers of these names."""
     return [cell(entries[name]) for name in names]
 
 
@@ -179,11 +177,9 @@ class Sheet:
         return ""
 
     def p(self, text: object = "", css: str = "", id: str = "", caller: Callable[[], str] | None = None) -> str:
-        """A paragraph."""
         return self.add(Text(words(caller() if caller else text), css, id))
 
     def h3(self, text: object = "", level: int = 3, caller: Callable[[], str] | None = None) -> str:
-        """A heading."""
         return self.add(Text(words(caller() if caller else text), level=level))
 
     def item(self, text: object = "", ordered: bool = False, caller: Callable[[], str] | None = None) -> str:
@@ -234,12 +230,10 @@ class Page(Sheet):
     """The same functions for a page that is one template: a block stands where it is made."""
 
     def add(self, block: Block) -> str:
-        """Draw a block in its place."""
         return html(block)
 
 
 def html(block: Block) -> Markup:
-    """A block as HTML."""
     match block:
         case Text(text, css, name, level):
             return _element(f"h{level}" if level else "p", text, css, name)
@@ -361,7 +355,6 @@ def grid(table: Table) -> list[list[Cell]]:
 
 
 def terminal(block: Headline | Table) -> list[str]:
-    """A block as lines of a terminal."""
     if isinstance(block, Headline):
         return [f"{title.unescape()} {value_text(entry)}" for title, entry in block.entries]
     rows = [block.head, *([cell.words for cell in row] for row in block.rows)]

@@ -13,7 +13,7 @@ from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import Config, EvaluateConfig, evaluate_config
 from vitmed.core.errors import DataError, UsageError, unknown_key
-from vitmed.core.files import json_of, read_json_lines
+from vitmed.core.files import read_json_lines
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
@@ -116,14 +116,6 @@ def _fitting(
     config = with_columns(config, flags, columns, notes)
     note_prevalence(config, kind, classes, notes)
     return config
-
-
-def data_notes(run: RunFolder) -> list[str]:
-    """The notes of the data check before the training, for the head of the report."""
-    try:
-        return [str(note) for note in json_of(run.data_check.read_text(encoding="utf-8"))["notes"]]
-    except (OSError, ValueError, KeyError, TypeError):  # an older run has no such file
-        return []
 
 
 @dataclass(frozen=True)

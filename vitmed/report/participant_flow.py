@@ -141,7 +141,7 @@ def run_flow(
     """`flow_of` of a run, with the images that this report is about (of a split of the run; None: others, of which
     `EvaluationImages` knows what is `seen`), and the characteristics of the splits by those of these columns that the
     run has."""
-    flow = flow_of(saved.splits, saved.hashes, data_counts(run), why_left_out(saved.config.data))
+    flow = flow_of(saved.splits, saved.hashes, data_check_of(run)[1], why_left_out(saved.config.data))
     known = [name for name in columns if name in saved.splits.columns]
     about = evaluated_images(predictions, split, Seen.model_validate(dict(seen)))
     return flow.model_copy(update={"evaluated": about, "characteristics": characteristics(saved.splits, known)})
@@ -183,7 +183,7 @@ def folds_flow(
         made={name: fold.splits.made.get("test", "") for name, fold in named.items()},
     )
     hashes = {name: fold.hashes["test"] for name, fold in named.items()}
-    counts = [data_counts(run) for run in runs]
+    counts = [data_check_of(run)[1] for run in runs]
     crossing = [count["duplicates_across_splits"] for count in counts if "duplicates_across_splits" in count]
     flow = flow_of(tests, hashes, counts[0], why_left_out(folds[0].config.data))
     shared = set(tests.shared()).union(*(fold.splits.shared() for fold in folds))
@@ -199,13 +199,14 @@ def folds_flow(
     return flow.model_copy(update=update)
 
 
-def data_counts(run: RunFolder) -> dict[str, int]:
-    """What the check before the training counted; nothing for a run of before there was such a file."""
+def data_check_of(run: RunFolder) -> tuple[list[str], dict[str, int]]:
+    """The notes of the check before the training, and what it counted; nothing of a run without its file."""
     try:
-        counts = dict(json_of(run.data_check.read_text(encoding="utf-8"))["counts"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return {name: count for name, count in counts.items() if isinstance(count, int)}
+        content = json_of(run.data_check.read_text(encoding="utf-8"))
+        notes, counts = map(str, content.get("notes", ())), dict(content.get("counts", {}))
+        return [*notes], {name: count for name, count in counts.items() if isinstance(count, int)}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return [], {}
 
 
 def why_left_out(data: DataConfig) -> str:

@@ -157,7 +157,6 @@ def files_of(settings: Config) -> list[Path]:
 
 
 def three(files: Sequence[Any]) -> list[Any]:
-    """The first, the middle and the last."""
     return [files[i] for i in sorted({0, len(files) // 2, len(files) - 1})] if files else []
 
 
@@ -214,7 +213,6 @@ class RayCluster(Executor):
         self.runs = max(1, gpus or sum(node.cpus >= 1 for node in nodes))
 
     def _read(self) -> None:
-        """What the thread that reads answers does, until there are no more."""
         why = "the connection is lost"
         with contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):
             while True:

@@ -228,21 +228,19 @@ def split_rows(run: RunFolder) -> dict[str, dict[str, str]]:
     return {from_cell(row["path"]): row for row in csv.DictReader(io.StringIO(text, newline=""))}
 
 
-def operating_point(model: Model) -> str:
-    """What decides between classes or findings, such as "--target-sensitivity 0.95"; "" for the likeliest."""
-    predictions, report = model.predictions, {} if model.known is None else model.known.metrics.get("report", {})
-    unset = (None,) * len(predictions.classes)
-    usual = all(getattr(predictions, name) in (value, unset) for name, value in predictions.DECIDING.items())
-    if predictions.kind == "number" or (usual and predictions.decided is None):
-        return ""
-    settings = report.get("evaluate", {})
-    flags = [f"--{key} {settings[key]}".replace("_", "-") for key in TITLES if settings.get(key)]
-    return " ".join(flags).removesuffix(" True") or "the decisions of its table"
-
-
 def operating_points(models: Sequence[Model]) -> tuple[dict[str, str], list[str]]:
-    """The operating point of each model, and a note where they differ."""
-    points = {model.name: operating_point(model) for model in models}
+    """What decides between classes or findings for each model, such as "--target-sensitivity 0.95", "" for the
+    likeliest; and a note where they differ."""
+    points = dict[str, str]()
+    for model in models:
+        predictions, report = model.predictions, {} if model.known is None else model.known.metrics.get("report", {})
+        unset = (None,) * len(predictions.classes)
+        usual = all(getattr(predictions, name) in (value, unset) for name, value in predictions.DECIDING.items())
+        points[model.name] = ""
+        if predictions.kind != "number" and not (usual and predictions.decided is None):
+            settings = report.get("evaluate", {})
+            flags = [f"--{key} {settings[key]}".replace("_", "-") for key in TITLES if settings.get(key)]
+            points[model.name] = " ".join(flags).removesuffix(" True") or "the decisions of its table"
     together = {point: listed([name for name in points if points[name] == point]) for point in points.values()}
     each = "; ".join(f"{names} by {point or 'the likeliest class'}" for point, names in together.items())
     how = "Two models of the same point are compared at it, two of different points by the likeliest class."

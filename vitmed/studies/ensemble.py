@@ -57,7 +57,6 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
         return self.folder.path.resolve().name
 
 

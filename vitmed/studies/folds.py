@@ -185,7 +185,6 @@ class CrossValidation(Study[Evaluation]):
             yield self.job(repeat, fold, config=self.planned, sets=tuple(sets))
 
     def done(self) -> list[RunFolder]:
-        """List the runs that are finished, in their order."""
         runs = [self.job(*place).done(self.folder) for place in self.divided.places]
         return [run for run in runs if run is not None]
 

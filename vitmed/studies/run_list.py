@@ -76,7 +76,6 @@ class ListedRun(Frozen):
 
     @property
     def name(self) -> str:
-        """The path below its parent."""
         return self.run if self.parent is None else self.run.removeprefix(f"{self.parent}/")
 
     @property
@@ -254,7 +253,6 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
 
 
 def config_of(run: RunFolder) -> Config | PretrainConfig:
-    """The configuration of a run, of its kind. Raises as `build_config`."""
     tree = read_config(run.config)
     kind: Any = Config if "evaluate" in tree else PretrainConfig
     return build_config(tree, kind)  # type: ignore[no-any-return]

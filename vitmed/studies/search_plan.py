@@ -199,13 +199,11 @@ def default_space(prepared: Plan) -> Space:
 
 
 def value_of(config: Config, place: str) -> Any:
-    """Return the value of "section.field"."""
     section, _, name = place.partition(".")
     return getattr(getattr(config, section), name)
 
 
 def contains(domain: str, value: Any) -> bool:
-    """Say whether a range or a list of values has a value."""
     low, dots, high = domain.partition("..")
     if dots:
         return isinstance(value, int | float) and float(low) <= value <= float(high)

@@ -207,7 +207,6 @@ def _decides(axes: Axes, own: ClassNumbers, colour: str, alone: bool) -> None:
 
 
 def precision_recall(predictions: Predictions, metrics: Numbers) -> Figure:
-    """Precision (PPV) against recall (sensitivity)."""
     curves = {}
     for c, tp, fp in _counts(predictions):
         precision = tp[1:] / (tp[1:] + fp[1:])
