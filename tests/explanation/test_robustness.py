@@ -15,7 +15,7 @@ from vitmed.explanation.corruptions import CORRUPTIONS
 from vitmed.explanation.robustness import known_stress, measure_robustness
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.report.plots.curves import robustness, stress_curves, stress_samples
+from vitmed.report.plots.curves import stress_curves, stress_samples
 from vitmed.report.plots.drawing import png
 from vitmed.report.results import Results
 
@@ -112,7 +112,7 @@ def test_a_thousand_classes_take_no_minutes() -> None:
 
 def test_the_figures_draw() -> None:
     found = measure_robustness(draw(3), {name: strengths(3) for name in CORRUPTIONS}, resamples=50)
-    assert robustness(draw(3), Results.of(evaluate_predictions(draw(3), resamples=2))) is None
+    assert stress_curves(Results.of(evaluate_predictions(draw(3), resamples=2)).robustness) is None
     figure = stress_curves(found)
     assert png(figure).startswith(b"\x89PNG")
     titles = [axes.get_title() for axes in figure.axes if axes.get_title()]

@@ -9,7 +9,7 @@ from figures import is_png, of_patients, texts
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.patient_level import outside, shares
 from vitmed.metrics.subgroups import subgroups
-from vitmed.report.plots.comparisons import forest, patient_spread
+from vitmed.report.plots.analyses import forest, patient_spread
 from vitmed.report.results import Results
 
 

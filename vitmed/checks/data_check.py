@@ -63,18 +63,10 @@ IN_REPORT = {
 def check_before_training(
     splits: Splits, records: Sequence[FileRecord], skipped: int, config: Config
 ) -> tuple[list[str], dict[str, int]]:
-    """Check the images of a run and report each problem in one line.
-
-    Args:
-        records: of every image, in the order of the splits.
-        skipped: how many files are in no split because they cannot be read (--on-bad-file skip).
-
-    Returns:
-        notes for the head of the report, and the numbers named in `COUNTS`.
-
-    Raises:
-        DataError: the same image has two labels, unless data.allow_leakage.
-    """
+    """Check the images of a run, whose `records` are in the order of the splits, and report each problem in one line;
+    `skipped` files are in no split because they cannot be read (--on-bad-file skip). Returns notes for the head of the
+    report, and the numbers named in `COUNTS`. Raises DataError where the same image has two labels, unless
+    data.allow_leakage."""
     samples = [(name, sample) for name, part in splits.samples.items() for sample in part]
     groups: Sequence[str | None] = [sample.group for _, sample in samples]
     source = splits.patients or None
@@ -243,12 +235,8 @@ class FolderCheck:
 
 
 def check_data(root: Path, config: Config, labels: str | Path | None, index: bool) -> FolderCheck:
-    """Decode every file of a folder once, and collect what is wrong with the data. Raises DataError for no image.
-
-    Args:
-        labels: a CSV table with the labels of the images to check; None: the names of folders.
-        index: keep the results in the cache folder.
-    """
+    """Decode every file of a folder once, and collect what is wrong with the data, with the labels of a CSV table or,
+    without, of the folders; `index` keeps the results in the cache folder. Raises DataError for no image."""
     data = config.data
     contents, named, asked = read_contents(root), None, Asked.of(data, config.evaluate.ordinal)
     if not contents.files and contents.unreadable:

@@ -50,19 +50,13 @@ Copies = dict[str, list[list[int]]]  # key of COPIES, worst first -> groups of c
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """One thing that is wrong."""
 
-    Attributes:
-        severity: "error", "warning" or "note"; code: a key of PROBLEMS.
-        text: what was found, with numbers; without file names and patients, so that a report can show it.
-        files: the first files, folders or patients that it is about; count: how many there are in all.
-    """
-
-    severity: str
-    code: str
-    text: str
-    files: tuple[str, ...]
-    count: int
+    severity: str  # "error", "warning" or "note"
+    code: str  # a key of PROBLEMS
+    text: str  # what was found, with numbers; without file names and patients, so that a report can show it
+    files: tuple[str, ...]  # the first files, folders or patients that it is about
+    count: int  # how many there are in all
     fix: str
 
 
@@ -80,21 +74,15 @@ def in_order(problems: Iterable[Problem]) -> list[Problem]:
 
 
 class Image(NamedTuple):
-    """An image: its path relative to the root, the record of its file, and where it belongs (None: unknown).
-
-    Attributes:
-        label: its class, grade or stratum.
-        kinds: what it counts for in checks by class: its label, or of findings those that it has, or "no finding".
-        values: findings, NaN where not known, or the number; () of classes and grades.
-    """
+    """An image: its path relative to the root, the record of its file, and where it belongs (None: unknown)."""
 
     path: str
     record: FileRecord
-    label: str | None
+    label: str | None  # its class, grade or stratum
     split: str | None
     group: str | None
-    kinds: tuple[str, ...] = ()
-    values: tuple[float, ...] = ()
+    kinds: tuple[str, ...] = ()  # what it counts for by class: its label, or the findings that it has, or "no finding"
+    values: tuple[float, ...] = ()  # findings, NaN where not known, or the number; () of classes and grades
 
     def with_labels(self, target: Target, outputs: Sequence[str], targets: Sequence[float]) -> Image:
         """The same with what it is labelled as; arguments as of `Splits` and `Sample`."""
@@ -135,9 +123,15 @@ def run_checks(images: Sequence[Image], source: str | None, splits: Sequence[str
                 groups = [str(i.group) for i in part] if part and all(i.group is not None for i in part) else None
                 records = [image.record for image in part]
                 shortcuts += [(split, shortcut) for shortcut in find_shortcuts(records, labels, groups)]
+    copied = []
+    for copies, prefix, how in ((exact, "", "the same file"), (near, "near_", "the same picture")):
+        for code, sets in ((code, sets) for code, sets in copies.items() if sets):
+            named = [" = ".join(images[i].path for i in group) for group in sets]
+            text = f"{how} {COPIES[code]}: {counted(len(sets), 'picture' if prefix else 'file')}"
+            copied.append(make(prefix + code, text, named))
     problems = [
         *_file_problems(images),
-        *_copy_problems(images, exact, near),
+        *copied,
         *_patient_problems(images, source),
         *_few_to_train(images, None if source is None else group_word(source)),
         *_personal_data_problems(images),
@@ -204,11 +198,8 @@ def _by_class(labels: Sequence[str | None], values: Sequence[str]) -> str:
 
 
 def _sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]], near: bool = False) -> Copies:
-    """Every group of copies under the worst kind that applies to it.
-
-    Near copies contradict each other if their numbers differ by more than a standard deviation; of a finding it is
-    below 1.
-    """
+    """Every group of copies under the worst kind that applies to it. Near copies contradict each other if their numbers
+    differ by more than a standard deviation; of a finding it is below 1."""
     sorted_groups: Copies = {code: [] for code in COPIES}
     numbers = np.array([image.values[0] for image in images if image.values], np.float64)
     numbers = numbers[np.isfinite(numbers)]
@@ -224,15 +215,6 @@ def _sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]], near:
         code = "two_labels" if two else "copies_across_splits" if len(splits) > 1 else "copies"
         sorted_groups[code].append(list(group))
     return sorted_groups
-
-
-def _copy_problems(images: Sequence[Image], exact: Copies, near: Copies) -> Iterator[Problem]:
-    for copies, prefix, how in ((exact, "", "the same file"), (near, "near_", "the same picture")):
-        for code, groups in copies.items():
-            if groups:
-                named = [" = ".join(images[i].path for i in group) for group in groups]
-                text = f"{how} {COPIES[code]}: {counted(len(groups), 'picture' if prefix else 'file')}"
-                yield make(prefix + code, text, named)
 
 
 def _patient_problems(images: Sequence[Image], source: str | None) -> Iterator[Problem]:

@@ -41,26 +41,18 @@ class ImageRequest:
 
 @dataclass(frozen=True)
 class EvaluationImages:
-    """The images to evaluate.
-
-    Attributes:
-        columns: names of further columns of the samples.
-        table: what a table adds to the run's own images, a cell for each; None without a table.
-        notes: for the head of the report.
-        part: their split in the data folder; None if they are the whole folder.
-        own: whether they are a split of the run itself: no folder was named, or one that holds the same files.
-        seen: only for other images than the run's own. "images": how many were used to make the model; "test": how many
-            are in the run's own test; "patients": how many patients share a name with a patient used to make the model
-            (None where patients are unknown).
-    """
+    """The images to evaluate. `seen` is of other images than the run's own: how many "images" made the model, how many
+    are in the run's own "test", and how many "patients" share a name with one that made the model (None where patients
+    are unknown)."""
 
     how: Preprocessing
     root: Path
     samples: list[Sample]
-    columns: tuple[str, ...]
-    notes: list[str]
-    part: str | None
-    own: bool = False
+    columns: tuple[str, ...]  # names of further columns of the samples
+    notes: list[str]  # for the head of the report
+    part: str | None  # their split in the data folder; None if they are the whole folder
+    own: bool = False  # a split of the run itself: no folder was named, or one that holds the same files
+    # What a table adds to the run's own images, a cell for each.
     table: Mapping[str, tuple[str, ...]] | None = None
     seen: Mapping[str, int | None] = field(default_factory=dict)
 
@@ -80,12 +72,9 @@ class EvaluationImages:
 
 
 def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool) -> EvaluationImages:
-    """The images to evaluate: the run's own split, the same split in a moved folder, or another folder.
-
-    Raises:
-        DataError: no such images, an unknown class, or images that were used to make the model.
-        UsageError: patients of other images, and these are the run's own.
-    """
+    """The images to evaluate: the run's own split, the same split in a moved folder, or another folder. Raises
+    DataError for no such images, an unknown class, or images that were used to make the model; UsageError for patients
+    of other images, where these are the run's own."""
     data, split = request.data, request.split
     root = saved.data_root() if data is None else data_folder(data)
     if data is None and not saved.splits.samples.get(split):

@@ -31,32 +31,19 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class FolderContents:
-    """The layout of a folder. All paths are relative to its root, with forward slashes.
+    """The layout of a folder. All paths are relative to its root, with forward slashes."""
 
-    Attributes:
-        base: where the classes or splits begin: "" or "malaria/".
-        files: every image file, sorted; places: split and class of each.
-        folders: the class folders of each split (None where there are no splits), including empty ones.
-        splits: split name -> its folders.
-        rubbish: files left behind by the operating system (Thumbs.db, .DS_Store, ._x.png).
-        others: suffix -> number of files of a type that vitmed does not read.
-        outside: image files beside the split folders, which training ignores.
-        copies: folders that contain the classes again -> number of image files in them, which are not in `files`.
-        unreadable: folders that cannot be read -> reason.
-        read: the labels of the files, where they do not come from folders.
-    """
-
-    base: str
-    files: tuple[str, ...]
-    places: tuple[Place, ...]
-    folders: dict[str | None, tuple[str, ...]]
-    splits: dict[str, tuple[str, ...]]
-    rubbish: tuple[str, ...] = ()
-    others: dict[str, int] = field(default_factory=dict)
-    outside: tuple[str, ...] = ()
-    copies: dict[str, int] = field(default_factory=dict)
-    unreadable: dict[str, str] = field(default_factory=dict)
-    read: Labels | None = None
+    base: str  # where the classes or splits begin: "" or "malaria/"
+    files: tuple[str, ...]  # every image file, sorted
+    places: tuple[Place, ...]  # split and class of each
+    folders: dict[str | None, tuple[str, ...]]  # class folders of each split (None: no splits), also empty ones
+    splits: dict[str, tuple[str, ...]]  # split name -> its folders
+    rubbish: tuple[str, ...] = ()  # left behind by the operating system (Thumbs.db, .DS_Store, ._x.png)
+    others: dict[str, int] = field(default_factory=dict)  # suffix -> number of files that vitmed does not read
+    outside: tuple[str, ...] = ()  # image files beside the split folders, which training ignores
+    copies: dict[str, int] = field(default_factory=dict)  # folder with the classes again -> its images, not in `files`
+    unreadable: dict[str, str] = field(default_factory=dict)  # folder -> reason
+    read: Labels | None = None  # the labels of the files, where they do not come from folders
 
 
 def read_contents(root: Path) -> FolderContents:
@@ -82,7 +69,13 @@ def read_contents(root: Path) -> FolderContents:
     top = below.get(base, [])
     splits = {s: found for s in SPLITS if (found := tuple(base + name for name in top if split_of(name) == s))}
     starts: dict[str, str | None] = {f"{f}/": split for split, names in splits.items() for f in names} or {base: None}
-    copies = {copy: 0 for start in starts for copy in _copies(start, below)}
+    copies = dict[str, int]()  # class folders that hold two or more folders named as their siblings, or as splits
+    for begin in starts:
+        for name in below.get(begin, []):
+            inner = below.get(f"{begin}{name}/", [])
+            again = set(inner) & set(below[begin]) - {name}
+            if len(again) >= 2 or sum(split_of(other) is not None for other in inner) >= 2:
+                copies[begin + name] = 0
     kept, places, outside = [], [], []
     for path in files:
         start = next((s for s in starts if path.startswith(s)), None)
@@ -96,8 +89,8 @@ def read_contents(root: Path) -> FolderContents:
             kept.append(path)
             places.append(Place(starts[start], label if slash else None))
     folders: dict[str | None, tuple[str, ...]] = {}
-    for start, of_split in starts.items():
-        own = [name for name in below.get(start, []) if start + name not in copies]
+    for begin, of_split in starts.items():
+        own = [name for name in below.get(begin, []) if begin + name not in copies]
         folders[of_split] = (*folders.get(of_split, ()), *own)
     return FolderContents(
         base,
@@ -135,17 +128,6 @@ def _base(below: dict[str, list[str]], loose: set[str]) -> str:
             break
         base += f"{name}/"
     return base
-
-
-def _copies(start: str, below: dict[str, list[str]]) -> list[str]:
-    """Class folders that contain folders named as two or more of their siblings, or as two or more splits."""
-    found = []
-    for name in below.get(start, []):
-        inner = below.get(f"{start}{name}/", [])
-        again = set(inner) & set(below[start]) - {name}
-        if len(again) >= 2 or sum(split_of(other) is not None for other in inner) >= 2:
-            found.append(start + name)
-    return found
 
 
 def folder_problems(contents: FolderContents) -> Iterator[Problem]:
@@ -217,7 +199,12 @@ def _class_counts(contents: FolderContents, classes: Sequence[str]) -> Iterator[
     counts = Counter((place.split, place.label) for place in contents.places)
     for split, folders in contents.folders.items():
         where = f"{split}: " if split else ""
-        empty = [name for name in folders if not counts[split, name] and not _has_unreadable(contents, split, name)]
+        starts = contents.splits.get(split, ()) if split is not None else (contents.base.rstrip("/"),)
+        empty = []  # a folder that cannot be read, or holds one, may hold images
+        for name in folders:
+            own = tuple(f"{start}/{name}/".lstrip("/") for start in starts)
+            if not counts[split, name] and not any(f"{path}/".startswith(own) for path in contents.unreadable):
+                empty.append(name)
         if empty and classes:
             yield make("empty_class", f"{where}no image of {listed([*map(repr, empty)])}", empty)
         needed = 1
@@ -254,10 +241,3 @@ def _finding_counts(contents: FolderContents) -> Iterator[Problem]:
         if small := [name for name, count in counts.items() if 0 < count < SMALL_CLASS]:
             text = listed([f"{counts[name]} with {name!r}" for name in small])
             yield make("small_class", f"{where}very few images: {text}", small)
-
-
-def _has_unreadable(contents: FolderContents, split: str | None, name: str) -> bool:
-    """Whether a class folder, or a folder in it, cannot be read: it may hold images."""
-    starts = contents.splits.get(split, ()) if split is not None else (contents.base.rstrip("/"),)
-    folders = tuple(f"{start}/{name}/".lstrip("/") for start in starts)
-    return any(f"{path}/".startswith(folders) for path in contents.unreadable)

@@ -35,21 +35,14 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Shortcut:
-    """How well a family of features (a key of FAMILIES) predicts the label.
+    """How well a family of features predicts the label."""
 
-    Attributes:
-        auroc: on held-out images; for several classes, the mean of each against the rest.
-        low, high: its 95 % interval (bootstrap of patients where they are known, else of images).
-        by_patient: whether whole patients were held out.
-        images: how many were used.
-    """
-
-    family: str
-    auroc: float
-    low: float
+    family: str  # a key of FAMILIES
+    auroc: float  # on held-out images; for several classes, the mean of each against the rest
+    low: float  # to high: its 95 % interval (bootstrap of patients where they are known, else of images)
     high: float
-    by_patient: bool
-    images: int
+    by_patient: bool  # whether whole patients were held out
+    images: int  # how many were used
 
 
 def features(records: Sequence[FileRecord]) -> dict[str, np.ndarray]:
@@ -86,7 +79,13 @@ def find_shortcuts(records: Sequence[FileRecord], labels: np.ndarray, groups: Se
         if np.all(x == x[0]):  # the same for all images
             continue
         scores, by_patient = held_out(x, y, some)
-        value, low, high = auroc_interval(scores, y, some)
+        predicted = np.flatnonzero(np.isfinite(scores).all(axis=1))
+        value = low = high = float("nan")
+        if len(predicted):
+            units = group_index(None if some is None else [some[i] for i in predicted], len(predicted))
+            weights = chain([np.ones((1, len(predicted)))], bootstrap_weights(units, RESAMPLES, 0))
+            drawn = np.concatenate([rank_auroc(scores[predicted], y[predicted], weight) for weight in weights])
+            value, (low, high) = float(drawn[0]), percentile_interval(drawn[1:])
         found.append(Shortcut(family, value, low, high, by_patient, len(y)))
     return found
 
@@ -117,14 +116,3 @@ def held_out(x: np.ndarray, y: np.ndarray, groups: Sequence[str] | None) -> tupl
             scores[part] = 0  # for classes that are not in `rest`
             scores[np.ix_(part, fitted.classes_)] = fitted.predict_proba(x[part])
     return scores, by_patient
-
-
-def auroc_interval(scores: np.ndarray, y: np.ndarray, groups: Sequence[str] | None) -> tuple[float, float, float]:
-    """AUROC (mean of each class against the rest) and its 95 % bootstrap interval; NaN where it is undefined."""
-    rows = np.flatnonzero(np.isfinite(scores).all(axis=1))
-    if not len(rows):
-        return (float("nan"),) * 3
-    some = None if groups is None else [groups[i] for i in rows.tolist()]
-    weights = chain([np.ones((1, len(rows)))], bootstrap_weights(group_index(some, len(rows)), RESAMPLES, 0))
-    found = np.concatenate([rank_auroc(scores[rows], y[rows], drawn) for drawn in weights])
-    return float(found[0]), *percentile_interval(found[1:])

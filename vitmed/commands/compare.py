@@ -69,7 +69,7 @@ def compare(
     if stated is not None:
         judged = judge(stated, read, models, resamples)
     if folder is not None:
-        from vitmed.report.plots.comparisons import differences
+        from vitmed.report.plots.analyses import differences
         from vitmed.report.plots.drawing import png
 
         picture = png(differences(content))

@@ -22,7 +22,6 @@ from vitmed.inference.saved_model import check_precision
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.evaluate import (
     ModelOnImages,
-    data_notes,
     describe_images,
     evaluate_settings,
     rebuild,
@@ -32,6 +31,7 @@ from vitmed.report.evaluate import (
 )
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import write_card
+from vitmed.report.participant_flow import data_check_of
 
 
 def evaluate(
@@ -108,7 +108,7 @@ def evaluate(
     folder = output_folder(output, run.path / name, *closed)
     network = open_network(saved, policy, device, precision)
     show(f"evaluating {saved.path} on {counted(len(chosen), 'image')}: {what}")
-    notes += data_notes(run) if data is None else []
+    notes += data_check_of(run)[0] if data is None else []
     notes += [f"Predicted in {network.precision}, not in fp32: {network.reason}."] if network.reason else []
     with bar(f"evaluating {name}") as advance:
         predictions = network.predict(chosen, advance)

@@ -16,7 +16,7 @@ from vitmed.core.messages import bar, say
 from vitmed.core.options import CHECKPOINT, Images, Option, Runs
 from vitmed.core.places import output_folder
 from vitmed.core.text import counted
-from vitmed.explanation.attention import METHODS, Explanation, explain_predictions, explanation_json, picture_name
+from vitmed.explanation.attention import METHODS, PICTURE, Explanation, explain_predictions, explanation_json
 from vitmed.explanation.results import TITLES, UNCHECKED, Maps, known_verdicts
 from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import Checkpoint
@@ -96,6 +96,6 @@ def _write(explanation: Explanation, maps: Maps, checkpoint: str) -> None:
         for i in range(len(predictions)):
             figure = draw(predictions, maps.one(i))
             assert figure is not None
-            write_bytes(part / picture_name(i), png(figure))
+            write_bytes(part / PICTURE.format(i + 1), png(figure))
             advance(i + 1, len(predictions))
         write_json(part / NUMBERS, explanation_json(explanation, checkpoint))

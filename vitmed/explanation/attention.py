@@ -47,6 +47,7 @@ from vitmed.training.learning import LEARNING
 
 MEMORY = 2**26  # bytes of attention kept at once, of a batch; the gradients take as much again
 BATCH = 16  # images to read and explain at once
+PICTURE = "row-{}.png"  # by row, because the name of an image may hold the name of a patient
 
 
 @dataclass(frozen=True)
@@ -156,13 +157,8 @@ def attention_maps(
     rows: np.ndarray,
     kind: Kind = "classes",
 ) -> Maps:
-    """The maps of every method.
-
-    Args:
-        images: (B, S, S, C) uint8, from `Preprocessing.read`.
-        targets, kind: as in `trace`.
-        rows: (B,) indices of the images.
-    """
+    """The maps of every method, of images (B, S, S, C) uint8 from `Preprocessing.read`, at (B,) `rows`; targets and
+    kind as in `trace`."""
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
     side = math.isqrt(model.patches)  # patches in a row: images are square
     maps = relevance(model, x, targets, kind)
@@ -205,36 +201,22 @@ METHODS: dict[str, Callable[[Trace], Tensor]] = {
 
 @dataclass(frozen=True)
 class Explanation:
-    """The result of `explain`, in the order of the predictions, whose `errors` name the images that cannot be read.
-
-    Attributes:
-        maps: method -> (S, h, w) float32 in 0..1.
-        targets: (S,) which of `predictions.answers` is explained.
-        verdicts: method -> its verdict in the newest evaluation of the run, where there is one.
-        folder: explain.json and a picture for each image.
-        shift: for `on_image`, which draws a map over its image.
-    """
+    """The result of `explain`, in the order of the predictions, whose `errors` name the images that cannot be read."""
 
     predictions: Predictions
-    maps: dict[str, np.ndarray]
-    targets: np.ndarray
-    verdicts: dict[str, str]
-    folder: Path
-    shift: float = 0.0
+    maps: dict[str, np.ndarray]  # method -> (S, h, w) float32 in 0..1
+    targets: np.ndarray  # (S,) which of `predictions.answers` is explained
+    verdicts: dict[str, str]  # method -> its verdict in the newest evaluation of the run, where there is one
+    folder: Path  # explain.json and a picture for each image
+    shift: float = 0.0  # for `on_image`, which draws a map over its image
 
 
 def explain_predictions(
     saved: SavedModel, predictions: Predictions, chosen: np.ndarray, device: str, frame: int | None
 ) -> Maps:
-    """Map where the network, or each member of an ensemble, looked in images that it predicted.
-
-    Args:
-        chosen: (S,) which of `predictions.answers` is explained.
-        frame: of files with several; None: that of the run.
-
-    Raises:
-        DataError: an image that could be read before cannot be read now.
-    """
+    """Map where the network, or each member of an ensemble, looked in images that it predicted, for the `chosen` (S,)
+    of `predictions.answers`, in this frame of files with several (None: that of the run). Raises DataError for an image
+    that could be read before and cannot be read now."""
     members = saved.members if isinstance(saved, Ensemble) else (saved,)
     maps = []
     for member in members:
@@ -260,11 +242,6 @@ def _maps_of(model: ViT, how: Preprocessing, predictions: Predictions, targets: 
     return Maps(images, targets, grids, places, parts[0].shift)
 
 
-def picture_name(row: int) -> str:
-    """Name the file of a picture: by row, because the name of an image may hold the name of a patient."""
-    return f"row-{row + 1}.png"
-
-
 def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
     """List the content of explain.json, the only file with the paths."""
     p, grids = found.predictions, {name: grid.astype(float).round(4) for name, grid in found.maps.items()}
@@ -277,7 +254,7 @@ def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
         row = {
             "row": i + 1,
             "path": path,
-            "picture": picture_name(i),
+            "picture": PICTURE.format(i + 1),
             **answer,
             "explained": p.answers[found.targets[i]],
             "maps": {name: grid[i].tolist() for name, grid in grids.items()},

@@ -38,19 +38,9 @@ class Corruption:
 
 
 def corrupt(image: Image.Image, name: str, strength: int, seed: tuple[int, ...]) -> Image.Image:
-    """Corrupt an image. The result depends only on the arguments; alpha stays unchanged.
-
-    All strengths of a corruption use the same random draw, so a stronger one is the same change taken further.
-
-    Args:
-        image: mode L, LA, RGB or RGBA.
-        name: a key of `CORRUPTIONS`.
-        strength: 1 to 5; 0 returns the image unchanged.
-        seed: non-negative numbers, such as (seed of the run, index of the image).
-
-    Raises:
-        UsageError: the corruption is unknown.
-    """
+    """Corrupt an image of mode L, LA, RGB or RGBA, at strength 1 to 5; 0 leaves it unchanged, and alpha always. The
+    result depends only on the arguments: all strengths of a corruption use the same random draw of the seed, such as
+    (seed of the run, index of the image), so a stronger one is the same change taken further."""
     if name not in CORRUPTIONS:
         raise unknown_key("corruption", name, CORRUPTIONS)
     if strength == 0:

@@ -77,7 +77,11 @@ def check_maps(
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
     maps = relevance(model, x, targets, kind)
     scores = _areas(model, x, targets, maps, kind, centre_shift(model))
-    shuffled = relevance(_shuffled(model), x[:SHUFFLED], targets[:SHUFFLED], kind)
+    shaken, generator = copy.deepcopy(model), torch.Generator().manual_seed(0)
+    for tensor in (parameter.data for parameter in shaken.parameters()):
+        order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
+        tensor.copy_(tensor.flatten()[order].view_as(tensor))
+    shuffled = relevance(shaken, x[:SHUFFLED], targets[:SHUFFLED], kind)
     units = np.arange(len(images)) if units is None else units
 
     def mean(values: np.ndarray) -> Estimate:
@@ -155,11 +159,8 @@ def affordable(model: ViT) -> int:
 
 
 def sample(labels: np.ndarray, groups: Sequence[str] | None, count: int) -> tuple[np.ndarray, np.ndarray, str]:
-    """Which images to check, drawn at random: patients in turn, and classes in turn, so that a rare class is included.
-
-    Returns:
-        the rows, at most `count`; (B,) the unit of each for `check_maps`; and how they were drawn, in words.
-    """
+    """Which images to check, at most `count`, drawn at random: patients in turn, and classes in turn, so that a rare
+    class is included; with the (B,) unit of each for `check_maps`, and how they were drawn, in words."""
     order = np.random.default_rng([0, 2]).permutation(len(labels))
     order = order[np.argsort(_turns(labels[order]), kind="stable")]
     if groups is None:
@@ -227,14 +228,6 @@ def _probabilities(model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, near:
     return np.concatenate(found)
 
 
-def _shuffled(model: ViT) -> ViT:
-    shaken, generator = copy.deepcopy(model), torch.Generator().manual_seed(0)
-    for tensor in (parameter.data for parameter in shaken.parameters()):
-        order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
-        tensor.copy_(tensor.flatten()[order].view_as(tensor))
-    return shaken
-
-
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Spearman's correlation of each row of a (B, L) with the same row of b: (B,); 0 where a row is constant."""
     pairs = zip(a, b, strict=True)
@@ -248,12 +241,8 @@ def check_attention(
     predictions: Predictions,
     images: int | None,
 ) -> tuple[Attention | None, Maps | None]:
-    """The checks of the attention maps for an evaluation, and the maps of some images for its figure.
-
-    Args:
-        read: row of the predictions -> (S, S, C) uint8.
-        images: to check; None: as many as take some seconds; 0: neither checks nor maps.
-    """
+    """The checks of the attention maps for an evaluation, and the maps of some images for its figure. `read` gives the
+    (S, S, C) uint8 of a row; `images` are checked: None: as many as take some seconds; 0: neither checks nor maps."""
     if images == 0 or not len(predictions):
         return None, None
     shown = images_to_draw(predictions)

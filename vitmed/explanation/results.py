@@ -29,7 +29,6 @@ class Maps:
     shift: float = 0.0  # from `attention.centre_shift`
 
     def one(self, i: int) -> Maps:
-        """The maps of one image."""
         grids = {name: grid[i : i + 1] for name, grid in self.grids.items()}
         images, targets, rows = (part[i : i + 1] for part in (self.images, self.targets, self.rows))
         return Maps(images, targets, grids, rows, self.shift)

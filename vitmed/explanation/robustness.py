@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -52,15 +53,9 @@ def measure_robustness(
     seed: int = 0,
     target: Target | None = None,
 ) -> Robustness:
-    """The numbers of clean and corrupted images.
-
-    Args:
-        corrupted: key in `CORRUPTIONS` -> predictions of the same images at strengths 1 to 5.
-        target: what the labels are; None: what the predictions say, which cannot tell grades from classes.
-
-    Raises:
-        DataError: the predictions have no labels.
-    """
+    """The numbers of clean images and, by key in `CORRUPTIONS`, of the same images at strengths 1 to 5. `target` says
+    what the labels are; None: what the predictions say, which cannot tell grades from classes. Raises DataError for
+    predictions without labels."""
     target = target_of(clean) if target is None else target
     units, kind = clean.units, TARGETS[target.kind]
     number, guess = kind.stress[0], kind.guess(clean)
@@ -70,10 +65,15 @@ def measure_robustness(
         weights = np.concatenate([weights, *bootstrap_weights(units, resamples, seed)])
     whole = kind.numbers.draw(clean, weights)
     drawn = {key: [kind.numbers.draw(p, weights) for p in part] for key, part in corrupted.items()}
-    costs = {}
+    costs, before = {}, _error(number, whole)
     for key, part in corrupted.items():
-        numbers = [_numbers(kind, p, own, resamples) for p, own in zip(part, drawn[key], strict=True)]
-        costs[key] = _cost(key, number, whole, drawn[key], numbers)
+        what, rows, each = CORRUPTIONS[key], list[Strength](), [_error(number, one) for one in drawn[key]]
+        for i, (value, p, own) in enumerate(zip(what.values, part, drawn[key], strict=True), 1):
+            numbers, lost = _numbers(kind, p, own, resamples), _estimate(_error(number, own) - before)
+            rows.append(Strength(strength=i, value=value, **numbers, lost=lost))
+        mean = np.mean(each, axis=0)
+        words = {"title": what.title, "text": what.text, "source": what.source}
+        costs[key] = CorruptionCost(**words, strengths=rows, error=_estimate(mean), lost=_estimate(mean - before))
     errors = [_error(number, one) for part in drawn.values() for one in part]
     error = np.mean(errors, axis=0) if errors else np.array([np.nan])
     found = Robustness(
@@ -90,11 +90,9 @@ def measure_robustness(
         clean=_numbers(kind, clean, whole, resamples),
         corruptions=costs,
         mean_corruption_error=_estimate(error),
-        relative=_estimate(error - _error(number, whole) if errors else error),
+        relative=_estimate(error - before if errors else error),
     )
-    worst, sentence = _verdict(found)
-    words = {"undefined": _undefined(found, clean), "worst": worst, "verdict": sentence, "notes": _notes(found)}
-    return found.model_copy(update=words)
+    return found.model_copy(update=_words(found, clean))
 
 
 def _error(number: str, drawn: Drawn) -> np.ndarray:
@@ -118,25 +116,6 @@ def _numbers(kind: TargetKind, predictions: Predictions, drawn: Drawn, resamples
     return {name: overall[name] for name in kind.stress if name in overall}
 
 
-def _cost(
-    key: str, number: str, clean: Drawn, strengths: Sequence[Drawn], numbers: Sequence[dict[str, Estimate]]
-) -> CorruptionCost:
-    what, before = CORRUPTIONS[key], _error(number, clean)
-    rows = [
-        Strength(strength=i, value=value, **own, lost=_estimate(_error(number, drawn) - before))
-        for i, (value, drawn, own) in enumerate(zip(what.values, strengths, numbers, strict=True), 1)
-    ]
-    mean = np.mean([_error(number, drawn) for drawn in strengths], axis=0)
-    return CorruptionCost(
-        title=what.title,
-        text=what.text,
-        source=what.source,
-        strengths=rows,
-        error=_estimate(mean),
-        lost=_estimate(mean - before),
-    )
-
-
 def _verdict(found: Robustness) -> tuple[str | None, str]:
     parts = {key: part for key, part in found.corruptions.items() if part.lost.low is not None}
     if not parts:
@@ -158,8 +137,9 @@ def _verdict(found: Robustness) -> tuple[str | None, str]:
     return worst, text + (f" No loss is shown for: {', '.join(spared)}." if spared else "")
 
 
-def _undefined(found: Robustness, clean: Predictions) -> dict[str, str]:
-    reasons = {}
+def _words(found: Robustness, clean: Predictions) -> dict[str, Any]:
+    """The fields of a result that are sentences."""
+    (worst, sentence), reasons, notes, own = _verdict(found), {}, list[str](), found.clean[found.number]
     for name, one in found.clean.items():
         if one.value is None:
             alike = "all images are of one class" if clean.kind == "classes" else "it is undefined without corruption"
@@ -168,11 +148,6 @@ def _undefined(found: Robustness, clean: Predictions) -> dict[str, str]:
         reasons["auroc"] = f"no interval: there are more than {MANY} classes"
     if not found.resamples:
         reasons["intervals"] = f"they need two {'images' if found.n_groups is None else 'patients'} or more"
-    return reasons
-
-
-def _notes(found: Robustness) -> list[str]:
-    notes, own = [], found.clean[found.number]
     higher = ALL_METRICS[found.number].higher_is_better
     end = own.low if higher else own.high  # nearer to guessing
     if end is not None and found.guess is not None and (end <= found.guess < 1 if higher else end >= found.guess):
@@ -181,7 +156,7 @@ def _notes(found: Robustness) -> list[str]:
         notes.append("Patients are unknown: if they have several images each, the intervals are too narrow.")
     elif found.n_groups < FEW_GROUPS:
         notes.append(f"There are only {counted(found.n_groups, 'patient')}: the intervals themselves are unreliable.")
-    return notes
+    return {"undefined": reasons, "worst": worst, "verdict": sentence, "notes": notes}
 
 
 def known_stress(run: Path, weights_hash: str) -> Robustness | None:
@@ -226,13 +201,8 @@ def stress_images(
     saved: SavedModel, chosen: EvaluationImages, what: str, request: StressRequest
 ) -> tuple[Robustness, dict[str, list[np.ndarray]]]:
     """Predict a sample of images, clean and corrupted, and measure what the corruptions cost; `what` names the images.
-
-    Returns:
-        the content of stress.json; and title of each corruption -> an image as it is and at strengths 1 to 5.
-
-    Raises:
-        DataError: no image can be read.
-    """
+    Returns the content of stress.json; and title of each corruption -> an image as it is and at strengths 1 to 5.
+    Raises DataError where no image can be read."""
     seed = request.seed
     asked = pick_images([sample.label for sample in chosen.samples], request.images, seed)
     decoded = _decode(saved.preprocessing, chosen, asked)

@@ -1,13 +1,12 @@
 """Predictions and results to a folder: figures, tables, one HTML page, checklists, model card.
 
-write               `Report`: numbers and figures of predictions, its chapters as blocks, and their folder
+write               `Report`: numbers and figures of predictions, chapters as blocks, folder, `--format paper`
 analyses            the parts of metrics.json beyond the overall numbers, other images beside the run's own test
 results             `Results`: all that metrics.json holds, typed
 chapters            the chapters and their figures, report.html, the limitations; their words are in chapters.yaml
 blocks              text, table, first numbers, figure; drawn as HTML, as Markdown (report.md) and in the terminal
 templates           the templates of pages and cards, and the words that they share
 methods_text        the statistical methods in words, for a paper: methods.md
-paper               `--format paper`: a sentence of results, tables as LaTeX and CSV, figures as PDF
 slider              the numbers behind the threshold slider
 headline            the result in the terminal, and quality gates
 checklists          CLAIM, TRIPOD+AI and STARD-AI, and what answers their items

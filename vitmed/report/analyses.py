@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, cast
+from typing import Any
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
@@ -16,17 +16,15 @@ from vitmed.decisions.conformal import report_intervals, report_sets
 from vitmed.decisions.evaluation_folder import Folds, by_fold, report_fold_points
 from vitmed.decisions.operating_points import report_points
 from vitmed.decisions.out_of_distribution import detection_auroc, report_ood_scores, scores_of
-from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy, NumberPolicy, count_answers
+from vitmed.decisions.policy import DecisionPolicy, count_answers
 from vitmed.decisions.reliability import CalibrationReport, report_calibration
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.explanation.results import Maps
 from vitmed.metrics.clinical_utility import decision_curve, prevalence_table
 from vitmed.metrics.confusions import finding_errors, label_errors, mistakes
-from vitmed.metrics.estimates import Estimate, Numbers, difference, estimate
+from vitmed.metrics.estimates import Numbers, difference, estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
-from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.grades import grade_results
-from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.number_agreement import bland_altman, error_by_range, error_by_subgroup
 from vitmed.metrics.patient_level import patient_level, per_patient
 from vitmed.metrics.predictions import Predictions
@@ -36,59 +34,44 @@ from vitmed.metrics.subgroups import Subgroups, subgroups
 from vitmed.report.plots.pictures import Read
 from vitmed.report.results import Beside, BesideEstimates, External, Shift
 
-P = TypeVar("P", bound=Predictions)
-D = TypeVar("D", bound=DecisionPolicy)
-
 
 @dataclass(frozen=True)
 class Extra:
-    """What a report is made from beside the predictions and their configuration; all of one kind of label.
+    """What a report is made from beside the predictions and their configuration; all of one kind of label. None leaves
+    out what would be drawn from it."""
 
-    Attributes:
-        validation: what the same model predicts for the validation images, on which everything is chosen.
-        internal: where other images are evaluated, what the same model and policy predict for its own test.
-        baselines: what they say of the same images, by their key in `write.BASELINES`; kept as baseline_<key>.csv.
-        policy: the decision policy, as it was applied to the predictions; None where there is none.
-        folds: of pooled folds, what each has; None of one model.
-        parts: attention, robustness or external -> what was found with the model itself, or with other tables.
-        maps: attention maps of some of the images; None leaves their figure out.
-        read: path of an image as in `predictions.paths` -> uint8 (H, W) or (H, W, 3); None leaves pictures out.
-        records: of metrics.jsonl, for the training curves; None or empty leaves them out.
-        figures: the names in `plots` that are drawn; None draws all that have something to show.
-    """
-
-    validation: Predictions | None = None
-    internal: Predictions | None = None
-    baselines: Mapping[str, Predictions] = field(default_factory=dict)
-    policy: DecisionPolicy | None = None
-    folds: Folds | None = None
-    parts: Mapping[str, Frozen | None] = field(default_factory=dict)
-    maps: Maps | None = None
-    read: Read | None = None
-    records: Sequence[Mapping[str, Any]] | None = None
-    figures: Collection[str] | None = None
+    validation: Predictions | None = None  # of the same model, for the images on which everything is chosen
+    internal: Predictions | None = None  # of the same model and policy, for its own test, where others are evaluated
+    baselines: Mapping[str, Predictions] = field(default_factory=dict)  # key in `write.BASELINES` -> of the same images
+    policy: DecisionPolicy | None = None  # as it was applied to the predictions
+    folds: Folds | None = None  # of pooled folds, what each has
+    parts: Mapping[str, Frozen | None] = field(default_factory=dict)  # attention, robustness, external: found elsewhere
+    maps: Maps | None = None  # attention maps of some of the images
+    read: Read | None = None  # path of an image as in `predictions.paths` -> uint8 (H, W) or (H, W, 3)
+    records: Sequence[Mapping[str, Any]] | None = None  # of metrics.jsonl, for the training curves
+    figures: Collection[str] | None = None  # names in `plots` that are drawn; None: all that have something to show
 
 
 @dataclass(frozen=True)
-class Material(Generic[P, D]):
-    """What an analysis is made from: predictions, their numbers, the configuration, and what else there is."""
+class Material:
+    """What an analysis is made from: predictions of a kind of label, their numbers, the configuration, and the rest."""
 
-    predictions: P
+    predictions: Any
     metrics: Numbers
     config: EvaluateConfig = field(default_factory=EvaluateConfig)
     extra: Extra = field(default_factory=Extra)
 
     @property
-    def policy(self) -> D | None:
-        """The decision policy, of the kind of the predictions."""
-        return cast("D | None", self.extra.policy)
+    def policy(self) -> Any:
+        """The decision policy, of the kind of the predictions; None where there is none."""
+        return self.extra.policy
 
 
 Part = Frozen | dict[str, Subgroups] | list[ReaderComparison] | None
-Analysis = Callable[[Material[P, D]], Part]
+Analysis = Callable[[Material], Part]
 
 
-def _calibration(m: Material[Predictions, ClassPolicy]) -> CalibrationReport:
+def _calibration(m: Material) -> CalibrationReport:
     """`report_calibration`, with the intervals that the headline gives the same numbers."""
     found = report_calibration(m.predictions, None if m.policy is None else m.policy.calibration, m.config)
     same = {name: m.metrics.overall[name] for name in ("log_loss", "brier")}
@@ -116,16 +99,17 @@ def compare_with_own_test(
     if internal is None or not len(internal) or internal.classes != predictions.classes:
         return None
     own = evaluate_predictions(internal, resamples)
-    numbers = {name: _pair(own.overall[name], metrics.overall[name]) for name in OVERALL}
+    pairs = {name: (own.overall[name], metrics.overall[name]) for name in OVERALL}
     absent = [c for c in own.classes if (own.per_class[c].n > 0) != (metrics.per_class[c].n > 0)]
-    if absent:  # a mean over other classes is another number
-        nothing = estimate(float("nan"), float("nan"), float("nan"), "mover")
-        numbers = {name: pair.model_copy(update={"difference": nothing}) for name, pair in numbers.items()}
-    prevalence = None
+    nothing, prevalence = estimate(float("nan"), float("nan"), float("nan"), "mover"), None
     if own.positive_class is not None:
         here, there = metrics.per_class[own.positive_class], own.per_class[own.positive_class]
-        numbers |= {name: _pair(there[name], here[name]) for name in OF_POSITIVE_CLASS}
+        pairs |= {name: (there[name], here[name]) for name in OF_POSITIVE_CLASS}
         prevalence = Beside(internal=there.n / own.n, external=here.n / metrics.n)
+    numbers = {}
+    for name, (a, b) in pairs.items():  # a mean over other classes is another number
+        gap = nothing if absent and name in OVERALL else difference(b, a)
+        numbers[name] = BesideEstimates(internal=a, external=b, difference=gap)
     shift, scores, own_scores = None, scores_of(predictions), scores_of(internal)
     if scores is not None and own_scores is not None:
         flagged = Beside(internal=float((own_scores > 1).mean()), external=float((scores > 1).mean()))
@@ -142,16 +126,12 @@ def compare_with_own_test(
     )
 
 
-def _pair(own: Estimate, other: Estimate) -> BesideEstimates:
-    return BesideEstimates(internal=own, external=other, difference=difference(other, own))
-
-
-OF_EVERY_KIND: dict[str, Analysis[Any, Any]] = {
+OF_EVERY_KIND: dict[str, Analysis] = {
     "out_of_distribution": lambda m: (
         report_ood_scores(m.predictions, m.policy.ood_score, m.policy.other_scores, m.config) if m.policy else None
     ),
 }
-CLASS_ANALYSES: dict[str, Analysis[Predictions, ClassPolicy]] = {
+CLASS_ANALYSES: dict[str, Analysis] = {
     "external": lambda m: compare_with_own_test(m.predictions, m.metrics, m.extra.internal, m.config.resamples),
     "patient_level": lambda m: patient_level(m.predictions, m.extra.validation, m.config.resamples),
     "per_patient": lambda m: per_patient(m.predictions),
@@ -180,18 +160,18 @@ CLASS_ANALYSES: dict[str, Analysis[Predictions, ClassPolicy]] = {
     "answers": lambda m: count_answers(m.predictions),
     **OF_EVERY_KIND,
 }
-FINDING_ANALYSES: dict[str, Analysis[FindingPredictions, FindingPolicy]] = {
+FINDING_ANALYSES: dict[str, Analysis] = {
     **OF_EVERY_KIND,
     "finding_errors": lambda m: finding_errors(m.predictions),
 }
-NUMBER_ANALYSES: dict[str, Analysis[NumberPredictions, NumberPolicy]] = {
+NUMBER_ANALYSES: dict[str, Analysis] = {
     **OF_EVERY_KIND,
     "bland_altman": lambda m: bland_altman(m.predictions),
     "intervals": lambda m: report_intervals(m.predictions, None if m.policy is None else m.policy.intervals),
     "error_by_range": lambda m: error_by_range(m.predictions),
     "subgroups": lambda m: {name: error_by_subgroup(m.predictions, name) for name in m.config.subgroups} or None,
 }
-ANALYSES: dict[str, dict[str, Analysis[Any, Any]]] = {  # kind of label -> field of `Results` -> what finds it, or None
+ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Results` -> what finds it, or None
     "classes": CLASS_ANALYSES,
     "grades": {
         **CLASS_ANALYSES,

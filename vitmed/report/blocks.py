@@ -21,6 +21,7 @@ from vitmed.report.plots.drawing import Drawn, plain
 NOTICE = "Research use only; not a medical device."
 ROWS = "Row N in a figure is image N of predictions.csv. The whole report is made from that file."
 MARKS = {"b": "**", "i": "*"}  # element of a phrase -> what stands around it
+_joined = Markup("").join
 WIDE = 1000  # px; a wider figure takes the whole width of the page instead of one column of two
 
 
@@ -75,7 +76,6 @@ class Picture(NamedTuple):
 
     @property
     def alt(self) -> str:
-        """The text alternative."""
         return f"{self.title}. {self.drawn.text}"
 
     @property
@@ -142,7 +142,9 @@ def interval(entry: Estimate) -> str:
 
 
 def td(text: object, small: object = None, css: str = "", columns: int = 1, rows: int = 1, head: bool = False) -> Cell:
-    """A cell, for `row`."""
+    """A cell, for `row`; a cell as it is."""
+    if isinstance(text, Cell):
+        return text
     return Cell(words(text), None if small is None else words(small), css, head, columns, rows)
 
 
@@ -152,12 +154,7 @@ def cell(entry: Estimate, text: Callable[[Estimate], str] = value) -> Cell:
 
 
 def cells(entries: Any, names: Iterable[str]) -> list[Cell]:
-    """The numbers of these names."""
     return [cell(entries[name]) for name in names]
-
-
-def _as_cell(text: object, head: bool = False) -> Cell:
-    return text if isinstance(text, Cell) else td(text, head=head)
 
 
 class Sheet:
@@ -180,11 +177,9 @@ class Sheet:
         return ""
 
     def p(self, text: object = "", css: str = "", id: str = "", caller: Callable[[], str] | None = None) -> str:
-        """A paragraph."""
         return self.add(Text(words(caller() if caller else text), css, id))
 
     def h3(self, text: object = "", level: int = 3, caller: Callable[[], str] | None = None) -> str:
-        """A heading."""
         return self.add(Text(words(caller() if caller else text), level=level))
 
     def item(self, text: object = "", ordered: bool = False, caller: Callable[[], str] | None = None) -> str:
@@ -203,12 +198,12 @@ class Sheet:
 
     def row(self, *cells: object, caller: Callable[[], str] | None = None) -> str:
         """A row of the table around it, whose first text is its heading; None is no cell. `put` may add cells to it."""
-        self.rows.append([_as_cell(cell, head=k == 0) for k, cell in enumerate(cells) if cell is not None])
+        self.rows.append([td(cell, head=k == 0) for k, cell in enumerate(cells) if cell is not None])
         return caller() if caller else ""
 
     def put(self, cell: object = "", css: str = "", caller: Callable[[], str] | None = None) -> str:
         """One more cell of the row around it."""
-        self.rows[-1].append(td(caller() if caller else cell, css=css) if css or caller else _as_cell(cell))
+        self.rows[-1].append(td(caller() if caller else cell, css=css))
         return ""
 
     def headline(self, entries: Iterable[tuple[str, str, Estimate]]) -> str:
@@ -235,12 +230,10 @@ class Page(Sheet):
     """The same functions for a page that is one template: a block stands where it is made."""
 
     def add(self, block: Block) -> str:
-        """Draw a block in its place."""
         return html(block)
 
 
 def html(block: Block) -> Markup:
-    """A block as HTML."""
     match block:
         case Text(text, css, name, level):
             return _element(f"h{level}" if level else "p", text, css, name)
@@ -274,10 +267,6 @@ def html(block: Block) -> Markup:
 def _element(tag: str, inner: Markup, css: str = "", name: str = "") -> Markup:
     facts = (Markup(' {}="{}"').format(fact, text) for fact, text in (("class", css), ("id", name)) if text)
     return Markup("<{}{}>{}</{}>").format(tag, _joined(facts), inner, tag)
-
-
-def _joined(parts: Iterable[Markup]) -> Markup:
-    return Markup("").join(parts)
 
 
 def _value(cell: Cell) -> Markup:
@@ -366,7 +355,6 @@ def grid(table: Table) -> list[list[Cell]]:
 
 
 def terminal(block: Headline | Table) -> list[str]:
-    """A block as lines of a terminal."""
     if isinstance(block, Headline):
         return [f"{title.unescape()} {value_text(entry)}" for title, entry in block.entries]
     rows = [block.head, *([cell.words for cell in row] for row in block.rows)]

@@ -25,7 +25,7 @@ from vitmed.metrics.subgroups import compared
 from vitmed.report import participant_flow
 from vitmed.report.blocks import NOTICE, ROWS, Block, Chapter, Document, Group, Picture, Text, html
 from vitmed.report.checklists import checklists
-from vitmed.report.plots import comparisons, curves, decisions, kinds, pictures
+from vitmed.report.plots import analyses, curves, kinds, pictures
 from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
 from vitmed.report.slider import Curve
@@ -38,23 +38,14 @@ KINDS = ("classes", "grades")  # of labels that have a chapter or a figure where
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure of the report.
-
-    Attributes:
-        text: one to three sentences below it, for a reader who sees such a figure for the first time.
-        draw: (predictions, `Results`) -> Figure; with `pictures` (predictions, read), with `maps` (predictions, maps).
-            None if there is nothing to draw.
-        pictures: it shows the images themselves.
-        maps: it shows attention maps.
-        kinds: of labels that have it, keys of `TARGETS`.
-    """
+    """A figure of the report."""
 
     title: str
-    text: str
-    draw: Callable[..., Figure | None]
-    pictures: bool = False
-    maps: bool = False
-    kinds: tuple[str, ...] = KINDS
+    text: str  # one to three sentences below it, for a reader who sees such a figure for the first time
+    draw: Callable[..., Figure | None]  # of the predictions and `Results`, or `pictures`, or `maps`
+    pictures: bool = False  # it shows the images themselves, which `draw` gets as a function that reads them
+    maps: bool = False  # it shows attention maps, which `draw` gets
+    kinds: tuple[str, ...] = KINDS  # of labels that have it, keys of `TARGETS`
 
 
 class Section(NamedTuple):
@@ -77,18 +68,18 @@ DRAWN: dict[str, Callable[..., Figure | None]] = {
     "confusion_matrix": kinds.confusion_matrix,
     "roc": kinds.roc,
     "precision_recall": kinds.precision_recall,
-    "per_patient": comparisons.patient_spread,
-    "subgroups": comparisons.forest,
-    "decision_curve": decisions.decision_curve,
-    "reliability": decisions.reliability,
-    "risk_coverage": decisions.risk_coverage,
-    "out_of_distribution": decisions.out_of_distribution,
+    "per_patient": analyses.patient_spread,
+    "subgroups": analyses.forest,
+    "decision_curve": analyses.decision_curve,
+    "reliability": analyses.reliability,
+    "risk_coverage": analyses.risk_coverage,
+    "out_of_distribution": analyses.out_of_distribution,
     "errors": pictures.errors,
     "errors_by_pair": pictures.errors_by_pair,
     "suspected_labels": pictures.suspected_labels,
     "grid": pictures.grid,
     "attention_maps": pictures.attention_maps,
-    "robustness": curves.robustness,
+    "robustness": lambda predictions, metrics: curves.stress_curves(metrics.robustness),
     "training_curves": curves.training_curves,
 }
 
@@ -115,13 +106,8 @@ FEW_IMAGES = 100  # of a class: below, its sensitivity is known to about 10 poin
 
 
 def document(metrics: Results, figures: Mapping[str, Drawn], slider: Curve | None = None) -> Document:
-    """The head of a report and its chapters, from the templates in sections/.
-
-    Args:
-        metrics: `metrics.report` has the title and the table about data, model and training.
-        figures: name in chapters.yaml -> the figure.
-        slider: from `slider.slider_data`.
-    """
+    """The head of a report and its chapters, from the templates in sections/, with figures by their name in
+    chapters.yaml."""
     context = {"metrics": metrics, "limitations": limitations(metrics), "slider": slider, "many_findings": MANY}
     chapters: list[Chapter] = []
     for key, section in sections().items():
@@ -170,11 +156,9 @@ def limitations(metrics: Results) -> list[str]:
 
 
 def more_images(metrics: Results) -> str | None:
-    """With how many images the interval of the sensitivity would reach `PRECISE` to either side, in a sentence.
-
-    Of two classes the sensitivity of the positive one, else the one with the widest interval. The number is that of
-    `vitmed sample-size`, with the design effect of these images. None where the interval is that narrow, or unknown.
-    """
+    """With how many images the interval of the sensitivity (of the positive class, else the widest) would reach
+    `PRECISE` to either side, in a sentence, as `vitmed sample-size` computes it, with the design effect of these
+    images. None where the interval is that narrow, or unknown."""
 
     def half_width(name: str) -> float:
         found = metrics.per_class[name].sensitivity

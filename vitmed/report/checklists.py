@@ -125,13 +125,8 @@ def _evaluated(metrics: Results, split: str | None) -> bool:
     return evaluated is not None and evaluated.split == split
 
 
-def _intervals(metrics: Results) -> bool:
-    return any(number.low is not None for number in metrics.overall.values())
-
-
 THERE: dict[str, Callable[[Results], Any]] = {  # topic without a fact or part -> whether a report has it; else always
-    "size": _intervals,
-    "intervals": _intervals,
+    **dict.fromkeys(("size", "intervals"), lambda m: any(number.low is not None for number in m.overall.values())),
     "characteristics": _characteristics,
     "internal": lambda m: _evaluated(m, "test") or m.external,
     "external": lambda m: _evaluated(m, None),

@@ -27,7 +27,6 @@ PAIRS_TABLE = "copies.csv"
 PAIRS = 12  # pairs of copies
 CLASSES = 20  # classes with pictures
 SIDE = 96  # of a picture, px
-Strip = tuple[str, list[tuple[str, str]]]  # title, and (picture, path) of each image
 
 
 def write_data_report(
@@ -38,12 +37,7 @@ def write_data_report(
     problems: Sequence[Problem],
     copies: Mapping[str, Copies],
 ) -> None:
-    """Write page, numbers and copies.csv, each whole or not at all.
-
-    Args:
-        content: of data_report.json.
-        copies: "exact" and "near".
-    """
+    """Write page, numbers (the `content`) and copies.csv, each whole or not at all; copies are "exact" and "near"."""
     write_json(folder / NUMBERS, content)
     write_text(folder / PAIRS_TABLE, csv_text(_pairs(images, copies)))
     groups = [
@@ -52,13 +46,18 @@ def write_data_report(
         for code, found in copies[kind].items()
         for group in found
     ]
+    examples = []
+    for name in sorted({kind for image in images for kind in image.kinds or ("",)})[:CLASSES]:
+        paths = [i.path for i in images if name in (i.kinds or ("",)) and not i.record.kind]
+        spread = np.unique(np.linspace(0, len(paths) - 1, EXAMPLES).astype(int)).tolist() if paths else []
+        examples.append((name or "no class", _strip(root, [paths[i] for i in spread])))
     html = fill(
         "data_check.html.j2",
         title=f"Data check of {content['data']}",
         content=content,
         problems=problems,
         meanings={code: meaning for code, (_, meaning, _) in PROBLEMS.items()},
-        examples=_examples(root, images),
+        examples=examples,
         pairs=[(title, _strip(root, [images[i].path for i in group])) for title, group in groups[:PAIRS]],
     )
     write_text(folder / PAGE, html)
@@ -72,15 +71,6 @@ def _pairs(images: Sequence[Image], copies: Mapping[str, Copies]) -> Iterator[tu
             for pair in ((images[first], images[other]) for other in others):
                 labels = ("; ".join(image.kinds) or image.label or "" for image in pair)
                 yield (what, COPIES[code], *(image.path for image in pair), *labels, *(i.split or "" for i in pair))
-
-
-def _examples(root: Path, images: Sequence[Image]) -> list[Strip]:
-    shown = []
-    for name in sorted({kind for image in images for kind in image.kinds or ("",)})[:CLASSES]:
-        paths = [i.path for i in images if name in (i.kinds or ("",)) and not i.record.kind]
-        spread = np.unique(np.linspace(0, len(paths) - 1, EXAMPLES).astype(int)).tolist() if paths else []
-        shown.append((name or "no class", _strip(root, [paths[i] for i in spread])))
-    return shown
 
 
 def _strip(root: Path, paths: Iterable[str]) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import Config, EvaluateConfig, evaluate_config
 from vitmed.core.errors import DataError, UsageError, unknown_key
-from vitmed.core.files import json_of, read_json_lines
+from vitmed.core.files import read_json_lines
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
@@ -29,7 +29,7 @@ from vitmed.decisions.policy import DecisionPolicy, choose_policy, notes_of, own
 from vitmed.decisions.targets import TARGETS, refuse_idle
 from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.exact_views import VIEWS
-from vitmed.imaging.preprocessing import Preprocessing, thumbnail
+from vitmed.imaging.preprocessing import thumbnail
 from vitmed.inference.saved_model import Network, SavedModel
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import OOD_SCORE, WRITTEN
@@ -38,7 +38,7 @@ from vitmed.metrics.subgroups import MOST, check_columns, strata
 from vitmed.models.sizes import describe_model
 from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation, report_evaluation
-from vitmed.report.participant_flow import EvaluatedImages, evaluated_images, run_flow
+from vitmed.report.participant_flow import counted_again, evaluated_images, run_flow
 from vitmed.report.results import Origin, Results
 from vitmed.report.write import TABLE_ALONE, About, Report, read_baselines
 
@@ -48,11 +48,8 @@ MOST_OTHERS = 2000  # other images to score at most
 def score_other_images(
     folder: Path, saved: SavedModel, network: Network, policy: DecisionPolicy | None
 ) -> DecisionPolicy:
-    """The policy with the OOD scores of at most `MOST_OTHERS` images of a folder, evenly spread.
-
-    Raises:
-        UsageError: the model has no OOD score. DataError: no image in the folder can be read.
-    """
+    """The policy with the OOD scores of at most `MOST_OTHERS` images of a folder, evenly spread. Raises UsageError
+    where the model has no OOD score, DataError where no image in the folder can be read."""
     if policy is None or policy.ood_score is None:
         raise UsageError(
             f"{saved.path}: has no out-of-distribution score, which --unlike needs", "train again with this version"
@@ -81,19 +78,16 @@ def evaluate_settings(
         flags = table_flags(flags, chosen.table, saved.splits.target.kind, saved.classes)
     config = _fitting(saved.config, flags, saved.splits.target.kind, saved.classes, own, notes)
     check_readers(config, cells, [sample.path for sample in chosen.samples], saved.classes)
-    return config, [*_untrained(saved), *notes]
-
-
-def _untrained(saved: SavedModel) -> list[str]:
-    """A note where the time ended the training within its first pass over the images."""
-    count, train, step = len(saved.splits.samples.get("train", ())), saved.config.train, saved.record.get("step")
-    seen = (step or 0) * train.batch_size * train.accumulate
-    if step is None or saved.record.get("epoch") != 1 or seen + train.batch_size * train.accumulate > count:
-        return []
-    return [
-        f"The time ended training within its first pass: the network has learned from {seen:,} of {count:,} images, so "
-        "these numbers say nothing of what it can learn. Give more time (--time)."
-    ]
+    count, record = len(saved.splits.samples.get("train", ())), saved.record
+    batch = saved.config.train.batch_size * saved.config.train.accumulate
+    seen = (record.get("step") or 0) * batch
+    if record.get("step") is not None and record.get("epoch") == 1 and seen + batch <= count:
+        untrained = (
+            f"The time ended training within its first pass: the network has learned from {seen:,} of {count:,} "
+            "images, so these numbers say nothing of what it can learn. Give more time (--time)."
+        )
+        notes.insert(0, untrained)
+    return config, notes
 
 
 def table_flags(
@@ -124,14 +118,6 @@ def _fitting(
     return config
 
 
-def data_notes(run: RunFolder) -> list[str]:
-    """The notes of the data check before the training, for the head of the report."""
-    try:
-        return [str(note) for note in json_of(run.data_check.read_text(encoding="utf-8"))["notes"]]
-    except (OSError, ValueError, KeyError, TypeError):  # an older run has no such file
-        return []
-
-
 @dataclass(frozen=True)
 class ModelOnImages:
     """A model, the images that evaluate it, of the split that was asked for, and notes for the head of the report."""
@@ -156,12 +142,8 @@ def report_images(
     predictions: Predictions,
     baselines: Callable[[], Mapping[str, Predictions]] | None,
 ) -> Results:
-    """Check the attention maps and write the report of an evaluation into a new folder.
-
-    Args:
-        predictions: of the model for the images, with its policy applied.
-        baselines: returns predictions of the baselines for the same images; None: those that training evaluated.
-    """
+    """Check the attention maps and write the report of an evaluation into a new folder, beside the baselines that this
+    function returns; None: those that training evaluated."""
     saved, chosen, config, policy = used.saved, used.chosen, used.config, used.policy
     network, own, run = used.network, used.own, RunFolder(saved.path.parent)
     what, where = describe_images(chosen)[0], f"{network.device}, {network.precision}"
@@ -204,9 +186,19 @@ def report_images(
 
 def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, str]:
     """The table of data, model and training in a report."""
-    model, train, config = saved.config.model, saved.config.train, saved.config
+    model, train, config, how = saved.config.model, saved.config.train, saved.config, saved.preprocessing
+    window = [] if how.frame is None else [f"frame {how.frame}"]
+    if isinstance(how.window, tuple):
+        window.append(f"window {how.window[0]:g} .. {how.window[1]:g}")
+    elif how.window is not None:
+        window.append(f"window of each file ({how.window})")
     counts = {name: len(samples) for name, samples in saved.splits.samples.items()}
-    views = config.augment.views
+    views, record = config.augment.views, saved.record
+    chosen = f"the best by validation {train.monitor}" if train.choose == "best" else "the last"
+    choice = f"epoch {record.get('epoch')}, {chosen}"
+    if "C" in record:
+        each = "an inverse penalty for each finding" if record["C"] is None else f"inverse penalty C = {record['C']:g}"
+        choice = f"{each}, by the loss on validation"
     terms = f"{model.licence or 'not known to vitmed'}{f'. {model.terms}' if model.terms else ''}"
     copies = "the image alone" if views == "one" else f"mean output of {len(VIEWS[views])} copies of an image ({views})"
     return {
@@ -217,11 +209,11 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
         "Model": describe_model(model),
         "Started from": "random weights" if model.start is None else f"{Path(model.start).name}, licence {terms}",
         "Preprocessing": f"resize {config.data.resize}, {config.data.interpolation}, normalize "
-        f"{config.data.normalize}, channels {model.channels}{describe_window(saved.preprocessing)}",
+        f"{config.data.normalize}, channels {model.channels}{''.join(f', {part}' for part in window)}",
         "Augmentation": f"{config.augment.policy}, mixup {config.augment.mixup:g}, cutmix {config.augment.cutmix:g}",
         "Views": copies,
         "Optimisation": optimisation(train, saved.splits.target.kind),
-        "Model choice": model_choice(saved),
+        "Model choice": f"{choice}; the test set was not used",
         "Seed": str(train.seed),
         "Device of this evaluation": device,
         "Versions": ", ".join(f"{package} {number}" for package, number in saved.versions.items()),
@@ -237,16 +229,6 @@ def describe_images(chosen: EvaluationImages) -> tuple[str, str]:
     return f"{part} of {data}", part if chosen.own else f"{data}_{part}"
 
 
-def describe_window(how: Preprocessing) -> str:
-    """The window of deep images, and the frame of several, in words; "" where there are none."""
-    parts = ["" if how.frame is None else f"frame {how.frame}"]
-    if isinstance(how.window, tuple):
-        parts.append(f"window {how.window[0]:g} .. {how.window[1]:g}")
-    elif how.window is not None:
-        parts.append(f"window of each file ({how.window})")
-    return "".join(f", {part}" for part in parts if part)
-
-
 def optimisation(train: TrainConfig, kind: str) -> str:
     """How the network was trained on labels of a kind, in words."""
     if train.freeze:
@@ -256,27 +238,16 @@ def optimisation(train: TrainConfig, kind: str) -> str:
     ways += [f"embedding and first {train.freeze_blocks} blocks frozen"] if train.freeze_blocks is not None else []
     ways += ["head started from a logistic regression"] if train.probe_first else []
     loss = TARGETS[kind].loss
-    smoothed = loss == "cross_entropy"
     limit = "" if train.time is None else f" in {duration_text(train.time)}"
     return ", ".join(
         [
             f"AdamW, lr {train.lr:g}, weight decay {train.weight_decay:g}",
             f"batch {train.batch_size} x {train.accumulate}, at most {train.epochs} epochs{limit}",
-            f"label smoothing {train.smoothing:g}" if smoothed else f"loss {loss}",
+            f"label smoothing {train.smoothing:g}" if loss == "cross_entropy" else f"loss {loss}",
             f"balance {train.balance}",
             *ways,
         ]
     )
-
-
-def model_choice(saved: SavedModel) -> str:
-    """How this checkpoint was chosen, in words."""
-    train, record = saved.config.train, saved.record
-    if "C" in record:
-        each = "an inverse penalty for each finding" if record["C"] is None else f"inverse penalty C = {record['C']:g}"
-        return f"{each}, by the loss on validation; the test set was not used"
-    how = f"the best by validation {train.monitor}" if train.choose == "best" else "the last"
-    return f"epoch {record.get('epoch')}, {how}; the test set was not used"
 
 
 def rebuild(
@@ -379,9 +350,7 @@ def report_against_rest(
     predictions, validation = policy.apply(predictions), policy.apply(validation)
     notes = [*(note for note in notes if note not in notes_of(evaluated.policy)), *notes_of(policy)]
     title = f"{origin.title}: {positive} against the rest"
-    flow = before.flow
-    if flow is not None and flow.evaluated is not None:
-        flow = flow.model_copy(update={"evaluated": _recounted(flow.evaluated, predictions)})
+    flow = counted_again(before.flow, predictions)
     about = About(title, origin.facts, notes, run.name, evaluated.weights_hash, origin.precision, flow)
     beside = {key: other.against_rest(positive) for key, other in baselines.items() if other is not None}
     extra = Extra(validation=validation, baselines=beside, policy=policy)
@@ -420,15 +389,9 @@ def _settings(origin: Origin) -> EvaluateConfig:
     return EvaluateConfig(**without_gone({"evaluate": origin.evaluate})["evaluate"])
 
 
-def _recounted(evaluated: EvaluatedImages, predictions: Predictions) -> EvaluatedImages:
-    return evaluated_images(predictions, evaluated.split, evaluated.seen, evaluated.folds)
-
-
 def _counted_again(before: Results, predictions: Predictions) -> tuple[Results, list[str]]:
-    rows, flow, facts = len(predictions), before.flow, before.report.facts
-    if flow is not None and flow.evaluated is not None:
-        flow = flow.model_copy(update={"evaluated": _recounted(flow.evaluated, predictions)})
-    facts = {k: text.replace(f": {before.n:,} evaluated", f": {rows:,} evaluated") for k, text in facts.items()}
+    rows, flow, was = len(predictions), counted_again(before.flow, predictions), f": {before.n:,} evaluated"
+    facts = {k: text.replace(was, f": {rows:,} evaluated") for k, text in before.report.facts.items()}
     of = f"{rows:,} of the {before.n:,}" if rows < before.n else f"{rows:,} instead of the {before.n:,}"
     note = f"The table has {of} rows that the report was made of."
     report = before.report.model_copy(update={"facts": facts})
@@ -466,23 +429,16 @@ def match_images(other: Predictions, predictions: Predictions) -> Predictions | 
 def with_columns(
     config: EvaluateConfig, flags: dict[str, Any], columns: Sequence[str], notes: list[str]
 ) -> EvaluateConfig:
-    """The same for images with these further columns: a subgroup or rater asked for now must be one of them.
-
-    One that the run asked for, of images with another table, is left out with a note.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """The same for images with these further columns: a subgroup or rater asked for now must be one of them, else
+    UsageError; one that the run asked for, of images with another table, is left out with a note."""
     left = {}
-    kinds = (("subgroup", "subgroups by"), ("rater", "agreement with"), ("rater_score", "comparison with"))
-    for flag, what in kinds:
-        name = f"{flag}s"
-        asked = getattr(config, name)
+    for flag, what in {"subgroup": "subgroups by", "rater": "agreement with", "rater_score": "comparison with"}.items():
+        asked = getattr(config, f"{flag}s")
         if flags.get(flag):
             check_columns(asked, columns, f"--{flag}".replace("_", "-"))
         if missing := [column for column in asked if column not in columns]:
             notes.append(f"No {what} {', '.join(missing)}: these images have no such column.")
-        left[name] = [column for column in asked if column in columns]
+        left[f"{flag}s"] = [column for column in asked if column in columns]
     return config.model_copy(update=left)
 
 

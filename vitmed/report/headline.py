@@ -98,12 +98,6 @@ def headline(metrics: Results) -> str:
     return "\n".join([*terminal(Headline(first)), f"{how}{optimistic}"])
 
 
-def numbers_of(evaluation: Evaluation) -> str:
-    """The first numbers of an evaluation and its folder, in a line."""
-    numbers, _, _ = headline(evaluation.metrics).rpartition("\n")
-    return f"{numbers.replace(chr(10), ', ')}; {evaluation.folder}"
-
-
 def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes", unit: str = "patient") -> str:
     """Whether the model is better than a baseline, in a line; no verdict with very few patients.
 

@@ -39,11 +39,8 @@ class MethodsText(NamedTuple):
 
 
 def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> MethodsText:
-    """The methods of the intervals that this report has; a method that it does not use is not named.
-
-    Args:
-        shown: how the name of a class is written.
-    """
+    """The methods of the intervals that this report has, with the names of classes as `shown`; a method that it does
+    not use is not named."""
     cited, table = list[str](), methods()
     primary = [("", table.parts[part]) for part in MAIN]
 
@@ -55,8 +52,8 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
 
     def sentences(main: bool) -> list[str]:
         found = []
-        for (key, resamples), names in groups:
-            which = [f"for {_phrase(*about, of)}" for about, of in names.items() if (about in primary) == main]
+        for (key, resamples), names in groups.items():
+            which = [f"for {text}" for about, text in names.items() if (about in primary) == main]
             drawn = "" if resamples is None else f" ({resamples:,} resamples)"
             how = (
                 f"with {table.intervals[key].text}{drawn}"
@@ -65,9 +62,9 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
             )
             if which:
                 described.add((key, resamples))
-                found.append(
-                    f"{_capital(_joined(which))}, intervals were computed {how} {cite(table.intervals[key].sources)}."
-                )
+                numbers = _joined(which)
+                numbers = numbers[:1].upper() + numbers[1:]
+                found.append(f"{numbers}, intervals were computed {how} {cite(table.intervals[key].sources)}.")
         return found
 
     fields = {field: found.method for _, _, field, found in _estimates(metrics)}
@@ -80,7 +77,8 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
     further = [*sentences(main=False), *_tests(metrics, cite)]
     defined = [f"{name_of(field)} {cite(table.definitions[field])}" for field in fields if field in table.definitions]
     follow = f"follow{'' if len(defined) > 1 else 's'} the definition{'s' if len(defined) > 1 else ''} cited"
-    last = [f"{_capital(_joined(defined))} {follow}."] if defined else []
+    numbers = _joined(defined)
+    last = [f"{numbers[:1].upper()}{numbers[1:]} {follow}."] if defined else []
     if metrics.calibration is not None and metrics.calibration.after.ece_if_right is not None:
         last.append(
             f"The expected calibration error {cite(table.definitions['ece'])} was compared with its distribution under "
@@ -90,9 +88,9 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
     last.append(f"All numbers were computed with vitmed {__version__}.")
     paragraphs = [_design(metrics, shown), *(" ".join(part) for part in (main, further, last) if part)]
     rows = []
-    for (key, resamples), names in groups:
-        numbers = "; ".join(_phrase(*about, of) for about, of in names.items())
-        rows.append(Row(numbers, table.intervals[key].title, resamples, cite(table.intervals[key].sources)))
+    for (key, resamples), names in groups.items():
+        how = table.intervals[key]
+        rows.append(Row("; ".join(names.values()), how.title, resamples, cite(how.sources)))
     return MethodsText(paragraphs, rows, [table.references[key] for key in cited])
 
 
@@ -213,12 +211,10 @@ def _inside(found: Any, field: str, keyed: bool = False, prefix: str = "") -> It
             yield from _inside(value, field, prefix=prefix)
 
 
-def _by_method(metrics: Results) -> list[tuple[tuple[str, int | None], dict[tuple[str, str], list[str]]]]:
-    """(method, resamples) -> (prefix, what the numbers are about) -> their names, in the order of methods.yaml.
-
-    A number that one method serves for all images and in a part is named once, for all images. "in part" stands behind
-    a number that has two methods, such as one for small samples.
-    """
+def _by_method(metrics: Results) -> dict[tuple[str, int | None], dict[tuple[str, str], str]]:
+    """(method, resamples) -> (prefix, what the numbers are about) -> their names, in the order of methods.yaml. A
+    number that one method serves for all images and in a part is named once, for all images; "in part" stands behind a
+    number that has two methods, such as one for small samples."""
     found: dict[tuple[str, int | None], dict[tuple[str, str], list[str]]] = {}
     parts = methods().parts
     for part, prefix, field, one in _estimates(metrics):
@@ -228,16 +224,14 @@ def _by_method(metrics: Results) -> list[tuple[tuple[str, int | None], dict[tupl
         if not any(name in names.get(whole, []) for whole in wholes):
             names.setdefault(about, []).append(name)
     several = Counter((about, name) for names in found.values() for about, own in names.items() for name in own)
-    for names in found.values():
-        for about, own in names.items():
-            names[about] = [f"{name} (in part)" if several[about, name] > 1 else name for name in own]
+    texts: dict[tuple[str, int | None], dict[tuple[str, str], str]] = {}
     order = list(methods().intervals)
-    return sorted(found.items(), key=lambda item: (order.index(item[0][0]), -(item[0][1] or 0)))
-
-
-def _phrase(prefix: str, about: str, names: Sequence[str]) -> str:
-    """`accuracy and F1 of each class`, `differences in accuracy in the comparison with baselines`."""
-    return f"{prefix}{_joined(names)} {about}".strip()
+    for key in sorted(found, key=lambda key: (order.index(key[0]), -(key[1] or 0))):
+        texts[key] = {}
+        for place, own in found[key].items():
+            each = [f"{name} (in part)" if several[place, name] > 1 else name for name in own]
+            texts[key][place] = f"{place[0]}{_joined(each)} {place[1]}".strip()
+    return texts
 
 
 def name_of(field: str) -> str:
@@ -247,7 +241,3 @@ def name_of(field: str) -> str:
 
 def _joined(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ CLASSES = 50  # that the tables list
 # Names of the hub for our numbers; those it has no name for keep ours.
 HUB = {"auroc": "roc_auc", "mcc": "matthews_correlation", "sensitivity": "recall", "ppv": "precision"}
 
+_as_yaml = partial(yaml.safe_dump, sort_keys=False, allow_unicode=True, width=120)
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # Pillow's, by channels
 FITS = {"pad": "ImageOps.pad(image, {}, {})", "squash": "image.resize({}, {})", "crop": "ImageOps.fit(image, {}, {})"}
 
@@ -57,10 +59,6 @@ def model_card(metrics: Results, name: str, folder: str) -> str:
     return f"{text}\n{_stamp(text)}\n"
 
 
-def _as_yaml(header: dict[str, Any]) -> str:
-    return yaml.safe_dump(header, sort_keys=False, allow_unicode=True, width=120)
-
-
 def edited(card: str) -> bool:
     """Whether somebody wrote in a card after `model_card` made it."""
     text, _, stamp = card.rstrip("\n").rpartition("\n")
@@ -75,16 +73,15 @@ def card_header(metrics: Results, name: str) -> dict[str, Any]:
     """The fields of the YAML header; of the numbers those that are defined, each with its interval."""
     data, name = " ".join(metrics.report.title.split()), " ".join(name.split())  # `---` in a line ends a header
     slug = re.sub(r"[^A-Za-z0-9.]+", "-", data.removeprefix("test of ")).strip("-.")[:90] or "data"
-    found = []
+    entries = []
     for key, title, number in headline_of(metrics):
         if number.value is None:
             continue
         interval: dict[str, Any] = {"interval": "none"}
         if number.low is not None and number.high is not None:
-            ends = {"low": round(number.low, 6), "high": round(number.high, 6)}
-            interval = {"interval": metrics.level, **ends}
+            interval = {"interval": metrics.level, "low": round(number.low, 6), "high": round(number.high, 6)}
             interval["method"] = f"{number.method or 'bootstrap'}, {metrics.resampling}"
-        found.append({"type": HUB.get(key, key), "name": title, "value": round(number.value, 6), "args": interval})
+        entries.append({"type": HUB.get(key, key), "name": title, "value": round(number.value, 6), "args": interval})
     task, title = TARGETS[metrics.target.kind].words.task
     of = {"task": {"type": task, "name": title}, "dataset": {"type": slug, "name": data, "split": "test"}}
     return {
@@ -93,8 +90,8 @@ def card_header(metrics: Results, name: str) -> dict[str, Any]:
         "pipeline_tag": task,
         "tags": ["vitmed", "medical-imaging", task, "vision-transformer", "research-use-only"],
         "datasets": [slug],
-        "metrics": list(dict.fromkeys(number["type"] for number in found)),
-        "model-index": [{"name": name, "results": [of | {"metrics": found}]}],
+        "metrics": list(dict.fromkeys(number["type"] for number in entries)),
+        "model-index": [{"name": name, "results": [of | {"metrics": entries}]}],
     }
 
 
@@ -108,13 +105,8 @@ def write_card(run: RunFolder, test: Evaluation) -> None:
 
 
 def weights_card(saved: SavedModel, name: str, compared: str, metrics: Results | None) -> str:
-    """The card. It holds no path, no host, no patient, and not the name of the data folder.
-
-    Args:
-        name: of the model and its folder.
-        compared: how the logits of timm compare with ours, as a sentence.
-        metrics: of the test of these weights; None if not known.
-    """
+    """The card: no path, no host, no patient, and not the name of the data folder. `compared` is a sentence on the
+    logits of timm and ours; `metrics` are of the test of these weights, None if not known."""
     target, policy, model = saved.splits.target, saved.chosen_policy(), saved.config.model
     findings = policy.findings.items() if isinstance(policy, FindingPolicy) else ()
     if metrics is not None:  # the title names the data folder, which stays inside
@@ -147,12 +139,18 @@ def program(how: Preprocessing, policy: DecisionPolicy, folder: str) -> str:
     """A program of a few lines that gives the calibrated probabilities of image.png."""
     side, way = f"({how.image_size}, {how.image_size})", f"Image.Resampling.{how.interpolation.upper()}"
     if isinstance(policy, FindingPolicy):  # each finding has its own calibration; of classes they have one together
-        found: list[Calibration] = [one.calibration for one in policy.findings.values()]
-        scale, bias = [one.scale[1] for one in found], [one.bias[1] - one.bias[0] for one in found]
-        calibrated = f"({_scaled(scale, bias)}).sigmoid()"
+        each: list[Calibration] = [one.calibration for one in policy.findings.values()]
+        scale: Sequence[float] = [one.scale[1] for one in each]
+        bias: Sequence[float] = [one.bias[1] - one.bias[0] for one in each]
+        answer = "sigmoid()"
     else:
         assert isinstance(policy, ClassPolicy)
-        calibrated = f"({_scaled(policy.calibration.scale, policy.calibration.bias)}).softmax(1)"
+        scale, bias, answer = policy.calibration.scale, policy.calibration.bias, "softmax(1)"
+    numbers = []
+    for values in (scale, bias):
+        texts = [f"{value:.9g}" for value in values]
+        numbers.append(texts[0] if len(set(texts)) == 1 else f"torch.tensor([{', '.join(texts)}])")
+    calibrated = f"(logits * {numbers[0]}{f' + {numbers[1]}' if any(bias) else ''}).{answer}"
     return f"""import timm
 import torch
 from PIL import Image, ImageOps
@@ -164,14 +162,6 @@ image = {FITS[how.resize].format(side, way)}
 with torch.no_grad():
     logits = model(pixels(image)[None])
 probabilities = {calibrated}"""
-
-
-def _scaled(scale: Sequence[float], bias: Sequence[float]) -> str:
-    def numbers(values: Sequence[float]) -> str:
-        texts = [f"{value:.9g}" for value in values]
-        return texts[0] if len(set(texts)) == 1 else f"torch.tensor([{', '.join(texts)}])"
-
-    return f"logits * {numbers(scale)}" + (f" + {numbers(bias)}" if any(bias) else "")
 
 
 def _weights_header(saved: SavedModel, name: str, metrics: Results | None) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -33,13 +34,9 @@ from vitmed.report.results import Cell, Characteristic, Count, EvaluatedImages, 
 def flow_of(
     splits: Splits, hashes: Mapping[str, Sequence[str]], counts: Mapping[str, int] | None = None, why_left_out: str = ""
 ) -> Flow:
-    """The flow of a run, without a path or the name of a patient.
-
-    Args:
-        hashes: split name -> sha256 of its files.
-        counts: what the check before the training counted, by the names in `COUNTS`; nothing where nobody counted.
-        why_left_out: why files that were found are in no split, in words.
-    """
+    """The flow of a run, without a path or the name of a patient: from split name -> sha256 of its files, what the
+    check before the training counted, by the names in `COUNTS`, and why files that were found are in no split, in
+    words."""
     known: dict[str, Any] = {name: (counts or {}).get(name) for name in COUNTS}
     used, grouped, shared = sum(map(len, splits.samples.values())), splits.grouped, len(splits.shared())
     everyone: set[str] = set().union(*splits.groups().values())
@@ -49,7 +46,8 @@ def flow_of(
         classes: Sequence[str] = splits.strata
         labels: list[Sequence[int]] = [[sample.label] for sample in samples]
         if splits.target.kind == "findings":
-            classes, labels = splits.classes, [_present(sample.targets) for sample in samples]
+            classes = splits.classes
+            labels = [[f for f, value in enumerate(sample.targets) if value == 1] for sample in samples]
         parts[name] = SplitFlow(made=splits.made.get(name, ""), **_counts(labels, patients, classes))
     return Flow(
         **known,
@@ -114,10 +112,6 @@ def _cell(split: str, counts: Mapping[str, int], sizes: Mapping[str, int]) -> Ce
     return Cell(n=n, share=share, difference=difference)
 
 
-def _present(targets: Iterable[float]) -> list[int]:
-    return [f for f, value in enumerate(targets) if value == 1]
-
-
 def _counts(
     labels: Sequence[Sequence[int]], patients: Sequence[Hashable] | None, classes: Sequence[str]
 ) -> dict[str, Any]:
@@ -144,13 +138,10 @@ def run_flow(
     columns: Sequence[str],
     seen: Mapping[str, int | None],
 ) -> Flow:
-    """`flow_of` of a run, with the images that this report is about, and the characteristics of the splits.
-
-    Args:
-        split: the evaluated split of the run; None for other images, of which `EvaluationImages` knows what is `seen`.
-        columns: that subgroups were asked for; those that the run's own table has not are left out.
-    """
-    flow = flow_of(saved.splits, saved.hashes, data_counts(run), why_left_out(saved.config.data))
+    """`flow_of` of a run, with the images that this report is about (of a split of the run; None: others, of which
+    `EvaluationImages` knows what is `seen`), and the characteristics of the splits by those of these columns that the
+    run has."""
+    flow = flow_of(saved.splits, saved.hashes, data_check_of(run)[1], why_left_out(saved.config.data))
     known = [name for name in columns if name in saved.splits.columns]
     about = evaluated_images(predictions, split, Seen.model_validate(dict(seen)))
     return flow.model_copy(update={"evaluated": about, "characteristics": characteristics(saved.splits, known)})
@@ -162,9 +153,19 @@ def evaluated_images(
     """Which images a report is about: of which split or how many folds, how many, by class, and what of them the model
     had seen."""
     patients = None if predictions.groups is None else predictions.units.tolist()
-    of = {"findings": _present, "classes": lambda label: [label], "number": lambda _: [0]}[predictions.kind]
-    counts = _counts([of(label) for label in known_labels(predictions).tolist()], patients, predictions.classes)
+    labels, kind = known_labels(predictions), predictions.kind
+    each = labels[:, None] if kind == "classes" else np.zeros((len(labels), 1), int)
+    present = [np.flatnonzero(row == 1) for row in labels] if kind == "findings" else each
+    counts = _counts([row.tolist() for row in present], patients, predictions.classes)
     return EvaluatedImages(split=split, seen=seen or Seen(), folds=folds, **counts)
+
+
+def counted_again(flow: Flow | None, predictions: Predictions) -> Flow | None:
+    """The flow of a report about other rows, or one finding, of the same images."""
+    old = None if flow is None else flow.evaluated
+    if flow is None or old is None:
+        return flow
+    return flow.model_copy(update={"evaluated": evaluated_images(predictions, old.split, old.seen, old.folds)})
 
 
 def folds_flow(
@@ -182,7 +183,7 @@ def folds_flow(
         made={name: fold.splits.made.get("test", "") for name, fold in named.items()},
     )
     hashes = {name: fold.hashes["test"] for name, fold in named.items()}
-    counts = [data_counts(run) for run in runs]
+    counts = [data_check_of(run)[1] for run in runs]
     crossing = [count["duplicates_across_splits"] for count in counts if "duplicates_across_splits" in count]
     flow = flow_of(tests, hashes, counts[0], why_left_out(folds[0].config.data))
     shared = set(tests.shared()).union(*(fold.splits.shared() for fold in folds))
@@ -198,13 +199,14 @@ def folds_flow(
     return flow.model_copy(update=update)
 
 
-def data_counts(run: RunFolder) -> dict[str, int]:
-    """What the check before the training counted; nothing for a run of before there was such a file."""
+def data_check_of(run: RunFolder) -> tuple[list[str], dict[str, int]]:
+    """The notes of the check before the training, and what it counted; nothing of a run without its file."""
     try:
-        counts = dict(json_of(run.data_check.read_text(encoding="utf-8"))["counts"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return {name: count for name, count in counts.items() if isinstance(count, int)}
+        content = json_of(run.data_check.read_text(encoding="utf-8"))
+        notes, counts = map(str, content.get("notes", ())), dict(content.get("counts", {}))
+        return [*notes], {name: count for name, count in counts.items() if isinstance(count, int)}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return [], {}
 
 
 def why_left_out(data: DataConfig) -> str:
@@ -220,6 +222,7 @@ LISTED = 6  # classes that a box lists
 LINE = 0.21  # inches that a line of text takes
 FOLDS = "test sets of the folds, each by the model that never saw it"
 WIDTH = 8.0  # inches
+ARROW = {"arrowstyle": "-|>", "color": BLACK, "linewidth": 1}
 LETTER = 0.088  # inches that a letter takes
 
 
@@ -240,7 +243,7 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
         lines_of = {name: ", ".join(_lines(part, noun, unit, 24, False)) for name, part in counts.splits.items()}
         boxes = {FOLDS: [short(f"{name}: {text}", most) for name, text in lines_of.items()]}
     else:
-        classes = [line for part in parts.values() for line in _classes(part).items()]
+        classes = [own for part in parts.values() if len(part.classes) <= LISTED for own in part.classes.items()]
         wrap = any(len(f"{name}: {_numbers(count)}") > most for name, count in classes)
         boxes = {name: _lines(part, noun, unit, most, wrap) for name, part in parts.items()}
     found, left_out, used = _upper_boxes(counts, unit)
@@ -256,8 +259,8 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
         side = _height(len(left_out))
         _box(axes, (0.2, y, 3.6, first), found)
         _box(axes, (4.4, y - gap / 2 - side / 2, 3.4, side), left_out, GREY)
-        _arrow(axes, (2.0, y), (2.0, y - gap))
-        _arrow(axes, (2.0, y - gap / 2), (4.4, y - gap / 2))
+        axes.annotate("", (2.0, y - gap), (2.0, y), arrowprops=ARROW)
+        axes.annotate("", (4.4, y - gap / 2), (2.0, y - gap / 2), arrowprops=ARROW)
         y -= gap
     y -= _height(len(used))
     _box(axes, (0.2, y, 3.6, _height(len(used))), used)
@@ -273,7 +276,7 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
         _box(axes, (x, 0.1, width, lowest), [title, *lines], BLUE if here else BLACK)
         if own or folds:
             axes.plot([2.0, x + width / 2], [rail, rail], color=BLACK, linewidth=1)
-            _arrow(axes, (x + width / 2, rail), (x + width / 2, bottom))
+            axes.annotate("", (x + width / 2, bottom), (x + width / 2, rail), arrowprops=ARROW)
     return figure
 
 
@@ -290,14 +293,6 @@ def _box(axes: Axes, place: tuple[float, float, float, float], lines: list[str],
         axes.text(x + 0.1, y + height - 0.08 - LINE * (i + 0.5), line, va="center", fontsize=10, fontweight=weight)
 
 
-def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": BLACK, "linewidth": 1})
-
-
-def _people(patients: int | None, unit: str) -> str:
-    return "patients unknown" if patients is None else counted(patients, unit)
-
-
 def _upper_boxes(counts: Flow, unit: str) -> tuple[list[str], list[str], list[str]]:
     """Lines of the files found and left out, none where they were not counted; and of the images used."""
     found, left_out = [], []
@@ -306,7 +301,8 @@ def _upper_boxes(counts: Flow, unit: str) -> tuple[list[str], list[str], list[st
         why = f"({counts.why_left_out})" if counts.left_out and counts.why_left_out else ""
         found = ["Found", counted(counts.found, "image file")]
         left_out = ["Left out", unreadable, f"{counts.left_out:,} in no split", *textwrap.wrap(why, 44)]
-    used = ["Used", f"{counted(counts.used, 'image')}, {_people(counts.patients, unit)}"]
+    people = "patients unknown" if counts.patients is None else counted(counts.patients, unit)
+    used = ["Used", f"{counted(counts.used, 'image')}, {people}"]
     if counts.exact_duplicates is not None:
         used.append(f"kept: identical copies {counts.exact_duplicates:,}, alike {counts.near_duplicates:,}")
     return found, left_out, used
@@ -314,17 +310,14 @@ def _upper_boxes(counts: Flow, unit: str) -> tuple[list[str], list[str], list[st
 
 def _lines(part: SplitFlow | EvaluatedImages, noun: str, unit: str, most: int, wrap: bool) -> list[str]:
     """Lines of at most `most` letters; with `wrap`, the numbers of a class, or another noun, are below its name."""
-    lines = [counted(part.images, "image"), _people(part.patients, unit)]
+    people = "patients unknown" if part.patients is None else counted(part.patients, unit)
+    lines = [counted(part.images, "image"), people]
     if len(part.classes) > LISTED:
-        lines.append(counted(len(part.classes), noun))
-    for name, count in _classes(part).items():
+        return [*lines, counted(len(part.classes), noun)]
+    for name, count in part.classes.items():
         text = _numbers(count)
         lines += [f"{short(name, most - 1)}:", f"  {text}"] if wrap else [f"{short(name, most)}: {text}"]
     return lines
-
-
-def _classes(part: SplitFlow | EvaluatedImages) -> dict[str, Count]:
-    return part.classes if len(part.classes) <= LISTED else {}
 
 
 def _numbers(count: Count) -> str:

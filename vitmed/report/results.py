@@ -66,7 +66,6 @@ class Baseline(PairedComparison):
 
     @property
     def beaten_for(self) -> list[str]:
-        """The findings for which they show it."""
         return [
             c for c, gap in self.findings.items() if gap.p_holm is not None and gap.p_holm < 0.05 and (gap.low or 0) > 0
         ]

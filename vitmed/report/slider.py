@@ -49,11 +49,8 @@ class Tried(NamedTuple):
 
 
 def slider_data(predictions: Predictions, points: OperatingPoints | None = None) -> Curve | None:
-    """Count the images that are called positive at every threshold that can be chosen; `points` are marked.
-
-    An image is called positive where its probability is the threshold or more. None without two classes that both have
-    images.
-    """
+    """Count the images that are called positive, with a probability of the threshold or more, at every threshold that
+    can be chosen; `points` are marked. None without two classes that both have images."""
     labels, positive = known_labels(predictions), positive_index(predictions)
     if positive is None or len(np.unique(labels)) < 2:
         return None

@@ -7,32 +7,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from markupsafe import Markup
+
 from vitmed.core.base_models import CLASSES
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.files import whole_folder, write_bytes, write_json, write_text
+from vitmed.core.files import make_folder, whole_folder, write_bytes, write_json, write_text
 from vitmed.core.messages import gravest_first
 from vitmed.core.run_folder import BASELINE, ISSUES, METHODS_TEXT, NUMBERS, PREDICTIONS, REPORT
 from vitmed.core.text import counted, now
+from vitmed.core.text_files import csv_text
 from vitmed.decisions.evaluation_folder import fold_notes
-from vitmed.decisions.policy import FindingPolicy
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.confusions import issues_csv
 from vitmed.metrics.estimates import FEWEST, learnt_nothing, missing_interval_note
-from vitmed.metrics.kinds.findings import FindingPredictions, fewer_holders
+from vitmed.metrics.kinds.findings import fewer_holders
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_files import read_predictions
 from vitmed.report.analyses import ANALYSES, Extra, Material
-from vitmed.report.blocks import Document, escape_markdown, to_markdown
+from vitmed.report.blocks import Block, Cell, Document, Group, Picture, Table, escape_markdown, grid, to_markdown, words
 from vitmed.report.chapters import MAIN, MANY, document, plots, render
 from vitmed.report.methods_text import methods_markdown
-from vitmed.report.paper import FOLDER, write_paper
-from vitmed.report.participant_flow import evaluated_images
+from vitmed.report.participant_flow import counted_again
 from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import Drawn, drawn
 from vitmed.report.results import Baseline, Flow, Origin, Results
@@ -50,29 +51,18 @@ BASELINES = {
 
 @dataclass(frozen=True)
 class About:
-    """What a report is about. No text in it may name a patient or a path: a report holds neither.
-
-    Attributes:
-        title: headline of the report.
-        facts: name -> value, about data, model and training, as a table.
-        notes: what must be known before the numbers are believed; shown above them.
-        run: the name of the run folder.
-        weights_hash: of the weights that are evaluated; None where there are none, or several.
-        precision: in which the network computed the predictions.
-        flow: where the images come from; None where it is not known.
-        earlier: of the report that is made again from its table; None where the images are evaluated now.
-    """
+    """What a report is about. No text in it may name a patient or a path: a report holds neither."""
 
     title: str
-    facts: Mapping[str, str] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-    run: str = ""
-    weights_hash: str | None = None
-    precision: str = "fp32"
-    flow: Flow | None = None
-    earlier: Origin | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)  # name -> value: data, model and training, as a table
+    notes: Sequence[str] = ()  # what must be known before the numbers are believed; shown above them
+    run: str = ""  # the name of the run folder
+    weights_hash: str | None = None  # None where there are no weights, or several
+    precision: str = "fp32"  # in which the network computed the predictions
+    flow: Flow | None = None  # where the images come from
+    earlier: Origin | None = None  # of the report that is made again from its table
 
-    def origin(self, material: Material[Any, Any]) -> Origin:
+    def origin(self, material: Material) -> Origin:
         """What metrics.json says of it, so that the report can be made again."""
         policy = material.extra.policy
         again: dict[str, Any] = {} if self.earlier is None else {"created": self.earlier.created, "rebuilt": now()}
@@ -90,24 +80,15 @@ class About:
 
 @dataclass(frozen=True)
 class Report:
-    """All that the folder of a report holds, before it is written.
-
-    Attributes:
-        baselines: predictions of the same images, by their key in `BASELINES`.
-        results: what metrics.json holds.
-        figures: by their name in `plots`.
-        formats: "html", "md" and "paper"; none where the numbers alone are asked for.
-        findings: folder below this one -> the report of a finding, as of two classes.
-        content: of the pages, as blocks; None where there are no pages.
-    """
+    """All that the folder of a report holds, before it is written."""
 
     predictions: Predictions
-    baselines: Mapping[str, Predictions]
-    results: Results
-    figures: Mapping[str, Drawn]
-    formats: Collection[str]
-    findings: Mapping[str, Report]
-    content: Document | None
+    baselines: Mapping[str, Predictions]  # of the same images, by their key in `BASELINES`
+    results: Results  # what metrics.json holds
+    figures: Mapping[str, Drawn]  # by their name in `plots`
+    formats: Collection[str]  # "html", "md" and "paper"; none where the numbers alone are asked for
+    findings: Mapping[str, Report]  # folder below this one -> the report of a finding, as of two classes
+    content: Document | None  # of the pages; None where there are no pages
 
     @classmethod
     def of(
@@ -117,19 +98,14 @@ class Report:
         config: EvaluateConfig | None = None,
         extra: Extra | None = None,
     ) -> Report:
-        """Compute the numbers and draw the figures; of findings, also the report of each.
-
-        A picture is known by its row in predictions.csv, and by its file name only where `config.show_names` asks.
-
-        Raises:
-            DataError: the predictions have no labels.
-            UsageError: a column of `config.subgroups` is not there.
-        """
+        """Compute the numbers and draw the figures; of findings, also the report of each. A picture is known by its row
+        in predictions.csv, and by its file name only where `config.show_names` asks. Raises DataError for predictions
+        without labels, UsageError where a column of `config.subgroups` is not there."""
         config, extra = config or EvaluateConfig(), extra or Extra()
         predictions = replace(predictions, named=config.show_names)
         target = target_of(predictions, config.ordinal)
         numbers = TARGETS[target.kind].numbers.evaluate(predictions, config.resamples)
-        material: Material[Any, Any] = Material(predictions, numbers, config, extra)
+        material = Material(predictions, numbers, config, extra)
         parts: dict[str, Any] = {
             "baselines": {key: _beside(key, target.kind, material) for key in extra.baselines},
             **{key: analyse(material) for key, analyse in ANALYSES[target.kind].items()},
@@ -161,17 +137,9 @@ class Report:
         return cls(predictions, extra.baselines, results, figures, formats, dict(findings.values()), content)
 
     def write(self, folder: str | Path) -> Results:
-        """Write predictions.csv, metrics.json, methods.md, label_issues.csv, figures and pages: all or nothing.
-
-        Args:
-            folder: not there yet, or empty.
-
-        Returns:
-            what metrics.json holds.
-
-        Raises:
-            UsageError: the folder cannot be written.
-        """
+        """Write predictions.csv, metrics.json, methods.md, label_issues.csv, figures and pages into a folder that is
+        not there yet, or empty: all or nothing. Returns what metrics.json holds. Raises UsageError where the folder
+        cannot be written."""
         predictions, results = self.predictions, self.results
         doubted = results.label_errors
         with whole_folder(Path(folder)) as part:
@@ -193,11 +161,11 @@ class Report:
                 if "md" in self.formats:
                     write_text(part / MARKDOWN, to_markdown(self.content))
                 if "paper" in self.formats:
-                    write_paper(part / FOLDER, results, self.content)
+                    write_paper(part / PAPER, results, self.content)
         return results
 
 
-def _of_findings(material: Material[FindingPredictions, FindingPolicy], about: About) -> dict[str, tuple[str, Report]]:
+def _of_findings(material: Material, about: About) -> dict[str, tuple[str, Report]]:
     """Finding -> folder and report, of every finding that at least `FEWEST` patients (or images, where patients are
     unknown) have, and as many have an image without; of validation, on which decisions were chosen, the tables alone.
 
@@ -214,25 +182,22 @@ def _of_findings(material: Material[FindingPredictions, FindingPolicy], about: A
         policy = None if chosen is None else chosen.findings[name]
         folds = None if extra.folds is None else extra.folds.findings[name]
         view = predictions.of(name) if policy is None else policy.apply(predictions.of(name))
-        counts = evaluated and evaluated_images(view, evaluated.split, evaluated.seen, evaluated.folds)
         notes = [*(policy.notes if policy else ()), *(fold_notes(folds) if folds else ())]
+        parts = (None if p is None else cast(Any, p).of(name) for p in (extra.validation, extra.internal))
+        validation, internal = parts
         own = Extra(
-            validation=None if extra.validation is None else _of(extra.validation, name),
-            internal=None if extra.internal is None else _of(extra.internal, name),
+            validation=validation,
+            internal=internal,
             policy=policy,
             folds=folds,
-            baselines={key: _of(other, name) for key, other in extra.baselines.items()},
+            baselines={key: cast(Any, other).of(name) for key, other in extra.baselines.items()},
             read=extra.read,
             figures=figures,
         )
-        flow = about.flow and about.flow.model_copy(update={"evaluated": counts})
-        words, asked = replace(about, notes=notes, flow=flow), config.model_copy(update={"report": pages})
-        reports[name] = f"findings/{place}", Report.of(view, words, asked, own)
+        of_finding = replace(about, notes=notes, flow=counted_again(about.flow, view))
+        asked = config.model_copy(update={"report": pages})
+        reports[name] = f"findings/{place}", Report.of(view, of_finding, asked, own)
     return reports
-
-
-def _of(predictions: Predictions, finding: str) -> Predictions:
-    return cast(FindingPredictions, predictions).of(finding)
 
 
 def folder_names(findings: tuple[str, ...]) -> dict[str, str]:
@@ -247,7 +212,7 @@ def folder_names(findings: tuple[str, ...]) -> dict[str, str]:
     return names
 
 
-def _beside(key: str, of: str, material: Material[Any, Any]) -> Baseline:
+def _beside(key: str, of: str, material: Material) -> Baseline:
     """The comparison with a baseline, of labels of a kind; of findings also finding by finding."""
     kind, predictions, other = TARGETS[of].numbers, material.predictions, material.extra.baselines[key]
     compared = Baseline(
@@ -288,3 +253,65 @@ def read_baselines(folder: Path) -> dict[str, Predictions]:
     """The baselines that stand beside a predictions.csv."""
     files = {key: folder / f"{BASELINE}{key}.csv" for key in BASELINES}
     return {key: read_predictions(file, labelled=True) for key, file in files.items() if file.is_file()}
+
+
+# --- --format paper: one sentence of results, tables as LaTeX and CSV, figures as PDF
+
+PAPER = "paper"
+SENTENCE, LATEX = "results.txt", "tables.tex"
+LEFT_OUT, CHECKLIST = "prose", "checklist"  # tables of explanations, which methods.md has; those of text, no LaTeX
+SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+
+
+def write_paper(folder: Path, metrics: Results, content: Document) -> None:
+    """Write the sentence, every table (CHAPTER-1.csv; those of numbers also in tables.tex), and every figure as PDF."""
+    make_folder(folder)
+    latex = ["% \\usepackage{booktabs}; in brackets: confidence intervals"]
+    write_text(folder / SENTENCE, results_sentence(metrics) + "\n")
+    for chapter in content.chapters:
+        blocks = list(_inside(chapter.blocks))
+        tables = [block for block in blocks if isinstance(block, Table) and block.head and block.css != LEFT_OUT]
+        for number, table in enumerate(tables, 1):
+            write_text(folder / f"{chapter.key}-{number}.csv", csv_text(_columns(table)))
+            latex += [] if table.css == CHECKLIST else ["", *_latex(table, f"{chapter.title} ({number})")]
+        for picture in (block for block in blocks if isinstance(block, Picture)):
+            write_bytes(folder / f"{picture.name}.pdf", picture.drawn.pdf)
+    write_text(folder / LATEX, "\n".join(latex) + "\n")
+
+
+def _inside(blocks: Sequence[Block]) -> Iterator[Block]:
+    for block in blocks:
+        yield from _inside(block.blocks) if isinstance(block, Group) else (block,)
+
+
+def _text(found: Markup) -> str:
+    return " ".join(found.striptags().split())
+
+
+def _columns(table: Table) -> list[list[str]]:
+    """Title and cells of a table; the intervals of a column stand in a column of their own."""
+    rows = [[Cell(title) for title in table.head], *grid(table)]
+    lines: list[list[str]] = [[] for _ in rows]
+    for column in zip(*rows, strict=True):
+        with_interval = any(cell.small for cell in column)
+        for k, (line, cell) in enumerate(zip(lines, column, strict=True)):
+            line.append(_text(cell.words))
+            if with_interval:
+                line.append(_text(cell.small or words("")) if k else f"{_text(cell.words)}, interval")
+    return lines
+
+
+def _latex(table: Table, caption: str) -> Iterator[str]:
+    def row(cells: list[Cell]) -> str:
+        texts = [_text(cell.words) + (f" ({_text(cell.small)})" if cell.small else "") for cell in cells]
+        return " & ".join(map(_escaped, texts)) + r" \\"
+
+    rows = grid(table)
+    yield from (r"\begin{table}", r"\centering", rf"\caption{{{_escaped(caption)}}}")
+    yield from (rf"\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", r"\toprule")
+    yield from (row([Cell(title) for title in table.head]), r"\midrule", *map(row, rows))
+    yield from (r"\bottomrule", r"\end{tabular}", r"\end{table}")
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"[\\~^&%$#_{}]", lambda m: SPECIAL.get(m[0], "\\" + m[0]), text)

@@ -62,11 +62,8 @@ def find_stored(text: str, folder: RunFolder) -> str | Path:
 
 
 class Ways(Study[dict[str, Any]]):
-    """The ways to train that are compared on validation; the best goes on. A way that fails is left out.
-
-    Args:
-        ways: name of a way -> its run; save: writes auto.json, after each epoch.
-    """
+    """The ways to train (name -> run) that are compared on validation; the best goes on. A way that fails is left out.
+    `save` writes auto.json, after each epoch."""
 
     command = "auto"
 
@@ -85,7 +82,6 @@ class Ways(Study[dict[str, Any]]):
         return nullcontext(lambda record: self.save() < 0)
 
     def ended(self, job: Job, run: Future[RunFolder | None]) -> None:
-        """As `Study.ended`: raises what ends the command."""
         error = run.exception()
         if isinstance(error, VitmedError) and not isinstance(error, Interrupted):
             self.failed[next(name for name, way in self.ways.items() if way is job)] = error
@@ -93,11 +89,8 @@ class Ways(Study[dict[str, Any]]):
             run.result()
 
     def finish(self) -> dict[str, Any]:
-        """Return what auto.json gets: the ways with their numbers, the winner, and why.
-
-        Raises:
-            VitmedError: of the first way, where all failed.
-        """
+        """Return what auto.json gets: the ways with their numbers, the winner, and why. Raises the VitmedError of the
+        first way, where all failed."""
         failed = {name: self.failed[name] for name in self.ways if name in self.failed}
         if len(failed) == len(self.ways):
             raise next(iter(failed.values()))

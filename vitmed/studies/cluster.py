@@ -59,16 +59,9 @@ HERE = Places()
 
 @contextlib.contextmanager
 def opened(on: str | Executor | None, parallel: int | None = None, strict: bool = False) -> Iterator[Places]:
-    """Open where jobs run.
-
-    Args:
-        on: "local", "ray", "ray:HOST:PORT" or an executor, which stays open; default: the variable VITMED_ON.
-        parallel: trainings at the same time; default 1, or as many as the cluster has GPUs or, without, nodes.
-        strict: a node that cannot be used ends the command.
-
-    Raises:
-        UsageError: fewer than one training, no such place, or no connection to it.
-    """
+    """Open where jobs run: "local", "ray", "ray:HOST:PORT" or an executor, which stays open; default: the variable
+    VITMED_ON. `parallel` trainings run at the same time; default 1, or as many as the cluster has GPUs or, without,
+    nodes. With `strict`, a node that cannot be used ends the command. Raises UsageError."""
     on = on or os.environ.get(VARIABLE) or "local"
     if parallel is not None and parallel < 1:
         raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
@@ -164,7 +157,6 @@ def files_of(settings: Config) -> list[Path]:
 
 
 def three(files: Sequence[Any]) -> list[Any]:
-    """The first, the middle and the last."""
     return [files[i] for i in sorted({0, len(files) // 2, len(files) - 1})] if files else []
 
 
@@ -184,14 +176,9 @@ def look(files: Sequence[str], new: str) -> dict[str, str]:
 
 
 class RayCluster(Executor):
-    """A Ray cluster that is there already: calls of functions on the nodes that see what this process sees.
-
-    Attributes:
-        places: calls at the same time; runs: trainings: a GPU for each or, where there is none, a core or a node.
-
-    Raises:
-        UsageError: nothing answers at the address, or not as a cluster of this version.
-    """
+    """A Ray cluster that is there already: calls of functions on the nodes that see what this process sees. `places`
+    are calls at the same time, `runs` trainings: a GPU for each or, where there is none, a core or a node. Raises
+    UsageError where nothing answers at the address, or not as a cluster of this version."""
 
     def __init__(self, address: str, strict: bool = False) -> None:
         self.name, self.strict, self.left_out, self.cpus, self.gpus = f"ray:{address}", strict, list[str](), 1, 0
@@ -226,7 +213,6 @@ class RayCluster(Executor):
         self.runs = max(1, gpus or sum(node.cpus >= 1 for node in nodes))
 
     def _read(self) -> None:
-        """What the thread that reads answers does, until there are no more."""
         why = "the connection is lost"
         with contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):
             while True:
@@ -316,14 +302,9 @@ def _why_not(answer: Future[Any], file: Path, here: dict[str, str]) -> str:
 def prepare(
     place: Executor | None, files: Sequence[str | Path], folder: Path, parallel: int = 0, devices: int = 1
 ) -> None:
-    """Look at the nodes of a Ray cluster and at its free places; another executor is as its owner made it.
-
-    Args:
-        parallel, devices: trainings at the same time, which share the nodes, and of each; 0: calls of one core.
-
-    Raises:
-        UsageError: as `leave_out`, or there is no place for a job.
-    """
+    """Look at the nodes of a Ray cluster and at its free places, for so many trainings at the same time (0: calls of
+    one core), each on so many devices; another executor is as its owner made it. Raises UsageError as `leave_out`, or
+    without a place for a job."""
     if not isinstance(place, RayCluster):
         return
     place.leave_out(files, folder)

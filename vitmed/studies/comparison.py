@@ -62,9 +62,12 @@ class Model:
 
 def read_all(paths: Sequence[Path]) -> list[Model]:
     """Read the models, then the baselines in their folders, each under a unique name."""
-    tables = [table_of(path) for path in paths]
-    models: list[Model] = []
-    for name, file in zip(_names(tables), tables, strict=True):
+    tables, parts, models = [table_of(path) for path in paths], list[list[str]](), list[Model]()
+    for file in tables:
+        names = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])]
+        inside_run = file.name == PREDICTIONS and names[-1:] == ["test"] and len(names) > 1
+        parts.append(names[:-1] if inside_run else names)
+    for name, file in zip(short_names(parts), tables, strict=True):
         read, of_run = read_evaluation(file), not file.name.startswith(BASELINE)
         models.append(Model(name, read.predictions, known=read if of_run else None, file=file if of_run else None))
     other = [model.predictions for model in models if model.known is None]
@@ -111,16 +114,6 @@ def table_of(path: Path) -> Path:
     raise DataError(f"{path}: has no {PREDICTIONS}, nor test/{PREDICTIONS}", "name a predictions.csv, report or run")
 
 
-def _names(files: Sequence[Path]) -> list[str]:
-    """A short name for each table: its run or folder, with as much of the path as makes it unique."""
-    parts = []
-    for file in files:
-        names = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])]
-        inside_run = file.name == PREDICTIONS and names[-1:] == ["test"] and len(names) > 1
-        parts.append(names[:-1] if inside_run else names)
-    return short_names(parts)
-
-
 def short_names(parts: Sequence[Sequence[str]]) -> list[str]:
     """Give each path a name: its last part, with as many before it as make the names different."""
     for count in range(1, max(map(len, parts), default=1) + 1):
@@ -131,13 +124,9 @@ def short_names(parts: Sequence[Sequence[str]]) -> list[str]:
 
 
 def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
-    """Return the models on their common images, in the order and with the patients of the first; and notes.
-
-    The classes are in the order of the first model of grades, else of the first.
-
-    Raises:
-        DataError: different kinds of label, classes, findings, units, labels or files, or no common image.
-    """
+    """Return the models on their common images, in the order and with the patients of the first, and notes. The classes
+    are in the order of the first model of grades, else of the first. Raises DataError for different kinds of label,
+    classes, findings, units, labels or files, or no common image."""
     first = models[0]
     shared = set(first.predictions.paths)
     for model in models[1:]:
@@ -211,7 +200,17 @@ def _check_comparable(model: Model, first: Model) -> None:
 
 def _check_content(models: Sequence[Model], paths: Sequence[str]) -> None:
     """Raise DataError where two runs know that an image of one path was another file in each."""
-    hashed = [(model.name, digests) for model in models if (digests := _digests(model))]
+    hashed = []
+    for model in models:
+        if model.known is None or model.file is None:
+            continue
+        try:
+            split = model.known.metrics["flow"]["evaluated"]["split"]  # None: not the run's own
+            rows = split_rows(RunFolder(model.file.parent.parent))
+            digests = {path: row["sha256"] for path, row in rows.items() if row["split"] == split}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error):  # not there, or not vitmed's
+            continue
+        hashed.append((model.name, digests))
     for (first, before), (name, after) in itertools.combinations(hashed, 2):
         changed = [path for path in paths if path in before and path in after and before[path] != after[path]]
         if changed:
@@ -223,39 +222,25 @@ def _check_content(models: Sequence[Model], paths: Sequence[str]) -> None:
             )
 
 
-def _digests(model: Model) -> dict[str, str]:
-    """Path -> SHA-256 of each evaluated image, from the splits.csv of the run; {} where it is not known."""
-    if model.known is None or model.file is None:
-        return {}
-    try:
-        split = model.known.metrics["flow"]["evaluated"]["split"]  # None: not the run's own
-        rows = split_rows(RunFolder(model.file.parent.parent))
-        return {path: row["sha256"] for path, row in rows.items() if row["split"] == split}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error):  # not there, or not vitmed's
-        return {}
-
-
 def split_rows(run: RunFolder) -> dict[str, dict[str, str]]:
     """Read path -> the row of an image in splits.csv. Raises OSError, ValueError, KeyError, TypeError or csv.Error."""
     text = run.splits.read_text(encoding="utf-8")
     return {from_cell(row["path"]): row for row in csv.DictReader(io.StringIO(text, newline=""))}
 
 
-def operating_point(model: Model) -> str:
-    """What decides between classes or findings, such as "--target-sensitivity 0.95"; "" for the likeliest."""
-    predictions, report = model.predictions, {} if model.known is None else model.known.metrics.get("report", {})
-    unset = (None,) * len(predictions.classes)
-    usual = all(getattr(predictions, name) in (value, unset) for name, value in predictions.DECIDING.items())
-    if predictions.kind == "number" or (usual and predictions.decided is None):
-        return ""
-    settings = report.get("evaluate", {})
-    flags = [f"--{key} {settings[key]}".replace("_", "-") for key in TITLES if settings.get(key)]
-    return " ".join(flags).removesuffix(" True") or "the decisions of its table"
-
-
 def operating_points(models: Sequence[Model]) -> tuple[dict[str, str], list[str]]:
-    """The operating point of each model, and a note where they differ."""
-    points = {model.name: operating_point(model) for model in models}
+    """What decides between classes or findings for each model, such as "--target-sensitivity 0.95", "" for the
+    likeliest; and a note where they differ."""
+    points = dict[str, str]()
+    for model in models:
+        predictions, report = model.predictions, {} if model.known is None else model.known.metrics.get("report", {})
+        unset = (None,) * len(predictions.classes)
+        usual = all(getattr(predictions, name) in (value, unset) for name, value in predictions.DECIDING.items())
+        points[model.name] = ""
+        if predictions.kind != "number" and not (usual and predictions.decided is None):
+            settings = report.get("evaluate", {})
+            flags = [f"--{key} {settings[key]}".replace("_", "-") for key in TITLES if settings.get(key)]
+            points[model.name] = " ".join(flags).removesuffix(" True") or "the decisions of its table"
     together = {point: listed([name for name in points if points[name] == point]) for point in points.values()}
     each = "; ".join(f"{names} by {point or 'the likeliest class'}" for point, names in together.items())
     how = "Two models of the same point are compared at it, two of different points by the likeliest class."
@@ -269,19 +254,19 @@ def compare_models(
     labels: Kind | None = None,
     points: Mapping[str, str] | None = None,
 ) -> ComparisonResults:
-    """Compare every two of several models, at least two, whose predictions are of the same images in one order.
-
-    Args:
-        resamples: 0 leaves out the intervals that need them: of classes all but AUROC, accuracy and balanced accuracy.
-        labels: their kind; None: as the tables say.
-        points: as of `operating_points`; the likeliest class decides two that differ. None: each decides at its own.
-    """
+    """Compare every two of several models, at least two, whose predictions are of the same images in one order, as
+    labels of a kind (None: as the tables say). Without resamples, intervals that need them are left out: of classes all
+    but AUROC, accuracy and balanced accuracy. Of two with different `points` the likeliest class decides; None: each
+    decides at its own."""
     notes, first = list(notes), models[0].predictions
     units = int(first.units.max()) + 1
     of: Kind = labels or ("grades" if any(model.kind == "grades" for model in models) else first.kind)
     kind = TARGETS[of]
     numbers = {model.name: kind.numbers.evaluate(model.predictions, resamples).overall for model in models}
-    pairs = _compare_pairs(models, kind, resamples, points or {})
+    every, pairs = [*itertools.combinations(models, 2)], list[ComparedPair]()
+    for count in (0, 1):  # baselines in a pair: p is adjusted over those without one, or over those with one
+        if family := [pair for pair in every if sum(bool(m.baseline_of) for m in pair) == count]:
+            pairs += _compare_family(family, kind, resamples, points or {})
     unit, deciding = "image" if first.groups is None else "patient", list(pairs[0].tests)[:2]
     groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
     seeds = [seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
@@ -302,10 +287,9 @@ def compare_models(
         notes.append(f"There {verb} only {counted(units, 'patient')}: too few to show which model is better.")
     described = dict[str, ComparedModel]()
     for model in models:  # a baseline has no report: the one beside its table is about another model
-        stated = ((name, getattr(model.known, name, None)) for name in ("run", "created", "weights_hash"))
-        identity: dict[str, Any] = {name: value for name, value in stated if value}
-        overall = numbers[model.name]
-        described[model.name] = ComparedModel(baseline_of=model.baseline_of, overall=overall, **identity)
+        stated: Any = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
+        identity = {name: value for name, value in stated.items() if value}
+        described[model.name] = ComparedModel(baseline_of=model.baseline_of, overall=numbers[model.name], **identity)
     return ComparisonResults(
         kind=of,
         images=len(first),
@@ -337,22 +321,11 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
     return [group for group in groups.values() if len(set(group.values())) == len(group) > 1]
 
 
-def _compare_pairs(
-    models: Sequence[Model], kind: TargetKind, resamples: int, points: Mapping[str, str]
-) -> list[ComparedPair]:
-    """Every two models that are not both baselines, with a verdict; the pairs without a baseline first.
-
-    The p of a test is adjusted over the pairs without a baseline, or over those with one; that of a class or finding
-    over the pairs and all of these. Two with different `points` are compared by the likeliest class.
-    """
-    every = [*itertools.combinations(models, 2)]
-    families = [[pair for pair in every if sum(bool(m.baseline_of) for m in pair) == count] for count in (0, 1)]
-    return [pair for family in families if family for pair in _compare_family(family, kind, resamples, points)]
-
-
 def _compare_family(
     family: Sequence[tuple[Model, Model]], kind: TargetKind, resamples: int, points: Mapping[str, str]
 ) -> list[ComparedPair]:
+    """Pairs of models with a verdict. The p of a test is adjusted over the pairs; that of a class or finding over the
+    pairs and all of these. Two with different `points` are compared by the likeliest class."""
     together = list[list[Any]]()
     for a, b in family:
         both = [a.predictions, b.predictions]
@@ -415,11 +388,8 @@ def _verdict(pair: ComparedPair, kind: TargetKind, a: Any, b: Any, pairs: int) -
 
 
 def better(pair: ComparedPair, units: int, patients: bool) -> str | None:
-    """Return the better of two; None where that cannot be said: too few patients, or a difference that may be chance.
-
-    Args:
-        units: how many patients, or images; patients: whether they are patients.
-    """
+    """Return the better of two; None where that cannot be said: too few patients (`units` are images unless
+    `patients`), or a difference that may be chance."""
     name = _deciding(pair)
     gap, p = pair.difference[name], pair.tests[name].p_holm
     few = patients and units < FEW_GROUPS

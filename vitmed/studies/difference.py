@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from vitmed.core.base_models import Frozen, fields_of
-from vitmed.core.config import PATHS, Config, PretrainConfig, RunConfig
+from vitmed.core.config import PATHS, RunConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError, VitmedError
 from vitmed.core.files import json_of
-from vitmed.core.load_config import build_config, is_keyword, read_config
+from vitmed.core.load_config import is_keyword
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import from_cell
 from vitmed.studies.comparison import split_rows
-from vitmed.studies.run_list import RunMetric, read_run
+from vitmed.studies.run_list import RunMetric, config_of, read_run
 
 SURROUNDINGS = ("python", "system", "device", "precision", "git")  # of environment.json, beside the versions
 SEED = "train.seed"
@@ -38,39 +38,26 @@ class Difference(Frozen):
 
 
 class ImageDifferences(Frozen):
-    """How the images of the second run differ from those of the first. Images are matched by path.
-
-    Attributes:
-        same_file: of those in both runs, how many are known to be the same file, by SHA-256.
-        counts: what happened -> how many images, such as "added" or "moved from train to test".
-        files: what happened -> paths. Not in the JSON, since a path may name a patient.
-    """
+    """How the images of the second run differ from those of the first. Images are matched by path."""
 
     first: int
     second: int
-    same_file: int
-    counts: dict[str, int]
+    same_file: int  # of those in both runs, how many are known to be the same file, by SHA-256
+    counts: dict[str, int]  # what happened -> how many images, such as "added" or "moved from train to test"
     classes_added: list[str]
     classes_removed: list[str]
-    files: dict[str, list[str]] = Field(default={}, exclude=True)
+    files: dict[str, list[str]] = Field(default={}, exclude=True)  # not in the JSON: a path may name a patient
 
 
 class RunDiff(Frozen):
-    """What differs between two runs.
-
-    Attributes:
-        settings, environment: what differs; `environment` is None where one run does not say.
-        images: None where the images of a run are not known.
-        metrics: the first number of each run, as `vitmed runs` lists it.
-        verdict: what differs, in a sentence.
-    """
+    """What differs between two runs."""
 
     first: str
     second: str
     settings: list[Difference]
-    images: ImageDifferences | None
-    environment: list[Difference] | None
-    metrics: list[RunMetric | None]
+    images: ImageDifferences | None  # None where the images of a run are not known
+    environment: list[Difference] | None  # None where one run does not say
+    metrics: list[RunMetric | None]  # the first number of each run, as `vitmed runs` lists it
     notes: list[str]
     verdict: str = ""
 
@@ -86,19 +73,13 @@ class Image(NamedTuple):
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is known of a run.
+    """What is known of a run."""
 
-    Attributes:
-        fields: the configuration of its kind.
-        settings: "section.field" -> value as it is shown; compared: what decides whether two are the same.
-        images: path -> image; environment: versions and machine; None where they are not known.
-    """
-
-    fields: type[RunConfig]
-    settings: dict[str, Any]
-    compared: dict[str, Any]
-    images: dict[str, Image] | None
-    environment: dict[str, str] | None
+    fields: type[RunConfig]  # the configuration of its kind
+    settings: dict[str, Any]  # "section.field" -> value as it is shown
+    compared: dict[str, Any]  # what decides whether two settings are the same
+    images: dict[str, Image] | None  # by path; None where they are not known
+    environment: dict[str, str] | None  # versions and machine
     metric: RunMetric | None
 
     @property
@@ -110,12 +91,8 @@ class RunFacts:
 
 
 def read_facts(path: Path) -> RunFacts:
-    """Read the facts of a run folder, or of the one that a checkpoint lies in.
-
-    Raises:
-        UsageError: something else.
-        DataError, CheckpointError: a file of it cannot be read.
-    """
+    """Read the facts of a run folder, or of the one that a checkpoint lies in. Raises UsageError for something else,
+    DataError or CheckpointError for a file that cannot be read."""
     if not path.exists():
         raise CheckpointError(f"{path}: no such file or folder", "name a run folder, or its best.pt")
     run = RunFolder(path.parent if path.suffix == ".pt" else path)
@@ -124,18 +101,16 @@ def read_facts(path: Path) -> RunFacts:
     if run.ensemble.is_file() or run.ranking.is_file() or not run.config.is_file():
         raise UsageError(f"{path}: expected a run folder", "name two of the runs that vitmed runs lists")
     try:
-        tree = read_config(run.config)
-        fields: Any = Config if "evaluate" in tree else PretrainConfig
-        config = build_config(tree, fields).model_dump()
+        config = config_of(run)
     except VitmedError as error:
         raise DataError(f"{run.config}: {error.problem}", "name another run") from None
-    shown = {f"{section}.{name}": value for section, part in config.items() for name, value in part.items()}
+    shown = {f"{section}.{name}": v for section, part in config.model_dump().items() for name, v in part.items()}
     compared = dict(shown)
     for section, name in PATHS:
         value = shown.get(key := f"{section}.{name}")
         if isinstance(value, str) and not is_keyword(name, value, run.path):
             compared[key], shown[key] = os.path.normpath(Path(value).absolute()), Path(value).name
-    return RunFacts(fields, shown, compared, _images(run), _environment(run), read_run(run, "", None).metric)
+    return RunFacts(type(config), shown, compared, _images(run), _environment(run), read_run(run, "", None).metric)
 
 
 def _images(run: RunFolder) -> dict[str, Image] | None:
@@ -163,8 +138,14 @@ def _environment(run: RunFolder) -> dict[str, str] | None:
 
 def difference(first: RunFacts, second: RunFacts, names: Sequence[str]) -> RunDiff:
     """Report what differs between two runs of one kind, by their short names."""
-    notes, settings = list[str](), _settings(first, second)
-    images, environment = None, None
+    notes, settings, images, environment = list[str](), list[Difference](), None, None
+    for key in first.settings:  # in the order of the documentation, each with what it means
+        if first.compared[key] != second.compared[key]:
+            section, _, name = key.partition(".")
+            before, after = first.settings[key], second.settings[key]
+            text = (fields_of(first.fields, section)[name].description or "").partition(". ")[0].rstrip(".")
+            meaning = ELSEWHERE if before == after else text
+            settings.append(Difference(name=key, first=before, second=after, meaning=meaning))
     if first.images is None or second.images is None:
         unknown = listed([name for name, run in zip(names, (first, second), strict=True) if run.images is None])
         notes.append(f"The images of {unknown} are not known: splits.csv is missing.")
@@ -181,33 +162,13 @@ def difference(first: RunFacts, second: RunFacts, names: Sequence[str]) -> RunDi
     metrics = [first.metric, second.metric]
     if all(metric is not None and metric.of == "test" for metric in metrics):
         notes.append("Whether one is better, on the same test images: vitmed compare.")
-    diff = RunDiff(
-        first=names[0],
-        second=names[1],
-        settings=settings,
-        images=images,
-        environment=environment,
-        metrics=metrics,
-        notes=notes,
-    )
+    differing: dict[str, Any] = {"settings": settings, "images": images, "environment": environment}
+    diff = RunDiff(first=names[0], second=names[1], **differing, metrics=metrics, notes=notes)
     return diff.model_copy(update={"verdict": _verdict(diff)})
 
 
-def _settings(first: RunFacts, second: RunFacts) -> list[Difference]:
-    """The settings that differ, in the order of the documentation, each with what it means."""
-    differences = []
-    for key in first.settings:
-        if first.compared[key] != second.compared[key]:
-            section, _, name = key.partition(".")
-            text = (fields_of(first.fields, section)[name].description or "").partition(". ")[0].rstrip(".")
-            before, after = first.settings[key], second.settings[key]
-            meaning = ELSEWHERE if before == after else text
-            differences.append(Difference(name=key, first=before, second=after, meaning=meaning))
-    return differences
-
-
 def _image_differences(first: RunFacts, second: RunFacts) -> ImageDifferences:
-    before, after, files = first.images or {}, second.images or {}, dict[str, list[str]]()
+    before, after, files = first.images or {}, second.images or {}, defaultdict[str, list[str]](list)
     both = [path for path in before if path in after]
     added, removed = [p for p in after if p not in before], [p for p in before if p not in after]
     moved = Counter(after[path].sha256 for path in added) & Counter(before[path].sha256 for path in removed)
@@ -217,9 +178,9 @@ def _image_differences(first: RunFacts, second: RunFacts) -> ImageDifferences:
             digest = images[path].sha256
             left[digest] -= 1
             if left[digest] < 0:
-                files.setdefault(what, []).append(path)
+                files[what].append(path)
             elif what == "added":
-                files.setdefault("renamed", []).append(path)
+                files["renamed"].append(path)
     for path in both:
         a, b = before[path], after[path]
         for what, differs in (
@@ -229,7 +190,7 @@ def _image_differences(first: RunFacts, second: RunFacts) -> ImageDifferences:
             ("another patient", a.group != b.group),
         ):
             if differs:
-                files.setdefault(what, []).append(path)
+                files[what].append(path)
     return ImageDifferences(
         first=len(before),
         second=len(after),
@@ -237,7 +198,7 @@ def _image_differences(first: RunFacts, second: RunFacts) -> ImageDifferences:
         counts={what: len(paths) for what, paths in files.items()},
         classes_added=sorted(second.classes - first.classes),
         classes_removed=sorted(first.classes - second.classes),
-        files=files,
+        files=dict(files),
     )
 
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.load_config import build_config
 from vitmed.core.messages import Silent, bar, listening, say, show, warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
-from vitmed.data.samples import Sample, Splits
+from vitmed.data.samples import Splits
 from vitmed.data.scan import hash_files
 from vitmed.data.splits import held_out
 from vitmed.decisions.evaluation_folder import validation_of
@@ -38,11 +37,8 @@ LEAST_RESAMPLES = 200
 
 @dataclass(frozen=True)
 class EnsembleResult:
-    """The folder of an ensemble, and its evaluation on the images on which its policy was chosen.
-
-    Attributes:
-        shares: name of each folder that was joined -> its share.
-    """
+    """The folder of an ensemble, the share of each folder that was joined, by name, and the evaluation on the images on
+    which its policy was chosen."""
 
     folder: Path
     shares: dict[str, float]
@@ -51,22 +47,16 @@ class EnsembleResult:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A run, or the folds of one configuration.
-
-    Attributes:
-        predictions: for images that the members that predict them never saw, or of validation; calibrated.
-        models: how many of the members predict each of these images; folds: whether it is of folds.
-    """
+    """A run, or the folds of one configuration."""
 
     folder: RunFolder
     members: tuple[Checkpoint, ...]
-    predictions: Predictions
-    models: int
+    predictions: Predictions  # calibrated; of validation, or of images that the members that predict them never saw
+    models: int  # how many of the members predict each of these images
     folds: bool
 
     @property
     def name(self) -> str:
-        """Of its folder."""
         return self.folder.path.resolve().name
 
 
@@ -124,7 +114,11 @@ def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> t
         for sample, digest in zip(samples, member.hashes[name], strict=True)
     }
     if candidates[0].folds:
-        test, val = _held_out(first), []
+        val, root = list[str](), first.data_root("put the folder there again")
+        config = build_config(resumed_settings(first.config, RunFolder(first.path.parent), root, {}))
+        out = held_out(config.data, ordinal=config.evaluate.ordinal) if first.config.data.divided else ()
+        digests = hash_files([str(root / sample.path) for sample in out])
+        test = {sample.path: (sample, digest) for sample, digest in zip(out, digests, strict=True)}
         made = {"train": "all folds", "val": "none: each image was predicted by folds that never saw it"}
         made["test"] = "in no fold" if test else "none was held out; the folds tested each image"
         images |= test
@@ -157,26 +151,10 @@ def _trained_on_test(members: Sequence[Checkpoint], splits: Splits, hashes: dict
     return leaks
 
 
-def _held_out(first: Checkpoint) -> dict[str, tuple[Sample, str]]:
-    data = first.config.data
-    root = first.data_root("put the folder there again")
-    config = build_config(resumed_settings(first.config, RunFolder(first.path.parent), root, {}))
-    assert isinstance(config, Config)
-    samples = held_out(config.data, ordinal=config.evaluate.ordinal) if data.divided else ()
-    digests = hash_files([str(root / sample.path) for sample in samples])
-    return {sample.path: (sample, digest) for sample, digest in zip(samples, digests, strict=True)}
-
-
 def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> EnsembleResult:
-    """Join candidates into one model with a policy of its own, and write it with its report into a new folder.
-
-    Args:
-        candidates: of folds, or of runs with the same validation images.
-        advise: whether to say how to test the ensemble on its test.
-
-    Raises:
-        DataError: runs of which one was trained on an image or a patient of the test.
-    """
+    """Join candidates (of folds, or of runs with the same validation images) into one model with a policy of its own,
+    and write it with its report into a new folder; with `advise`, say how to test it. Raises DataError for runs of
+    which one was trained on an image or a patient of the test."""
     parts = aligned([candidate.predictions for candidate in candidates])
     chosen, share = _choice(candidates, parts), 1 / len(candidates)
     members = [member for candidate in candidates for member in candidate.members]

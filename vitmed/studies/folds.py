@@ -59,18 +59,12 @@ OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts th
 
 
 class Divided(BaseModel):
-    """What folds.json holds.
+    """What folds.json holds."""
 
-    Attributes:
-        folds: of each repeat; repeats: how often the images are divided.
-        window: of the configuration; each fold chooses its own from it.
-        sites: names of the folds, where each is a site; else ().
-    """
-
-    folds: int
-    repeats: int = 1
-    window: Any
-    sites: tuple[str, ...] = ()
+    folds: int  # of each repeat
+    repeats: int = 1  # how often the images are divided
+    window: Any  # of the configuration; each fold chooses its own from it
+    sites: tuple[str, ...] = ()  # names of the folds, where each is a site
 
     @property
     def places(self) -> list[tuple[int, int]]:
@@ -92,11 +86,8 @@ class Divided(BaseModel):
 
 
 class SharedTime(NamedTuple):
-    """Seconds for all folds: each gets an equal part of what is left, and some is for what joins them.
-
-    Attributes:
-        parallel: how many folds train at the same time; joining: seconds.
-    """
+    """Seconds for all folds, of which so many train at the same time: each gets an equal part of what is left, and some
+    is for joining them."""
 
     limit: float
     folds: int
@@ -129,13 +120,8 @@ class SharedTime(NamedTuple):
 
 class CrossValidation(Study[Evaluation]):
     """A run for each fold, and one evaluation of all their tests: each image by models that were not trained on it.
-
-    Args:
-        first: arguments of `train` for the first fold, None to resume; the other folds take its configuration.
-
-    Raises:
-        CheckpointError: folds.json is damaged.
-    """
+    `first` are the arguments of `train` for the first fold, None to resume; the other folds take its configuration.
+    Raises CheckpointError where folds.json is damaged."""
 
     command = "cross-validate"
     time: SharedTime | None = None
@@ -199,7 +185,6 @@ class CrossValidation(Study[Evaluation]):
             yield self.job(repeat, fold, config=self.planned, sets=tuple(sets))
 
     def done(self) -> list[RunFolder]:
-        """List the runs that are finished, in their order."""
         runs = [self.job(*place).done(self.folder) for place in self.divided.places]
         return [run for run in runs if run is not None]
 

@@ -18,7 +18,7 @@ from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.files import write_bytes, write_json, write_text
 from vitmed.core.load_config import build_config
-from vitmed.core.messages import Gathered, bar, gathering, gravest_first, say, show, warn, wrapped
+from vitmed.core.messages import bar, gathering, gravest_first, say, show, warn, wrapped
 from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.text import counted, duration_text, file_name, visible
@@ -63,11 +63,8 @@ RESUMABLE = NO_RESULT | {"train.epochs", "train.time", "train.patience", "train.
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The run folder, the best checkpoint and its evaluations.
-
-    The checkpoint is None without a network and with several folds; `test` then covers the tests of all folds. It is
-    None with `test=False`.
-    """
+    """The run folder, the best checkpoint (None without a network and with several folds) and its evaluations: with
+    several folds `test` covers the tests of all; it is None with `test=False`."""
 
     folder: Path
     checkpoint: Path | None
@@ -77,12 +74,8 @@ class TrainResult:
 
 @dataclass(frozen=True)
 class OneRun:
-    """The way of one run through training, in each of its processes.
-
-    Attributes:
-        output, name: the folder in which to make the run folder, and its name; default date, data and model.
-        each_epoch: as in `train`.
-    """
+    """The way of one run through training, in each of its processes, to a folder in `output` of this name; default
+    date, data and model."""
 
     ranks: Ranks
     clock: Clock
@@ -97,7 +90,11 @@ class OneRun:
             run, task = self._new(config, plans)
         folder = run.folder
         if self.ranks.leads:
-            write_text(folder.plan, plan_page(folder.path.name, kept))
+            messages = [f"{'  ' * line.startswith(' ')}- {visible(line.strip())}" for line in kept.lines]
+            warnings = [f"{k}. {visible(text)}" for k, text in enumerate(gravest_first(kept.warnings), 1)]
+            head = [f"# {folder.path.name}: what vitmed said before training", "## Warnings"]
+            parts = [*head, "\n".join(warnings) or "None.", "## Messages", "\n".join(messages)]
+            write_text(folder.plan, "\n\n".join(parts) + "\n")
         kept.warn_gravest(folder.plan.name)
         show(wrapped(f"run folder: {folder.path}; {folder.plan.name} there has the plan and all messages"))
         with run_lock(folder) if self.ranks.leads else contextlib.nullcontext():
@@ -285,16 +282,6 @@ def _read(
         by_split = {name: list(islice(rest, len(part))) for name, part in read.splits.samples.items()}
         task = replace(task, fingerprints={name: by_split[name] for name in ("train", "val")})
     return read, task, checked
-
-
-def plan_page(name: str, kept: Gathered) -> str:
-    """The text of plan.md: the warnings before training, the gravest first, and every other message."""
-    messages = [
-        f"{'  ' * line.startswith(' ')}- {visible(line.strip())}" for line in kept.lines
-    ]  # the plan is indented
-    warnings = [f"{k}. {visible(text)}" for k, text in enumerate(gravest_first(kept.warnings), 1)]
-    parts = [f"# {name}: what vitmed said before training", "## Warnings", "\n".join(warnings) or "None."]
-    return "\n\n".join([*parts, "## Messages", "\n".join(messages)]) + "\n"
 
 
 def _is_evaluated(run: RunFolder) -> bool:

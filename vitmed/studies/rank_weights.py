@@ -69,14 +69,9 @@ class RankingResult:
 
 
 def weight_list(given: str | Path | Sequence[str | Path] | None) -> list[str] | None:
-    """List the weights that `--weights` names, where they are to be ranked; None for none, or for one.
-
-    A text with commas is a list, unless it is a file.
-
-    Raises:
-        UsageError: `all-local` without a file in the cache folder, an unknown name, or one file twice.
-        CheckpointError: a file that is not there.
-    """
+    """List the weights that `--weights` names (a text with commas is a list, unless it is a file), where they are to be
+    ranked; None for none, or for one. Raises UsageError for `all-local` without a file in the cache folder, an unknown
+    name, or one file twice; CheckpointError for a file that is not there."""
     if given == ALL_LOCAL:
         folder, named = cache_folder() / "weights", {weight_path(name): name for name in public_weights()}
         files = sorted(file for file in folder.rglob("*") if file.suffix in SUFFIXES and file.is_file())
@@ -101,17 +96,9 @@ def weight_list(given: str | Path | Sequence[str | Path] | None) -> list[str] | 
 def rank_weights(
     settings: Config, splits: Splits, names: Sequence[str], offline: bool, place: Executor | None = None
 ) -> tuple[dict[str, Any], list[list[str]], str]:
-    """Rank weights by a linear model of their frozen features, fitted on train; the test is not read.
-
-    Args:
-        place: computes the features; default: this process.
-
-    Returns:
-        the first fields of `RankingResult`, and the best weights as they were named.
-
-    Raises:
-        CheckpointError: none of the weights can be used. VitmedError: as `probe`.
-    """
+    """Rank weights by a linear model of their frozen features, fitted on train and computed at `place`; the test is not
+    read. Returns the first fields of `RankingResult`, and the best weights as they were named. Raises CheckpointError
+    where none can be used, or as `probe`."""
     splits = replace(splits, samples={part: splits.samples[part] for part in ("train", "val")})
     given = dict(zip(short_names([Path(name).absolute().parts for name in names]), names, strict=True))
     models, seconds, left_out = list[Model](), dict[str, float](), dict[str, str]()
@@ -204,11 +191,8 @@ def _judged(given: str, name: str, settings: Config, splits: Splits, offline: bo
 
 
 def open_folder(config: Config, output: str | Path, parts: str) -> tuple[Config, Splits]:
-    """Divide the images of a folder into `parts`; return the configuration with their window, and the splits.
-
-    Raises:
-        DataError, UsageError: as `train`.
-    """
+    """Divide the images of a folder into `parts`; return the configuration with their window, and the splits. Raises as
+    `train`."""
     report_card(config.data.card)
     show_expression(config.data.group_regex)
     splits = make_splits(config.data, config.evaluate.ordinal)
@@ -223,14 +207,9 @@ def open_folder(config: Config, output: str | Path, parts: str) -> tuple[Config,
 def evaluate_colours(
     config: Config, splits: Splits, output: str | Path, name: str
 ) -> tuple[RunFolder, dict[str, Evaluation]]:
-    """Fit a linear model of colours and size on train, and evaluate it on val and test, each with a report.
-
-    Args:
-        config, splits: from `open_folder`; output: the folder of the run folder; name: of that.
-
-    Raises:
-        DataError: an image that cannot be read, or a problem of the data that training refuses.
-    """
+    """Fit a linear model of colours and size on train, and evaluate it on val and test, each with a report in a new run
+    folder in `output`. Raises DataError for an image that cannot be read, or a problem of the data that training
+    refuses."""
     preprocessing = Preprocessing.of(config)
     splits, images, hashes, records, skipped = check_images(splits, preprocessing, config.data)
     notes, counts = check_before_training(splits, records, skipped, config)

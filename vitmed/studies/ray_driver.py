@@ -28,13 +28,11 @@ class Node(NamedTuple):
 
 
 def nodes_of(ray: Any) -> list[Node]:
-    """List the nodes that are alive."""
     rows = [(row, row["Resources"]) for row in ray.nodes() if row["Alive"]]
     return [Node(row["NodeID"], row["NodeManagerAddress"], has.get("CPU", 0), has.get("GPU", 0)) for row, has in rows]
 
 
 def apply(function: Any, *arguments: Any) -> Any:
-    """Call a function, on a worker."""
     return function(*arguments)
 
 

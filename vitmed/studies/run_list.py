@@ -36,17 +36,12 @@ UNFINISHED = ("interrupted", "not evaluated", "incomplete")
 
 
 class RunMetric(Frozen):
-    """The number of a run: of its test, or as long as there is none of its best epoch on validation.
+    """The number of a run: of its test, or as long as there is none of its best epoch on validation."""
 
-    Attributes:
-        name: such as auroc, or "loss" of pretraining.
-        unit: of a predicted number, such as years; "" for none.
-    """
-
-    name: str
+    name: str  # such as auroc, or "loss" of pretraining
     title: str
     estimate: Estimate
-    unit: str = ""
+    unit: str = ""  # of a predicted number, such as years
     of: Literal["test", "validation"]
 
     @property
@@ -64,32 +59,23 @@ class RunMetric(Frozen):
 
 
 class ListedRun(Frozen):
-    """A run, as far as its files can be read.
+    """A run, as far as its files can be read."""
 
-    Attributes:
-        run: the path in the folder that is listed; parent: that of the run that it is a part of.
-        data, model: names; "" where they are not known.
-        done, of: epochs, or the folds of a cross-validation; `of` is None where it is not known.
-        seconds: spent in the epochs; started: ISO date and time, UTC; None where they are not recorded.
-        problem: why the run is not finished, or which file cannot be read.
-    """
-
-    run: str
-    parent: str | None
+    run: str  # the path in the folder that is listed
+    parent: str | None  # that of the run that it is a part of
     kind: RunKind
     state: State
     data: str = ""
     model: str = ""
     metric: RunMetric | None = None
-    done: int = 0
+    done: int = 0  # epochs, or the folds of a cross-validation
     of: int | None = None
-    seconds: float | None = None
-    started: str | None = None
-    problem: str = ""
+    seconds: float | None = None  # spent in the epochs
+    started: str | None = None  # ISO date and time, UTC
+    problem: str = ""  # why the run is not finished, or which file cannot be read
 
     @property
     def name(self) -> str:
-        """The path below its parent."""
         return self.run if self.parent is None else self.run.removeprefix(f"{self.parent}/")
 
     @property
@@ -140,19 +126,20 @@ def in_order(runs: Iterable[ListedRun], order: str) -> list[ListedRun]:
 
 def with_parts(runs: Sequence[ListedRun]) -> list[ListedRun]:
     """Complete the rows of cross-validations with data, model, start and time of their folds, and how many are done."""
-    rows = []
-    for run in runs:
+    rows = list(runs)
+    for k, run in enumerate(runs):
         if run.kind == "cross-validation":
             folds = [part for part in runs if part.parent == run.run and part.kind != "ensemble"]
-            of_folds: dict[str, Any] = {"done": sum(fold.state == "finished" for fold in folds)}
-            if first := next((fold for fold in folds if fold.data), None):
-                of_folds |= {"data": first.data, "model": first.model}
-            if seconds := [fold.seconds for fold in folds if fold.seconds is not None]:
-                of_folds["seconds"] = sum(seconds)
-            if started := [fold.started for fold in folds if fold.started is not None]:
-                of_folds["started"] = min(started)
-            run = run.model_copy(update=of_folds)
-        rows.append(run)
+            first = next((fold for fold in folds if fold.data), run)
+            seconds = [fold.seconds for fold in folds if fold.seconds is not None]
+            of_folds = {
+                "done": sum(fold.state == "finished" for fold in folds),
+                "data": first.data,
+                "model": first.model,
+                "seconds": sum(seconds) if seconds else None,
+                "started": min((fold.started for fold in folds if fold.started is not None), default=run.started),
+            }
+            rows[k] = run.model_copy(update=of_folds)
     return rows
 
 
@@ -167,18 +154,10 @@ class Head(Frozen):
     weights_hash: str | None = None
     flow: dict[str, Any] | None = None
 
-    def is_of(self, split: str) -> bool:
-        """Whether it is of a split of the run's own images, or of the tests of folds."""
-        evaluated = None if self.flow is None else self.flow.get("evaluated")
-        return evaluated is None or evaluated.get("split") == split or evaluated.get("folds") is not None
-
 
 def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
-    """Read one row. No file of a run, however damaged, makes it raise.
-
-    Args:
-        name: its path in the folder that is listed; parent: that of the run that it is a part of.
-    """
+    """Read the row of a run: its path in the folder that is listed, and that of the run that it is a part of. No file
+    of a run, however damaged, makes it raise."""
     row: dict[str, Any] = {"kind": "not known"}
     try:
         joined = run.folds.is_file() or run.ensemble.is_file()
@@ -191,7 +170,7 @@ def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
         trial = dict[str, Any]()
         if name_of_trial := re.match(r"trial-\d{4,}", run.path.name):  # of which `vitmed tune` notes how it ended
             with contextlib.suppress(OSError, ValueError, TypeError):
-                trial = dict(json.loads((run.path.parent / f"{name_of_trial[0]}.json").read_text(encoding="utf-8")))
+                trial |= json.loads(run.path.with_name(f"{name_of_trial[0]}.json").read_text(encoding="utf-8"))
         if trial.get("state") == "stopped":
             row |= {"state": "stopped", "problem": str(trial.get("reason") or "")}
         elif was_killed(run):
@@ -235,9 +214,7 @@ def _read_joined(run: RunFolder, row: dict[str, Any]) -> None:
 def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
     """A run with a configuration: of training, of pretraining, of a baseline, or of a ranking of weights."""
     with _reading(run, run.config):
-        tree = read_config(run.config)
-        kind: Any = Config if "evaluate" in tree else PretrainConfig
-        config = build_config(tree, kind)
+        config = config_of(run)
         row |= {"data": _data_name(config.data.root, run), "model": model_label(config.model)}
     if run.ranking.is_file():
         row |= {"kind": "ranking", "state": "finished"}
@@ -260,7 +237,12 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
             metric = RunMetric(name=monitor, title=title, estimate=value, of="validation")
             row |= {"done": len(records), "metric": metric}
             row["seconds"] = sum(float(record["seconds"]) for record in records)
-        ended = _ended(records, config)
+        train, end = config.train, config.train.epochs
+        if isinstance(config, Config) and config.train.choose == "best" and config.train.patience is not None:
+            end = min(end, _kept(records) + 1 + config.train.patience)
+        # As `finished` of training.early_stopping; that the time is over, the learning rate shows, which has come down.
+        over = train.time is not None and bool(records) and records[-1]["lr"] - train.min_lr < 0.01 * train.lr
+        ended = bool(records) and bool(records[-1]["epoch"] >= end or over)
     resumable: State = "interrupted" if run.last.is_file() else "incomplete"
     row["state"] = resumable
     if isinstance(config, PretrainConfig):
@@ -270,23 +252,14 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
         row |= {"state": "not evaluated"} if evaluated is None else {"state": "finished", "metric": evaluated}
 
 
+def config_of(run: RunFolder) -> Config | PretrainConfig:
+    tree = read_config(run.config)
+    kind: Any = Config if "evaluate" in tree else PretrainConfig
+    return build_config(tree, kind)  # type: ignore[no-any-return]
+
+
 def _data_name(root: str | None, run: RunFolder) -> str:
     return "" if root is None else Path(os.path.normpath(run.path.absolute() / root)).name
-
-
-def _ended(records: Records, config: Config | PretrainConfig) -> bool:
-    """Whether training reached its end, as `finished` of training.early_stopping decides it, from the records.
-
-    Of a limited time the records show that the learning rate has come down.
-    """
-    train = config.train
-    if not records:
-        return False
-    end = train.epochs
-    if isinstance(config, Config) and config.train.choose == "best" and config.train.patience is not None:
-        end = min(end, _kept(records) + 1 + config.train.patience)
-    over = train.time is not None and records[-1]["lr"] - train.min_lr < 0.01 * train.lr
-    return bool(records[-1]["epoch"] >= end or over)
 
 
 def _kept(records: Records) -> int:
@@ -295,11 +268,9 @@ def _kept(records: Records) -> int:
 
 
 def _evaluated(run: RunFolder, *splits: str) -> RunMetric | None:
-    """The first number of the run's own images of the first of these splits that was evaluated; None where none was.
-
-    Of several evaluations counts the newest of the weights that the newest validation is of: best.pt, since the others
-    are of checkpoints of single epochs.
-    """
+    """The first number of the run's own images of the first of these splits that was evaluated. Of several evaluations
+    counts the newest of the weights that the newest validation is of: best.pt, since the others are of checkpoints of
+    single epochs."""
     for split in splits:
         heads = _heads(run, split)
         if len(heads) > 1:
@@ -316,14 +287,16 @@ def _evaluated(run: RunFolder, *splits: str) -> RunMetric | None:
 
 
 def _heads(run: RunFolder, split: str) -> list[Head]:
-    """The evaluations of a split of the run, the oldest first."""
+    """The evaluations of a split of the run's own images, or of the tests of folds, the oldest first."""
     heads = list[Head]()
     for file in (folder / NUMBERS for folder in run.evaluations(split)):
         if file.is_file():
             with _reading(run, file):
                 head = Head.model_validate_json(file.read_bytes())
-                upgrade.check_version("judged" in (head.flow or {}))
-                heads += [head] * head.is_of(split)
+                flow = head.flow or {}
+                upgrade.check_version("judged" in flow)
+                images = flow.get("evaluated") or {"split": split}
+                heads += [head] * (images.get("split") == split or images.get("folds") is not None)
     return heads
 
 

@@ -48,18 +48,13 @@ STARTS = 3  # of a trial without a new epoch, before it is given up
 
 
 class TrialFile(Frozen):
-    """What is known of a trial beside its run.
-
-    Attributes:
-        state, reason: of one that ended early; starts: the epochs that it had at each start without an end.
-        spent: seconds of the whole command so far.
-    """
+    """What is known of a trial beside its run."""
 
     values: dict[str, Any]
-    state: Literal["", "stopped", "failed"] = ""
+    state: Literal["", "stopped", "failed"] = ""  # of one that ended early
     reason: str = ""
-    starts: list[int] = []
-    spent: float = 0.0
+    starts: list[int] = []  # the epochs that it had at each start without an end
+    spent: float = 0.0  # seconds of the whole command so far
 
 
 @dataclass(frozen=True)
@@ -70,7 +65,6 @@ class TuneResult:
     study: TuningStudy
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain types for JSON."""
         return self.study.to_dict()
 
 
@@ -127,7 +121,6 @@ class Search(Study[TuningStudy]):
         return Job(self._path(number).stem, f"trial {number + 1}", arguments, "val")
 
     def number(self, job: Job) -> int:
-        """Return the number of the trial, from 0."""
         return int(job.name.rpartition("-")[2]) - 1
 
     def _records(self, number: int) -> list[Record]:
@@ -238,7 +231,6 @@ class Search(Study[TuningStudy]):
         return Estimate(value=value, low=None, high=None)
 
     def result(self, number: int) -> TrialResult:
-        """Return what a trial reached."""
         file, job, records = self.files[number], self._job(number), self._records(number)
         runs, run = job.attempts(self.folder), None if file.state else job.done(self.folder)
         estimate = None if run is None else self.estimate(run, "val")
@@ -257,7 +249,6 @@ class Search(Study[TuningStudy]):
         )
 
     def announce(self) -> None:
-        """Say what is searched, and for how long."""
         folder, asked = self.folder, self.asked
         many = "trials" if self.most is None else counted(self.most, "trial")
         limit = "" if asked.time is None else f" in {duration_text(asked.time)}"

@@ -42,26 +42,19 @@ BASE, REFIT = "base.yaml", "winner"  # the plan of all trials, and the run of th
 
 
 class Asked(Frozen):
-    """What tune.json holds.
+    """What tune.json holds."""
 
-    Attributes:
-        space: "section.field" -> "LOW..HIGH" or "A,B,C"; planned: the plan's values of these settings.
-        trials: how many, None without a limit; time: of the whole command, s.
-        metric: of validation, which decides; epochs: of a trial that is not stopped; data: the digest of the splits.
-        before, one_pass, after: the forecast of a run, s; 0 without `time`.
-    """
-
-    space: dict[str, str]
-    planned: dict[str, Any]
+    space: dict[str, str]  # "section.field" -> "LOW..HIGH" or "A,B,C"
+    planned: dict[str, Any]  # the plan's values of these settings
     trials: int | None
-    time: float | None
+    time: float | None  # of the whole command, s
     prune: bool
     seed: int
     offline: bool
-    metric: str
-    epochs: int
-    data: str
-    before: float = 0.0
+    metric: str  # of validation, which decides
+    epochs: int  # of a trial that is not stopped
+    data: str  # the digest of the splits
+    before: float = 0.0  # the forecast of a run, s; 0 without `time`
     one_pass: float = 0.0
     after: float = 0.0
 
@@ -95,10 +88,7 @@ def plan_study(
     settings: Config, plans: bool, seconds: float | None, offline: bool, processes: int
 ) -> tuple[Plan, dict[str, float]]:
     """Plan the base of all trials; with `seconds`, of as many epochs as fit `SHARE` times into it, and forecast a run.
-
-    Raises:
-        UsageError: settings that do not go with a search, or too little time for a trial and the winner.
-    """
+    Raises UsageError for settings that do not go with a search, or too little time for a trial and the winner."""
     if settings.data.divided or settings.train.freeze or not settings.train.test:
         raise excluded("choices of tune")
     prepared = make_plan(settings, plans, offline, processes)
@@ -120,14 +110,9 @@ def plan_study(
 
 
 def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: str) -> tuple[RunFolder, Asked]:
-    """Begin a study: a new folder with the base configuration and what was asked for.
-
-    Args:
-        what: `space`, `trials`, `time` in s and `prune` of `Asked`, and the forecast of a run where there is a time.
-
-    Raises:
-        UsageError: no setting is left to search, or a grid of too many trials.
-    """
+    """Begin a study: a new folder with the base configuration and `what` was asked for: `space`, `trials`, `time` in s
+    and `prune` of `Asked`, and the forecast of a run where there is a time. Raises UsageError where no setting is left
+    to search, or for a grid of too many trials."""
     config, train = prepared.config, prepared.config.train
     domains = what["space"] = what["space"] or default_space(prepared)
     if not domains:
@@ -152,11 +137,8 @@ def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: st
 
 
 def resumed_study(folder: RunFolder, trials: int | None, seconds: float | None) -> tuple[RunFolder, Asked]:
-    """Open a study again, with more trials or time.
-
-    Raises:
-        UsageError: its winner is chosen already. DataError: other images, labels or splits.
-    """
+    """Open a study again, with more trials or time. Raises UsageError if its winner is chosen already, DataError for
+    other images, labels or splits."""
     asked, more = Asked.read(folder), {"trials": trials, "time": seconds}
     check_same_data(load_config(folder.path / BASE), asked.data, folder)
     if more := {key: value for key, value in more.items() if value is not None}:
@@ -170,15 +152,9 @@ def resumed_study(folder: RunFolder, trials: int | None, seconds: float | None) 
 
 
 def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--space") -> Space:
-    """Read {"train.lr": "1e-5..1e-3"} from "lr=1e-5..1e-3" or "train.lr=1e-5..1e-3".
-
-    Args:
-        sets: settings that hold for all trials, as in `load_config`.
-        flag: of the texts: --space; or --grid or --seeds, which have no ranges.
-
-    Raises:
-        UsageError: another form, an unknown setting, or a value that it cannot have.
-    """
+    """Read {"train.lr": "1e-5..1e-3"} from "lr=1e-5..1e-3" or "train.lr=1e-5..1e-3", with `sets` that hold for all
+    trials, for a flag: --space; or --grid or --seeds, which have no ranges. Raises UsageError for another form, an
+    unknown setting, or a value that it cannot have."""
     space: Space = {}
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
@@ -223,13 +199,11 @@ def default_space(prepared: Plan) -> Space:
 
 
 def value_of(config: Config, place: str) -> Any:
-    """Return the value of "section.field"."""
     section, _, name = place.partition(".")
     return getattr(getattr(config, section), name)
 
 
 def contains(domain: str, value: Any) -> bool:
-    """Say whether a range or a list of values has a value."""
     low, dots, high = domain.partition("..")
     if dots:
         return isinstance(value, int | float) and float(low) <= value <= float(high)
@@ -246,13 +220,12 @@ def suggest(trial: Any, space: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for place, domain in space.items():
         low, dots, high = domain.partition("..")
-        log = bool(dots) and float(low) > 0 and float(high) >= APART * float(low)
         if not dots:
             values[place] = trial.suggest_categorical(place, domain.split(","))
-        elif float in _kinds(place):
-            values[place] = trial.suggest_float(place, float(low), float(high), log=log)
-        else:
-            values[place] = trial.suggest_int(place, int(low), int(high), log=log)
+            continue
+        suggest_in, number = (trial.suggest_float, float) if float in _kinds(place) else (trial.suggest_int, int)
+        log = float(low) > 0 and float(high) >= APART * float(low)
+        values[place] = suggest_in(place, number(low), number(high), log=log)
     return values
 
 

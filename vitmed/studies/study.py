@@ -48,7 +48,7 @@ from vitmed.core.messages import Logged, Once, listener, listening, say, show, w
 from vitmed.core.process import DRIVER, cores
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, is_running
 from vitmed.data.splits import make_splits
-from vitmed.report.headline import numbers_of
+from vitmed.report.headline import headline
 from vitmed.studies import cluster
 from vitmed.training.train_state import Record
 
@@ -64,18 +64,12 @@ OnEpoch = Callable[[Record], bool]
 
 @dataclass(frozen=True)
 class Job:
-    """A run to train.
+    """A run to train."""
 
-    Attributes:
-        name: of its run folder inside that of the study; title: in messages.
-        arguments: keywords of `vitmed.train` for a new start, in plain values.
-        split: the evaluation that ends it; "val" where the test is not read.
-    """
-
-    name: str
-    title: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    split: str = "test"
+    name: str  # of its run folder inside that of the study
+    title: str  # in messages
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # of `vitmed.train` for a new start, in plain values
+    split: str = "test"  # the evaluation that ends it; "val" where the test is not read
 
     def attempts(self, folder: RunFolder) -> list[RunFolder]:
         """List its run folders, the oldest first: `fold-1`, and `fold-1-2` where it was started again."""
@@ -99,16 +93,11 @@ class Job:
 
 
 class Study(ABC, Generic[Result]):
-    """Runs in the folders of a folder, which are the record of what is done: which there are, and what they show.
-
-    Attributes:
-        command: that continues it, as `vitmed COMMAND --resume FOLDER`.
-        places, devices, logged: of its runs, as in `workers`.
-    """
+    """Runs in the folders of a folder, which are the record of what is done: which there are, and what they show."""
 
     folder: RunFolder
-    command: str
-    places = cluster.HERE
+    command: str  # that continues it, as `vitmed COMMAND --resume FOLDER`
+    places = cluster.HERE  # of its runs, as `devices` and `logged` in `workers`
     devices: int | None = None
     logged = False
 
@@ -138,11 +127,8 @@ class Study(ABC, Generic[Result]):
 
 
 def conduct(study: Study[Result]) -> Result:
-    """Train the runs of a study that are not done, and finish it.
-
-    Raises:
-        Interrupted: says how to continue. VitmedError: as `Study.ended`.
-    """
+    """Train the runs of a study that are not done, and finish it. Raises Interrupted, which says how to continue, or as
+    `Study.ended`."""
     jobs, running = study.jobs(), dict[Future[RunFolder | None], Job]()
     parallel, place = study.places
     try:
@@ -195,15 +181,9 @@ class Executor:
         self.folder, self.logged, self.once = folder, logged, Once(listener())
 
     def submit(self, job: Job, on_epoch: OnEpoch | None = None) -> Future[RunFolder | None]:
-        """Train a job, from its last.pt where there is one; at once if it is done.
-
-        Args:
-            on_epoch: gets each new line of metrics.jsonl, one at a time; where it returns true, the run ends with
-                EndedByCaller and a last.pt.
-
-        Returns:
-            the finished run, or the VitmedError that ended the job.
-        """
+        """Train a job, from its last.pt where there is one; at once if it is done. `on_epoch` gets each new line of
+        metrics.jsonl, one at a time; where it returns true, the run ends with EndedByCaller and a last.pt. The result
+        is the finished run, or the VitmedError that ended the job."""
         future: Future[RunFolder | None] = Future()
         try:
             if job.done(self.folder) is None:
@@ -218,7 +198,8 @@ class Executor:
                         raise
                 evaluated = trained.test or trained.val
                 if not self.logged and not self.once.first and evaluated is not None:
-                    show(wrapped(f"{job.title}: {numbers_of(evaluated)}"))
+                    numbers = ", ".join(headline(evaluated.metrics).split("\n")[:-1])
+                    show(wrapped(f"{job.title}: {numbers}; {evaluated.folder}"))
                 self.once.first = False
             future.set_result(job.done(self.folder))
         except Interrupted as error:

@@ -15,27 +15,9 @@ from vitmed.core.text import counted
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.explanation.results import Robustness
 from vitmed.metrics.control_charts import Chart, Side
-from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TuningStudy
-from vitmed.report.plots.drawing import (
-    BLUE,
-    COLOURS,
-    GREEN,
-    GREY,
-    ORANGE,
-    RED,
-    Drawn,
-    add_grid,
-    draw_band,
-    drawn,
-    legend_below,
-    numbers,
-    plot,
-    sheet,
-    short,
-    small_panels,
-)
-from vitmed.report.results import Results
+from vitmed.report.plots import drawing
+from vitmed.report.plots.drawing import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, Drawn
 
 
 def drawn_curves(records: Sequence[Mapping[str, Any]], pdf: bool = False) -> Drawn:
@@ -45,7 +27,7 @@ def drawn_curves(records: Sequence[Mapping[str, Any]], pdf: bool = False) -> Dra
 
 @lru_cache(maxsize=1)
 def _drawn_curves(records: str, pdf: bool) -> Drawn:
-    return drawn(training_curves(json.loads(records)), pdf=pdf)
+    return drawing.drawn(training_curves(json.loads(records)), pdf=pdf)
 
 
 def training_curves(records: Sequence[Mapping[str, Any]], loss: str = "loss (nats)") -> Figure:
@@ -83,7 +65,7 @@ def training_curves(records: Sequence[Mapping[str, Any]], loss: str = "loss (nat
     for axes, free in zip(panels, ("upper right", "lower right", "lower left"), strict=False):
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        add_grid(axes)
+        drawing.add_grid(axes)
         if best is not None:
             axes.axvline(epochs[best], color=GREY, linestyle=":", linewidth=1.5, label=f"best.pt: epoch {epochs[best]}")
         if axes.get_legend_handles_labels()[0]:
@@ -98,7 +80,7 @@ def reconstruction_figure(pictures: np.ndarray) -> Figure:
     """`reconstructions` as a sheet: a column per image; rows: the image, its visible patches, the predicted ones."""
     names = ("image", "visible", "predicted")
     rows = [(name, [triple[i] for triple in pictures]) for i, name in enumerate(names)]
-    figure, panels = sheet((1.3 * len(pictures) + 1.2, 4.1), rows)
+    figure, panels = drawing.sheet((1.3 * len(pictures) + 1.2, 4.1), rows)
     for axes in panels.flat:
         axes.set_frame_on(False)
     return figure
@@ -108,34 +90,33 @@ CORRUPTIONS_BESIDE = 4
 OF_NUMBERS = ((BLUE, "-", "o"), (ORANGE, "--", "s"))  # of the first two numbers
 
 
-def robustness(predictions: Predictions, metrics: Results) -> Figure | None:
-    """`stress_curves` of a report; None without a stress test."""
-    return None if metrics.robustness is None else stress_curves(metrics.robustness)
-
-
-def stress_curves(found: Robustness) -> Figure | None:
+def stress_curves(found: Robustness | None) -> Figure | None:
     """A panel for each corruption: the first two numbers by strength, with bands; None without a corruption."""
-    if not found.corruptions:
+    if found is None or not found.corruptions:
         return None
     kind = TARGETS[found.target.kind]
     metric, unit = kind.metrics[found.number], f" ({found.target.unit})" if found.target.unit else ""
     parts = sorted(found.corruptions.values(), key=lambda part: -(part.lost.value or 0))
     beside = CORRUPTIONS_BESIDE
-    figure, panels, lowest = small_panels(len(parts), beside, (2.6, 2.25), (0.6, 1.0), sharex=True, sharey=True)
+    figure, panels, lowest = drawing.small_panels(len(parts), beside, (2.6, 2.25), (0.6, 1.0), sharex=True, sharey=True)
     for axes, part in zip(panels, parts, strict=True):
         for name, style in zip(kind.stress, OF_NUMBERS, strict=False):
             shown = [found.clean[name], *(row[name] for row in part.strengths)]
             if shown[0].value is not None:
-                strength, values, (colour, line, marker) = range(len(shown)), numbers(one.value for one in shown), style
+                strength, values, (colour, line, marker) = (
+                    range(len(shown)),
+                    drawing.numbers(one.value for one in shown),
+                    style,
+                )
                 label = kind.metrics[name].phrase + unit
                 axes.plot(strength, values, line, color=colour, marker=marker, markersize=3.5, label=label)
-                draw_band(axes, strength, shown, colour)
+                drawing.draw_band(axes, strength, shown, colour)
         if found.guess is not None:
             guessing = f"guessing ({metric.phrase})"
             axes.axhline(found.guess, color=GREY, linestyle=":", linewidth=1.2, label=guessing)
         change = 0.0 if part.lost.value is None else round(part.lost.value, 3) * (1 - 2 * metric.higher_is_better)
         axes.set_title(part.title + ("" if part.lost.value is None else f": {change + 0:+.3f}"), fontsize=10)
-        add_grid(axes)
+        drawing.add_grid(axes)
     panels[0].set(xticks=range(6), ylim=(None, 1.02 if metric.higher_is_better else None))
     for axes in lowest:
         axes.set_xlabel("strength (0: original)", fontsize=9)
@@ -144,14 +125,14 @@ def stress_curves(found: Robustness) -> Figure | None:
     images = f"n = {counted(found.n, 'image')}{patients}"
     between = "; " if len(lowest) > 2 else "\n"
     figure.suptitle(f"{images}{between}in the titles: mean change of {metric.phrase}", fontsize=11)
-    legend_below(figure, min(3, len(lowest)))
+    drawing.legend_below(figure, min(3, len(lowest)))
     return figure
 
 
 def stress_samples(pictures: Mapping[str, Sequence[np.ndarray]]) -> Figure:
     """One image under every corruption: title -> six pictures, the original and then strength 1 to 5."""
     columns = max(map(len, pictures.values()))
-    figure, panels = sheet((1.35 * columns + 1.5, 1.35 * len(pictures) + 0.4), list(pictures.items()))
+    figure, panels = drawing.sheet((1.35 * columns + 1.5, 1.35 * len(pictures) + 0.4), list(pictures.items()))
     for i, axes in enumerate(panels[0]):
         axes.set_title("original" if i == 0 else f"strength {i}", fontsize=10)
     return figure
@@ -171,7 +152,7 @@ def control_charts(charts: Sequence[Chart], sums: Mapping[str, Mapping[Side, np.
     if not watched:
         return None
     shown = [one for one in charts if one.name in watched]
-    figure, panels, lowest = small_panels(len(shown), CHARTS_BESIDE, (3.6, 2.2), (0.4, 0.7), sharex=True)
+    figure, panels, lowest = drawing.small_panels(len(shown), CHARTS_BESIDE, (3.6, 2.2), (0.4, 0.7), sharex=True)
     for axes, chart in zip(panels, shown, strict=True):
         for side, values in sums[chart.name].items():
             colour, line = OF_SIDES[side]
@@ -184,7 +165,7 @@ def control_charts(charts: Sequence[Chart], sums: Mapping[str, Mapping[Side, np.
             axes.plot([chart.alarm.row], [high], "X", color=RED, markersize=8, label="alarm")
         axes.set_ylim(0, max(chart.limit, chart.peak or 0) * 1.1)
         axes.set_title(chart.name, fontsize=10)
-        add_grid(axes)
+        drawing.add_grid(axes)
     began = [int((values > 0).argmax()) for one in shown for values in sums[one.name].values()]
     panels[0].set_xlim(left=min(began))  # the axes share it
     for axes in lowest:
@@ -192,7 +173,7 @@ def control_charts(charts: Sequence[Chart], sums: Mapping[str, Mapping[Side, np.
         axes.tick_params(labelbottom=True)
     for axes in panels[:: len(lowest)]:
         axes.set_ylabel("CUSUM / SD", fontsize=9)
-    legend_below(figure, 4)
+    drawing.legend_below(figure, 4)
     return figure
 
 
@@ -202,7 +183,7 @@ NAMED = 24  # combinations of a grid whose settings stand below them
 def history_figure(study: TuningStudy) -> Figure:
     """Each combination: finished, stopped early or failed; the best so far, or of a grid the interval and every seed;
     the plan; the winner trained once more."""
-    figure, axes = plot("" if study.seeds else "trial", f"{study.title} on validation")
+    figure, axes = drawing.plot("" if study.seeds else "trial", f"{study.title} on validation")
     known = [(one.state, one.number, one.value) for one in study.combinations if one.value is not None]
     points = [np.array([row[1:] for row in known if row[0] == state]).reshape(-1, 2).T for state in ("done", "stopped")]
     (x, y), (stopped, values) = points
@@ -216,13 +197,15 @@ def history_figure(study: TuningStudy) -> Figure:
         )
     for one in study.combinations if study.seeds else []:
         if one.estimate is not None:
-            axes.plot([one.number] * 2, numbers([one.estimate.low, one.estimate.high]), color=BLUE, linewidth=1.7)
+            axes.plot(
+                [one.number] * 2, drawing.numbers([one.estimate.low, one.estimate.high]), color=BLUE, linewidth=1.7
+            )
         each = [trial.value for trial in study.trials if trial.number in one.trials and trial.state == "done"]
-        axes.plot([one.number + 0.15] * len(each), numbers(each), ".", color=GREY)
+        axes.plot([one.number + 0.15] * len(each), drawing.numbers(each), ".", color=GREY)
     if len(x):
         axes.plot(x, y, "o", color=BLUE, label="mean over seeds, 95 % interval" if study.seeds else "finished")
     if len(stopped):  # where they are far from all others, at the edge, so that these stay apart
-        ends = numbers(end for found, *_ in again if found for end in (found.value, found.low, found.high))
+        ends = drawing.numbers(end for found, *_ in again if found for end in (found.value, found.low, found.high))
         others = np.concatenate([y, ends]) if len(x) else values
         low, high = np.nanmin(others), np.nanmax(others)
         edge = 0.1 * (high - low) or 0.1
@@ -236,12 +219,14 @@ def history_figure(study: TuningStudy) -> Figure:
     for found, marker, name, place in again:
         if found is not None and found.value is not None:
             at_x = last + place * scale
-            axes.plot([at_x, at_x], numbers([found.low, found.high]), color=GREEN, linewidth=1.7)
+            axes.plot([at_x, at_x], drawing.numbers([found.low, found.high]), color=GREEN, linewidth=1.7)
             axes.plot(at_x, found.value, marker, color=GREEN, label=f"the winner trained once more: {name}")
     axes.set_xlim(0, last + 3.5 * scale)
     axes.set_xticks([tick for tick in MaxNLocator(10, integer=True).tick_values(1, last) if 1 <= tick <= last])
     if study.seeds and len(study.combinations) <= NAMED:
         names = [", ".join(f"{p.partition('.')[2]} {v}" for p, v in one.values.items()) for one in study.combinations]
-        axes.set_xticks([one.number for one in study.combinations], [short(name, 40) for name in names], rotation=90)
+        axes.set_xticks(
+            [one.number for one in study.combinations], [drawing.short(name, 40) for name in names], rotation=90
+        )
     figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
     return figure

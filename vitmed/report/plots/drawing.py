@@ -96,7 +96,6 @@ def _texts(figure: Figure) -> Iterator[str]:
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG file at 120 dots per inch."""
     return _encoded(_raster(figure), dpi=(DPI, DPI))
 
 
@@ -199,7 +198,6 @@ def numbers(found: Iterable[float | None]) -> np.ndarray:
 
 
 def draw_band(axes: Axes, x: Sequence[float], found: Sequence[Estimate], colour: str) -> None:
-    """The intervals of numbers along x."""
     low, high = numbers(one.low for one in found), numbers(one.high for one in found)
     axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 

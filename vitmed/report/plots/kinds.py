@@ -17,23 +17,8 @@ from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.metric_table import METRICS, TITLES
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
-from vitmed.report.plots.drawing import (
-    BLACK,
-    BLUE,
-    COLOURS,
-    GREEN,
-    GREY,
-    LEGEND,
-    ORANGE,
-    RED,
-    add_grid,
-    draw_band,
-    draw_estimate,
-    numbers,
-    percent,
-    plot,
-    short,
-)
+from vitmed.report.plots import drawing
+from vitmed.report.plots.drawing import BLACK, BLUE, COLOURS, GREEN, GREY, LEGEND, ORANGE, RED
 from vitmed.report.results import Results
 
 MOST = 60  # findings that a figure shows, the most frequent first
@@ -57,14 +42,14 @@ def draw_rates(panels: Sequence[Axes], rates: Mapping[str, ClassNumbers]) -> Non
     """The numbers `COLUMNS` with their intervals, one in each panel, a name in each line; the panels share y."""
     for axes, kind in zip(panels, COLUMNS, strict=True):
         for y, found in enumerate(rates.values()):
-            draw_estimate(axes, y, found[kind], BLUE)
+            drawing.draw_estimate(axes, y, found[kind], BLUE)
         axes.set_xlabel(TITLES[kind])
         axes.set_xlim(max(0.0, axes.get_xlim()[0]), 1.0)
         for line in axes.lines:
             line.set_clip_on(False)  # a point at 1 is drawn whole
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
-        add_grid(axes, "x")
-    labels = [f"{short(name, 26)} (n={found.n:,})" for name, found in rates.items()]
+        drawing.add_grid(axes, "x")
+    labels = [f"{drawing.short(name, 26)} (n={found.n:,})" for name, found in rates.items()]
     panels[0].set_yticks(range(len(rates)), labels, fontsize=9)
     panels[0].set_ylim(len(rates) - 0.5, -0.5)
 
@@ -86,15 +71,15 @@ def cuts(predictions: Predictions, metrics: Results) -> Figure | None:
         colour = GREEN if error == 0 else BLUE if abs(error) == 1 else ORANGE
         height, place = share.get(error, 0), (error, top.get(error, 0))
         axes.bar(error, height, color=colour, width=0.8)
-        axes.annotate(percent(height), place, (0, 2), textcoords="offset points", ha="center", fontsize=8)
+        axes.annotate(drawing.percent(height), place, (0, 2), textcoords="offset points", ha="center", fontsize=8)
     for one in found.distances:
         if one.share.low is not None:
-            axes.plot([one.grades] * 2, numbers([one.share.low, one.share.high]), color="0.25", linewidth=1.2)
+            axes.plot([one.grades] * 2, drawing.numbers([one.share.low, one.share.high]), color="0.25", linewidth=1.2)
     axes.set_xticks(range(-most, most + 1), [f"{error:+d}" if error else "0" for error in range(-most, most + 1)])
     axes.set_xlabel("predicted minus true grade")
     axes.set_ylabel("share of images")
     axes.set_ylim(top=1.12 * max(top.values()))
-    add_grid(axes, "y")
+    drawing.add_grid(axes, "y")
     return figure
 
 
@@ -105,7 +90,7 @@ def predicted_and_true(predictions: NumberPredictions, metrics: Results) -> Figu
     """The predicted number of each image against the true one; the line is agreement."""
     if not len(predictions) or predictions.labels is None:
         return None
-    figure, axes = plot(f"true {_named(predictions)}", f"predicted {_named(predictions)}", (6.2, 5.6))
+    figure, axes = drawing.plot(f"true {_named(predictions)}", f"predicted {_named(predictions)}", (6.2, 5.6))
     if predictions.intervals is not None and len(predictions) <= MOST_BARS:
         axes.vlines(predictions.labels, *predictions.intervals.T, color="0.85", linewidth=0.8, zorder=1)
     size = float(np.clip(6000 / len(predictions), 4, 24))
@@ -121,7 +106,7 @@ def bland_altman(predictions: NumberPredictions, metrics: Results) -> Figure | N
     found = metrics.bland_altman
     if found is None or predictions.labels is None:
         return None
-    figure, axes = plot(f"mean of predicted and true {_named(predictions)}", "predicted minus true", (7.2, 5.0))
+    figure, axes = drawing.plot(f"mean of predicted and true {_named(predictions)}", "predicted minus true", (7.2, 5.0))
     error, mean = predictions.values - predictions.labels, (predictions.values + predictions.labels) / 2
     size = float(np.clip(6000 / len(predictions), 4, 24))
     axes.scatter(mean, error, s=size, color=BLUE, alpha=0.5, linewidths=0)
@@ -157,7 +142,7 @@ def confusion_matrix(predictions: Predictions, metrics: Numbers) -> Figure:
     total = counts.sum(axis=1, keepdims=True)
     share = counts / np.maximum(total, 1)
     cell = float(np.clip(4.2 / k, 0.62, 1.6)) if k <= WRITTEN else 12 / k  # inches
-    names = [short(c, 22) for c in predictions.classes]
+    names = [drawing.short(c, 22) for c in predictions.classes]
     font = 10 if k <= 15 else 13
     longest = max(map(len, names)) * 0.62 * font / 72  # inches
     figure = Figure(figsize=(cell * k + max(2, longest + 1), cell * k + 1.5), layout="constrained")
@@ -167,7 +152,7 @@ def confusion_matrix(predictions: Predictions, metrics: Numbers) -> Figure:
     for row, column in np.ndindex(k, k) if k <= WRITTEN else ():
         if k > LEGEND and not counts[row, column]:
             continue  # among hundreds of cells the zeros are clutter
-        text, colour = f"{counts[row, column]:,}\n{percent(share[row, column])}", "black"
+        text, colour = f"{counts[row, column]:,}\n{drawing.percent(share[row, column])}", "black"
         if share[row, column] > 0.62:
             colour = "white"
         # in_layout: to measure hundreds of texts, all inside the axes, takes seconds
@@ -191,12 +176,12 @@ def confusion_matrix(predictions: Predictions, metrics: Numbers) -> Figure:
 def roc(predictions: Predictions, metrics: Results) -> Figure:
     """Sensitivity against 1 - specificity over all thresholds, and where the model decides; a band of two classes."""
     curves = {c: (fp / fp[-1], tp / tp[-1]) for c, tp, fp in _counts(predictions)}
-    figure, axes = _square("1 - specificity (false positive rate)", "sensitivity (true positive rate)")
-    _nothing(axes, predictions, not curves)
+    names = "1 - specificity (false positive rate)", "sensitivity (true positive rate)"
+    figure, axes = _square(*names, predictions, empty=not curves)
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
     if metrics.fixed_rates is not None:
         band = metrics.fixed_rates.band
-        draw_band(axes, [1 - one.fixed for one in band], [one.reached for one in band], BLUE)
+        drawing.draw_band(axes, [1 - one.fixed for one in band], [one.reached for one in band], BLUE)
     for c, colour in _lines(axes, metrics, curves, "auroc").items():
         _decides(axes, metrics.per_class[metrics.classes[c]], colour, alone=metrics.positive_class is not None)
     if len(predictions.classes) > 2 and curves:
@@ -216,20 +201,19 @@ def _decides(axes: Axes, own: ClassNumbers, colour: str, alone: bool) -> None:
     x, y, label = 1 - kept.value, found.value, ""
     if alone:
         label = f"decides: sensitivity {value_text(found)},\nspecificity {value_text(kept)}"
-        axes.plot([x, x], numbers([found.low, found.high]), color=BLACK, linewidth=1.2)
-        axes.plot(1 - numbers([kept.low, kept.high]), [y, y], color=BLACK, linewidth=1.2)
+        axes.plot([x, x], drawing.numbers([found.low, found.high]), color=BLACK, linewidth=1.2)
+        axes.plot(1 - drawing.numbers([kept.low, kept.high]), [y, y], color=BLACK, linewidth=1.2)
     axes.plot(x, y, "o", color=BLACK if alone else colour, markeredgecolor="white", markersize=7, zorder=3, label=label)
 
 
 def precision_recall(predictions: Predictions, metrics: Numbers) -> Figure:
-    """Precision (PPV) against recall (sensitivity)."""
     curves = {}
     for c, tp, fp in _counts(predictions):
         precision = tp[1:] / (tp[1:] + fp[1:])
         curves[c] = tp / tp[-1], np.append(precision[:1], precision)
-    figure, axes = _square("recall (sensitivity)", "precision (PPV)")
     found = positive_index(predictions)
-    _nothing(axes, predictions, not curves if found is None else found not in curves)
+    empty = not curves if found is None else found not in curves
+    figure, axes = _square("recall (sensitivity)", "precision (PPV)", predictions, empty)
     if found is not None and len(predictions):
         share = float(np.mean(known_labels(predictions) == found))
         axes.axhline(share, color=GREY, linestyle=":", linewidth=1, label=f"by chance: prevalence {share:.3g}")
@@ -238,9 +222,14 @@ def precision_recall(predictions: Predictions, metrics: Numbers) -> Figure:
     return figure
 
 
-def _square(x: str, y: str) -> tuple[Figure, Axes]:
-    figure, axes = plot(x, y, (5.4, 5.4))
+def _square(x: str, y: str, predictions: Predictions, empty: bool) -> tuple[Figure, Axes]:
+    """Axes from 0 to 1; where they stay empty, with the reason."""
+    figure, axes = drawing.plot(x, y, (5.4, 5.4))
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
+    if empty:
+        names = [predictions.classes[k] for k in np.unique(known_labels(predictions))]
+        why = f"all images are of the class {drawing.short(names[0], 26)}" if len(names) == 1 else "there are no images"
+        axes.text(0.5, 0.6, f"no curve: {why}", ha="center", va="center", fontsize=11, transform=axes.transAxes)
     return figure, axes
 
 
@@ -249,13 +238,6 @@ def _counts(predictions: Predictions) -> Iterator[tuple[int, np.ndarray, np.ndar
         tp, fp = threshold_counts(predictions.probabilities[:, c], known_labels(predictions) == c)
         if tp[-1] and fp[-1]:
             yield c, tp, fp
-
-
-def _nothing(axes: Axes, predictions: Predictions, empty: bool) -> None:
-    if empty:
-        names = [predictions.classes[k] for k in np.unique(known_labels(predictions))]
-        why = f"all images are of the class {short(names[0], 26)}" if len(names) == 1 else "there are no images"
-        axes.text(0.5, 0.6, f"no curve: {why}", ha="center", va="center", fontsize=11, transform=axes.transAxes)
 
 
 def _lines(
@@ -274,7 +256,7 @@ def _lines(
             axes.plot(*curves[c], color=GREY, linewidth=0.7, alpha=0.6, **style)
     colours = dict(zip(named, COLOURS, strict=False))
     for c, colour in colours.items():
-        text = f"{short(classes[c], 26)}: {value_text(areas[c])}, n={metrics.per_class[classes[c]].n:,}"
+        text = f"{drawing.short(classes[c], 26)}: {value_text(areas[c])}, n={metrics.per_class[classes[c]].n:,}"
         axes.plot(*curves[c], color=colour, linewidth=2.2 if len(curves) == 1 else 1.3, label=text, **style)
     return colours
 

@@ -1,0 +1,345 @@
+"""Figures of what is found beyond the curves: of decisions (net benefit, calibration, abstention, OOD score), and of
+numbers with their intervals side by side (models, patients, subgroups).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from vitmed.core.text import counted
+from vitmed.decisions.out_of_distribution import scores_of
+from vitmed.decisions.reliability import Reliability
+from vitmed.decisions.targets import TARGETS
+from vitmed.metrics.clinical_utility import NetBenefit, percentage
+from vitmed.metrics.estimates import Estimate, value_text
+from vitmed.metrics.paired_comparison import ComparisonResults
+from vitmed.metrics.patient_level import outside, shares
+from vitmed.metrics.predictions import Predictions, positive_index
+from vitmed.metrics.subgroups import Stratum
+from vitmed.report.plots import drawing
+from vitmed.report.plots.drawing import BLACK, BLUE, GREY, RED
+from vitmed.report.results import Results
+
+
+def decision_curve(predictions: Predictions, metrics: Results) -> Figure | None:
+    """Net benefit of the model, of acting on all and on none; at the intended prevalence above, where one is given."""
+    found = metrics.decision_curve
+    if found is None or found.prevalence is None:
+        return None
+    parts: list[tuple[NetBenefit, str]] = [(found, f"{{}} of n = {counted(len(predictions), 'image')}")]
+    if found.intended is not None:
+        parts.insert(0, (found.intended, "intended prevalence of {}"))
+    figure = Figure(figsize=(7.6, 4.6 * len(parts) + 0.6), layout="constrained")
+    for axes, (part, what) in zip(figure.subplots(len(parts), squeeze=False).flat, parts, strict=True):
+        _net_benefit(axes, part, found.thresholds)
+        axes.set(xlabel="threshold probability (act from it upwards)", ylabel="net benefit (true positives per image)")
+        assert part.prevalence is not None
+        title = f"{drawing.short(found.positive, 30)}: {what.format(percentage(part.prevalence))}, band: 95 % interval"
+        axes.set_title(title, fontsize=11)
+    drawing.legend_below(figure, 4)
+    return figure
+
+
+def _net_benefit(axes: Axes, part: NetBenefit, thresholds: Sequence[float]) -> None:
+    """The curves at one prevalence, and a bar where the model is clearly better than both alternatives."""
+    assert part.prevalence is not None
+    top, values = part.prevalence, drawing.numbers(net.value for net in part.model)
+    drawing.add_grid(axes)
+    drawing.draw_band(axes, thresholds, part.model, BLUE)
+    axes.plot(thresholds, values, color=BLUE, linewidth=2, label="model")
+    axes.plot(thresholds, part.all, color=RED, linestyle="--", label="act on all")
+    axes.axhline(0, color=BLACK, linestyle=":", label="act on none")
+    highest = max((net.high for net in part.model if net.high is not None), default=top)
+    lowest = min(
+        -0.15 * max(top, 0.05), 1.1 * float(values[drawing.numbers(thresholds) <= 0.9].min())
+    )  # beyond, it may plunge
+    axes.set(xlim=(0, 1), ylim=(lowest, max(1.15 * top, 1.05 * highest)))
+    for low, high in part.useful or ():
+        axes.plot([low, high], [0.67 * lowest] * 2, color=BLUE, linewidth=5, solid_capstyle="butt")
+    if part.useful:
+        axes.plot([], [], color=BLUE, linewidth=5, label="clearly better than both")
+
+
+def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
+    """Predicted against observed frequency in bins of about equally many images; below, the images per probability."""
+    found = metrics.calibration
+    if found is None or not found.after.curve:
+        return None
+    after, before = found.after, found.before
+    figure = Figure(figsize=(6.4, 8.2), layout="constrained")
+    axes, below = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
+    axes.set_box_aspect(1)
+    below.set_box_aspect(0.22)  # the same width
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="observed frequency in the bin")
+    below.set(xlabel=drawing.short(found.about, 60), ylabel="images")
+    for part in (axes, below):
+        drawing.add_grid(part)
+    axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
+    if before is not None:
+        _bins(axes, before, GREY, "s", 4, "before calibration")
+    fitted = {found.method, *(fold.method for fold in found.folds or ())} != {"none"}
+    _bins(axes, after, BLUE, "o", 6, "after calibration" if fitted else "not calibrated")
+    positive, chances = positive_index(predictions), predictions.probabilities
+    scores = chances.max(axis=1) if positive is None else chances[:, positive]
+    below.hist(scores, bins=np.linspace(0, 1, 21).tolist(), color=BLUE)
+    if len(scores) > 200:
+        below.set_yscale("log")
+        below.set_ylabel("images (log)")
+    title = f"n = {counted(len(predictions), 'image')}, bins of about {len(predictions) // len(after.curve):,}"
+    slopes = [own.slope for own in after.per_class.values()]
+    if len(slopes) == 1 and slopes[0].value is not None:
+        meaning = "" if slopes[0].low is None else "; 1 is right, below 1 too extreme"
+        title += f"\nslope {value_text(slopes[0])}{meaning}"
+    figure.suptitle(title, fontsize=11)
+    axes.legend(loc="upper left", fontsize=9)
+    return figure
+
+
+def _bins(axes: Axes, part: Reliability, colour: str, marker: str, size: int, name: str) -> None:
+    seen = [bin.seen for bin in part.curve]
+    y, low, high = (
+        drawing.numbers(ends) for ends in zip(*((one.value, one.low, one.high) for one in seen), strict=True)
+    )
+    ends = np.nan_to_num(np.maximum(0, [y - low, high - y]))  # no bar without an interval
+    label = f"{name}: ECE {value_text(part.ece)}"
+    x = [bin.said for bin in part.curve]
+    bars = axes.errorbar(x, y, yerr=ends, label=label, color=colour, linewidth=1, elinewidth=1.2, capsize=2.5)
+    bars.lines[0].set(marker=marker, markersize=size)
+
+
+def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
+    """The share of errors among the answered images, the most certain first."""
+    found = metrics.abstention
+    if found is None or not found.curve.coverage:
+        return None
+    figure, axes = drawing.plot(
+        "share of the images that are answered, the most certain first", "share of errors among them"
+    )
+    curve, chosen, reached = found.curve, found.chosen, found.reached
+    low, high = drawing.numbers(curve.low), drawing.numbers(curve.high)
+    banded = bool(np.isfinite([low, high]).all())  # a band with holes would mislead
+    if banded:
+        axes.fill_between(curve.coverage, low, high, color=BLUE, alpha=0.2, linewidth=0)
+    axes.plot(curve.coverage, drawing.numbers(curve.risk), color=BLUE, linewidth=2, label="this model")
+    (rate,) = drawing.numbers([found.error_rate.value])
+    axes.axhline(rate, color=GREY, linestyle=":", label=f"all answered: {percentage(rate)}")
+    if chosen is not None:
+        axes.axhline(chosen.max_risk, color=RED, linestyle="--", label=f"maximum risk: {percentage(chosen.max_risk)}")
+    if reached is not None and reached.risk.value is not None:
+        text = f"chosen on validation: {_share(reached.coverage)} answered"
+        axes.plot(
+            drawing.numbers([reached.coverage.value]), [reached.risk.value], "o", color=RED, markersize=9, label=text
+        )
+    axes.set_xlim(0, 1.01)
+    axes.set_ylim(bottom=0)
+    title = f"n = {counted(len(predictions), 'image')}, area {value_text(found.area)}"
+    axes.set_title(title + ", band: 95 % interval" * banded, fontsize=11)
+    axes.legend(fontsize=9, loc="upper left")
+    return figure
+
+
+def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | None:
+    """How unlike the training images the evaluated images are, and other images if any are given."""
+    found, scores = metrics.out_of_distribution, scores_of(predictions)
+    if found is None or scores is None:
+        return None
+    figure, axes = drawing.plot("OOD score (log scale; above 1: unlike the training images)", "share of the images")
+    parts = [("evaluated", scores, found.flagged, BLUE, "//")]
+    title = f"features of {counted(found.n, 'training image')}"
+    if found.unlike is not None:
+        parts.append(("other images", np.array(found.unlike.scores), found.unlike.flagged, RED, "\\\\"))
+        title += f"; detected with AUROC {value_text(found.unlike.auroc)}"
+    every = np.maximum(np.concatenate([part[1] for part in parts]), 1e-3)
+    low, high = min(float(every.min()), 0.9), max(float(every.max()), 1.1) * 1.001
+    for name, values, flagged, colour, hatch in parts:
+        label = f"{name}, n = {len(values):,}: {_share(flagged)} above 1"
+        style: dict[str, Any] = {"color": colour, "alpha": 0.55, "hatch": hatch, "edgecolor": colour, "label": label}
+        weights, bins = np.full(len(values), 1 / len(values)), np.geomspace(low, high, 41).tolist()
+        axes.hist(np.maximum(values, 1e-3), bins=bins, weights=weights, **style)
+    axes.axvline(1, color=BLACK, linestyle="--", label="99 % of the validation images are below")
+    axes.set_xscale("log")
+    shown = [value for value in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low <= value <= high]
+    axes.set_xticks(shown, [f"{value:g}" for value in shown])
+    axes.minorticks_off()
+    axes.set_title(title, fontsize=11)
+    axes.legend(fontsize=9, loc="upper right")
+    return figure
+
+
+def _share(found: Estimate) -> str:
+    return "undefined" if found.value is None else percentage(found.value)
+
+
+def differences(content: ComparisonResults) -> Figure:
+    """A row for each pair and a column for each of three numbers; a filled blue dot is a clear difference."""
+    pairs, count, kind = content.pairs, len(content.pairs), TARGETS[content.kind]
+    figure = Figure(figsize=(10, max(2.6, 0.62 * count + 1.9)), layout="constrained")
+    columns = figure.subplots(1, 3, sharey=True)
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    for axes, name in zip(columns, kind.headline[:3], strict=True):
+        write = partial(axes.text, 0.5, ha="center", va="center", fontsize=8, transform=axes.get_yaxis_transform())
+        axes.axvline(0, color=GREY, linewidth=1)
+        for row, pair in enumerate(pairs):
+            entry = pair.difference[name]
+            if entry.value is None:
+                write(row, "undefined")
+                continue
+            clear, text = False, f"{entry.value:+.3f}, no interval"
+            if entry.low is not None and entry.high is not None:
+                clear = entry.low > 0 or entry.high < 0
+                text = f"{entry.value:+.3f} ({entry.low:+.3f} to {entry.high:+.3f})"
+                axes.plot([entry.low, entry.high], [row, row], color=BLUE if clear else RED, linewidth=1.8)
+            colour, face = (BLUE, BLUE) if clear else (RED, "white")
+            axes.plot(entry.value, row, "o", color=colour, markerfacecolor=face, markersize=6)
+            write(row - 0.32, text, bbox=box)
+        axes.set_title(kind.metrics[name].title, fontsize=10)
+        axes.set_ylim(count - 0.4, -0.7)
+        drawing.add_grid(axes, "x")
+        axes.margins(x=0.12)
+        axes.tick_params(axis="x", labelsize=8)
+        axes.tick_params(axis="y", length=0)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+    names = [f"{drawing.short(pair.first, 26)}\nminus {drawing.short(pair.second, 26)}" for pair in pairs]
+    columns[0].set_yticks(range(count), names, fontsize=8)
+    patients = "" if content.patients is None else f" of {counted(content.patients, 'patient')}"
+    unknown = "; patients unknown, likely too narrow" if content.patients is None else ""
+    images = f"n = {counted(content.images, 'image')}{patients}"
+    figure.suptitle(f"{images}; {content.level:.0%} intervals{unknown}", fontsize=10)
+    meaning = "filled: the interval does not contain 0; not adjusted for several pairs"
+    figure.supxlabel(f"difference (first minus second); {meaning}", fontsize=9)
+    return figure
+
+
+FEW = 3  # images of a patient, up to which the share that is right takes too few values for dots
+KINDS = {"sensitivity": ", positive class", "specificity": ", negative class", "accuracy": ""}
+FOREST = ("auroc", "sensitivity", "specificity")
+FOREST_MANY = ("auroc", "balanced_accuracy", "accuracy")
+
+
+def patient_spread(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
+    """A dot per patient: how many images, and the share that is right; with the limits of chance.
+
+    A funnel plot (Spiegelhalter, Stat. Med. 24 (2005) 1185) with exact binomial limits of 95 %. Of two classes a panel
+    each for sensitivity and specificity, else one for accuracy. Where no patient has more than `FEW` images, bars of
+    patients by how many of their images are right. None where patients are unknown or have one image each.
+    """
+    if predictions.groups is None or not len(predictions):
+        return None
+    kinds = shares(predictions)
+    images = kinds["accuracy"][0]
+    if images.max() == 1 or len(images) == 1:
+        return None
+    if len(kinds) > 1:  # of two classes
+        del kinds["accuracy"]
+    figure = Figure(figsize=(9.2 if len(kinds) == 2 else 6.4, 5.0), layout="constrained")
+    panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
+    if images.max() <= FEW:
+        for axes, (name, (n, right)) in zip(panels, kinds.items(), strict=True):
+            _bars(axes, name, n, right)
+        panels[0].set_ylabel("patients")
+        return figure
+    lowest = min(float((right[n > 0] / n[n > 0]).min(initial=1)) for n, right in kinds.values())
+    panels[0].set_ylim(1.03 - 1.12 * (1.08 - lowest), 1.03)
+    for axes, (name, (n, right)) in zip(panels, kinds.items(), strict=True):
+        _funnel(axes, name, n, right)
+    panels[0].set_ylabel("share of the patient's images that is right")
+    return figure
+
+
+def _bars(axes: Axes, name: str, images: np.ndarray, right: np.ndarray) -> None:
+    from scipy.stats import binom  # here: predict must start without it
+
+    axes.set_title(f"{name}, {counted(int((images > 0).sum()), 'patient')}", fontsize=11)
+    axes.set_xlabel(f"images that are right, of all images of the patient{KINDS[name]}")
+    drawing.add_grid(axes, "y")
+    pairs = [(n, k) for n in np.unique(images[images > 0]).tolist() for k in range(n + 1)]
+    overall = right.sum() / max(1, images.sum())
+    found = [int(((images == n) & (right == k)).sum()) for n, k in pairs]
+    alike = [float((images == n).sum() * binom.pmf(k, n, overall)) for n, k in pairs]
+    bars = axes.bar(range(len(pairs)), found, color=BLUE, width=0.7, label="patients")
+    axes.bar_label(bars, [f"{count:,}" for count in found], fontsize=8, padding=2)
+    label = f"if all were alike ({overall:.3f} of all images are right)"
+    axes.scatter(range(len(pairs)), alike, marker="_", s=500, color=RED, zorder=3, label=label)
+    axes.set_xticks(range(len(pairs)), [f"{k} of {n}" for n, k in pairs])
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
+
+
+def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray) -> None:
+    from scipy.stats import binom  # here: predict must start without it
+
+    known = np.flatnonzero(images)
+    n, share = images[known], right[known] / images[known]
+    axes.set_title(f"{name}, {counted(len(known), 'patient')}", fontsize=11)
+    axes.set_xlabel(f"images of the patient{KINDS[name]}")
+    drawing.add_grid(axes)
+    if not len(known):
+        axes.text(0.5, 0.5, "no such images", transform=axes.transAxes, ha="center")
+        return
+    overall = right.sum() / images.sum()
+    grid = np.unique(np.geomspace(max(1, n.min()), max(2, n.max()), 200).round())
+    axes.axhline(overall, color=GREY, linewidth=1, linestyle="--", label=f"all images: {overall:.3f}")
+    limits = [binom.ppf(q, grid, overall) / grid for q in (0.025, 0.975)]
+    axes.fill_between(grid, *limits, color="0.9", linewidth=0, label="95 % of patients, if all were alike")
+    far = outside(n, right[known])
+    size = float(np.clip(2500 / len(known), 8, 36))
+    for some, colour, marker, text in ((~far, BLUE, "o", "within"), (far, RED, "^", "outside")):
+        dots, count = np.unique(np.stack([n[some], share[some]]), axis=1, return_counts=True)  # (2, D): some lie level
+        axes.scatter(dots[0], dots[1], s=size * np.sqrt(count), color=colour, marker=marker, alpha=0.75, linewidths=0)
+        axes.plot([], [], marker, color=colour, label=f"{text}: {counted(int(some.sum()), 'patient')}")
+    if n.max() > 20 * n.min():
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+        axes.set_xlim(n.min() - 0.06 * np.ptp(n) - 0.5, n.max() + 0.06 * np.ptp(n) + 0.5)
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
+
+
+def forest(predictions: Predictions, metrics: Results) -> Figure | None:
+    """Each group of each column with its interval, and all images; None where no subgroups were requested."""
+    columns = {name: own for name, own in (metrics.subgroups or {}).items() if any(s.overall for s in own.strata)}
+    if not columns:
+        return None
+    positive, whole = metrics.positive_class, dict(metrics.overall)
+    if positive is not None:
+        whole |= {kind: metrics.per_class[positive][kind] for kind in FOREST}
+    everyone = Stratum(name="all", n=metrics.n, n_groups=metrics.n_groups, overall=whole)
+    rows: list[str | Stratum] = [everyone]  # a text is the heading of a column
+    for name, found in columns.items():
+        rows += [drawing.short(name, 30), *found.strata]
+    present = {kind for found in columns.values() for stratum in found.strata for kind in stratum.overall}
+    kinds = [kind for kind in (FOREST_MANY if positive is None else FOREST) if kind in present]
+    figure = Figure(figsize=(9.2, 0.29 * len(rows) + 1.2), layout="constrained")
+    panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
+    for axes, kind in zip(panels, kinds, strict=True):
+        if (value := whole[kind].value) is not None:
+            axes.axvline(value, color=GREY, linestyle="--", linewidth=1)
+        for y, row in enumerate(rows):
+            if isinstance(row, Stratum) and kind in row.overall:
+                drawing.draw_estimate(axes, y, row.overall[kind], *(("black", "D") if y == 0 else (BLUE, "o")))
+        axes.set_xlabel("AUROC" if kind == "auroc" else kind.replace("_", " "))
+        drawing.add_grid(axes, "x")
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    names = list[str]()
+    for row in rows:
+        if isinstance(row, str):
+            names.append(row)
+            continue
+        n = row.n if isinstance(row.n, str) else f"={row.n:,}"
+        patients = "" if row.n_groups is None else f", {counted(row.n_groups, 'patient')}"
+        names.append(f"{drawing.short(row.name, 26)} (n{n}{patients})")
+    panels[0].set_yticks(range(len(rows)), names, fontsize=9)
+    for label, row in zip(panels[0].get_yticklabels(), rows, strict=True):
+        if isinstance(row, str):
+            label.set_fontweight("bold")
+        elif not row.overall:
+            label.set_color("0.45")
+    panels[0].set_ylim(len(rows) - 0.5, -0.5)
+    return figure
