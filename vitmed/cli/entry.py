@@ -50,7 +50,7 @@ def main(args: list[str] | None = None) -> None:
     out, err = Stream(sys.stdout), Stream(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(), _signals():
         warnings.showwarning = _show_warning(warnings.showwarning)
-        error = _error_of(lambda: _run(given), given)
+        error = _error_of(given)
         out.flush()
         if error is None and out.broken is not None and not isinstance(out.broken, BrokenPipeError):
             error = UsageError(f"the result cannot be written to stdout ({out.broken.strerror})", "write it elsewhere")
@@ -112,11 +112,11 @@ def _run(args: list[str]) -> None:
         command.invoke(context)
 
 
-def _error_of(run: Callable[[], None], args: list[str]) -> VitmedError | None:
-    """Return what ended the command, reported on stderr; None if it reached its end."""
+def _error_of(args: list[str]) -> VitmedError | None:
+    """Run the command, and return what ended it, reported on stderr; None if it reached its end."""
     reported: VitmedError
     try:
-        run()
+        _run(args)
         return None
     except typer.Exit as error:
         return VitmedError("stopped") if error.exit_code else None

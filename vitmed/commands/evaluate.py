@@ -111,7 +111,7 @@ def evaluate(
     notes += data_notes(run) if data is None else []
     notes += [f"Predicted in {network.precision}, not in fp32: {network.reason}."] if network.reason else []
     with bar(f"evaluating {name}") as advance:
-        predictions = network.predict(chosen, advance)
+        predictions = chosen.predictions(saved, network.outputs(chosen.read, len(chosen), advance))
     predictions = predictions if policy is None else policy.apply(predictions)
     if unlike is not None:
         policy = score_other_images(Path(unlike), saved, network, policy)

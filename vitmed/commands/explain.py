@@ -75,7 +75,7 @@ def explain(
     folder = output_folder(output, Path(FOLDER), *closed)
     network, files = open_files(list_images(named), saved, device, "fp32", frame)
     with bar("predicting") as advance:
-        predictions = saved.decided(network.predict(files, advance))
+        predictions = saved.decided(files.predictions(saved, network.outputs(files.read, len(files), advance)))
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
     chosen = predictions.explained if target is None else np.full(len(predictions), answers.index(target))

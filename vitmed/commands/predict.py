@@ -48,7 +48,7 @@ def predict(
     names = list_images([images] if isinstance(images, str | Path) else images)
     network, files = open_files(names, saved, device, precision, frame, window)
     with bar("predicting") as advance:
-        return saved.decided(network.predict(files, advance))
+        return saved.decided(files.predictions(saved, network.outputs(files.read, len(files), advance)))
 
 
 def find_checkpoint_and_check(

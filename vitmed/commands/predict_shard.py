@@ -1,4 +1,4 @@
-"""`vitmed predict --output FOLDER`: one shard of many images as a Parquet file; `vitmed merge`: all parts as one."""
+"""`vitmed predict --output FOLDER`: one shard of many images as a Parquet file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from vitmed.core.errors import CheckpointError, DataError, UsageError, excluded
 from vitmed.core.files import make_folder, remove_abandoned
@@ -19,6 +19,16 @@ from vitmed.core.options import CHECKPOINT, Images, On, Option, Precision, Runs,
 from vitmed.core.places import refuse_file, refuse_inside
 from vitmed.core.text import counted
 from vitmed.core.text_files import from_cell
+from vitmed.inference.open_model import (
+    files_for,
+    find_checkpoint,
+    find_named,
+    list_images,
+    open_model,
+    open_network,
+    preprocessing_of,
+)
+from vitmed.inference.saved_model import Network, SavedModel, check_precision
 from vitmed.metrics.predictions_files import (
     AUTO,
     ERROR,
@@ -29,10 +39,7 @@ from vitmed.metrics.predictions_files import (
     read_shard,
     write_part,
 )
-
-if TYPE_CHECKING:
-    from vitmed.inference.open_model import Network
-    from vitmed.inference.saved_model import SavedModel
+from vitmed.studies.cluster import VARIABLE, each, opened, prepare, three
 
 ALL = "1/1"
 PARTS, FEWEST, MOST = 400, 256, 16_384  # with `on`: about so many parts, and images of one
@@ -66,11 +73,6 @@ def predict_shard(
     Raises:
         UsageError: no such shard, or a part of it that is of another checkpoint or list of images.
     """
-    # Here, since merge needs no torch.
-    from vitmed.inference.open_model import find_checkpoint, find_named, list_images
-    from vitmed.inference.saved_model import check_precision
-    from vitmed.studies.cluster import VARIABLE, opened
-
     if output is None:
         raise excluded("folder of parts")
     if on is not None and shard != ALL:
@@ -89,7 +91,8 @@ def predict_shard(
         every = list(dict.fromkeys(list_images(sources)))
         count = -(-len(every) // min(max(len(every) // PARTS, FEWEST), MOST)) if divides else part.count
         shards = [Shard(number, count) for number in range(1, count + 1)] if divides else [part]
-        device = _device_of_rank() if device == "auto" and shard == AUTO else device
+        if device == "auto" and shard == AUTO:
+            device = _device_of_rank()
         how = How(saved.path, device, precision, frame, features, folder, _about(saved, every, frame, features))
         missing = frozenset(path.as_posix() for path in named if not path.exists())
         written = list(_write_shards(place, how, shards, every, missing, saved))
@@ -103,9 +106,6 @@ def _write_shards(
     place: Executor | None, how: How, shards: list[Shard], names: list[str], missing: frozenset[str], saved: SavedModel
 ) -> Iterator[WrittenPredictions]:
     """Write the shards, here one after another, and yield each that is written."""
-    from vitmed.inference.open_model import open_network
-    from vitmed.studies.cluster import each, prepare, three
-
     make_folder(how.folder)
     remove_abandoned(how.folder)
     write = write_shard
@@ -135,8 +135,6 @@ class How(NamedTuple):
 @lru_cache(1)
 def _model(path: Path, digest: str, device: str, precision: str) -> tuple[SavedModel, Network]:
     """Open the model of a worker once. Raises CheckpointError if it is another one than the command's."""
-    from vitmed.inference.open_model import open_model, open_network
-
     saved = open_model(path)
     if saved.weights_hash != digest:
         raise CheckpointError(f"{path}: has other weights on {platform.node()}", "copy the same file there")
@@ -152,8 +150,6 @@ def write_shard(
         missing: named images that do not exist; another one that this machine does not see is an error of the machine.
         model: opened already; default: that of `how`.
     """
-    from vitmed.inference.open_model import files_for
-
     saved, network = model or _model(how.checkpoint, how.about["checkpoints"], how.device, how.precision)
     about = {**how.about, "precision": network.precision, "shards": part.count, "shard": part.number}
     file, errors = how.folder / f"part-{part.number:05d}-of-{part.count:05d}.parquet", tuple[tuple[str, str], ...]()
@@ -179,8 +175,6 @@ def write_shard(
 
 def _about(saved: SavedModel, names: list[str], frame: int | None, features: bool) -> dict[str, Any]:
     """What every part of a list of images states, but for its shard and the precision of its network."""
-    from vitmed.inference.open_model import preprocessing_of
-
     settings = [saved.policy and saved.policy.to_json(), preprocessing_of(saved, frame).to_dict(), features]
     return {
         "checkpoints": saved.weights_hash,

@@ -27,7 +27,6 @@ from vitmed.inference.ensemble import Ensemble, EnsembleNetwork, ensemble_file, 
 from vitmed.inference.onnx_model import ONNX, OnnxModel, OnnxNetwork, load_onnx
 from vitmed.inference.saved_model import Network, Outputs, SavedModel
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.predictions_files import unlabelled
 
 
 def open_model(path: str | Path) -> SavedModel:
@@ -116,7 +115,7 @@ class ImageFiles:
         if asked_window(window) is not None:  # an image of 8 bits has none
             columns = {**columns, "window": tuple(str(window) * read_header(name).needs_window for name in names)}
         errors = tuple((self.names[i], problem) for i, problem in sorted(outputs.problems.items()))
-        return unlabelled(saved.splits.target, saved.classes, names, outputs.logits, errors, columns)
+        return saved.predictions(names, outputs.logits, columns, errors)
 
 
 def open_files(
