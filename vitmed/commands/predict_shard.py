@@ -29,16 +29,8 @@ from vitmed.inference.open_model import (
     preprocessing_of,
 )
 from vitmed.inference.saved_model import Network, SavedModel, check_precision
-from vitmed.metrics.predictions_files import (
-    AUTO,
-    ERROR,
-    Shard,
-    WrittenPredictions,
-    check_pyarrow,
-    read_part,
-    read_shard,
-    write_part,
-)
+from vitmed.metrics import predictions_files as parts
+from vitmed.metrics.predictions_files import WrittenPredictions
 from vitmed.studies.cluster import VARIABLE, each, opened, prepare, three
 
 ALL = "1/1"
@@ -78,8 +70,8 @@ def predict_shard(
     if on is not None and shard != ALL:
         raise excluded("on and shard")
     check_precision(precision)
-    part, folder = read_shard(shard, os.environ), Path(output)
-    check_pyarrow(folder)
+    part, folder = parts.read_shard(shard, os.environ), Path(output)
+    parts.check_pyarrow(folder)
     refuse_file(folder)
     sources: list[str | Path] = [images] if isinstance(images, str | Path) else list(images)
     divides = shard == ALL and (on or os.environ.get(VARIABLE)) is not None
@@ -90,8 +82,8 @@ def predict_shard(
             refuse_inside(source, folder)
         every = list(dict.fromkeys(list_images(sources)))
         count = -(-len(every) // min(max(len(every) // PARTS, FEWEST), MOST)) if divides else part.count
-        shards = [Shard(number, count) for number in range(1, count + 1)] if divides else [part]
-        if device == "auto" and shard == AUTO:
+        shards = [parts.Shard(number, count) for number in range(1, count + 1)] if divides else [part]
+        if device == "auto" and shard == parts.AUTO:
             device = _device_of_rank()
         how = How(saved.path, device, precision, frame, features, folder, _about(saved, every, frame, features))
         missing = frozenset(path.as_posix() for path in named if not path.exists())
@@ -103,7 +95,12 @@ def predict_shard(
 
 
 def _write_shards(
-    place: Executor | None, how: How, shards: list[Shard], names: list[str], missing: frozenset[str], saved: SavedModel
+    place: Executor | None,
+    how: How,
+    shards: list[parts.Shard],
+    names: list[str],
+    missing: frozenset[str],
+    saved: SavedModel,
 ) -> Iterator[WrittenPredictions]:
     """Write the shards, here one after another, and yield each that is written."""
     make_folder(how.folder)
@@ -142,7 +139,11 @@ def _model(path: Path, digest: str, device: str, precision: str) -> tuple[SavedM
 
 
 def write_shard(
-    how: How, part: Shard, names: list[str], missing: frozenset[str], model: tuple[SavedModel, Network] | None = None
+    how: How,
+    part: parts.Shard,
+    names: list[str],
+    missing: frozenset[str],
+    model: tuple[SavedModel, Network] | None = None,
 ) -> WrittenPredictions:
     """Predict the images of a shard, unless its part is there, and write the part.
 
@@ -154,10 +155,10 @@ def write_shard(
     about = {**how.about, "precision": network.precision, "shards": part.count, "shard": part.number}
     file, errors = how.folder / f"part-{part.number:05d}-of-{part.count:05d}.parquet", tuple[tuple[str, str], ...]()
     if file.exists():
-        written, table = read_part(file)
+        written, table = parts.read_part(file)
         if differing := [name for name in about if written[name] != about[name]]:
             raise UsageError(f"{file} is there, of other {differing[0]}", "name a new folder: --output FOLDER")
-        cells = zip(table["path"].to_pylist(), table[ERROR].to_pylist(), strict=True)
+        cells = zip(table["path"].to_pylist(), table[parts.ERROR].to_pylist(), strict=True)
         errors = tuple((from_cell(path), from_cell(problem)) for path, problem in cells if problem)
     elif names:
         files = files_for(names, saved, how.frame)
@@ -168,7 +169,7 @@ def write_shard(
         unseen = [name for name, _ in errors if model is None and name not in missing and not Path(name).exists()]
         if unseen:
             raise DataError(f"{platform.node()}: does not see {unseen[0]}", "mount the same files there, and go on")
-        write_part(file, about, predictions, outputs.features)
+        parts.write_part(file, about, predictions, outputs.features)
     say(f"shard {part}: {counted(len(names), 'image')} in {file}")
     return WrittenPredictions(file, len(names) - len(errors), errors)
 
