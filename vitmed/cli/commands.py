@@ -38,11 +38,6 @@ class Verb(NamedTuple):
     function: str = ""
 
 
-def plan_json(result: Any) -> dict[str, Any]:
-    settings = [setting._asdict() for setting in result.decisions]
-    return {"file": str(result.file), "minutes": result.minutes, "plan": settings}
-
-
 def probe_json(result: Any) -> dict[str, Any]:
     if hasattr(result, "rows"):  # a ranking
         return {**terminal.in_folder(result, result.content), "train": result.command}
@@ -64,7 +59,11 @@ VERBS = {
     "plan": Verb(
         "Show the settings that train would use for a folder, why, and how long it takes; write them as a config to "
         "edit.\n\nplan takes the flags of train.",
-        plan_json,
+        lambda plan: {
+            "file": str(plan.file),
+            "minutes": plan.minutes,
+            "plan": [setting._asdict() for setting in plan.decisions],
+        },
     ),
     "probe": Verb(
         "Evaluate a baseline that trains no network: with --weights frozen features, else colours and size alone.\n\n"

@@ -118,18 +118,6 @@ class ImageFiles:
         return saved.predictions(names, outputs.logits, columns, errors)
 
 
-def open_files(
-    names: Sequence[str], saved: SavedModel, device: str, precision: str, frame: int | None, window: str | None = None
-) -> tuple[Network, ImageFiles]:
-    """What runs the model, and the files as it reads them; warns as `files_for`.
-
-    Raises:
-        UsageError: this machine has no such device or precision.
-    """
-    files = files_for(names, saved, frame, window)
-    return open_network(saved, saved.policy, device, precision), files
-
-
 def files_for(names: Sequence[str], saved: SavedModel, frame: int | None, window: str | None = None) -> ImageFiles:
     """Give the files as a model reads them; warns of what makes its answers worse."""
     if saved.policy is None:

@@ -15,7 +15,7 @@ import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
@@ -332,7 +332,7 @@ async def ready(request: Request) -> dict[str, str]:
 
 async def metrics(request: Request) -> Response:
     """Numbers for Prometheus."""
-    return Response(request.app.state.service.counters.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(request.app.state.service.counters.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 async def page(request: Request) -> HTMLResponse:
