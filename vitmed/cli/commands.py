@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 import vitmed
-from vitmed.cli import terminal
+import vitmed.cli.terminal as terminal
 from vitmed.cli.options import AsJson, command, with_options
 from vitmed.core.errors import excluded
 from vitmed.core.messages import say, warn

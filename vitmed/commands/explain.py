@@ -73,8 +73,7 @@ def explain(
     named = [images] if isinstance(images, str | Path) else images
     closed = [saved.splits.root, *filter(Path.is_dir, find_named(named))]
     folder = output_folder(output, Path(FOLDER), *closed)
-    files = files_for(list_images(named), saved, frame)
-    network = open_network(saved, saved.policy, device, "fp32")
+    files, network = files_for(list_images(named), saved, frame), open_network(saved, saved.policy, device, "fp32")
     with bar("predicting") as advance:
         predictions = saved.decided(files.predictions(saved, network.outputs(files.read, len(files), advance)))
     if not len(predictions):
