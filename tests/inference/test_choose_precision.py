@@ -36,7 +36,6 @@ from vitmed.inference.open_model import ImageFiles
 from vitmed.inference.predict import TorchNetwork, choose_precision
 from vitmed.inference.saved_model import Outputs
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.predictions_files import unlabelled
 from vitmed.models.hardware import Precision
 from vitmed.training import finetune
 
@@ -192,7 +191,11 @@ def opened(run: Path) -> tuple[Checkpoint, Any, Predictions, Predictions]:
     files = [saved.data_root() / sample.path for sample in saved.splits.samples["train"]]
     images = ImageFiles(list(map(str, files)), saved.preprocessing)
     networks = (TorchNetwork(saved, saved.policy, CPU, arithmetic) for arithmetic in (module.FP32, BF16))
-    return saved, images, *(network.predict(images, lambda done, total: None) for network in networks)
+    return (
+        saved,
+        images,
+        *(images.predictions(saved, network.outputs(images.read, len(images))) for network in networks),
+    )
 
 
 def with_a_border_between(saved: Checkpoint, exact: Predictions, reduced: Predictions) -> DecisionPolicy:
@@ -225,12 +228,11 @@ def with_a_border_between(saved: Checkpoint, exact: Predictions, reduced: Predic
 def test_what_bf16_decides_otherwise_is_computed_again_in_fp32(kind: str, request: pytest.FixtureRequest) -> None:
     saved, images, exact, reduced = opened(request.getfixturevalue(kind).folder)
     policy = with_a_border_between(saved, exact, reduced)
-    usual = saved.splits.target, saved.classes, exact.paths
 
     def predicted(arithmetic: Precision, known: ReducedPrecision | None) -> Any:
         of = replace(saved, policy=policy, reduced_precision=known)
         found = TorchNetwork(of, policy, CPU, arithmetic).outputs(images.read, len(images))
-        return policy.apply(unlabelled(*usual, found.logits, (), found.columns))
+        return policy.apply(saved.predictions(exact.paths, found.logits, found.columns))
 
     plain, without = predicted(module.FP32, None), predicted(BF16, None)
     assert changed(plain, without).any()

@@ -15,24 +15,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 import vitmed
+import vitmed.cli.terminal as terminal
 from vitmed.cli.options import AsJson, command, with_options
-from vitmed.cli.terminal import (
-    TYPER,
-    answer,
-    in_folder,
-    print_check,
-    print_comparison,
-    print_datasets,
-    print_diff,
-    print_json,
-    print_predictions,
-    print_rows,
-    print_runs,
-    print_tune,
-    print_weights,
-    refuse_unread,
-    train_json,
-)
 from vitmed.core.errors import excluded
 from vitmed.core.messages import say, warn
 from vitmed.core.options import AskedWindow, Devices, Option
@@ -54,20 +38,15 @@ class Verb(NamedTuple):
     function: str = ""
 
 
-def plan_json(result: Any) -> dict[str, Any]:
-    settings = [setting._asdict() for setting in result.decisions]
-    return {"file": str(result.file), "minutes": result.minutes, "plan": settings}
-
-
 def probe_json(result: Any) -> dict[str, Any]:
     if hasattr(result, "rows"):  # a ranking
-        return {**in_folder(result, result.content), "train": result.command}
-    return train_json(result)
+        return {**terminal.in_folder(result, result.content), "train": result.command}
+    return terminal.train_json(result)
 
 
 def show_ranking(result: Any) -> None:
     if hasattr(result, "rows"):
-        print_rows("|".join(result.rows[0]), result.rows[1:])
+        terminal.print_rows("|".join(result.rows[0]), result.rows[1:])
 
 
 def show_sample_size(result: Any) -> None:
@@ -80,7 +59,11 @@ VERBS = {
     "plan": Verb(
         "Show the settings that train would use for a folder, why, and how long it takes; write them as a config to "
         "edit.\n\nplan takes the flags of train.",
-        plan_json,
+        lambda plan: {
+            "file": str(plan.file),
+            "minutes": plan.minutes,
+            "plan": [setting._asdict() for setting in plan.decisions],
+        },
     ),
     "probe": Verb(
         "Evaluate a baseline that trains no network: with --weights frozen features, else colours and size alone.\n\n"
@@ -92,42 +75,42 @@ VERBS = {
         "Pretrain on images without labels (masked autoencoder); `vitmed train --weights` takes the result.",
         lambda result: {"run": str(result.folder), "encoder": str(result.encoder), "last": result.records[-1]},
     ),
-    "demo": Verb("Draw blood cells; train a small ViT, evaluate it on other patients (minutes).", train_json),
+    "demo": Verb("Draw blood cells; train a small ViT, evaluate it on other patients (minutes).", terminal.train_json),
     "auto": Verb(
         "Find the best model that a time allows: check, compare ways to train, cross-validate, join, test once.",
-        lambda result: in_folder(result, result.content),
+        lambda result: terminal.in_folder(result, result.content),
     ),
     "cross-validate": Verb(
         "Train and test on every fold in turn, 5 by default; pool what each model says of images it never saw.",
-        train_json,
+        terminal.train_json,
     ),
     "ensemble": Verb(
         "Join folds or runs into one model, which every other command takes.",
-        lambda result: in_folder(result, {"shares": result.shares, "val": result.val.metrics.to_dict()}),
+        lambda result: terminal.in_folder(result, {"shares": result.shares, "val": result.val.metrics.to_dict()}),
     ),
     "tune": Verb(
         "Search for better settings on validation; train the winner once more, and test that once.",
-        lambda result: in_folder(result, result.to_dict()),
-        print_tune,
+        lambda result: terminal.in_folder(result, result.to_dict()),
+        terminal.print_tune,
     ),
     "runs": Verb(
         "List runs with their data, model, metric, time and state; folds below their cross-validation.",
         lambda result: result.to_dict(),
-        print_runs,
+        terminal.print_runs,
     ),
     "diff": Verb(
         "Report what differs between two runs: settings, images, versions, and the result on the same test images.",
         lambda result: result.to_dict(),
-        print_diff,
+        terminal.print_diff,
     ),
     "evaluate": Verb(
         "Evaluate a checkpoint on its held-out test split, or on another labelled folder, and write the report.",
-        lambda result: in_folder(result, result.metrics.to_dict()),
+        lambda result: terminal.in_folder(result, result.metrics.to_dict()),
     ),
     "compare": Verb(
         "Compare models on the same images: differences with intervals, tests, and a verdict in words.",
         lambda result: result.to_dict(),
-        print_comparison,
+        terminal.print_comparison,
     ),
     "sample-size": Verb(
         "Report how many images and patients an interval of a given width needs, or a lower bound.",
@@ -136,7 +119,7 @@ VERBS = {
     ),
     "stress": Verb(
         "Evaluate a checkpoint on corrupted images: blur, noise, JPEG, brightness, contrast, stain, resolution.",
-        lambda result: in_folder(result, result.content.to_dict()),
+        lambda result: terminal.in_folder(result, result.content.to_dict()),
     ),
     "export": Verb(
         "Write a model as a file or folder that other programs run, if it decides as the checkpoint does.",
@@ -148,7 +131,7 @@ VERBS = {
     ),
     "monitor": Verb(
         "Watch a model at work: exit code 6 where its scores, its answers or its errors are no longer what they were.",
-        lambda result: in_folder(result, result.content.to_dict()),
+        lambda result: terminal.in_folder(result, result.content.to_dict()),
     ),
 }
 
@@ -157,7 +140,7 @@ DATA = {
     "list": Verb(
         "List public data sets: licence, size, and how to get them.",
         lambda rows: {"datasets": rows},
-        print_datasets,
+        terminal.print_datasets,
         "data.datasets_table",
     ),
     "get": Verb(
@@ -176,7 +159,7 @@ WEIGHTS = {
     "list": Verb(
         "List public weights: size, licence, and which are on this machine.",
         lambda rows: {"weights": rows},
-        print_weights,
+        terminal.print_weights,
         "weights.weights_table",
     ),
 }
@@ -188,7 +171,7 @@ def calling(function: str, verb: Verb) -> Callable[..., None]:
     def run(as_json: AsJson = False, **options: Any) -> None:
         module, _, name = function.rpartition(".")
         of = import_module(f"vitmed.commands.{module}") if module else vitmed
-        answer(getattr(of, name), options, as_json, verb.content, verb.show)
+        terminal.answer(getattr(of, name), options, as_json, verb.content, verb.show)
 
     run.__doc__ = verb.help
     return run
@@ -196,7 +179,7 @@ def calling(function: str, verb: Verb) -> Callable[..., None]:
 
 def group(about: str, verbs: Mapping[str, Verb]) -> typer.Typer:
     """Make a command of commands."""
-    app = typer.Typer(help=about, **TYPER)
+    app = typer.Typer(help=about, **terminal.TYPER)
     for name, verb in verbs.items():
         app.command(name)(with_options(calling(verb.function, verb), verb.function))
     return app
@@ -216,7 +199,7 @@ def weights_fetch(as_json: AsJson = False, **options: Any) -> None:
     def content(paths: list[Path]) -> dict[str, Any]:
         return {"paths": dict(zip(options["names"], map(str, paths), strict=True))}
 
-    answer(fetch_weights, options, as_json, content, lambda paths: typer.echo("\n".join(map(str, paths))))
+    terminal.answer(fetch_weights, options, as_json, content, lambda paths: typer.echo("\n".join(map(str, paths))))
 
 
 weights.command("fetch")(with_options(weights_fetch, "weights.fetch_weights"))
@@ -236,7 +219,7 @@ def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> N
         from vitmed.training.processes import launch
 
         raise SystemExit(launch(devices, options.get("device", "auto"), sys.argv[1:]))
-    answer(vitmed.train, options, as_json and os.environ.get("RANK", "0") == "0", train_json)
+    terminal.answer(vitmed.train, options, as_json and os.environ.get("RANK", "0") == "0", terminal.train_json)
 
 
 def check(
@@ -249,7 +232,9 @@ def check(
     Exit code 3 if a problem is an error.
     """
     options["index"] = not no_index
-    result = answer(vitmed.check, options, as_json, lambda result: in_folder(result, result.content), print_check)
+    result = terminal.answer(
+        vitmed.check, options, as_json, lambda result: terminal.in_folder(result, result.content), terminal.print_check
+    )
     if result.count("error"):
         from vitmed.commands.check import CheckFailed
 
@@ -287,22 +272,22 @@ def predict(
         write_text(csv, result.to_csv(errors=True))
         say(f"all predictions: {csv}")
     if as_json:
-        print_json(predictions_json(result, top_k or TOP))
+        terminal.print_json(predictions_json(result, top_k or TOP))
     else:
-        print_predictions(result, top_k or TOP)
+        terminal.print_predictions(result, top_k or TOP)
     if plot is not None and len(result):
         from vitmed.report.plots.pictures import prediction_picture
 
         write_bytes(plot, prediction_picture(result, preprocessing_of(saved, options.get("frame"), window)))
         say(f"picture: {plot}")
-    refuse_unread(len(result), len(result.errors), result.errors)
+    terminal.refuse_unread(len(result), len(result.errors), result.errors)
 
 
 def _write_predictions(run: Callable[..., Any], as_json: bool, options: dict[str, Any]) -> None:
     result = run(**options)
     if as_json:
-        print_json({"file": str(result.file), "images": result.read, "unreadable": len(result.errors)})
-    refuse_unread(result.read, len(result.errors), result.errors)
+        terminal.print_json({"file": str(result.file), "images": result.read, "unreadable": len(result.errors)})
+    terminal.refuse_unread(result.read, len(result.errors), result.errors)
 
 
 def merge(as_json: AsJson = False, **options: Any) -> None:
@@ -317,8 +302,8 @@ def explain(as_json: AsJson = False, **options: Any) -> None:
     result = vitmed.explain(**options)
     if as_json:
         checkpoint = options["checkpoint"].name if "checkpoint" in options else "best.pt"
-        print_json(in_folder(result, explanation_json(result, checkpoint)))
-    refuse_unread(len(result.predictions), len(result.predictions.errors), result.predictions.errors)
+        terminal.print_json(terminal.in_folder(result, explanation_json(result, checkpoint)))
+    terminal.refuse_unread(len(result.predictions), len(result.predictions.errors), result.predictions.errors)
 
 
 def serve(**options: Any) -> None:

@@ -22,15 +22,8 @@ import typer
 
 from vitmed.cli.app import app
 from vitmed.cli.terminal import STARTED
-from vitmed.core.errors import (
-    DiskFullError,
-    Interrupted,
-    OutOfMemoryError,
-    Reported,
-    TimeTooShortError,
-    UsageError,
-    VitmedError,
-)
+from vitmed.core import errors
+from vitmed.core.errors import VitmedError
 from vitmed.core.files import is_full
 from vitmed.core.process import ANSWERING, end_with_driver, is_rank, once, tune_process
 from vitmed.core.text import visible
@@ -50,14 +43,16 @@ def main(args: list[str] | None = None) -> None:
     out, err = Stream(sys.stdout), Stream(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(), _signals():
         warnings.showwarning = _show_warning(warnings.showwarning)
-        error = _error_of(lambda: _run(given), given)
+        error = _error_of(given)
         out.flush()
         if error is None and out.broken is not None and not isinstance(out.broken, BrokenPipeError):
-            error = UsageError(f"the result cannot be written to stdout ({out.broken.strerror})", "write it elsewhere")
+            error = errors.UsageError(
+                f"the result cannot be written to stdout ({out.broken.strerror})", "write it elsewhere"
+            )
             _stderr(f"error: {error}")
         if error is not None and not out.used and "--json" in itertools.takewhile(lambda arg: arg != "--", given):
             reported = {"message": error.problem, "fix": error.fix, "exit_code": error.exit_code}
-            reported |= {"seconds": error.seconds} if isinstance(error, TimeTooShortError) else {}
+            reported |= {"seconds": error.seconds} if isinstance(error, errors.TimeTooShortError) else {}
             out.write(json.dumps({"error": reported}) + "\n")
             out.flush()
     code = 0 if error is None else error.exit_code
@@ -112,48 +107,50 @@ def _run(args: list[str]) -> None:
         command.invoke(context)
 
 
-def _error_of(run: Callable[[], None], args: list[str]) -> VitmedError | None:
-    """Return what ended the command, reported on stderr; None if it reached its end."""
+def _error_of(args: list[str]) -> VitmedError | None:
+    """Run the command, and return what ended it, reported on stderr; None if it reached its end."""
     reported: VitmedError
     try:
-        run()
+        _run(args)
         return None
     except typer.Exit as error:
         return VitmedError("stopped") if error.exit_code else None
     except VitmedError as error:
         reported = error
     except (KeyboardInterrupt, typer.Abort):
-        reported = Interrupted("interrupted before anything could be saved")
+        reported = errors.Interrupted("interrupted before anything could be saved")
     except MemoryError:
-        reported = OutOfMemoryError("out of memory", "end other programs, or use a machine with more memory")
+        reported = errors.OutOfMemoryError("out of memory", "end other programs, or use a machine with more memory")
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "format_message"):  # a wrong flag: click's, or typer's copy of it
             return _wrong_usage(error, args)
         if type(error).__name__ == "OutOfMemoryError":  # of torch, which need not be loaded here
-            reported = OutOfMemoryError("the GPU is out of memory", "end other programs on it, or use --device cpu")
+            reported = errors.OutOfMemoryError(
+                "the GPU is out of memory", "end other programs on it, or use --device cpu"
+            )
         elif isinstance(error, OSError) and is_full(error):  # what vitmed keeps only while it runs
             problem = "a disk is full, perhaps that of temporary files"
-            reported = DiskFullError(problem, "make room on it, or set TMPDIR to a folder on another")
+            reported = errors.DiskFullError(problem, "make room on it, or set TMPDIR to a folder on another")
         else:
             _stderr(traceback.format_exc())
             reported = VitmedError("this is a bug in vitmed; please report it with the lines above")
     rank = "" if os.environ.get("RANK", "0") == "0" else f"rank {os.environ['RANK']}: "  # of a training on several
-    if rank and isinstance(reported, Reported | Interrupted):
+    if rank and isinstance(reported, errors.Reported | errors.Interrupted):
         return None  # rank 0 reports it, and torchrun ends rank 0 as soon as another one fails
-    _stderr(f"{rank}{'stopped' if isinstance(reported, Interrupted) else 'error'}: {reported}")
+    _stderr(f"{rank}{'stopped' if isinstance(reported, errors.Interrupted) else 'error'}: {reported}")
     return reported
 
 
-def _wrong_usage(error: Any, args: list[str]) -> UsageError:
+def _wrong_usage(error: Any, args: list[str]) -> errors.UsageError:
     """Report an error of the parser in the words of vitmed; the whole help if a command is missing."""
     message = error.format_message().rstrip(".")
     fix = f"{error.ctx.command_path if error.ctx is not None else 'vitmed'} --help"
     if message.startswith("Usage: "):
         _stderr(message)
-        return UsageError("no command is named", fix)
+        return errors.UsageError("no command is named", fix)
     if hasattr(error.__cause__, "errors"):  # pydantic's, which knows the value
         message += f", found {error.__cause__.errors()[0]['input']!r}"
-    wrong = gone(args, message) or UsageError(message, fix)
+    wrong = gone(args, message) or errors.UsageError(message, fix)
     _stderr(f"error: {wrong}")
     return wrong
 

@@ -34,7 +34,10 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         shown = [(param, row) for param in self.get_params(ctx) if (row := param.get_help_record(ctx)) is not None]
-        panels = [_panel(param) for param, _ in shown]
+        panels: list[str] = [
+            "Arguments" if param.param_type_name == "argument" else getattr(param, "rich_help_panel", None) or LAST
+            for param, _ in shown
+        ]
         if len(shown) <= FEW:
             panels = ["Options" if panel in PANELS else panel for panel in panels]
         else:  # a panel of one option joins the first
@@ -44,12 +47,6 @@ class Command(TyperCommand):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl([(f"{flag:30}", text) for flag, text in rows])
-
-
-def _panel(param: Any) -> str:
-    if param.param_type_name == "argument":
-        return "Arguments"
-    return getattr(param, "rich_help_panel", None) or LAST
 
 
 def command(run: Callable[..., None], verb: str | None = None) -> typer.Typer:
@@ -116,11 +113,11 @@ def parameters_of(verb: str) -> list[inspect.Parameter]:
     arguments: list[ast.arg] = [*header.args, *header.kwonlyargs]
     defaults = [*[None] * (len(header.args) - len(header.defaults)), *header.defaults, *header.kw_defaults]
     named = [*zip(arguments, defaults, strict=True), (header.vararg, None), (header.kwarg, None)]
-    names, parameters = _Names(vars(builtins) | vars(options)), []
+    names, parameters = _Names(vars(builtins) | vars(options) | {"options": options}), []
     for argument, default in named:
         if argument is not None:
             text = "" if argument.annotation is None else ast.unparse(argument.annotation)
-            declares = text.startswith("Annotated[") or text in vars(options)
+            declares = text.startswith(("Annotated[", "options.")) or text in vars(options)
             annotation: Any = eval(text, {}, names) if declares else None
             if argument is header.vararg:  # several values
                 annotation = Annotated[Sequence[get_args(annotation)[0]], annotation.__metadata__[0]]  # type: ignore[misc]

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import time
 
+from vitmed.core import options
 from vitmed.core.errors import CheckpointError, Interrupted, excluded
 from vitmed.core.files import json_of, write_json
-from vitmed.core.options import (
-    ConfigFile,
-    Data,
-    Offline,
-    On,
-    Parallel,
-    Resume,
-    RunName,
-    RunsFolder,
-    Sets,
-    Settings,
-    Strict,
-)
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.upgrade import READER
 from vitmed.studies.auto import AutoRun, begin_auto, finish_auto
@@ -26,18 +14,18 @@ from vitmed.studies.cluster import opened
 
 
 def auto(
-    data: Data = None,
+    data: options.Data = None,
     *,
-    config: ConfigFile = None,
-    sets: Sets = (),
-    output: RunsFolder = "runs",
-    name: RunName = None,
-    resume: Resume = None,
-    parallel: Parallel = None,
-    on: On = None,
-    strict: Strict = False,
-    offline: Offline = False,
-    **flags: Settings,
+    config: options.ConfigFile = None,
+    sets: options.Sets = (),
+    output: options.RunsFolder = "runs",
+    name: options.RunName = None,
+    resume: options.Resume = None,
+    parallel: options.Parallel = None,
+    on: options.On = None,
+    strict: options.Strict = False,
+    offline: options.Offline = False,
+    **flags: options.Settings,
 ) -> AutoRun:
     """Check the data, compare ways to train on validation, cross-validate the best, and join and test its folds.
 

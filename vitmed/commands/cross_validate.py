@@ -5,22 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from vitmed.commands.train import train
+from vitmed.core import options
 from vitmed.core.errors import CheckpointError
 from vitmed.core.load_config import load_config
-from vitmed.core.options import (
-    ConfigFile,
-    Data,
-    Gates,
-    Offline,
-    On,
-    Parallel,
-    Resume,
-    RunName,
-    RunsFolder,
-    Sets,
-    Settings,
-    Strict,
-)
 from vitmed.core.run_folder import RunFolder
 from vitmed.studies.one_run import TrainResult
 
@@ -28,19 +15,19 @@ FOLDS = 5  # of `cross_validate`, where none are named
 
 
 def cross_validate(
-    data: Data = None,
+    data: options.Data = None,
     *,
-    config: ConfigFile = None,
-    sets: Sets = (),
-    output: RunsFolder = "runs",
-    name: RunName = None,
-    resume: Resume = None,
-    parallel: Parallel = None,
-    on: On = None,
-    strict: Strict = False,
-    fail_under: Gates = (),
-    offline: Offline = False,
-    **flags: Settings,
+    config: options.ConfigFile = None,
+    sets: options.Sets = (),
+    output: options.RunsFolder = "runs",
+    name: options.RunName = None,
+    resume: options.Resume = None,
+    parallel: options.Parallel = None,
+    on: options.On = None,
+    strict: options.Strict = False,
+    fail_under: options.Gates = (),
+    offline: options.Offline = False,
+    **flags: options.Settings,
 ) -> TrainResult:
     """Divide the images into folds, by patient where known; train a model for each, and evaluate it on its fold.
 

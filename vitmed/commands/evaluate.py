@@ -20,15 +20,7 @@ from vitmed.decisions.policy import notes_of
 from vitmed.inference.open_model import open_model, open_network, policy_for
 from vitmed.inference.saved_model import check_precision
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.evaluate import (
-    ModelOnImages,
-    describe_images,
-    evaluate_settings,
-    rebuild,
-    report_against_rest,
-    report_images,
-    score_other_images,
-)
+from vitmed.report import evaluate as reporting
 from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import write_card
 from vitmed.report.participant_flow import data_check_of
@@ -91,8 +83,8 @@ def evaluate(
         if given := [f"--{flag}" for flag, value in of_images.items() if value]:
             raise excluded("table", given=", ".join(given))
         if positive is not None:
-            return report_against_rest(checkpoint, positive, output, gates, flags, labels)
-        return rebuild(checkpoint, output, gates, flags, labels)
+            return reporting.report_against_rest(checkpoint, positive, output, gates, flags, labels)
+        return reporting.rebuild(checkpoint, output, gates, flags, labels)
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     check_precision(precision)
@@ -101,23 +93,23 @@ def evaluate(
     if output is not None:
         output_folder(output, Path(output), *closed)  # now, not after all images were compared
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
-    config, added = evaluate_settings(saved, chosen, flags)
+    config, added = reporting.evaluate_settings(saved, chosen, flags)
     policy = policy_for(saved, config)
     notes, run = [*chosen.notes, *notes_of(policy), *added], RunFolder(saved.path.parent)
-    what, name = describe_images(chosen)
+    what, name = reporting.describe_images(chosen)
     folder = output_folder(output, run.path / name, *closed)
     network = open_network(saved, policy, device, precision)
     show(f"evaluating {saved.path} on {counted(len(chosen), 'image')}: {what}")
     notes += data_check_of(run)[0] if data is None else []
     notes += [f"Predicted in {network.precision}, not in fp32: {network.reason}."] if network.reason else []
     with bar(f"evaluating {name}") as advance:
-        predictions = network.predict(chosen, advance)
+        predictions = chosen.predictions(saved, network.outputs(chosen.read, len(chosen), advance))
     predictions = predictions if policy is None else policy.apply(predictions)
     if unlike is not None:
-        policy = score_other_images(Path(unlike), saved, network, policy)
-    used = ModelOnImages(saved, network, policy, chosen, split, config, notes)
+        policy = reporting.score_other_images(Path(unlike), saved, network, policy)
+    used = reporting.ModelOnImages(saved, network, policy, chosen, split, config, notes)
     with gathering():  # the notes tell what is grave
-        metrics = report_images(folder, used, predictions, baselines)
+        metrics = reporting.report_images(folder, used, predictions, baselines)
     if output is None:
         folder = take_place(folder, run.path / name)
     if used.own == "test" and output is None and saved.path.name == run.best.name:

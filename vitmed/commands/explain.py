@@ -21,7 +21,7 @@ from vitmed.explanation.results import TITLES, UNCHECKED, Maps, known_verdicts
 from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
-from vitmed.inference.open_model import find_checkpoint, find_named, list_images, open_files
+from vitmed.inference.open_model import files_for, find_checkpoint, find_named, list_images, open_network
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import attention_maps as draw
 
@@ -73,9 +73,9 @@ def explain(
     named = [images] if isinstance(images, str | Path) else images
     closed = [saved.splits.root, *filter(Path.is_dir, find_named(named))]
     folder = output_folder(output, Path(FOLDER), *closed)
-    network, files = open_files(list_images(named), saved, device, "fp32", frame)
+    files, network = files_for(list_images(named), saved, frame), open_network(saved, saved.policy, device, "fp32")
     with bar("predicting") as advance:
-        predictions = saved.decided(network.predict(files, advance))
+        predictions = saved.decided(files.predictions(saved, network.outputs(files.read, len(files), advance)))
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
     chosen = predictions.explained if target is None else np.full(len(predictions), answers.index(target))

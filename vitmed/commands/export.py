@@ -67,10 +67,10 @@ def export(
     if file.suffix != ONNX:
         if not isinstance(saved, Checkpoint):
             raise UsageError(f"{saved.path}: timm has no ensembles", "--to model.onnx, or export a member")
-        written = write_weights(saved, file, root)
+        of_timm = write_weights(saved, file, root)
         load = f'timm.create_model("local-dir:{file}", pretrained=True)'
-        say(f"{file}: {written.gate.in_words}; load it with\n{load}")
-        return Exported(file, written.size, written.gate)
+        say(f"{file}: {of_timm.in_words}; load it with\n{load}")
+        return Exported(file, sum(part.stat().st_size for part in file.iterdir()), of_timm)
     gate = write_onnx(saved, file, root)
     say(f"{file}: {gate.in_words}")
     return Exported(file, file.stat().st_size, gate)

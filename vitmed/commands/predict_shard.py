@@ -1,4 +1,4 @@
-"""`vitmed predict --output FOLDER`: one shard of many images as a Parquet file; `vitmed merge`: all parts as one."""
+"""`vitmed predict --output FOLDER`: one shard of many images as a Parquet file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from vitmed.core.errors import CheckpointError, DataError, UsageError, excluded
 from vitmed.core.files import make_folder, remove_abandoned
@@ -19,20 +19,19 @@ from vitmed.core.options import CHECKPOINT, Images, On, Option, Precision, Runs,
 from vitmed.core.places import refuse_file, refuse_inside
 from vitmed.core.text import counted
 from vitmed.core.text_files import from_cell
-from vitmed.metrics.predictions_files import (
-    AUTO,
-    ERROR,
-    Shard,
-    WrittenPredictions,
-    check_pyarrow,
-    read_part,
-    read_shard,
-    write_part,
+from vitmed.inference.open_model import (
+    files_for,
+    find_checkpoint,
+    find_named,
+    list_images,
+    open_model,
+    open_network,
+    preprocessing_of,
 )
-
-if TYPE_CHECKING:
-    from vitmed.inference.open_model import Network
-    from vitmed.inference.saved_model import SavedModel
+from vitmed.inference.saved_model import Network, SavedModel, check_precision
+from vitmed.metrics import predictions_files as parts
+from vitmed.metrics.predictions_files import WrittenPredictions
+from vitmed.studies.cluster import VARIABLE, each, opened, prepare, three
 
 ALL = "1/1"
 PARTS, FEWEST, MOST = 400, 256, 16_384  # with `on`: about so many parts, and images of one
@@ -66,18 +65,13 @@ def predict_shard(
     Raises:
         UsageError: no such shard, or a part of it that is of another checkpoint or list of images.
     """
-    # Here, since merge needs no torch.
-    from vitmed.inference.open_model import find_checkpoint, find_named, list_images
-    from vitmed.inference.saved_model import check_precision
-    from vitmed.studies.cluster import VARIABLE, opened
-
     if output is None:
         raise excluded("folder of parts")
     if on is not None and shard != ALL:
         raise excluded("on and shard")
     check_precision(precision)
-    part, folder = read_shard(shard, os.environ), Path(output)
-    check_pyarrow(folder)
+    part, folder = parts.read_shard(shard, os.environ), Path(output)
+    parts.check_pyarrow(folder)
     refuse_file(folder)
     sources: list[str | Path] = [images] if isinstance(images, str | Path) else list(images)
     divides = shard == ALL and (on or os.environ.get(VARIABLE)) is not None
@@ -88,8 +82,9 @@ def predict_shard(
             refuse_inside(source, folder)
         every = list(dict.fromkeys(list_images(sources)))
         count = -(-len(every) // min(max(len(every) // PARTS, FEWEST), MOST)) if divides else part.count
-        shards = [Shard(number, count) for number in range(1, count + 1)] if divides else [part]
-        device = _device_of_rank() if device == "auto" and shard == AUTO else device
+        shards = [parts.Shard(number, count) for number in range(1, count + 1)] if divides else [part]
+        if device == "auto" and shard == parts.AUTO:
+            device = _device_of_rank()
         how = How(saved.path, device, precision, frame, features, folder, _about(saved, every, frame, features))
         missing = frozenset(path.as_posix() for path in named if not path.exists())
         written = list(_write_shards(place, how, shards, every, missing, saved))
@@ -100,12 +95,14 @@ def predict_shard(
 
 
 def _write_shards(
-    place: Executor | None, how: How, shards: list[Shard], names: list[str], missing: frozenset[str], saved: SavedModel
+    place: Executor | None,
+    how: How,
+    shards: list[parts.Shard],
+    names: list[str],
+    missing: frozenset[str],
+    saved: SavedModel,
 ) -> Iterator[WrittenPredictions]:
     """Write the shards, here one after another, and yield each that is written."""
-    from vitmed.inference.open_model import open_network
-    from vitmed.studies.cluster import each, prepare, three
-
     make_folder(how.folder)
     remove_abandoned(how.folder)
     write = write_shard
@@ -135,8 +132,6 @@ class How(NamedTuple):
 @lru_cache(1)
 def _model(path: Path, digest: str, device: str, precision: str) -> tuple[SavedModel, Network]:
     """Open the model of a worker once. Raises CheckpointError if it is another one than the command's."""
-    from vitmed.inference.open_model import open_model, open_network
-
     saved = open_model(path)
     if saved.weights_hash != digest:
         raise CheckpointError(f"{path}: has other weights on {platform.node()}", "copy the same file there")
@@ -144,7 +139,11 @@ def _model(path: Path, digest: str, device: str, precision: str) -> tuple[SavedM
 
 
 def write_shard(
-    how: How, part: Shard, names: list[str], missing: frozenset[str], model: tuple[SavedModel, Network] | None = None
+    how: How,
+    part: parts.Shard,
+    names: list[str],
+    missing: frozenset[str],
+    model: tuple[SavedModel, Network] | None = None,
 ) -> WrittenPredictions:
     """Predict the images of a shard, unless its part is there, and write the part.
 
@@ -152,16 +151,14 @@ def write_shard(
         missing: named images that do not exist; another one that this machine does not see is an error of the machine.
         model: opened already; default: that of `how`.
     """
-    from vitmed.inference.open_model import files_for
-
     saved, network = model or _model(how.checkpoint, how.about["checkpoints"], how.device, how.precision)
     about = {**how.about, "precision": network.precision, "shards": part.count, "shard": part.number}
     file, errors = how.folder / f"part-{part.number:05d}-of-{part.count:05d}.parquet", tuple[tuple[str, str], ...]()
     if file.exists():
-        written, table = read_part(file)
+        written, table = parts.read_part(file)
         if differing := [name for name in about if written[name] != about[name]]:
             raise UsageError(f"{file} is there, of other {differing[0]}", "name a new folder: --output FOLDER")
-        cells = zip(table["path"].to_pylist(), table[ERROR].to_pylist(), strict=True)
+        cells = zip(table["path"].to_pylist(), table[parts.ERROR].to_pylist(), strict=True)
         errors = tuple((from_cell(path), from_cell(problem)) for path, problem in cells if problem)
     elif names:
         files = files_for(names, saved, how.frame)
@@ -172,15 +169,13 @@ def write_shard(
         unseen = [name for name, _ in errors if model is None and name not in missing and not Path(name).exists()]
         if unseen:
             raise DataError(f"{platform.node()}: does not see {unseen[0]}", "mount the same files there, and go on")
-        write_part(file, about, predictions, outputs.features)
+        parts.write_part(file, about, predictions, outputs.features)
     say(f"shard {part}: {counted(len(names), 'image')} in {file}")
     return WrittenPredictions(file, len(names) - len(errors), errors)
 
 
 def _about(saved: SavedModel, names: list[str], frame: int | None, features: bool) -> dict[str, Any]:
     """What every part of a list of images states, but for its shard and the precision of its network."""
-    from vitmed.inference.open_model import preprocessing_of
-
     settings = [saved.policy and saved.policy.to_json(), preprocessing_of(saved, frame).to_dict(), features]
     return {
         "checkpoints": saved.weights_hash,

@@ -25,21 +25,13 @@ from vitmed.metrics.metric_table import METRICS
 from vitmed.models.sizes import SIZES
 from vitmed.models.weights.catalogue import means_file
 from vitmed.report.headline import check_gates, parse_gates
+from vitmed.studies import rank_weights as ranking
 from vitmed.studies.cluster import files_of, opened, prepare
 from vitmed.studies.one_run import TrainResult, default_name
-from vitmed.studies.rank_weights import (
-    ALL_LOCAL,
-    OF_RANKING,
-    SEEN,
-    RankingResult,
-    evaluate_colours,
-    open_folder,
-    rank_weights,
-    weight_list,
-)
+from vitmed.studies.rank_weights import RankingResult
 
 UNUSED = {*CHOOSING, "map_images"} - {"prevalence"}  # without a decision policy and attention maps
-OF_COLOURS = (*SEEN, *(f"evaluate.{name}" for name in EvaluateConfig.model_fields if name not in UNUSED))
+OF_COLOURS = (*ranking.SEEN, *(f"evaluate.{name}" for name in EvaluateConfig.model_fields if name not in UNUSED))
 
 
 def probe(
@@ -69,7 +61,7 @@ def probe(
     Returns:
         as `train`; `checkpoint` is None without weights. For several weights their ranking.
     """
-    names = weight_list(flags.get("weights"))
+    names = ranking.weight_list(flags.get("weights"))
     settings_given = {name: value for name, value in flags.items() if names is None or name != "weights"}
     overrides = {"data.root": data, **read_overrides(settings_given, FLAGS, "probe")}
     settings = load_config(config, overrides, sets)
@@ -77,7 +69,7 @@ def probe(
     check_run_place(settings, output, name)
     if names is not None or settings.model.start is None:
         chosen = [text.partition("=")[0].strip() for text in ([sets] if isinstance(sets, str) else sets)]
-        used = OF_COLOURS if names is None else OF_RANKING
+        used = OF_COLOURS if names is None else ranking.OF_RANKING
         given = [place for place, value in overrides.items() if value is not None] + chosen
         if idle := sorted({place for place in given if not place.startswith(("data.", *used))}):
             warn(f"probe trains no network here, so these have no effect: {', '.join(idle)}")
@@ -92,7 +84,7 @@ def probe(
         words = [str(data)] * (data is not None) + ["--config", str(config)] * (config is not None)
         words += [word for one in (*([sets] if isinstance(sets, str) else sets), *given) for word in ("--set", one)]
         with opened(on, strict=strict) as places:
-            local = offline or flags["weights"] == ALL_LOCAL
+            local = offline or flags["weights"] == ranking.ALL_LOCAL
             return _rank(settings, names, (output, name, places.executor), local, words)
     if on is not None:
         raise excluded("on of one")
@@ -103,8 +95,8 @@ def probe(
     if all_folds:
         raise UsageError("without weights, probe evaluates one fold", "name it: --fold 1")
     gates = parse_gates(fail_under)
-    settings, splits = open_folder(settings, output, "splits")
-    folder, results = evaluate_colours(settings, splits, output, name or default_name(splits.root, settings))
+    settings, splits = ranking.open_folder(settings, output, "splits")
+    folder, results = ranking.evaluate_colours(settings, splits, output, name or default_name(splits.root, settings))
     result = TrainResult(folder.path, None, results["val"], results["test"])
     check_gates(gates, results["test"].metrics, result)
     return result
@@ -119,11 +111,11 @@ def _rank(
 ) -> RankingResult:
     """Rank the weights into a run folder; `words` are the arguments of `vitmed train` with the same settings."""
     output, name, executor = place
-    settings, splits = open_folder(with_values(settings, {"model.weights": None}), output, "folds")
+    settings, splits = ranking.open_folder(with_values(settings, {"model.weights": None}), output, "folds")
     if executor is not None:
         make_folder(output)
         prepare(executor, [*files_of(settings), *filter(means_file, names)], Path(output))
-    content, rows, best = rank_weights(settings, splits, names, offline, executor)
+    content, rows, best = ranking.rank_weights(settings, splits, names, offline, executor)
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings).rpartition('_')[0]}_weights")
     write_text(folder.config, store_paths(settings, folder.path).to_yaml())
     write_json(folder.ranking, content)

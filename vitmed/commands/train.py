@@ -6,24 +6,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from vitmed.core import options
 from vitmed.core.config import FLAGS, read_overrides
 from vitmed.core.errors import UsageError, excluded
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import Mute, listener, listening, say
-from vitmed.core.options import (
-    ConfigFile,
-    Data,
-    Gates,
-    Offline,
-    On,
-    Parallel,
-    Resume,
-    RunName,
-    RunsFolder,
-    Sets,
-    Settings,
-    Strict,
-)
 from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import duration_text, file_name
@@ -38,20 +25,20 @@ from vitmed.training.trackers import check_trackers
 
 
 def train(
-    data: Data = None,
+    data: options.Data = None,
     *,
-    config: ConfigFile = None,
-    sets: Sets = (),
-    output: RunsFolder = "runs",
-    name: RunName = None,
-    resume: Resume = None,
-    fail_under: Gates = (),
-    offline: Offline = False,
-    parallel: Parallel = None,
-    on: On = None,
-    strict: Strict = False,
+    config: options.ConfigFile = None,
+    sets: options.Sets = (),
+    output: options.RunsFolder = "runs",
+    name: options.RunName = None,
+    resume: options.Resume = None,
+    fail_under: options.Gates = (),
+    offline: options.Offline = False,
+    parallel: options.Parallel = None,
+    on: options.On = None,
+    strict: options.Strict = False,
     each_epoch: EachEpoch | None = None,
-    **flags: Settings,
+    **flags: options.Settings,
 ) -> TrainResult:
     """Train a ViT on a folder of labelled images and evaluate its best checkpoint on validation and on the test split.
 

@@ -6,26 +6,12 @@ import contextlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+from vitmed.core import options
 from vitmed.core.config import FLAGS, TUNE_FLAGS, Config, read_overrides
 from vitmed.core.errors import UsageError, excluded
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import listener
-from vitmed.core.options import (
-    FIRST,
-    ConfigFile,
-    Data,
-    Devices,
-    Fields,
-    Offline,
-    On,
-    Option,
-    Parallel,
-    Resume,
-    RunName,
-    RunsFolder,
-    Sets,
-    Strict,
-)
+from vitmed.core.options import FIRST, Fields, Option
 from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder, run_lock
@@ -39,10 +25,10 @@ from vitmed.training.plan.time import Clock
 
 
 def tune(
-    data: Data = None,
+    data: options.Data = None,
     *,
-    config: ConfigFile = None,
-    sets: Sets = (),
+    config: options.ConfigFile = None,
+    sets: options.Sets = (),
     trials: Annotated[
         int | None, Option("Trials; default 20, or as many as --time allows.", metavar="N", panel=FIRST, min=1)
     ] = None,
@@ -67,14 +53,14 @@ def tune(
     prune: Annotated[
         bool | None, Option("Stop poor trials early, as by default.", "--prune/--no-prune", panel=FIRST)
     ] = None,
-    output: RunsFolder = "runs",
-    name: RunName = None,
-    resume: Resume = None,
-    parallel: Parallel = None,
-    on: On = None,
-    strict: Strict = False,
-    devices: Devices = None,
-    offline: Offline = False,
+    output: options.RunsFolder = "runs",
+    name: options.RunName = None,
+    resume: options.Resume = None,
+    parallel: options.Parallel = None,
+    on: options.On = None,
+    strict: options.Strict = False,
+    devices: options.Devices = None,
+    offline: options.Offline = False,
     **flags: Annotated[Any, Fields(Config, TUNE_FLAGS)],
 ) -> TuneResult:
     """Search over settings on validation, train the winner once more with another seed, and test that once.

@@ -13,8 +13,8 @@ parameter with the name of a flag of the configuration (`device`) is that flag: 
 field. Any other parameter exists in Python only.
 
 `cli` reads the text of a signature, for importing the verb would load torch. There an annotation is one of the names
-below or `Annotated[...]`, and uses names of this file (SIGNATURES: that only signatures use) and the built-in ones; a
-type that is not known here must not be the first of a union.
+below, also as `options.Data`, or `Annotated[...]`, and uses names of this file (SIGNATURES: that only signatures use)
+and the built-in ones; a type that is not known here must not be the first of a union.
 """
 
 from __future__ import annotations

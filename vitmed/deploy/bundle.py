@@ -32,7 +32,7 @@ from vitmed.core.text import counted, listed
 from vitmed.decisions.evaluation_folder import find_evaluation
 from vitmed.inference.load import predictions_json
 from vitmed.inference.onnx_model import OnnxModel
-from vitmed.inference.open_model import open_files, open_model
+from vitmed.inference.open_model import files_for, open_model, open_network
 from vitmed.inference.saved_model import SavedModel
 
 TOOLS = ("pip", "wheel", "piplicenses", "cyclonedx_py")  # modules that run as programs
@@ -119,9 +119,12 @@ def _add_models(top: Path, saved: SavedModel, models: Mapping[str, SavedModel]) 
             write_without_names(model.path, top / "model" / name)
         again = open_model(top / "model" / name)
         with listening(Silent()):
-            network, files = open_files([picture.as_posix()], again, "cpu", "fp32", None)
-        found = again.decided(network.predict(files, lambda done, total: None))
-        text = json.dumps(predictions_json(found, 3)).replace(json.dumps(str(picture)), '"check/image.png"')
+            files, network = (
+                files_for([picture.as_posix()], again, None),
+                open_network(again, again.policy, "cpu", "fp32"),
+            )
+        predictions = again.decided(files.predictions(again, network.outputs(files.read, len(files))))
+        text = json.dumps(predictions_json(predictions, 3)).replace(json.dumps(str(picture)), '"check/image.png"')
         (top / "check" / f"{name}.json").write_text(text, encoding="utf-8")
     run = RunFolder(saved.path.parent)
     (top / "model" / run.config.name).write_text(without_places(saved.config).to_yaml(), encoding="utf-8")

@@ -111,7 +111,7 @@ def compare_export(
             advance(index + 1, len(chosen))
     theirs = {name: np.concatenate(values) for name, values in found.items()}
     undecided = labelled_by(saved.splits.target, saved.classes, chosen, outputs.logits, saved.config.data.positive)
-    scores = score_column(theirs["ood_score"]) if "ood_score" in theirs else {}
+    scores = score_column(theirs.get("ood_score"))
     exact = saved.policy.apply(replace(undecided, columns=outputs.columns))
     again = saved.policy.apply(replace(undecided, logits=theirs["logits"], columns=scores))
     flipped, largest = _differences(exact, again, theirs)

@@ -11,7 +11,7 @@ import json
 import math
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,14 +70,6 @@ class WeightsGate(Frozen):
             return f"its logits were not compared, since {self.library} is not installed"
         images = counted(self.images, "validation image")
         return f"on {images} the logits of {self.library} differ by {self.largest:.1g} at most"
-
-
-class WrittenWeights(NamedTuple):
-    """A folder for timm."""
-
-    path: Path
-    size: int  # bytes
-    gate: WeightsGate
 
 
 def lacks(fields: dict[str, Any]) -> str | None:
@@ -173,7 +165,7 @@ def fields_of_model(saved: Checkpoint) -> dict[str, Any]:
     return fields
 
 
-def write_weights(saved: Checkpoint, target: Path, root: Path) -> WrittenWeights:
+def write_weights(saved: Checkpoint, target: Path, root: Path) -> WeightsGate:
     """Write a model for timm, and compare its logits there with ours if timm is installed.
 
     Args:
@@ -186,13 +178,6 @@ def write_weights(saved: Checkpoint, target: Path, root: Path) -> WrittenWeights
     """
     saved.chosen_policy()
     fields, licence = fields_of_model(saved), saved.config.model.licence
-    gate, size = _write(saved, fields, target, root), sum(file.stat().st_size for file in target.iterdir())
-    if (why := stops_sharing(licence)) is not None:
-        warn(f"the licence of the starting weights, {licence}, {why}: read it before you share the model")
-    return WrittenWeights(target, size, gate)
-
-
-def _write(saved: Checkpoint, fields: dict[str, Any], target: Path, root: Path) -> WeightsGate:
     try:
         from safetensors.torch import save
     except ImportError:
@@ -211,6 +196,8 @@ def _write(saved: Checkpoint, fields: dict[str, Any], target: Path, root: Path) 
         test, compared = known_evaluation(saved, "test"), gate.in_words[0].upper() + gate.in_words[1:]
         card = weights_card(saved, target.name, compared, None if test is None else test.metrics)
         (folder / CARD).write_text(card, encoding="utf-8")
+    if (why := stops_sharing(licence)) is not None:
+        warn(f"the licence of the starting weights, {licence}, {why}: read it before you share the model")
     return gate
 
 

@@ -17,19 +17,7 @@ from vitmed.core.text import NOTICE, counted
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.decisions.targets import TARGETS, Streams
-from vitmed.metrics.control_charts import (
-    Alarm,
-    Chart,
-    FalseAlarms,
-    Monitoring,
-    Reference,
-    Side,
-    Stream,
-    alarm_text,
-    choose_limits,
-    newest,
-    sums,
-)
+from vitmed.metrics import control_charts as charts
 from vitmed.metrics.estimates import FEW_GROUPS, Estimate, difference, of_mean, of_share
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.predictions import Predictions, target_of
@@ -42,7 +30,7 @@ from vitmed.report.templates import fill
 
 TIME, WEIGHTS = "time", "weights_hash"  # columns of the log of `vitmed serve --scores`
 SIMULATIONS = 2000
-Tracks = dict[str, dict[Side, np.ndarray]]  # chart -> side -> (S,) the sum after each new image
+Tracks = dict[str, dict[charts.Side, np.ndarray]]  # chart -> side -> (S,) the sum after each new image
 
 
 def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
@@ -106,7 +94,7 @@ def check_weights(table: Table, weights_hash: str | None) -> None:
 
 def watch(
     folder: Path, known: Evaluated, table: Table, notes: Sequence[str], settings: tuple[int, float, float]
-) -> tuple[Monitoring, Tracks]:
+) -> tuple[charts.Monitoring, Tracks]:
     """Chart what is watched of a model: the content of monitoring.json, and chart -> side -> (S,) the sums.
 
     Args:
@@ -121,7 +109,7 @@ def watch(
     watched = _Watched(known, table, settings)
     reference, new, (_, false_alarms, shift) = known.predictions, watched.new, settings
     limits, times = watched.limits, watched.times
-    content = Monitoring(
+    content = charts.Monitoring(
         run=RunFolder(folder.parent).name or known.run,
         weights_hash=known.weights_hash,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -136,7 +124,7 @@ def watch(
         shift=shift,
         false_alarms=None
         if limits is None
-        else FalseAlarms(
+        else charts.FalseAlarms(
             asked=false_alarms,
             period=settings[0],
             found=limits.false_alarms[0] / limits.false_alarms[1],
@@ -155,7 +143,7 @@ class _Watched:
         period, false_alarms, self.shift = settings
         self.times: list[str] = table.cells(TIME) if TIME in table.header else []
         self.new, streams = _streams_of(table, known)
-        self.streams = {name: newest(stream, period) for name, stream in streams.items()}
+        self.streams = {name: charts.newest(stream, period) for name, stream in streams.items()}
         self.reference = TARGETS[target_of(known.predictions).kind].watch(known.predictions)
         self.units, self.notes = Units(known.predictions.units), [*self.new.notes]
         usable = {name: stream for name, stream in self.reference.items() if not stream.why_not}
@@ -176,21 +164,21 @@ class _Watched:
             )
         self.tracks, self.limits = Tracks(), None
         if watched:
-            self.standard = Reference.of(watched, self.units.index)
+            self.standard = charts.Reference.of(watched, self.units.index)
             say(f"simulating {counted(2 * SIMULATIONS, 'period')} of {period:,} images")
-            self.limits = choose_limits(self.standard, self.shift, period, false_alarms, SIMULATIONS)
+            self.limits = charts.choose_limits(self.standard, self.shift, period, false_alarms, SIMULATIONS)
             values = self.standard.standardised(self.streams)
             for c, (name, stream) in enumerate(watched.items()):
                 signed = {"rise": values[:, c], "fall": -values[:, c]}
-                self.tracks[name] = {side: sums(signed[side], self.shift / 2) for side in stream.sides}
+                self.tracks[name] = {side: charts.sums(signed[side], self.shift / 2) for side in stream.sides}
 
-    def chart(self, name: str) -> Chart:
+    def chart(self, name: str) -> charts.Chart:
         """The chart of a stream, with its alarm."""
         reference, new = self.reference[name], self.streams.get(name)
         before = mean_of(reference, self.units)
         after = Estimate(value=None, low=None, high=None) if new is None else mean_of(new, Units(self.new.units))
         n, gap = 0 if new is None else int(np.isfinite(new.values).sum()), difference(after, before)
-        about = Chart(name=name, n=n, reference=before, now=after, difference=gap, sides=list(reference.sides))
+        about = charts.Chart(name=name, n=n, reference=before, now=after, difference=gap, sides=list(reference.sides))
         if self.limits is None or name not in self.tracks:
             return about.model_copy(update={"why_not": reference.why_not or "the new images have no labels"})
         c, tracks = list(self.tracks).index(name), self.tracks[name]
@@ -203,7 +191,7 @@ class _Watched:
             side = min(rows, key=rows.__getitem__)
             since = int(np.flatnonzero(np.append(0, tracks[side][: rows[side]]) == 0)[-1])  # the sum has not been 0
             first, last = [self.times[row] if self.times else None for row in (since, rows[side])]
-            alarm = Alarm(side=side, row=rows[side] + 1, time=last, since_row=since + 1, since_time=first)
+            alarm = charts.Alarm(side=side, row=rows[side] + 1, time=last, since_row=since + 1, since_time=first)
         return about.model_copy(
             update={
                 "limit": limit,
@@ -266,7 +254,7 @@ def _read(table: Table, known: Evaluated) -> Predictions:
     return found
 
 
-def mean_of(stream: Stream, units: Units) -> Estimate:
+def mean_of(stream: charts.Stream, units: Units) -> Estimate:
     """The mean of the values that count, or their share, with its interval."""
     known = np.isfinite(stream.values)
     if not known.any():
@@ -277,17 +265,17 @@ def mean_of(stream: Stream, units: Units) -> Estimate:
     return of_mean(stream.values[known].astype(np.float64), Units(index))
 
 
-def write_monitoring(folder: Path, found: Monitoring, sums: Tracks) -> None:
+def write_monitoring(folder: Path, found: charts.Monitoring, tracks: Tracks) -> None:
     """Write every file of the folder: JSON, page and picture."""
     write_json(folder / "monitoring.json", found.to_dict())
-    figure = control_charts(found.charts, sums)
+    figure = control_charts(found.charts, tracks)
     picture = None if figure is None else png(figure)
     if picture is not None:
         write_bytes(folder / "monitoring.png", picture)
     page = fill(
         "monitoring.html.j2",
         found=found,
-        alarms=[alarm_text(chart) for chart in found.alarms],
+        alarms=[charts.alarm_text(chart) for chart in found.alarms],
         watched=[chart for chart in found.charts if not chart.why_not],
         left_out=[chart for chart in found.charts if chart.why_not],
         picture=None if picture is None else data_uri(picture),

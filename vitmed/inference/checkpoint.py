@@ -85,13 +85,15 @@ def save_checkpoint(
     """Write a checkpoint. Paths are stored relative to its folder."""
     data = {**membership_of(splits, hashes, path), "seen": list(seen), "fingerprints": dict(fingerprints or {})}
     about = {"classes": list(splits.classes), "preprocessing": Preprocessing.of(config).to_dict(), "data": data}
-    _save(path, FORMAT, config, **about, weights=_on_cpu(weights), record=record, training=training)
+    _save(path, FORMAT, config, **about, weights=weights, record=record, training=training)
 
 
 def _save(path: Path, format: str, config: AnyConfig, **content: Any) -> None:
     """Write a file of ours: what all have in common, and its content."""
     import vitmed
 
+    if "weights" in content:
+        content["weights"] = {name: tensor.detach().cpu() for name, tensor in content["weights"].items()}
     head = {
         "format": format,
         "version": VERSION,
@@ -108,10 +110,6 @@ def _write(path: Path, content: dict[str, Any]) -> None:
             torch.save(content, stream)
         except RuntimeError as error:  # torch hides that the disk is full
             raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
-
-
-def _on_cpu(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().cpu() for name, tensor in weights.items()}
 
 
 def add_policy(path: Path, policy: DecisionPolicy, reduced: ReducedPrecision | None = None) -> None:
@@ -173,7 +171,7 @@ def save_encoder(
     """
     seen = [digest for name in hashes for digest in hashes[name]]
     how = Preprocessing.of(config).to_dict()
-    _save(path, ENCODER, config, preprocessing=how, seen=seen, weights=_on_cpu(weights), record=record)
+    _save(path, ENCODER, config, preprocessing=how, seen=seen, weights=weights, record=record)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ from vitmed.inference.saved_model import (
 )
 from vitmed.metrics.ensembles import averaged
 from vitmed.metrics.predictions_csv import DISAGREEMENT, OOD_SCORE
-from vitmed.metrics.predictions_files import unlabelled
 
 FORMAT, VERSION = "vitmed ensemble", 1
 AT_ONCE = 64  # images that all members predict before the next are read
@@ -199,9 +198,8 @@ class EnsembleNetwork(Network):
             raise UsageError(f"{self.saved.path}: an ensemble has no features", "name the best.pt of a member")
         indices, arrays, problems = run_batches(read, count, AT_ONCE, self._mean, progress)
         logits, spread, *scores = arrays or [np.empty((0, self.saved.splits.outputs), np.float32), np.empty(0)]
-        columns: dict[str, tuple[str, ...]] = score_column(scores[0]) if scores else {}
-        columns[DISAGREEMENT] = tuple(f"{value:.6g}" for value in spread)
-        return Outputs(indices, logits, columns, problems, np.empty((len(indices), 0), np.float32))
+        columns = score_column(*scores) | {DISAGREEMENT: tuple(f"{value:.6g}" for value in spread)}
+        return Outputs(indices, logits, columns, problems)
 
     def _mean(self, squares: np.ndarray) -> list[np.ndarray]:
         """Of a batch the logits (B, K) of the mean of what the members decide by their policies, their disagreement
@@ -213,7 +211,7 @@ class EnsembleNetwork(Network):
             if isinstance(self.saved.preprocessing, JointPreprocessing):
                 own = self.saved.preprocessing.reading(squares, number)
             outputs = network.outputs(own.__getitem__, len(own))
-            predictions = unlabelled(one.splits.target, one.classes, names, outputs.logits, (), outputs.columns)
+            predictions = one.predictions(names, outputs.logits, outputs.columns)
             decided: Any = one.decided(predictions)
             found.append(decided if not found else decided.like(found[0]))
             if OOD_SCORE in outputs.columns:

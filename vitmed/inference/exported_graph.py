@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from vitmed.inference.predict import mean_over_views
 from vitmed.inference.saved_model import SavedModel
 from vitmed.models.vit import ViT
 
+_numbers = partial(torch.tensor, dtype=torch.float64)
 LEAST = 1e-12  # distance of a threshold from 0 and 1, as in `certainty`
 ONE = 1 << 22  # of the fixed-point coefficients of a resize
 EDGE = 1 + 5e-6  # OOD scores up to here are 1 in the six digits of `score_column`
@@ -235,10 +237,6 @@ class OodScoreGraph(nn.Module):
         centre = ((means @ precision) * means).sum(dim=1)  # (M,)
         squared = ((moved * x).sum(dim=1)[:, None] - 2 * moved @ means.T + centre).min(dim=1).values
         return (squared.clamp(min=0) / self.scale).sqrt().float()
-
-
-def _numbers(values: object) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 class PillowResize(nn.Module):

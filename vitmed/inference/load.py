@@ -26,7 +26,6 @@ from vitmed.inference.open_model import open_model, open_network, windowed_note
 from vitmed.inference.saved_model import SavedModel, check_precision
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import ANSWER, NO, OOD_SCORE, YES
-from vitmed.metrics.predictions_files import unlabelled
 
 ImageLike = str | Path | bytes | np.ndarray | Image.Image
 MEMORY = Path("/dev/shm")  # files that are never written to a disk
@@ -170,7 +169,6 @@ class Model:
         self.classes_ = np.array(saved.classes)
         with listening(Silent()):
             self.network = open_network(saved, saved.policy, device, precision)
-        _ = self.network.model  # now, so that threads find it loaded
 
     def __repr__(self) -> str:
         return f"Model({self.saved.path.name!r}, {self.kind}: {', '.join(self.saved.classes[:6])})"
@@ -193,15 +191,15 @@ class Model:
         given: list[ImageLike] = [images] if alone else list(images)  # type: ignore[list-item, arg-type]
         squares = [self.square(image) for image in given]
         names = [str(image) if isinstance(image, str | Path) else "" for image in given]
-        found = list(self.answers(self.predictions(squares, names), squares))
-        return found[0] if alone else found
+        answers = list(self.answers(self.predictions(squares, names), squares))
+        return answers[0] if alone else answers
 
     def predict_proba(self, images: Sequence[ImageLike]) -> np.ndarray:
         """(S, K) float64: calibrated probabilities of classes, grades or findings. Raises UsageError for a number."""
-        found = self.predictions([self.square(image) for image in images])
-        if found.kind == "number":
+        predictions = self.predictions([self.square(image) for image in images])
+        if predictions.kind == "number":
             raise UsageError("a number has no probabilities", "use predict")
-        return found.probabilities
+        return predictions.probabilities
 
     def square(self, image: ImageLike) -> np.ndarray:
         """What the network sees of an image: (S, S, C) uint8. Raises as `decoded`."""
@@ -209,11 +207,11 @@ class Model:
 
     def seen(self, image: ImageLike) -> tuple[np.ndarray, str]:
         """What the network sees of an image, (S, S, C) uint8, and what to know of that. Raises as `decoded`."""
-        path, found = self.decoded(image)
-        window, deep = self.preprocessing.window, isinstance(found, RawImage)
+        path, pixels = self.decoded(image)
+        window, deep = self.preprocessing.window, isinstance(pixels, RawImage)
         asked = asked_window(window) is not None
         note = "" if window is None or deep != asked else f"is {windowed_note(window)}" if asked else FLAT
-        return self.preprocessing.square(path, found), note
+        return self.preprocessing.square(path, pixels), note
 
     def decoded(self, image: ImageLike) -> tuple[Path, RawImage | Image.Image]:
         """A name for messages, and what `decode` returns. Raises DataError; UsageError for DICOM without pydicom."""
@@ -234,15 +232,13 @@ class Model:
 
     def predictions(self, squares: Sequence[np.ndarray], names: Sequence[str] = ()) -> Predictions:
         """The predictions of images as `square` returns them, with the policy applied."""
-        saved = self.saved
-        found = self.network.outputs(lambda i: squares[i], len(squares))
+        outputs = self.network.outputs(lambda i: squares[i], len(squares))
         named = tuple(names) or tuple(str(i) for i in range(len(squares)))
-        predictions = unlabelled(saved.splits.target, saved.classes, named, found.logits, (), found.columns)
-        return saved.decided(predictions)
+        return self.saved.decided(self.saved.predictions(named, outputs.logits, outputs.columns))
 
-    def answers(self, found: Predictions, squares: Sequence[np.ndarray]) -> Iterator[Answer]:
+    def answers(self, predictions: Predictions, squares: Sequence[np.ndarray]) -> Iterator[Answer]:
         """The answer for each image, from what `predictions` returned for its square."""
-        return (Answer.of(found, row, self.preprocessing.shown(square)) for row, square in enumerate(squares))
+        return (Answer.of(predictions, row, self.preprocessing.shown(square)) for row, square in enumerate(squares))
 
 
 def _raw(image: np.ndarray) -> RawImage | Image.Image:

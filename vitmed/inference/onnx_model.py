@@ -116,8 +116,7 @@ class OnnxNetwork(Network):
         )
         logits, *scores = arrays or [np.empty((0, self.saved.splits.outputs), np.float32)]
         check_finite(logits, self.saved.path)
-        columns = score_column(scores[0]) if scores else {}
-        return Outputs(indices, logits, columns, problems, np.empty((len(indices), 0), np.float32))
+        return Outputs(indices, logits, score_column(*scores), problems)
 
 
 def about_model(saved: SavedModel) -> dict[str, Any]:

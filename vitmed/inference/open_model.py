@@ -27,7 +27,6 @@ from vitmed.inference.ensemble import Ensemble, EnsembleNetwork, ensemble_file, 
 from vitmed.inference.onnx_model import ONNX, OnnxModel, OnnxNetwork, load_onnx
 from vitmed.inference.saved_model import Network, Outputs, SavedModel
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.predictions_files import unlabelled
 
 
 def open_model(path: str | Path) -> SavedModel:
@@ -116,19 +115,7 @@ class ImageFiles:
         if asked_window(window) is not None:  # an image of 8 bits has none
             columns = {**columns, "window": tuple(str(window) * read_header(name).needs_window for name in names)}
         errors = tuple((self.names[i], problem) for i, problem in sorted(outputs.problems.items()))
-        return unlabelled(saved.splits.target, saved.classes, names, outputs.logits, errors, columns)
-
-
-def open_files(
-    names: Sequence[str], saved: SavedModel, device: str, precision: str, frame: int | None, window: str | None = None
-) -> tuple[Network, ImageFiles]:
-    """What runs the model, and the files as it reads them; warns as `files_for`.
-
-    Raises:
-        UsageError: this machine has no such device or precision.
-    """
-    files = files_for(names, saved, frame, window)
-    return open_network(saved, saved.policy, device, precision), files
+        return saved.predictions(names, outputs.logits, columns, errors)
 
 
 def files_for(names: Sequence[str], saved: SavedModel, frame: int | None, window: str | None = None) -> ImageFiles:

@@ -31,7 +31,6 @@ from vitmed.inference.saved_model import (
     run_batches,
     score_column,
 )
-from vitmed.metrics.predictions_files import unlabelled
 from vitmed.models.hardware import FULL_FP32, Precision, describe, pick_device, pick_precision, seconds_of
 from vitmed.models.vit import ViT
 
@@ -71,15 +70,11 @@ def predict_logits(
     forward: Callable[[torch.Tensor], torch.Tensor] | None = None,
     size: int | None = None,
 ) -> tuple[list[int], np.ndarray, dict[int, str]]:
-    """Logits of `count` images.
+    """Logits of `count` images: the indices of readable images, theirs (S, K) float32, and index -> problem of others.
 
     Args:
-        read: index -> (S, S, C) uint8; may raise DataError.
         forward: runs instead of the whole model, such as its `features`; a row must not depend on the others.
         size: images in a batch at most, 1 to `MOST`; None: `batch_size`.
-
-    Returns:
-        the indices of readable images, their logits (S, K) float32, and index -> problem for the others.
     """
     if model.training:  # setting it in every layer takes 1 ms
         model.eval()
@@ -157,10 +152,11 @@ class TorchNetwork(Network):
     """The network of a checkpoint; without a `policy` it gives no OOD scores.
 
     Args:
-        model: the network on its device; None: it is loaded when it is used first.
+        model: the network on its device; None: that of the checkpoint.
     """
 
     saved: Checkpoint
+    model: ViT
 
     def __init__(
         self,
@@ -170,9 +166,10 @@ class TorchNetwork(Network):
         arithmetic: Precision = FP32,
         model: ViT | None = None,
     ):
-        self.saved, self.where, self.arithmetic, self._model = saved, where, arithmetic, model
+        self.saved, self.where, self.arithmetic = saved, where, arithmetic
+        self.model = saved.model().to(where) if model is None else model
         self._batch: int | None = None
-        self.known = None if policy is None else policy.ood_score
+        self.ood = None if policy is None else policy.ood_score
         compared = comparison(saved, policy, arithmetic, where)
         self._deviations = None if compared is None or not arithmetic.mixed else compared.deviations
         self.device, self.precision = describe(where), arithmetic.name
@@ -186,7 +183,7 @@ class TorchNetwork(Network):
         return cls(saved, policy, where, choose_precision(precision, saved, policy, where))
 
     @property
-    def batch(self) -> int:  # type: ignore[override]  # known when the network is loaded
+    def batch(self) -> int:  # type: ignore[override]  # the threads of the caller count
         """Images that it computes at once."""
         return self._batch or batch_size(work_of(self.model), self.where, self.arithmetic)
 
@@ -194,64 +191,54 @@ class TorchNetwork(Network):
     def batch(self, size: int) -> None:
         self._batch = size
 
-    @property
-    def model(self) -> ViT:
-        """The network on its device."""
-        if self._model is None:
-            self._model = self.saved.model().to(self.where)
-        return self._model
-
     def _outputs(self, read: Read, count: int, progress: Progress, also_features: bool) -> Outputs:
         """As `Network.outputs`, of the mean over the views of the checkpoint."""
+        K, scored = self.saved.splits.outputs, int(self.ood is not None)
 
         def compute(x: torch.Tensor) -> torch.Tensor:
             features = mean_over_views(self.model, x, self.saved.config.augment.views)
             columns = [logits_of(self.model, features)]
-            if self.known is not None:
-                columns.append(torch.from_numpy(self.known.score(features.cpu().numpy())).to(features.device)[:, None])
+            if self.ood is not None:
+                columns.append(torch.from_numpy(self.ood.score(features.cpu().numpy())).to(features.device)[:, None])
             return torch.cat([*columns, *([features] if also_features else [])], dim=1)  # (B, K + 1 + D)
 
         def forward(x: torch.Tensor) -> torch.Tensor:
-            found = compute(x)
-            rows = self._near(found[:, : self.saved.splits.outputs + (self.known is not None)].cpu().numpy())
+            outputs = compute(x)
+            rows = self._near(outputs[:, : K + scored].cpu().numpy())
             if len(rows):
                 with torch.autocast(x.device.type, enabled=False):
-                    found[rows] = compute(x[rows])
-            return found
+                    outputs[rows] = compute(x[rows])
+            return outputs
 
         images = self.saved.preprocessing, read, count
-        indices, found, problems = predict_logits(
+        indices, outputs, problems = predict_logits(
             self.model, *images, self.where, self.arithmetic, progress, forward, self.batch
         )
-        check_finite(found, self.saved.path)
-        known, outputs = int(self.known is not None), self.saved.splits.outputs
+        check_finite(outputs, self.saved.path)
         if not indices:
-            width = self.model.head.in_features if also_features else 0
-            found = np.empty((0, outputs + known + width), np.float32)
-        logits, scores, features = np.split(found, [outputs, outputs + known], axis=1)
-        columns = score_column(scores[:, 0]) if known else {}
-        return Outputs(indices, logits, columns, problems, features)
+            outputs = np.empty((0, K + scored + self.model.head.in_features * also_features), np.float32)
+        logits, scores, features = np.split(outputs, [K, K + scored], axis=1)
+        return Outputs(indices, logits, score_column(*scores.T), problems, features)
 
-    def _near(self, found: np.ndarray) -> np.ndarray:
+    def _near(self, outputs: np.ndarray) -> np.ndarray:
         """The rows of outputs (B, K + 1) in reduced precision that must be computed in fp32: near a border of the
         policy, or not finite."""
-        policy, splits = self.saved.policy, self.saved.splits
+        policy = self.saved.policy
         if self._deviations is None or policy is None:
             return np.arange(0)
-        finite = np.flatnonzero(np.isfinite(found).all(axis=1))
-        logits, scores = np.split(found[finite], [splits.outputs], axis=1)
-        columns = score_column(scores[:, 0]) if scores.shape[1] else {}
+        finite = np.flatnonzero(np.isfinite(outputs).all(axis=1))
+        logits, scores = np.split(outputs[finite], [self.saved.splits.outputs], axis=1)
         names = ("",) * len(finite)
-        images = unlabelled(splits.target, self.saved.classes, names, logits, (), columns)
-        return np.setdiff1d(np.arange(len(found)), finite[~policy.near(images, self._deviations)])
+        images = self.saved.predictions(names, logits, score_column(*scores.T))
+        return np.setdiff1d(np.arange(len(outputs)), finite[~policy.near(images, self._deviations)])
 
 
 def comparison(
     saved: Checkpoint, policy: DecisionPolicy | None, precision: Precision, device: torch.device
 ) -> ReducedPrecision | None:
     """The comparison after training with this precision on this kind of device; None where the policy is another."""
-    known = saved.reduced_precision if policy is saved.policy else None
-    return known if known and (known.precision, known.device) == (precision.name, device.type) else None
+    reduced = saved.reduced_precision if policy is saved.policy else None
+    return reduced if reduced and (reduced.precision, reduced.device) == (precision.name, device.type) else None
 
 
 def choose_precision(asked: str, saved: Checkpoint, policy: DecisionPolicy | None, device: torch.device) -> Precision:
@@ -266,11 +253,8 @@ def choose_precision(asked: str, saved: Checkpoint, policy: DecisionPolicy | Non
         return FP32
     fast = pick_precision("auto", device)
     wanted = fast if asked == "auto" else pick_precision(asked, device)
-    known = comparison(saved, policy, wanted, device)
-    if known is None:
-        accepted, why = False, UNKNOWN
-    else:
-        accepted, why = known.accepted, known.in_words
+    compared = comparison(saved, policy, wanted, device)
+    accepted, why = (False, UNKNOWN) if compared is None else (compared.accepted, compared.in_words)
     if asked == "auto" and not accepted:
         say(f"fp32, not {wanted.name}: {why}" if fast.mixed else f"fp32: {fast.reason}")
         return FP32

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.preprocessing import Preprocessing, is_blank
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import ANSWER, BLANK, NO, OOD_SCORE, YES
+from vitmed.metrics.predictions_files import PREDICTIONS
 
 if TYPE_CHECKING:
     from vitmed.models.vit import ViT
@@ -84,6 +85,17 @@ class SavedModel:
             raise DataError(what, fix)
         return root
 
+    def predictions(
+        self,
+        names: tuple[str, ...],
+        logits: np.ndarray,
+        columns: dict[str, tuple[str, ...]],
+        errors: tuple[tuple[str, str], ...] = (),
+    ) -> Predictions:
+        """Logits (S, K) of images by name, without labels and patients, as predictions before any policy."""
+        target, of_kind = self.splits.target, PREDICTIONS[self.splits.target.kind]
+        return of_kind(self.classes, names, None, None, logits, errors, columns=columns, target=target)
+
     def decided(self, predictions: Predictions) -> Predictions:
         """Predictions with the policy applied, where there is one."""
         return predictions if self.policy is None else self.policy.apply(predictions)
@@ -102,19 +114,7 @@ class Outputs(NamedTuple):
     logits: np.ndarray  # (S, K) float32
     columns: dict[str, tuple[str, ...]]  # their OOD scores, if known, and which have no content
     problems: dict[int, str]  # index -> problem of the others
-    features: np.ndarray  # (S, D) float32; D is 0 unless asked for
-
-
-class Images(Protocol):
-    """Images to predict, in their order."""
-
-    def __len__(self) -> int: ...
-
-    def read(self, index: int) -> np.ndarray:
-        """(S, S, C) uint8, the input of the network. May raise DataError."""
-
-    def predictions(self, saved: SavedModel, outputs: Outputs) -> Predictions:
-        """What a network gave for these images, before any policy. Raises DataError if all must be readable."""
+    features: np.ndarray = np.empty((0, 0), np.float32)  # (S, D); D is 0 unless asked for
 
 
 class Network(ABC):
@@ -124,6 +124,7 @@ class Network(ABC):
         device: where, in words.
         batch: images that it computes at once.
         precision: of its arithmetic, such as "fp32"; reason: why it is not fp32, else "".
+        model: the network itself, for attention maps; an exported model has none.
     """
 
     saved: SavedModel
@@ -131,28 +132,14 @@ class Network(ABC):
     batch: int
     precision: str = "fp32"
     reason: str = ""
-
-    @property
-    def model(self) -> ViT | None:
-        """The network itself, for attention maps; an exported model has none."""
-        return None
-
-    def predict(self, images: Images, progress: Progress) -> Predictions:
-        """The predictions of images, before any policy. `progress` and Raises as of `outputs`."""
-        return images.predictions(self.saved, self.outputs(images.read, len(images), progress))
+    model: ViT | None = None
 
     def outputs(
-        self,
-        read: Read,
-        count: int,
-        progress: Progress = lambda done, total: None,
-        also_features: bool = False,
+        self, read: Read, count: int, progress: Progress = lambda done, total: None, also_features: bool = False
     ) -> Outputs:
         """Run the network over `count` images. A column `answer` names those without content, where there are any.
 
         Args:
-            read: index -> (S, S, C) uint8; may raise DataError.
-            progress: called with the number of images done and their total.
             also_features: return the features of each image, too; an exported model has none.
 
         Raises:
@@ -166,11 +153,11 @@ class Network(ABC):
                 blank.add(index)
             return square
 
-        found = self._outputs(watched, count, progress, also_features)
+        outputs = self._outputs(watched, count, progress, also_features)
         if not blank:
-            return found
-        answers = tuple(NO + BLANK if index in blank else YES for index in found.indices)
-        return found._replace(columns=found.columns | {ANSWER: answers})
+            return outputs
+        answers = tuple(NO + BLANK if index in blank else YES for index in outputs.indices)
+        return outputs._replace(columns=outputs.columns | {ANSWER: answers})
 
     @abstractmethod
     def _outputs(self, read: Read, count: int, progress: Progress, also_features: bool) -> Outputs:
@@ -178,20 +165,10 @@ class Network(ABC):
 
 
 def run_batches(
-    read: Read,
-    count: int,
-    size: int,
-    run: Callable[[np.ndarray], Sequence[np.ndarray]],
-    progress: Progress,
+    read: Read, count: int, size: int, run: Callable[[np.ndarray], Sequence[np.ndarray]], progress: Progress
 ) -> tuple[list[int], list[np.ndarray], dict[int, str]]:
-    """Read `count` images, and run a network over `size` at a time.
-
-    Args:
-        run: (B, S, S, C) uint8 -> arrays with a row for each image.
-
-    Returns:
-        the indices of readable images, their arrays (none without any), and index -> problem for the others.
-    """
+    """Read `count` images and run a network, (B, S, S, C) uint8 -> arrays with a row for each image, over `size` at a
+    time: the indices of readable images, their arrays (none without any), and index -> problem for the others."""
     indices, parts, problems = list[int](), list[Sequence[np.ndarray]](), dict[int, str]()
     for good, squares, bad in read_batches(read, count, size):
         problems.update(bad)
@@ -202,15 +179,15 @@ def run_batches(
     return indices, [np.concatenate(arrays) for arrays in zip(*parts, strict=True)], problems
 
 
-def check_precision(asked: str) -> None:
+def check_precision(name: str) -> None:
     """Raises UsageError unless it is one of `PRECISIONS`."""
-    if asked not in PRECISIONS:
-        raise unknown_key("precision", asked, PRECISIONS)
+    if name not in PRECISIONS:
+        raise unknown_key("precision", name, PRECISIONS)
 
 
-def score_column(scores: np.ndarray) -> dict[str, tuple[str, ...]]:
-    """The column of OOD scores (S,)."""
-    return {OOD_SCORE: tuple(f"{score:.6g}" for score in scores)}
+def score_column(scores: np.ndarray | None = None) -> dict[str, tuple[str, ...]]:
+    """The column of OOD scores (S,), where there are any."""
+    return {} if scores is None else {OOD_SCORE: tuple(f"{score:.6g}" for score in scores)}
 
 
 def check_finite(logits: np.ndarray, source: object) -> None:
@@ -220,11 +197,8 @@ def check_finite(logits: np.ndarray, source: object) -> None:
 
 
 def membership_of(splits: Splits, hashes: dict[str, list[str]], path: Path) -> dict[str, Any]:
-    """Plain types that describe the images of a checkpoint at `path`; the root is relative to its folder.
-
-    Args:
-        hashes: split -> sha256 of its files, in the order of the samples; a split may be missing.
-    """
+    """Plain types that describe the images of a checkpoint at `path`; the root is relative to its folder, and `hashes`
+    are split -> sha256 of its files, in the order of the samples; a split may be missing."""
     splits_of = {
         name: {
             "paths": [sample.path for sample in samples],
@@ -266,7 +240,14 @@ def read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[s
         if len(part["sha256"]) not in (0, len(part["paths"])):
             raise ValueError(f"data.splits.{name}: {len(part['sha256'])} digests of {len(part['paths'])} images")
         further = map(tuple, part["columns"]) if "columns" in part else ((),) * len(part["paths"])
-        targets = _targets(name, part, target, len(classes)) if bins else [()] * len(part["paths"])
+        targets: list[tuple[float, ...]] = (
+            [tuple(row) for row in part["targets"]] if bins else [()] * len(part["paths"])
+        )
+        for row in targets if bins else ():  # of findings 1, 0 or `UNKNOWN` for each, of a number one that is finite
+            expect(f"data.splits.{name}.targets", row, float)
+            good = set(row) <= {0, 1, UNKNOWN} if target.kind == "findings" else all(map(math.isfinite, row))
+            if len(row) != len(classes) or not good:
+                raise ValueError(f"data.splits.{name}.targets: {row} of {len(classes)} {target.kind}")
         rows = zip(part["paths"], part["labels"], part["groups"], further, targets, strict=True)
         samples[name] = tuple(Sample(*row) for row in rows)
         hashes[name] = list(part["sha256"])
@@ -281,17 +262,6 @@ def read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[s
         bins=bins,
     )
     return splits, hashes
-
-
-def _targets(name: str, part: dict[str, Any], target: Target, size: int) -> list[tuple[float, ...]]:
-    """The targets of a split: of findings 1, 0 or `UNKNOWN` for each, of a number one that is finite."""
-    found = [tuple(row) for row in part["targets"]]
-    for row in found:
-        expect(f"data.splits.{name}.targets", row, float)
-        good = set(row) <= {0, 1, UNKNOWN} if target.kind == "findings" else all(map(math.isfinite, row))
-        if len(row) != size or not good:
-            raise ValueError(f"data.splits.{name}.targets: {row} of {size} {target.kind}")
-    return found
 
 
 def expect(what: str, values: Collection[Any], kind: Any) -> None:

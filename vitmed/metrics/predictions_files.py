@@ -56,19 +56,6 @@ def read_predictions(
     return PREDICTIONS[kind].from_csv(table, labelled, as_decided, calibrate, target)
 
 
-def unlabelled(
-    target: Target,
-    classes: tuple[str, ...],
-    paths: tuple[str, ...],
-    logits: np.ndarray,
-    errors: tuple[tuple[str, str], ...],
-    columns: dict[str, tuple[str, ...]],
-) -> Predictions:
-    """Logits of images without labels and patients as predictions; the arguments are their fields."""
-    kind = PREDICTIONS[target.kind]
-    return kind(classes, paths, None, None, logits, errors, columns=columns, target=target)
-
-
 class WrittenPredictions(NamedTuple):
     """A file of predictions, how many images they are of, and path and problem of those that could not be read."""
 

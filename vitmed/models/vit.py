@@ -19,20 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitmed.core.errors import UsageError
 from vitmed.core.sections import ModelConfig
-from vitmed.models.layers import (
-    COCA_HEADS,
-    AttentionPool,
-    ConvStem,
-    DropPath,
-    LayerScale,
-    NoKeyBias,
-    PatchEmbed,
-    RotaryPositions,
-    build_mlp,
-    sincos_1d,
-    sincos_2d,
-    turn,
-)
+from vitmed.models import layers
 from vitmed.models.sizes import resolved, size_of
 
 ALL = slice(None)
@@ -52,7 +39,7 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
         width, _, self.heads = size_of(config)
-        self.qkv = (NoKeyBias if config.positions in ROTARY else nn.Linear)(width, 3 * width)
+        self.qkv = (layers.NoKeyBias if config.positions in ROTARY else nn.Linear)(width, 3 * width)
         self.attn_drop = config.attention_dropout
         self.proj = nn.Linear(width, width)
         self.proj_drop = nn.Dropout(config.dropout)
@@ -65,7 +52,7 @@ class Attention(nn.Module):
         qkv = self.qkv(x).reshape(B, N, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)  # (3, B, A, N, D/A)
         q, k, v = qkv.unbind(0)  # 3 x (B, A, N, D/A)
         if angles is not None:
-            q, k = turn(q, angles), turn(k, angles)
+            q, k = layers.turn(q, angles), layers.turn(k, angles)
         q = q[:, :, queries]  # (B, A, R, D/A)
         rate = self.attn_drop if self.training else 0.0
         fused = self.fused if q.requires_grad else None
@@ -122,11 +109,11 @@ class Block(nn.Module):
         width = size_of(config).width
         self.norm1 = nn.LayerNorm(width, eps=config.norm_eps)
         self.attn = Attention(config)
-        self.ls1 = LayerScale(width) if config.layer_scale else nn.Identity()
+        self.ls1 = layers.LayerScale(width) if config.layer_scale else nn.Identity()
         self.norm2 = nn.LayerNorm(width, eps=config.norm_eps)
-        self.mlp = build_mlp(config, width, config.dropout)
-        self.ls2 = LayerScale(width) if config.layer_scale else nn.Identity()
-        self.drop_path = DropPath(drop_path)
+        self.mlp = layers.build_mlp(config, width, config.dropout)
+        self.ls2 = layers.LayerScale(width) if config.layer_scale else nn.Identity()
+        self.drop_path = layers.DropPath(drop_path)
         self.recompute = False
 
     def forward(
@@ -182,22 +169,24 @@ class ViT(nn.Module):
         self.width, self.patches, self.prefix = width, grid * grid, config.class_token + config.registers
         self.tokens = self.prefix + self.patches
         if config.stem == "patch":
-            self.patch_embed: nn.Module = PatchEmbed(config.channels, width, config.patch_size)
+            self.patch_embed: nn.Module = layers.PatchEmbed(config.channels, width, config.patch_size)
         else:
-            self.patch_embed = ConvStem(config.channels, width, config.patch_size, residual=config.stem == "residual")
+            self.patch_embed = layers.ConvStem(
+                config.channels, width, config.patch_size, residual=config.stem == "residual"
+            )
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if config.class_token else None
         self.reg_token = nn.Parameter(torch.zeros(1, config.registers, width)) if config.registers else None
         places = torch.zeros(1, config.class_token + self.patches, width)
         learned = positions in ("learned", "learned_rotary")
         self.pos_embed = None if positions == "rotary" else nn.Parameter(places, requires_grad=learned)
         patch = config.patch_size if positions == "learned_rotary" else None
-        self.rope = RotaryPositions(grid, width // heads, patch) if positions in ROTARY else None
+        self.rope = layers.RotaryPositions(grid, width // heads, patch) if positions in ROTARY else None
         self.pos_drop = nn.Dropout(config.dropout)
         self.norm_pre = nn.LayerNorm(width, eps=config.norm_eps) if config.norm_pre else nn.Identity()
         self.blocks = nn.ModuleList(Block(config, config.drop_path * i / max(1, depth - 1)) for i in range(depth))
         self.norm = nn.LayerNorm(width, eps=config.norm_eps) if config.pool != "mean" else nn.Identity()
         self.fc_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.pool == "mean" else nn.Identity()
-        self.attn_pool = AttentionPool(config) if config.pool in ("attention", "coca") else None
+        self.attn_pool = layers.AttentionPool(config) if config.pool in ("attention", "coca") else None
         features = 2 * width if config.pool == "cls_mean" else width
         self.head = nn.Linear(features if self.attn_pool is None else config.pool_width or width, num_classes)
         self.frozen: int | None = None  # number of frozen blocks; None: everything learns
@@ -288,7 +277,9 @@ class ViT(nn.Module):
         if positions in ("learned", "learned_rotary"):
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
         else:
-            table = (sincos_1d if positions == "sincos_1d" else sincos_2d)(grid, self.width)  # (1, 1 + L, D)
+            table = (layers.sincos_1d if positions == "sincos_1d" else layers.sincos_2d)(
+                grid, self.width
+            )  # (1, 1 + L, D)
             self.pos_embed.data.copy_(table[:, -self.pos_embed.shape[1] :])
 
 
@@ -314,7 +305,7 @@ def check_network(config: ModelConfig) -> None:
         raise UsageError(
             f"pool {pool} reads a class token, and the network has none", "omit model.pool, or set it to mean"
         )
-    readers = {"attention": heads, "coca": COCA_HEADS}.get(pool, 1)
+    readers = {"attention": heads, "coca": layers.COCA_HEADS}.get(pool, 1)
     if (reader := config.pool_width or width) % readers:
         raise UsageError(
             f"pool {pool} has {readers} heads, which do not divide its width {reader}", "change model.pool_width"

@@ -22,7 +22,7 @@ def test_a_batch_waits_for_images_on_the_way_but_not_for_long() -> None:
         assert await asyncio.gather(*waiting) == list(range(1, count + 1))
         return time.perf_counter() - began
 
-    batcher = Batcher[int](lambda squares, mapped: [int(one[0, 0, 0]) for one in squares], 4, lambda: coming,
+    batcher = Batcher[int](lambda squares: [int(one[0, 0, 0]) for one in squares], 4, lambda: coming,
                            sizes.append, wait=0.5)  # fmt: skip
     assert WAIT <= 0.01
     batcher.start()

@@ -8,15 +8,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
@@ -25,40 +24,30 @@ from vitmed.core.errors import CheckpointError, VitmedError
 from vitmed.core.process import cores
 from vitmed.core.text import NOTICE
 from vitmed.deploy.http import content, limits
-from vitmed.deploy.http.content import AttentionMap, ImageAnswer, ImageProblem, ModelCard, ModelHash, Problem, Reply
+from vitmed.deploy.http.content import ImageAnswer, ImageProblem, ModelCard, ModelHash, Problem, Reply
 from vitmed.deploy.http.counters import Counters
-from vitmed.deploy.http.limits import AGAIN, FIELD, Guard, Limits, Load, Refusal, Upload, gone, read_uploads
+from vitmed.deploy.http.limits import AGAIN, FIELD, Guard, Limits, Load, Refusal, Upload, read_uploads
 from vitmed.deploy.http.scores import ScoreLog
 from vitmed.imaging.decode import READERS, NotAnImageError
 from vitmed.imaging.raw_image import TooLargeError
 from vitmed.inference.load import Answer, Model, png_address
-from vitmed.metrics.predictions_files import unlabelled
 
 WAIT = 0.01  # s that a batch waits for images that are on their way
 LEAST = 16  # images in a batch, at most, of a network that computes fewer at once: a batch has a cost of its own
+PICTURE = 256  # px of a picture
 DECODERS = 4  # images decoded at once, at most: a large one takes a gigabyte
 CLOSE = 1e-3  # how far a probability, or the share of a number, may move between two answers to one image
 FRESH = 2.0  # s that an answer of /health/ready counts
-Found = tuple[Answer, AttentionMap | None, str | None]  # the last is the id of its line in the log of scores
+Found = tuple[Answer, str | None]  # and the id of its line in the log of scores
 Answered = tuple[ImageAnswer | ImageProblem, int, Answer | None]
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Job(Generic[Result]):
-    """An image that waits: (S, S, C) uint8, whether its map is wanted, and who waits for it."""
-
-    square: np.ndarray
-    mapped: bool
-    future: asyncio.Future[Result]
-    loop: asyncio.AbstractEventLoop
 
 
 class Batcher(Generic[Result]):
     """Collects images and works on them in one thread.
 
     Args:
-        work: squares, and which of them want a map -> one result each; runs in the thread.
+        work: squares -> one result each; runs in the thread.
         size: images in a batch, at most.
         on_the_way: how many images will come soon; a batch waits for them, at most `wait` s.
         began: called with the number of images in each batch.
@@ -66,14 +55,14 @@ class Batcher(Generic[Result]):
 
     def __init__(
         self,
-        work: Callable[[Sequence[np.ndarray], Sequence[bool]], Sequence[Result]],
+        work: Callable[[Sequence[np.ndarray]], Sequence[Result]],
         size: int,
         on_the_way: Callable[[], int] = lambda: 0,
         began: Callable[[int], None] = lambda count: None,
         wait: float = WAIT,
     ):
         self.work, self.size, self.on_the_way, self.began, self.wait = work, size, on_the_way, began, wait
-        self._jobs: queue.SimpleQueue[Job[Result] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[np.ndarray, Future[Result]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
 
     def start(self) -> None:
@@ -85,30 +74,29 @@ class Batcher(Generic[Result]):
         self._jobs.put(None)
         self._thread.join()
 
-    def put(self, square: np.ndarray, mapped: bool = False) -> asyncio.Future[Result]:
+    def put(self, square: np.ndarray) -> asyncio.Future[Result]:
         """The result for an image, to await. It raises what `work` raised for its batch."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
-        self._jobs.put(Job(square, mapped, future, loop))
-        return future
+        future = Future[Result]()
+        self._jobs.put((square, future))
+        return asyncio.wrap_future(future)
 
     def _run(self) -> None:
         going = True
         while going:
             jobs, going = self._batch()
-            jobs = [job for job in jobs if not job.future.cancelled()]  # its request has run out of time
+            jobs = [job for job in jobs if job[1].set_running_or_notify_cancel()]  # others have run out of time
             if not jobs:
                 continue
             self.began(len(jobs))
-            found: Sequence[Result | Exception]
             try:
-                found = self.work([job.square for job in jobs], [job.mapped for job in jobs])
+                for (_, future), result in zip(jobs, self.work([square for square, _ in jobs]), strict=True):
+                    future.set_result(result)
             except Exception as error:
-                found = [error] * len(jobs)
-            for job, answer in zip(jobs, found, strict=True):
-                job.loop.call_soon_threadsafe(_settle, job.future, answer)
+                for _, future in jobs:
+                    if not future.done():
+                        future.set_exception(error)
 
-    def _batch(self) -> tuple[list[Job[Result]], bool]:
+    def _batch(self) -> tuple[list[tuple[np.ndarray, Future[Result]]], bool]:
         """The next jobs, and whether more may come."""
         jobs, until = [self._jobs.get()], time.monotonic() + self.wait
         while jobs[-1] is not None and len(jobs) < self.size:
@@ -118,15 +106,6 @@ class Batcher(Generic[Result]):
             except queue.Empty:
                 break
         return [job for job in jobs if job is not None], jobs[-1] is not None
-
-
-def _settle(future: asyncio.Future[Result], found: Result | Exception) -> None:
-    if future.cancelled():
-        return
-    if isinstance(found, Exception):
-        future.set_exception(found)
-    else:
-        future.set_result(found)
 
 
 class Service:
@@ -141,9 +120,6 @@ class Service:
         self.model, self.limits, self.load, self.scores = model, limits, Load(limits), scores
         self.card, self.hash = content.model_card(model), ModelHash(weights_sha256=model.saved.weights_hash)
         self.counters = Counters(self.hash.weights_sha256, __version__, lambda: self.load.images)
-        self.maps: Any = None
-        if model.network.model is not None:
-            self.maps = content.Maps(model)
         size, began = batch or max(LEAST, model.network.batch), self.counters.batch.observe
         self.batcher = Batcher[Found](self._work, size, lambda: self.load.decoding, began)
         if batch is not None:
@@ -155,23 +131,19 @@ class Service:
         self.checked: tuple[float, str] = (-FRESH, "")  # when, and what was wrong
         self.checking = asyncio.Lock()
 
-    def _work(self, squares: Sequence[np.ndarray], mapped: Sequence[bool]) -> list[Found]:
+    def _work(self, squares: Sequence[np.ndarray]) -> list[Found]:
         """The answers of a batch; runs in the thread of the model."""
         predictions = self.model.predictions(squares, [""] * len(squares))
         sent = [i for i, square in enumerate(squares) if square is not self.drawn]
         lines = dict[int, str]()
         if self.scores is not None and sent:
             lines = dict(zip(sent, self.scores.add(predictions.take(np.array(sent))), strict=True))
-        answers = list(self.model.answers(predictions, squares))
-        rows = [i for i, wanted in enumerate(mapped) if wanted and self.maps is not None]
-        maps = self.maps.of(np.stack([squares[i] for i in rows]), predictions, rows) if rows else []
-        found = dict(zip(rows, maps, strict=True))
-        return [(answer, found.get(i), lines.get(i)) for i, answer in enumerate(answers)]
+        return [(answer, lines.get(i)) for i, answer in enumerate(self.model.answers(predictions, squares))]
 
     async def start(self) -> None:
         """Start the thread of the model, and try it. Raises as `Model.predict`."""
         self.batcher.start()
-        answer, _, _ = await self.batcher.put(self.drawn)
+        answer, _ = await self.batcher.put(self.drawn)
         self.known = _numbers(answer) if self.known is None else self.known
 
     def stop(self) -> None:
@@ -195,7 +167,7 @@ class Service:
     async def _what_is_wrong(self) -> str:
         try:
             async with asyncio.timeout(self.limits.timeout):
-                answer, _, _ = await self.batcher.put(self.drawn)
+                answer, _ = await self.batcher.put(self.drawn)
         except TimeoutError:
             return f"the model gave no answer in {self.limits.timeout:g} s"
         except Exception as error:
@@ -225,11 +197,11 @@ class Service:
                         header = await in_pool(content.read_head, self.model, uploads) if wanted else None
                         pictures = pictures and header is None
                         each = (self._answer(request, upload, pictures, turn) for upload in uploads)
-                        found = await asyncio.gather(*each)
-                        entries = [entry for entry, _, _ in found]
+                        answers = await asyncio.gather(*each)
+                        entries = [entry for entry, _, _ in answers]
                         if not any(isinstance(entry, ImageAnswer) for entry in entries):
-                            raise _unreadable(found)
-                        entry, _, answer = found[0]
+                            raise _unreadable(answers)
+                        entry, _, answer = answers[0]
                         if header is not None and isinstance(entry, ImageAnswer) and answer is not None:
                             file = await in_pool(content.write_report, self.model, header, answer, entry.note)
                             return Response(file, media_type=content.DICOM)
@@ -245,9 +217,9 @@ class Service:
         try:
             async with turn:
                 if await request.is_disconnected():
-                    raise gone()
+                    raise Refusal(*limits.GONE)
                 square, note = await loop.run_in_executor(self.pool, self.model.seen, upload.data)
-            waiting = self.batcher.put(square, pictures)
+            waiting = self.batcher.put(square)
         except VitmedError as error:
             self.counters.images.labels("unreadable").inc()
             status = 415 if isinstance(error, NotAnImageError) else 413 if isinstance(error, TooLargeError) else 422
@@ -257,12 +229,12 @@ class Service:
             raise Refusal(503, problem, "give its container a larger --shm-size", headers=AGAIN) from None
         finally:
             self.load.decoding -= 1
-        answer, found, line = await waiting
+        answer, line = await waiting
         self.counters.count(answer)
         about = {"image": upload.name, "note": note, "id": line, "picture": None}
         entry = ImageAnswer(**{**vars(answer), **about})
         if pictures:
-            entry.picture, entry.attention = png_address(square, content.PICTURE), found
+            entry.picture = png_address(square, PICTURE)
         return entry, 200, answer
 
 
@@ -280,8 +252,8 @@ def _stored(model: Model, drawn: np.ndarray) -> np.ndarray | None:
     if saved.policy is None or not saved.policy.known_logits or model.network.precision != "fp32":
         return None
     logits = np.array([saved.policy.known_logits], np.float32)  # (1, K)
-    found = saved.policy.apply(unlabelled(saved.splits.target, saved.classes, ("",), logits, (), {}))
-    return _numbers(next(model.answers(found, [drawn])))
+    predictions = saved.policy.apply(saved.predictions(("",), logits, {}))
+    return _numbers(next(model.answers(predictions, [drawn])))
 
 
 def _words(error: VitmedError) -> dict[str, str]:
@@ -292,12 +264,11 @@ def _words(error: VitmedError) -> dict[str, str]:
     return {"problem": error.problem.removeprefix("image: "), "fix": error.fix}
 
 
-def _unreadable(found: Sequence[Answered]) -> Refusal:
+def _unreadable(answers: Sequence[Answered]) -> Refusal:
     """No image can be read: the status that they share, else 422."""
-    statuses = {status for _, status, _ in found}
-    entries = [entry.model_dump() for entry, _, _ in found]
+    statuses, entries = {status for _, status, _ in answers}, [entry.model_dump() for entry, _, _ in answers]
     first, status = entries[0], statuses.pop() if len(statuses) == 1 else 422
-    problem = first["problem"] if len(found) == 1 else "no image can be read: see images"
+    problem = first["problem"] if len(entries) == 1 else "no image can be read: see images"
     return Refusal(status, problem, first["fix"], {"images": entries})
 
 
@@ -336,9 +307,9 @@ def create_app(
 
 
 async def predict(request: Request, pictures: bool = False) -> Any:
-    """Answer the images of a form. `pictures=true` adds what the network saw, and its attention map.
+    """Answer the images of a form. `pictures=true` adds what the network saw.
 
-    With the header `Accept: application/dicom` one content.DICOM image gets a Structured Report.
+    With the header `Accept: application/dicom` one DICOM image gets a Structured Report.
     """
     return await request.app.state.service.predict(request, pictures)
 
@@ -361,7 +332,7 @@ async def ready(request: Request) -> dict[str, str]:
 
 async def metrics(request: Request) -> Response:
     """Numbers for Prometheus."""
-    return Response(request.app.state.service.counters.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(request.app.state.service.counters.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 async def page(request: Request) -> HTMLResponse:
@@ -391,7 +362,7 @@ FORM = {
     }
 }
 REFUSALS: dict[type[Exception], Callable[[Any], Refusal]] = {
-    Exception: lambda error: limits.of_bug(),  # `Guard` logs it
+    Exception: lambda error: Refusal(*limits.BUG),  # `Guard` logs it
     Refusal: lambda error: error,
     HTTPException: lambda error: Refusal(error.status_code, str(error.detail).lower(), f"see {limits.DOCS}"),
     RequestValidationError: lambda error: Refusal(422, "a parameter has a wrong value", f"see {limits.DOCS}"),

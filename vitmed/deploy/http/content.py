@@ -10,7 +10,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from pydantic import BaseModel, Field
@@ -26,14 +25,10 @@ from vitmed.core.text import NOTICE, counted, csp_hash, format_probability
 from vitmed.decisions.evaluation_folder import find_evaluation, read_metrics
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy
 from vitmed.deploy.http.limits import Refusal, Upload
-from vitmed.explanation.results import TITLES, UNCHECKED, cells, known_verdicts
 from vitmed.imaging.dicom import QUIET, silence
-from vitmed.inference.load import Answer, Model, png_address
+from vitmed.inference.load import Answer, Model
 from vitmed.inference.saved_model import SavedModel
-from vitmed.metrics.predictions import Predictions
 
-PICTURE = 256  # px of a picture
-METHODS = ("gradient_rollout", "grad_cam", "rollout")  # where the verdicts say nothing: the last knows no class
 DICOM = "application/dicom"
 FOLDER = Path(__file__).parent
 
@@ -43,15 +38,6 @@ class Problem(BaseModel):
 
     problem: str
     fix: str
-
-
-class AttentionMap(BaseModel):
-    """How much each patch contributes to the answer by one method; not the outline of a lesion."""
-
-    picture: str = Field(description="PNG as a data: address")
-    explains: str = Field(description="the class, the finding or the side of a number")
-    method: str
-    verdict: str = Field(description="what the test of such maps found, in the newest evaluation of the run")
 
 
 class ImageAnswer(BaseModel):
@@ -72,7 +58,6 @@ class ImageAnswer(BaseModel):
     picture: str | None = Field(
         default=None, description="what the network saw, PNG as a data: address; with pictures=true"
     )
-    attention: AttentionMap | None = Field(default=None, description="with pictures=true, of a checkpoint")
 
 
 class ImageProblem(Problem):
@@ -264,55 +249,3 @@ def write_report(model: Model, header: Any, answer: Answer, note: str) -> bytes:
     from vitmed.deploy.structured_report import report_uid, structured_report
 
     return structured_report(answer, model, header, report_uid(model, str(header.SOPInstanceUID)), note)
-
-
-class Maps:
-    """Makes the attention maps of a checkpoint by the method that did best in its newest evaluation."""
-
-    def __init__(self, model: Model):
-        from vitmed.explanation.faithfulness import BETTER, RANDOM, UNLEARNED, UNSHOWN, WEAK  # loads torch
-
-        ranks = BETTER, WEAK, UNSHOWN, RANDOM, UNLEARNED  # verdicts, the best first
-        verdicts = known_verdicts(model.saved)
-
-        def rank(name: str) -> int:
-            return next((i for i, word in enumerate(ranks) if verdicts.get(name, "").startswith(word)), len(ranks))
-
-        self.model, self.method = model, min(METHODS, key=rank)  # `METHODS` decides between equals
-        self.verdict = verdicts.get(self.method, UNCHECKED)
-
-    def of(self, squares: np.ndarray, predictions: Predictions, rows: list[int]) -> list[AttentionMap]:
-        """The maps of some images.
-
-        Args:
-            squares: (B, S, S, C) uint8, those of `rows` of the predictions.
-        """
-        from vitmed.explanation.attention import attention_maps
-
-        network = self.model.network.model
-        assert network is not None
-        targets = predictions.explained[rows]
-        found = attention_maps(network, self.model.preprocessing, squares, targets, np.array(rows), predictions.kind)
-        return [
-            AttentionMap(
-                picture=png_address(overlay(square, grid, found.shift), PICTURE),
-                explains=predictions.answers[target],
-                method=TITLES[self.method],
-                verdict=self.verdict,
-            )
-            for square, grid, target in zip(squares, found.grids[self.method], targets, strict=True)
-        ]
-
-
-def overlay(image: np.ndarray, grid: np.ndarray, shift: float) -> np.ndarray:
-    """(S, S, 3) uint8: a map (h, w) of 0..1 over its image (S, S, C) in grey, as in the report."""
-    import matplotlib
-
-    from vitmed.report.plots.pictures import MAP_COLOURS
-
-    near = cells(image.shape[0], grid.shape[0], shift)
-    values = grid[np.ix_(near, near)]  # (S, S)
-    grey = image[..., : 3 if image.shape[2] >= 3 else 1].mean(axis=2, keepdims=True)
-    colour = 255 * matplotlib.colormaps[MAP_COLOURS](values)[..., :3]
-    alpha = (0.25 + 0.5 * values)[..., None]
-    return (grey * (1 - alpha) + colour * alpha).round().astype(np.uint8)

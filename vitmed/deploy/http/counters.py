@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from vitmed.core.base_models import NO_FINDING
 from vitmed.inference.load import Answer
@@ -48,10 +48,6 @@ class Counters:
             self.ood.observe(answer.ood_score)
         for decision in decisions(answer):
             self.answers.labels(decision).inc()
-
-    def text(self) -> bytes:
-        """All numbers."""
-        return generate_latest(self.registry)
 
 
 def decisions(answer: Answer) -> tuple[str, ...]:

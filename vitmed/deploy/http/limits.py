@@ -25,6 +25,8 @@ FIELD = "images"  # of the form
 TOGETHER = 8  # largest requests that memory may hold at once
 MEGABYTE = 1_000_000
 AGAIN = {"Retry-After": "1"}
+GONE = 400, "the sender has gone", "send it again"  # the sender no longer waits for an answer
+BUG = 500, "this is a bug in vitmed", "please report it with the line that the server printed"
 
 
 class Refusal(Exception):
@@ -147,11 +149,6 @@ def too_many_bytes(limits: Limits) -> Refusal:
     return Refusal(413, f"the request has more than {limits.megabytes:g} MB", fix)
 
 
-def gone() -> Refusal:
-    """The answer to a sender that no longer waits for one."""
-    return Refusal(400, "the sender has gone", "send it again")
-
-
 async def read_uploads(request: Request, limits: Limits, add: Callable[[int], None]) -> list[Upload]:
     """The files of a form, in memory.
 
@@ -183,7 +180,7 @@ async def read_uploads(request: Request, limits: Limits, add: Callable[[int], No
             raise Refusal(413, f"the request has more than {counted(limits.images, 'image')}", fix) from None
         raise Refusal(422, "the form is damaged or cut off", "send it again as multipart/form-data") from None
     except ClientDisconnect:
-        raise gone() from None
+        raise Refusal(*GONE) from None
     uploads = []
     for key, value in form.multi_items():
         if key == FIELD and isinstance(value, UploadFile):
@@ -246,7 +243,7 @@ class Guard:
         except Exception as error:
             self.log(f"warning: {place_of(error)}")
             if not status:
-                await refused(of_bug())(scope, receive, watched)
+                await refused(Refusal(*BUG))(scope, receive, watched)
         finally:
             seconds = time.perf_counter() - began
             method = scope["method"] if scope["method"] in METHODS else OTHER
@@ -277,11 +274,6 @@ class Guard:
 def refused(refusal: Refusal) -> JSONResponse:
     """The answer to a request that is refused."""
     return JSONResponse(refusal.content, refusal.status, refusal.headers)
-
-
-def of_bug() -> Refusal:
-    """An error that nobody foresaw."""
-    return Refusal(500, "this is a bug in vitmed", "please report it with the line that the server printed")
 
 
 def place_of(error: BaseException) -> str:

@@ -35,10 +35,6 @@ function picture(parent, source, text) {
 function show(card, answer) {
   const pictures = make("div", "", "pictures", card), words = make("div", "", "", card);
   if (answer.picture) picture(pictures, answer.picture, "what the network saw");
-  if (answer.attention) {
-    const map = answer.attention;
-    picture(pictures, map.picture, "attention map for " + map.explains + " (" + map.method + "); not the outline of a lesion");
-  }
   if (!answer.answered) make("p", "The model does not answer: " + answer.reason + ".", "refuses", words);
   make("p", (answer.answered ? "" : "It would say: ") + says(answer), "says", words);
   if (answer.interval) make("p", "Interval " + answer.interval.map(x => x.toPrecision(4)).join(" to "), "", words);
@@ -59,7 +55,6 @@ function show(card, answer) {
   }
   if (answer.note) make("p", "This image " + answer.note + ".", "refuses", words);
   if (answer.ood_score !== null) make("p", "Out-of-distribution score " + answer.ood_score.toFixed(2) + "; above 1 the image is unlike those of training", "quiet", words);
-  if (answer.attention) make("p", "Attention map: " + answer.attention.verdict, "quiet", words);
 }
 
 async function ask(file) {

@@ -16,18 +16,8 @@ from vitmed.core.errors import CheckpointError, UsageError, VitmedError
 from vitmed.core.messages import say, warn
 from vitmed.core.sections import ModelConfig
 from vitmed.models.sizes import SIZES
-from vitmed.models.weights.catalogue import (
-    Entry,
-    entry_of,
-    fetch,
-    forbids_commerce,
-    normalisation,
-    public_weights,
-    stops_sharing,
-    terms_of,
-    weight_files,
-    weight_path,
-)
+from vitmed.models.weights import catalogue
+from vitmed.models.weights.catalogue import Entry
 from vitmed.models.weights.pretrained import ARCHITECTURE, Weights, config_for_weights, read_weights
 
 # The catalogue's choice by size, best first: AugReg's are the ones that were measured on the development sets.
@@ -64,19 +54,19 @@ def choose_weights(model: ModelConfig, small: bool, offline: bool) -> Choice | N
     if (named := os.environ.get("VITMED_WEIGHTS")) and (choice := _named(Path(named).expanduser(), model, small)):
         return choice
     names = [*SMALL, *TINY] if small else [*TINY, *SMALL]
-    if not (names := [name for name in names if fits(model, outline(entry_of(name)))]):
+    if not (names := [name for name in names if fits(model, outline(catalogue.entry_of(name)))]):
         return None
     for name in filter(_readable, names):
         for value, path, where in _places(name):
             if path.is_file():
-                path = fetch(name, offline=True) if value == name else path
-                return Choice(value, read_weights(path, entry_of(name)), f"auto: {name} lies in {where}")
+                path = catalogue.fetch(name, offline=True) if value == name else path
+                return Choice(value, read_weights(path, catalogue.entry_of(name)), f"auto: {name} lies in {where}")
     if is_offline(offline):
         return Choice(None, None, "no weights are on this machine, and it is offline")
-    names = [name for name in filter(_readable, names) if unasked(entry_of(name))]
+    names = [name for name in filter(_readable, names) if unasked(catalogue.entry_of(name))]
     try:
-        path = fetch(names[0], unasked=True)
-        return Choice(names[0], read_weights(path, entry_of(names[0])), f"auto: {names[0]} was downloaded")
+        path = catalogue.fetch(names[0], unasked=True)
+        return Choice(names[0], read_weights(path, catalogue.entry_of(names[0])), f"auto: {names[0]} was downloaded")
     except (CheckpointError, UsageError) as error:
         return Choice(None, None, f"{names[0]} could not be fetched ({error.problem})")
 
@@ -92,7 +82,7 @@ def warning_of(reason: str) -> str:
 
 def unasked(entry: Entry) -> bool:
     """Whether weights may be downloaded without being named: free for every use, open to all, with a known sha256."""
-    bound = entry.non_commercial or terms_of(entry.licence) or stops_sharing(entry.licence)
+    bound = entry.non_commercial or catalogue.terms_of(entry.licence) or catalogue.stops_sharing(entry.licence)
     return not (bound or entry.gated) and entry.sha256 is not None
 
 
@@ -102,7 +92,7 @@ def outline(entry: Entry) -> Weights:
     size = SIZES[name]
     network = ModelConfig(name=name, width=size.width, depth=size.depth, heads=size.heads, stem="patch", pool="cls")
     plain = network.model_dump(include=ARCHITECTURE)
-    how = normalisation(entry.mean, entry.std, entry.layout)
+    how = catalogue.normalisation(entry.mean, entry.std, entry.layout)
     return Weights(Path(entry.file), entry.layout, {}, plain, entry.kind, how, (), entry.mean, entry.std)
 
 
@@ -116,20 +106,22 @@ def fits(model: ModelConfig, weights: Weights) -> bool:
 
 
 def _readable(name: str) -> bool:
-    return not entry_of(name).file.endswith(".safetensors") or find_spec("safetensors") is not None
+    return not catalogue.entry_of(name).file.endswith(".safetensors") or find_spec("safetensors") is not None
 
 
 def _places(name: str) -> Iterator[tuple[str, Path, str]]:
     """Where the file of an entry may lie: what `--weights` would name, the path, and the place in words."""
-    yield name, weight_path(name), "the cache"
+    yield name, catalogue.weight_path(name), "the cache"
     if name in MADE_OF:
         home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface").expanduser()
         hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
         for path in sorted(hub.glob(f"models--timm--{MADE_OF[name]}/snapshots/*/model.safetensors")):
             yield str(path), path, "the cache of the Hugging Face hub"
     home = Path(os.environ.get("TORCH_HOME") or Path.home() / ".cache" / "torch").expanduser()
-    if (sha256 := entry_of(name).sha256) and sha256 in entry_of(name).file:  # a name that no other file has
-        path = home / "hub" / "checkpoints" / entry_of(name).file
+    if (sha256 := catalogue.entry_of(name).sha256) and sha256 in catalogue.entry_of(
+        name
+    ).file:  # a name that no other file has
+        path = home / "hub" / "checkpoints" / catalogue.entry_of(name).file
         yield str(path), path, "the cache of PyTorch's hub"
 
 
@@ -142,15 +134,17 @@ def _named(place: Path, model: ModelConfig, small: bool) -> Choice | None:
         near, far = sorted((size, file.stat().st_size + 1))
         return round(far / near), min((rank for word, rank in best.items() if word in file.name), default=9), file.name
 
-    files, damaged, other = sorted(weight_files(place), key=order), list[VitmedError](), False
+    files, damaged, other = sorted(catalogue.weight_files(place), key=order), list[VitmedError](), False
     for file in files:
-        entry = next((entry for entry in public_weights().values() if entry.sha256 and entry.file == file.name), None)
+        entry = next(
+            (entry for entry in catalogue.public_weights().values() if entry.sha256 and entry.file == file.name), None
+        )
         try:
             weights = read_weights(file, entry if entry is not None and entry.file != "model.safetensors" else None)
         except (CheckpointError, UsageError) as error:
             damaged.append(error)
             continue
-        if forbids_commerce(weights.licence) or stops_sharing(weights.licence):
+        if catalogue.forbids_commerce(weights.licence) or catalogue.stops_sharing(weights.licence):
             warn(
                 f"{file}: its licence, {weights.licence}, forbids a use, so it is not chosen unasked: --weights {file}"
             )

@@ -89,21 +89,15 @@ def _timm(state: State) -> State | None:
     if any(name.startswith("pre_logits.") for name in state):  # the head needs a layer that a plain ViT lacks
         state = {f"with_pre_logits.{name}" if name in HEAD else name: value for name, value in state.items()}
     _pack_gates(state)
-    eva02 = _is_eva02(state)
-    if (
-        "pos_embed" not in state or eva02
-    ):  # DINOv3 too; BEiT and EVA, which have positions, have parts that vitmed lacks
-        state = _rename(state, _rules("separate"))
-        _join_qkv(state)
-    return _eva02(state) if eva02 else state
-
-
-def _is_eva02(state: State) -> bool:
-    """Whether the MLP is gated, and queries and values have a bias, but keys do not. The file need not show more."""
+    # EVA-02: the MLP is gated, and queries and values have a bias, but keys do not. The file need not show more.
     fc1, fc2 = (state.get(f"blocks.0.mlp.fc{i}.weight") for i in (1, 2))
     gated = fc1 is not None and fc2 is not None and fc1.ndim == fc2.ndim == 2 and len(fc1) == 2 * fc2.shape[1]
     biased = {"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias"} & state.keys()
-    return gated and "pos_embed" in state and bool(biased) and "blocks.0.attn.k_proj.bias" not in state
+    eva02 = gated and "pos_embed" in state and bool(biased) and "blocks.0.attn.k_proj.bias" not in state
+    if eva02 or "pos_embed" not in state:  # DINOv3 too; BEiT and EVA have positions, and parts that vitmed lacks
+        state = _rename(state, _rules("separate"))
+        _join_qkv(state)
+    return _eva02(state) if eva02 else state
 
 
 def _eva02(state: State) -> State:

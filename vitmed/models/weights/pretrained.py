@@ -28,34 +28,9 @@ from vitmed.core.text import first_line
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.sizes import SIZES
 from vitmed.models.vit import ViT
-from vitmed.models.weights.catalogue import (
-    DISTILLED,
-    MASKED,
-    SUPERVISED,
-    Entry,
-    about_network,
-    about_weights,
-    entry_of,
-    fetch,
-    means_file,
-    named_files,
-    normalisation,
-    public_weights,
-    terms_of,
-)
-from vitmed.models.weights.files import (
-    AGAIN,
-    State,
-    check_digests,
-    magic,
-    read_npz,
-    read_safetensors,
-    refuse_incomplete,
-    refuse_not_finite,
-    refuse_others,
-    refuse_shapes,
-    safe_load,
-)
+from vitmed.models.weights import catalogue, files
+from vitmed.models.weights.catalogue import DISTILLED, MASKED, SUPERVISED, Entry
+from vitmed.models.weights.files import State
 from vitmed.models.weights.layouts import HEAD, LAYOUTS, PLAIN, convert, describe, join_positions
 
 
@@ -136,18 +111,18 @@ def open_weights(value: str, offline: bool = False, sha256: str | None = None) -
     if not value or "://" in value:
         fix = "download it first, or: vitmed weights list"
         raise UsageError(f"--weights {value!r}: neither a file nor a name", fix)
-    named = [] if means_file(value) or value in public_weights() else named_files(value)
+    named = [] if catalogue.means_file(value) or value in catalogue.public_weights() else catalogue.named_files(value)
     if len(named) > 1:
-        files = " and ".join(file.name for file in named)
-        raise UsageError(f"--weights {value}: VITMED_WEIGHTS has {files}", f"name one with its folder: {named[0]}")
-    if named or means_file(value):
+        several = " and ".join(file.name for file in named)
+        raise UsageError(f"--weights {value}: VITMED_WEIGHTS has {several}", f"name one with its folder: {named[0]}")
+    if named or catalogue.means_file(value):
         path = named[0] if named else RunFolder.weights_in(value)
         _check_same(path, sha256)
         return read_weights(path)
-    entry, path = entry_of(value), fetch(value, offline)
+    entry, path = catalogue.entry_of(value), catalogue.fetch(value, offline)
     _check_same(path, sha256)
     say(f"weights {value}: {entry.model}, {entry.kind}, licence {entry.licence}; {path}")
-    if (terms := terms_of(entry.licence)) is not None:
+    if (terms := catalogue.terms_of(entry.licence)) is not None:
         say(terms)
     return read_weights(path, entry)
 
@@ -170,41 +145,41 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
         CheckpointError: missing, damaged, with code in it, or not a plain ViT (names what it is).
     """
     path = Path(file)
-    if magic(path).startswith(b"version https://git-lfs"):
+    if files.magic(path).startswith(b"version https://git-lfs"):
         raise CheckpointError(
             f"{path}: a Git LFS pointer of {path.stat().st_size} bytes, not the weights", "run: git lfs pull"
         )
-    read = {".npz": read_npz, ".safetensors": read_safetensors}.get(path.suffix)
-    found = read(path) if read is not None else safe_load(path, foreign=True)
+    read = {".npz": files.read_npz, ".safetensors": files.read_safetensors}.get(path.suffix)
+    found = read(path) if read is not None else files.safe_load(path, foreign=True)
     if isinstance(found, dict) and is_text(found.get("format"), FORMAT, ENCODER):
-        check_digests(path, found)
+        files.check_digests(path, found)
         return _vitmed_weights(found, path)
     state, left_out = _unwrap(found, path)
     try:
         layout, converted = convert(state) or ("", state)
     except (KeyError, ValueError, IndexError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: its tensors do not fit each other ({first_line(error)})", AGAIN) from None
+        raise CheckpointError(f"{path}: its tensors do not fit each other ({first_line(error)})", files.AGAIN) from None
     plain = {name: value.float() for name, value in converted.items() if layout and PLAIN.fullmatch(name)}
     unused = (*left_out, *(name for name in converted if name not in plain))
-    refuse_others(unused, state, path)
+    files.refuse_others(unused, state, path)
     if not layout:
         names = ", ".join(sorted(state)[:5])
         raise CheckpointError(
             f"{path}: not a ViT that vitmed recognises; its tensors are named {names}, ...",
             f"use weights with the names of {', '.join(LAYOUTS)}",
         )
-    refuse_not_finite(plain, path)
-    refuse_incomplete(plain, unused, path)
+    files.refuse_not_finite(plain, path)
+    files.refuse_incomplete(plain, unused, path)
     join_positions(plain, path)
     model = describe(plain, layout)
     if entry is None:
-        about, kind = about_weights(path), SUPERVISED if "head.weight" in plain else DISTILLED
+        about, kind = catalogue.about_weights(path), SUPERVISED if "head.weight" in plain else DISTILLED
         kind = MASKED if any("decoder" in name for name in unused) else kind  # only a masked autoencoder has one
-        known = about_network(path, swiglu="swiglu" in model["mlp"])
+        known = catalogue.about_network(path, swiglu="swiglu" in model["mlp"])
     else:
         about, kind = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}, entry.kind
         known = {"pool": entry.readout}
-    normalize = normalisation(about.get("mean"), about.get("std"), layout)
+    normalize = catalogue.normalisation(about.get("mean"), about.get("std"), layout)
     name = f"{path.absolute().parent.name}/{path.name}".lower()
     named = next((how for word, how in NAMED.items() if word in name), None) if not about.get("mean") else None
     usual = kind != SUPERVISED or layout in ("torchvision", "Google npz")
@@ -374,8 +349,8 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
         model = ModelConfig.model_validate({k: v for k, v in config["model"].items() if k in ARCHITECTURE})
         if not (isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())):
             raise TypeError("weights")
-        refuse_not_finite(state, path)
-        refuse_shapes(state, path)
+        files.refuse_not_finite(state, path)
+        files.refuse_shapes(state, path)
         decided = model.model_dump(include=ARCHITECTURE, exclude_none=True)
         data, network = config["data"], SIZES[model.name]._asdict() | decided
         about: dict[str, Any] = {
@@ -388,10 +363,10 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
         else:
             data = checkpoint["data"]
             seen = [*data.get("seen", ()), *data["splits"]["train"]["sha256"], *data["splits"]["val"]["sha256"]]
-        about["entry"] = public_weights().get(config["model"].get("weights"))
+        about["entry"] = catalogue.public_weights().get(config["model"].get("weights"))
         return Weights(path, "vitmed", state, network, kind, normalize, (), **about, seen=tuple(seen))
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):  # also of a tensor that is no table
-        raise CheckpointError(f"{path}: a damaged vitmed checkpoint", AGAIN) from None
+        raise CheckpointError(f"{path}: a damaged vitmed checkpoint", files.AGAIN) from None
 
 
 ARCHITECTURE = {*ModelConfig.model_fields} - ABOUT_WEIGHTS - {"dropout", "attention_dropout", "drop_path"}
