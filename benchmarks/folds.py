@@ -114,7 +114,6 @@ def part(way: str, fold: int, options: argparse.Namespace) -> None:
 def report(options: argparse.Namespace) -> None:
     """The table over the folds and of the pooled predictions."""
     from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions, metric_values
-    from vitmed.metrics.kinds.prepared import compare
     from vitmed.metrics.predictions import Predictions
 
     found = {
@@ -147,7 +146,7 @@ def report(options: argparse.Namespace) -> None:
     for way in pooled:
         if way == "vit":
             continue
-        entry = compare(PreparedPredictions, pooled["vit"], pooled[way]).difference["auroc"]
+        entry = PreparedPredictions.compare(pooled["vit"], pooled[way]).difference["auroc"]
         print(f"vitmed - {WAYS[way]}, pooled AUROC: {entry.value:+.4f} [{entry.low:+.4f}, {entry.high:+.4f}]")
     for way in options.only:
         cost = [json.loads((options.work / f"{way}-fold{fold}.json").read_text()) for fold in options.folds]

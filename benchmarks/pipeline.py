@@ -90,10 +90,10 @@ def load_vitmed(options: argparse.Namespace, policy: str, cached: bool) -> Step:
     from vitmed.data.loading import EpochBatches, Images, TrainImages, train_loader
     from vitmed.data.samples import Sample
     from vitmed.data.scan import digests_of, hash_files
-    from vitmed.imaging.augmentation import POLICIES, Augmenter, Changes, Policy, change
+    from vitmed.imaging.augmentation import POLICIES, Augmenter, Change, Changes, Policy
 
     Changes.jitter = jitter  # type: ignore[attr-defined]
-    both = change("mirror"), change("jitter")
+    both = Change("mirror"), Change("jitter")
     POLICIES["flip, jitter"] = Policy(True, "What the others do here, by the library of vitmed.", both)
     paths = files_of(options.files)
     samples = [Sample(str(path), int(path.parent.name == "b"), None) for path in paths]

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from conftest import BARE, draw_classes
 
-from vitmed import evaluate, predict, train
+from vitmed import evaluate, merge, predict, predict_shard, train
 from vitmed.core import remote
 from vitmed.core.errors import DataError
 from vitmed.core.run_folder import copies
+from vitmed.metrics.predictions import Predictions
 from vitmed.studies.one_run import TrainResult
 
 s3fs = pytest.importorskip("s3fs")
@@ -75,3 +76,16 @@ def test_a_changed_image_is_seen(store: Any, tmp_path: Path) -> None:
     remote.copied.cache_clear()
     with pytest.raises(DataError, match="changed"):
         train(resume=run.folder, epochs=3)
+
+
+def test_parts_copy_their_images_for_a_moment(store: Any, tmp_path: Path) -> None:
+    run = train(tmp_path / "local", **BARE, output=tmp_path / "runs", weights="none")
+    for way in ("here", "there"):
+        images = tmp_path / "local" if way == "here" else "s3://lab/cells"
+        written = predict_shard(images, checkpoint=run.folder, output=tmp_path / way, device="cpu", precision="fp32")
+        assert (written.read, written.errors) == (24, ())
+        merge(tmp_path / way, output=tmp_path / f"{way}.csv")
+    assert [path for path in copies().rglob("*") if path.is_file()] == []
+    here, there = (Predictions.from_csv(tmp_path / f"{way}.csv") for way in ("here", "there"))
+    assert there.paths == tuple(path.replace(f"{tmp_path.as_posix()}/local", "s3://lab/cells") for path in here.paths)
+    assert (there.logits == here.logits).all()

@@ -17,8 +17,11 @@ from vitmed.core.files import make_folder, remove_abandoned
 from vitmed.core.messages import bar, say
 from vitmed.core.options import CHECKPOINT, Images, On, Option, Precision, Runs, Strict
 from vitmed.core.places import refuse_file, refuse_inside
+from vitmed.core.remote import fetched, names_below
+from vitmed.core.run_folder import is_remote
 from vitmed.core.text import counted
 from vitmed.core.text_files import from_cell
+from vitmed.imaging.decode import is_image
 from vitmed.inference.open_model import (
     files_for,
     find_checkpoint,
@@ -77,10 +80,14 @@ def predict_shard(
     divides = shard == ALL and (on or os.environ.get(VARIABLE)) is not None
     with opened(on if divides else "local", strict=strict) as (_, place):
         saved = find_checkpoint(checkpoint, runs)
+        addresses = [f"{source}" for source in sources if is_remote(source)]
+        sources = [source for source in sources if not is_remote(source)]
         named = find_named(sources)
         for source in (*filter(Path.is_dir, named), saved.splits.root):
             refuse_inside(source, folder)
-        every = list(dict.fromkeys(list_images(sources)))
+        names = list_images(sources) if sources or not addresses else []
+        below = (name for address in addresses for name in names_below(address))
+        every = list(dict.fromkeys([*names, *filter(is_image, below)]))
         count = -(-len(every) // min(max(len(every) // PARTS, FEWEST), MOST)) if divides else part.count
         shards = [parts.Shard(number, count) for number in range(1, count + 1)] if divides else [part]
         if device == "auto" and shard == parts.AUTO:
@@ -108,7 +115,7 @@ def _write_shards(
     write = write_shard
     if place is None:
         write = partial(write_shard, model=(saved, open_network(saved, saved.policy, how.device, how.precision)))
-    prepare(place, [how.checkpoint, *three(names)], how.folder)
+    prepare(place, [how.checkpoint, *three([name for name in names if not is_remote(name)])], how.folder)
     blocks = ((one, one.rows(len(names))) for one in shards)
     calls = ((how, one, names[rows.start : rows.stop], missing) for one, rows in blocks)
     for done, one in enumerate(each(place, write, calls), 1):
@@ -161,12 +168,17 @@ def write_shard(
         cells = zip(table["path"].to_pylist(), table[parts.ERROR].to_pylist(), strict=True)
         errors = tuple((from_cell(path), from_cell(problem)) for path, problem in cells if problem)
     elif names:
-        files = files_for(names, saved, how.frame)
-        with bar(f"predicting shard {part}") as advance:
-            outputs = network.outputs(files.read, len(files), advance, how.features)
-        predictions = saved.decided(files.predictions(saved, outputs))
+        with fetched(names):
+            files = files_for(names, saved, how.frame)
+            with bar(f"predicting shard {part}") as advance:
+                outputs = network.outputs(files.read, len(files), advance, how.features)
+            predictions = saved.decided(files.predictions(saved, outputs))
         errors = predictions.errors
-        unseen = [name for name, _ in errors if model is None and name not in missing and not Path(name).exists()]
+        unseen = [
+            name
+            for name, _ in errors
+            if model is None and not (name in missing or is_remote(name) or Path(name).exists())
+        ]
         if unseen:
             raise DataError(f"{platform.node()}: does not see {unseen[0]}", "mount the same files there, and go on")
         parts.write_part(file, about, predictions, outputs.features)

@@ -224,9 +224,10 @@ def refuse_archive(path: Path) -> None:
 
 def check_images(names: Sequence[str]) -> None:
     """Raise DataError if not one of these files, folders and patterns exists; one of many becomes a row of its own."""
-    paths = [local_path(name) for name in names]
+    paths = [Path(name) for name in names if not is_remote(name)]
     for path in paths:
         refuse_archive(path)
-    if not any(path.exists() or path.is_symlink() or glob.has_magic(str(path)) for path in paths):
+    there = len(paths) < len(names) or any(p.exists() or p.is_symlink() or glob.has_magic(str(p)) for p in paths)
+    if not there:
         missing = [f"{name}: no such file or folder" for name in names]
         raise DataError(lines_of(missing), "name images, folders or patterns")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from vitmed.core.downloads import OFFLINE, check_room, is_offline, megabytes
 from vitmed.core.errors import DataError, UsageError, VitmedError
 from vitmed.core.files import claim, read_json_lines
 from vitmed.core.messages import bar, say
-from vitmed.core.run_folder import REMOTE, copies
+from vitmed.core.run_folder import REMOTE, address_of, copies, is_remote, place_of
 from vitmed.core.text import counted, first_line
 
 AT_ONCE = 32  # files that are copied at the same time
@@ -27,7 +27,7 @@ FIX = "name a folder that contains one folder of images per class"
 
 
 class Remote(NamedTuple):
-    """A file at an address: its key, its size in bytes, and its etag, which changes with the content."""
+    """A file at an address: its key, size in bytes (-1: not known), and etag, which changes with the content."""
 
     key: str
     size: int
@@ -58,6 +58,34 @@ def copied(address: str, place: Path) -> Path:
         with _alone(home / f".{keys[0]}.lock"):
             _fetch(system, address, files, place, home / f".{keys[0]}.jsonl")
     return place
+
+
+def names_below(address: str) -> list[str]:
+    """List the addresses of the files at an address, sorted; nothing is copied. Raises as `copied`."""
+    place = place_of(address)
+    address = f"{address_of(place)}"
+    with _readable(address):
+        _, files = _listed(address, copies() / place.relative_to(copies()).parts[0])
+    return sorted(f"{address_of(path)}" for path in files)
+
+
+@contextmanager
+def fetched(names: Sequence[str]) -> Iterator[None]:
+    """Copy those of these files that are at addresses into their places, and remove at the end what was copied."""
+    absent = {place: name for name in names if is_remote(name) and not (place := place_of(name)).exists()}
+    try:
+        for start in range(0, len(absent), AT_ONCE):
+            some = list(absent.items())[start : start + AT_ONCE]
+            with _readable(some[0][1]):
+                import fsspec
+
+                system, _ = fsspec.core.url_to_fs(some[0][1])
+                files = {place: Remote(name.partition("://")[2], -1, "") for place, name in some}
+                _get(system, files, some[0][1])
+        yield
+    finally:
+        for place in absent:
+            place.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -138,7 +166,7 @@ def _get(system: Any, files: Mapping[Path, Remote], address: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     system.get([file.key for file in files.values()], [str(part) for part in parts.values()])
     for path, file in files.items():
-        if parts[path].stat().st_size != file.size:
+        if file.size not in (-1, parts[path].stat().st_size):
             parts[path].unlink()
             raise DataError(f"{address}: {file.key} changed while it was copied", "run the command again")
         parts[path].replace(path)

@@ -14,7 +14,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.messages import say, warn
 from vitmed.core.places import local_path, refuse_archive
-from vitmed.core.run_folder import RunFolder
+from vitmed.core.run_folder import RunFolder, is_remote, place_of
 from vitmed.core.text import counted_doing
 from vitmed.data.folders import image_names, import_fix
 from vitmed.decisions.evaluation_folder import validation_of
@@ -97,7 +97,7 @@ RAW = (
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Image files, and how one is read."""
+    """Image files, and how one is read; one that an address names from its copy."""
 
     names: Sequence[str]
     how: Preprocessing
@@ -107,13 +107,18 @@ class ImageFiles:
 
     def read(self, index: int) -> np.ndarray:
         """(S, S, C) uint8. Raises DataError if it cannot be read."""
-        return self.how.read(self.names[index])
+        return self.how.read(self.path(self.names[index]))
+
+    def path(self, name: str) -> str | Path:
+        """Where an image lies, whatever names it."""
+        return place_of(name) if is_remote(name) else name
 
     def predictions(self, saved: SavedModel, outputs: Outputs) -> Predictions:
         """Those of the readable files; `errors` names the others."""
         names, window, columns = tuple(self.names[i] for i in outputs.indices), self.how.window, outputs.columns
         if asked_window(window) is not None:  # an image of 8 bits has none
-            columns = {**columns, "window": tuple(str(window) * read_header(name).needs_window for name in names)}
+            deep = [read_header(self.path(name)).needs_window for name in names]
+            columns = {**columns, "window": tuple(str(window) * needs for needs in deep)}
         errors = tuple((self.names[i], problem) for i, problem in sorted(outputs.problems.items()))
         return saved.predictions(names, outputs.logits, columns, errors)
 
@@ -122,16 +127,16 @@ def files_for(names: Sequence[str], saved: SavedModel, frame: int | None, window
     """Give the files as a model reads them; warns of what makes its answers worse."""
     if saved.policy is None:
         warn(f"{saved.path}: {RAW}")
-    how, flat = preprocessing_of(saved, frame, window), 0
+    files, flat = ImageFiles(names, preprocessing_of(saved, frame, window)), 0
     if window is not None:
         warn(f"deep images are {windowed_note(window)}")
     for name in names if saved.preprocessing.window is not None else ():
         with contextlib.suppress(DataError):  # an unreadable image is reported later
-            flat += not read_header(name).needs_window
+            flat += not read_header(files.path(name)).needs_window
     if flat:
         found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
         warn(f"{found} not windowed; the model was trained on deeper ones")
-    return ImageFiles(names, how)
+    return files
 
 
 def windowed_note(window: Window) -> str:

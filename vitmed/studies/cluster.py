@@ -30,6 +30,7 @@ from vitmed.core.config import Config
 from vitmed.core.errors import DataError, Interrupted, UsageError, VitmedError
 from vitmed.core.files import write_text
 from vitmed.core.messages import Gathered, Mute, Once, listener, listening, say, warn
+from vitmed.core.run_folder import is_remote
 from vitmed.core.text import counted, lines_of
 from vitmed.data.folders import image_names
 from vitmed.studies.ray_driver import DONE, KILLED, LOST, Node
@@ -150,9 +151,9 @@ def each(place: Executor | None, function: Callable[..., Any], calls: Iterable[t
 
 
 def files_of(settings: Config) -> list[Path]:
-    """What every node has to see of a data folder: three images, and the tables and weights that are named."""
+    """What every node has to see: three images of the data folder, tables and weights; it copies those at addresses."""
     root, named = Path(str(settings.data.root)), (settings.data.labels, settings.data.groups, settings.model.weights)
-    images = three([root / name for name in image_names(root)])
+    images = [] if is_remote(root) else three([root / name for name in image_names(root)])
     return [*images, *(Path(file) for file in named if file is not None and Path(file).is_file())]
 
 
