@@ -5,6 +5,7 @@ python docs/configuration.py
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -43,6 +44,22 @@ repeats the run.
 """
 
 
+def written(change: Any) -> str:
+    """A change as a call, such as `noise(0.1, p=0.25)`."""
+    named = [f"{key}={value}" for key, value in change.named.items()]
+    return f"`{change.name}({', '.join([*map(str, change.values), *named])})`"
+
+
+def meaning(name: str) -> tuple[str, str]:
+    """The call of a change with its defaults, and what it does."""
+    from vitmed.imaging.augmentation import Changes
+
+    method = getattr(Changes, name)
+    numbers = [p for p in inspect.signature(method).parameters.values() if p.name != "self"]
+    defaults = [p.name if p.default is p.empty else f"{p.name}={p.default}" for p in numbers]
+    return f"`{name}({', '.join(defaults)})`", f"{inspect.getdoc(method)}".split("\n\n")[0].replace("\n", " ")
+
+
 def text() -> str:
     """The whole page."""
     from vitmed.core.config import Config, PretrainConfig
@@ -64,6 +81,11 @@ def text() -> str:
         (f"`{name}`", "yes" if p.flips else "no", f"`{safe_views(name, True)}`", p.text) for name, p in POLICIES.items()
     ]
     parts.append(table(("policy", "mirrors", "most views", "what it does and leaves out"), policies))
+    parts.append("How strong the changes are, in the order in which an image meets them; `p`: of how many images.\n\n")
+    strengths = [(f"`{name}`", ", ".join(map(written, p.changes))) for name, p in POLICIES.items() if p.changes]
+    parts.append(table(("policy", "changes"), strengths))
+    used = dict.fromkeys(change.name for policy in POLICIES.values() for change in policy.changes)
+    parts.append(table(("change", "what its numbers mean"), list(map(meaning, used))))
     parts.append("## Metrics\n\nValues of `train.monitor`, and names for `--fail-under`.\n\n")
     metrics = [(f"`{name}`", "higher" if m.higher_is_better else "lower", m.text) for name, m in METRICS.items()]
     parts.append(table(("metric", "better", "what it is"), metrics))

@@ -136,6 +136,7 @@ class Changes:
         return self.A.SquareSymmetry(p=1) if self.flips else self.A.RandomRotate90(p=1)
 
     def mirror(self) -> Any:
+        """Mirror left-right every second image."""
         return self.A.HorizontalFlip(p=0.5)
 
     def affine(self, rotate: float, shift: float, scale: float, p: float) -> Any:
@@ -175,9 +176,11 @@ class Changes:
         return self.A.HEStain(method="random_preset", **ranges, p=p)
 
     def blur(self, p: float) -> Any:
+        """Blur by a Gaussian of 3 or 5 px, or out of focus by a radius of 1 to 3 px, whatever the size of the image."""
         return self.A.OneOf([self.A.GaussianBlur(blur_limit=(3, 5)), _defocus(self.A)(radius=(1, 3))], p=p)
 
     def speckle(self) -> Any:
+        """Multiply each pixel by 0.9 to 1.1, in 30 % of the images."""
         return self.A.MultiplicativeNoise(multiplier=(0.9, 1.1), elementwise=True, p=0.3)
 
     def noise(self, most: float = 0.03, p: float = 0.2, grey: bool = True) -> Any:
@@ -194,6 +197,7 @@ class Changes:
         return self.A.ImageCompression(quality_range=(least, 100), p=p)
 
     def bending(self, p: float) -> Any:
+        """Move pixels by a few, smoothly (elastic, alpha 20, sigma 8 px)."""
         return self.A.ElasticTransform(alpha=20, sigma=8, border_mode=0, fill=0, p=p)
 
     def shift_and_scale(self) -> list[Any]:
