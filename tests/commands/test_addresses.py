@@ -1,4 +1,4 @@
-"""`train` and `predict` of s3:// addresses, against a local server of the S3 protocol. `pip install 'moto[server]'`."""
+"""`train` and `predict` of s3:// addresses, against a local server of the S3 protocol."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import BARE, draw_classes
+from object_store import object_store, upload
 
 from vitmed import evaluate, merge, predict, predict_shard, train
 from vitmed.core import remote
@@ -17,36 +18,14 @@ from vitmed.core.run_folder import copies
 from vitmed.metrics.predictions import Predictions
 from vitmed.studies.one_run import TrainResult
 
-s3fs = pytest.importorskip("s3fs")
-moto = pytest.importorskip("moto.server")
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """A client of a server with the bucket `lab`: 12 images a class in `cells/`."""
-    import boto3
-
-    server = moto.ThreadedMotoServer(port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "a",
-        "AWS_SECRET_ACCESS_KEY": "b",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "VITMED_CACHE": f"{tmp_path / 'cache'}",
-    }.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("VITMED_OFFLINE", raising=False)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="lab")
-    for file in draw_classes(tmp_path / "local", 12).rglob("*.png"):
-        client.upload_file(f"{file}", "lab", f"cells/{file.relative_to(tmp_path / 'local').as_posix()}")
-    yield client
-    server.stop()
-    s3fs.S3FileSystem.clear_instance_cache()  # which keeps the host
-    remote.copied.cache_clear()
+def store(tmp_path: Path) -> Iterator[Any]:
+    """12 images a class, in `local` and in the store."""
+    with object_store(draw_classes(tmp_path / "local", 12), tmp_path / "cache") as client:
+        yield client
 
 
 def lines(run: TrainResult) -> list[str]:
@@ -71,8 +50,7 @@ def test_a_run_trains_on_an_address_and_names_it(store: Any, tmp_path: Path) -> 
 def test_a_changed_image_is_seen(store: Any, tmp_path: Path) -> None:
     """A run resumes on the same images only, as one of a folder."""
     run = train("s3://lab/cells", **BARE, output=tmp_path / "runs", weights="none")
-    for file in draw_classes(tmp_path / "other", 12, seed=5).rglob("*.png"):
-        store.upload_file(f"{file}", "lab", f"cells/{file.relative_to(tmp_path / 'other').as_posix()}")
+    upload(store, draw_classes(tmp_path / "other", 12, seed=5))
     remote.copied.cache_clear()
     with pytest.raises(DataError, match="changed"):
         train(resume=run.folder, epochs=3)

@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import TINY_ARGS, draw_classes, draw_pairs
+from object_store import object_store
 
-from vitmed import merge, predict_shard
+from vitmed import merge, predict, predict_shard
 from vitmed.commands import predict_shard as verb
 from vitmed.metrics.predictions_files import read_predictions
 
@@ -140,7 +141,7 @@ def images(tmp_path: Path) -> Path:
     return draw_classes(tmp_path / "images", 30)
 
 
-def words(trained: Any, images: Path, output: Path) -> list[object]:
+def words(trained: Any, images: Path | str, output: Path) -> list[object]:
     return ["predict", images, "--checkpoint", trained.best, "--device=cpu", "--precision=fp32", "--output", output]
 
 
@@ -177,6 +178,28 @@ def test_a_table_of_two_nodes_is_that_of_this_machine_also_when_they_are_killed(
         assert "run the same command again" in said and "Traceback" not in said
     predict_shard(images, output=lost, on="local", **given)
     assert predicted(lost) == here
+
+
+def test_nodes_copy_the_images_of_an_address(
+    trained: Any, images: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Predictions part by part, and a training by the node that runs it; no node has the folder."""
+    with object_store(images, tmp_path / "cache"):
+        nodes: Nodes = request.getfixturevalue("nodes")
+        code, said = nodes.run(*words(trained, "s3://lab/cells", tmp_path / "parts"))
+        assert code == 0, said
+        there = read_predictions(merge(tmp_path / "parts").file)
+        here = predict(images, checkpoint=trained.best, device="cpu", precision="fp32")
+        assert there.paths == tuple(
+            f"s3://lab/cells/{Path(path).relative_to(images).as_posix()}" for path in here.paths
+        )
+        np.testing.assert_allclose(there.logits, here.logits, atol=1e-5)
+        assert list((tmp_path / "cache" / "remote").rglob("*.png")) == []
+
+        args = [*TINY_ARGS, "--folds", 2, "--no-baseline", "--no-report", "--resamples", 0, "--weights", "none"]
+        code, said = nodes.run("cross-validate", "s3://lab/cells", *args, "--output", tmp_path, "--name", "folds")
+        assert code == 0, said
+        assert len(read_predictions(tmp_path / "folds" / "test" / "predictions.csv").paths) == 60
 
 
 def test_folds_go_on_when_their_processes_the_node_and_the_head_are_killed(tmp_path: Path, nodes: Nodes) -> None:
