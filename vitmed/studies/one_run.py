@@ -208,6 +208,7 @@ class OneRun:
                         "waiting is the time that images are awaited"
                     )
                     run.train(draw, self.each_epoch or (lambda record: None), tracking.epochs)
+                    task.end(run)
                 result = self.ranks.first(lambda: _evaluated(run, task, baselines, trained))
             if config.train.time is not None:
                 used, limit = (duration_text(seconds) for seconds in (self.clock.seconds(), config.train.time))

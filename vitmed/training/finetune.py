@@ -139,7 +139,7 @@ class Finetune(Task[Config]):
         save_checkpoint(path, config=run.config, splits=run.splits, hashes=run.hashes, **made_of, **parts)
 
     def end(self, run: Run[Config]) -> None:
-        """As in `Task`: say which epoch is kept."""
+        """Say which epoch is kept, after the last."""
         if run.ranks.leads and not run.folder.best.is_file():
             raise CheckpointError(f"{run.folder.path}: best.pt is missing", "start a new run")
         train, best = run.config.train, run.state.best_epoch

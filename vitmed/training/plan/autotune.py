@@ -176,8 +176,13 @@ class Race:
         note = ""
         if train.compile is None and self.steps * train.batch_size / self.rates[best] > COMPILES_FROM:
             note = missing_compiler(self.device) or ""
-            if not note:
-                best, note = self._compiled(best)
+            try:
+                best = best if note else self._fastest(best, [best.model_copy(update={"compile": True})])
+                note = note or ("" if best.compile else "compiling does not make it faster")
+            except RuntimeError as error:
+                if not is_of_compiler(error):
+                    raise
+                note = f"not compiled, because the compiler failed: {first_line(error)}"
         spent = f"measured in {time.perf_counter() - self.start:.1f} s" + (f"; {note}" if note else "")
         return Tuned(engine=best, usual=usual, rates=(self.rates[best], self.rates[usual]), note=spent)
 
@@ -205,16 +210,6 @@ class Race:
         self.rates |= {racer: len(self.images) / statistics.median(turns) for racer, turns in seconds.items()}
         best = max(racers, key=self.rates.__getitem__)
         return best if self.rates[best] > GAIN * self.rates[usual] else usual
-
-    def _compiled(self, best: Engine) -> tuple[Engine, str]:
-        """The same engine compiled if it is faster, and a sentence where it is not or compiling failed."""
-        try:
-            fastest = self._fastest(best, [best.model_copy(update={"compile": True})])
-        except RuntimeError as error:
-            if not is_of_compiler(error):
-                raise
-            return best, f"not compiled, because the compiler failed: {first_line(error)}"
-        return fastest, "" if fastest.compile else "compiling does not make it faster"
 
     def _step(self, engine: Engine) -> tuple[float, float]:
         """Seconds of a forward and a backward pass, and the loss."""

@@ -261,14 +261,11 @@ class Candidate(NamedTuple):
     def knee(self, images: int, batch: int) -> int:
         return max(1, min(self.passes, math.ceil(self.steps * min(batch, images) / images)))
 
-    def patch(self, inputs: PlanInputs) -> int:
-        """Side of a patch, px: for small images at most 8, as in the plan."""
-        return min(8, self.patch_size) if inputs.side <= SMALL else self.patch_size
-
-    def side(self, inputs: PlanInputs) -> int:
-        """Side of the square input, px: no larger than the images are, in whole patches, of which it has 4 x 4."""
-        patch = self.patch(inputs)
-        return min(self.image_size, max(4 * patch, round(inputs.side / patch) * patch))
+    def square(self, inputs: PlanInputs) -> tuple[int, int]:
+        """Sides of the input and of a patch, px: no larger than the images are, in whole patches, of which it has 4 x 4
+        and which for small images are at most 8 px, as in the plan."""
+        patch = min(8, self.patch_size) if inputs.side <= SMALL else self.patch_size
+        return min(self.image_size, max(4 * patch, round(inputs.side / patch) * patch)), patch
 
 
 # From the smallest to the largest. The last two are not measured: docs/recipes.md has the others.
@@ -294,8 +291,8 @@ class Networks(NamedTuple):
         """The rule that plans a candidate: for `seconds` with the most passes, for None with those of the knee."""
         knee = row.knee(self.inputs.images, self.batch)
         fields = {f"model.{name}": getattr(row, name) for name in ("width", "depth", "heads")}
-        fields |= {"model.patch_size": row.patch(self.inputs), "model.image_size": row.side(self.inputs)}
-        fields |= {"model.stem": "residual", "train.lr": row.lr}
+        side, patch = row.square(self.inputs)
+        fields |= {"model.patch_size": patch, "model.image_size": side, "model.stem": "residual", "train.lr": row.lr}
         fields["train.epochs"] = knee if seconds is None else MOST_KNEES * knee
         when = "" if seconds is None else f"--time {duration_text(seconds)}"
         why = "the largest network of the table that learns enough in this time, otherwise the smallest; "
