@@ -34,12 +34,7 @@ WORSE = 1.5  # factor above the loss of predicting all classes as equally likely
 
 
 def validate(
-    state: TrainState,
-    val: Images,
-    classes: tuple[str, ...],
-    config: Config,
-    precision: Precision,
-    ranks: Ranks = ALONE,
+    state: TrainState, val: Images, classes: tuple[str, ...], config: Config, precision: Precision, ranks: Ranks = ALONE
 ) -> Record:
     """The record of the epoch that has just ended, from the predictions for `val`, of which each rank makes some.
 
