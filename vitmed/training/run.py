@@ -223,7 +223,7 @@ class Run(Generic[AnyConfig]):
                 ended = f"interrupted in epoch {self.state.epoch + 1}; {self.folder.last} is saved"
                 raise Interrupted(ended, self.go_on)
 
-    def keep(self, record: Record, report: Reports = lambda history: None) -> None:
+    def keep(self, record: Record, report: Reports) -> None:
         """Save and report a finished epoch: its weights, last.pt, metrics.jsonl, a line."""
         self.task.save_epoch(self, record)
         self.task.save_last(self)
