@@ -62,7 +62,7 @@ def epoch_record(state: TrainState, predictions: Predictions, config: Config, ki
     value, loss, metric = values.get(monitor), values[target.val_loss], target.metrics[monitor]
     sign = 1 if metric.higher_is_better else -1  # of equal monitors the lower loss wins
     epochs = ((value, loss), (state.best, state.best_loss))
-    now, before = ((known is not None, sign * (known or 0.0), -lost) for known, lost in epochs)
+    now, before = ((score is not None, sign * (score or 0.0), -lost) for score, lost in epochs)
     if best := state.epoch == 0 or now > before:
         state.best, state.best_loss = value, loss
     if kept := best or config.train.choose == "last":
