@@ -146,7 +146,7 @@ def run(parts: Parts, loss: str, config: Config) -> np.ndarray:
     state = new_state(model, config, batches, device, precision)
     few = Images(held.root, held.samples[:8], preprocessing)  # `fit` validates after every epoch
     weighted = Weighted(loss, counts, settings.smoothing)
-    objective = Objective(preprocessing, lambda x, labels: ((x,), labels), weighted, precision)
+    objective = Objective(preprocessing, lambda x, labels: (x, labels), weighted, precision)
     judge = lambda: validate(state, few, parts.classes, config, precision)  # noqa: E731
     for _ in fit(state, stream, objective, Control(config), judge):
         pass

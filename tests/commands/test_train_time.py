@@ -24,7 +24,7 @@ from vitmed.core.messages import listening
 from vitmed.studies.folds import JOINING, TABLES
 from vitmed.training import finetune, loop
 from vitmed.training.plan import time as speed
-from vitmed.training.plan.time import REPORTING, Clock, Contention
+from vitmed.training.plan.time import REPORTING, After, Clock, Contention
 
 MANY = BARE | {"epochs": 100}  # more than the time is enough for: 24 images, 3 batches an epoch
 
@@ -41,8 +41,8 @@ def ticking(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 
     monkeypatch.setattr(Clock, "__init__", lambda clock, began=None: setattr(clock, "began", began or 0.0))
     monkeypatch.setattr(Clock, "seconds", seconds)
-    for module in (speed, finetune):
-        monkeypatch.setattr(module, "seconds_after", lambda *_: REPORTING)
+    monkeypatch.setattr(After, "__init__", lambda after, *_: after.__dict__.update(fixed=REPORTING, steps=0.0))
+    monkeypatch.setattr(After, "keep", lambda *_: None)
     monkeypatch.setattr(speed, "step_seconds", lambda *_: 1e-3)
     monkeypatch.setattr(Contention, "factor", lambda *_: 1.0)
 

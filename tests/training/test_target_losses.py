@@ -18,7 +18,7 @@ from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import pick_precision
 from vitmed.training.learning import objective_of
-from vitmed.training.losses import finding_weights, start_findings
+from vitmed.training.losses import BinaryCrossEntropy, start_findings
 
 CPU = torch.device("cpu")
 FP32 = pick_precision("fp32", CPU)
@@ -79,7 +79,8 @@ def test_an_unknown_label_gives_no_gradient() -> None:
 def test_weighted_positives_leave_the_logits_at_the_prevalence() -> None:
     labels = [(1.0,)] * 10 + [(0.0,)] * 90
     images, config = images_of(labels, Target(kind="findings")), with_values(Config(), {"train.balance": "loss"})
-    assert finding_weights(images.targets).tolist() == [9.0]
+    weights = BinaryCrossEntropy.of(images, 1, config, CPU).weights
+    assert weights is not None and weights.tolist() == [9.0]
     network = Fixed(torch.zeros(1, 1).expand(100, 1).clone())
     free = torch.zeros(1, requires_grad=True)
     batch = torch.zeros(100, 4, 4, 3, dtype=torch.uint8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -205,6 +206,7 @@ class OneRun:
                         "waiting is the time that images are awaited"
                     )
                     run.train(draw, self.each_epoch or (lambda record: None), tracking.epochs)
+                    task.end(run)
                 result = self.ranks.first(lambda: _evaluated(run, task, baselines, trained))
             if config.train.time is not None:
                 used, limit = (duration_text(seconds) for seconds in (self.clock.seconds(), config.train.time))
@@ -235,7 +237,7 @@ def _evaluated(run: Run[Config], task: Finetune, baselines: Baselines | None, tr
     """Choose the decision policy on validation, and evaluate val and, unless it is left out, test; where the run was
     `trained` when this process began, only what is not evaluated yet."""
     assert baselines is not None
-    folder, best, device = run.folder, run.folder.best, run.device.type
+    folder, best, device, began = run.folder, run.folder.best, run.device.type, (time.monotonic(), time.process_time())
     limit, left = run.config.train.time, (run.config.train.time or 0.0) - run.session.clock.seconds()
     short = limit is not None and run.config.evaluate.report and left < ENOUGH * run.seconds_after()
     if short:
@@ -260,6 +262,8 @@ def _evaluated(run: Run[Config], task: Finetune, baselines: Baselines | None, tr
     test = evaluated("test") if run.config.train.test else None
     if test is not None and not folder.model_card.is_file():
         write_card(folder, test)
+    if task.after is not None and not short:  # seconds of a core, whoever else computes
+        task.after.keep(min(time.monotonic() - began[0], time.process_time() - began[1]))
     return TrainResult(folder.path, best, val, test)
 
 

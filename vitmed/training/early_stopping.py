@@ -18,7 +18,6 @@ from vitmed.data.loading import Images
 from vitmed.data.samples import labelled_by
 from vitmed.decisions.targets import TARGETS
 from vitmed.inference.predict import predict_all
-from vitmed.metrics.metric_table import Metric
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.training.optimiser import scheduled_lr
@@ -35,12 +34,7 @@ WORSE = 1.5  # factor above the loss of predicting all classes as equally likely
 
 
 def validate(
-    state: TrainState,
-    val: Images,
-    classes: tuple[str, ...],
-    config: Config,
-    precision: Precision,
-    ranks: Ranks = ALONE,
+    state: TrainState, val: Images, classes: tuple[str, ...], config: Config, precision: Precision, ranks: Ranks = ALONE
 ) -> Record:
     """The record of the epoch that has just ended, from the predictions for `val`, of which each rank makes some.
 
@@ -66,8 +60,10 @@ def epoch_record(state: TrainState, predictions: Predictions, config: Config, ki
     target, monitor = TARGETS[kind], config.train.monitor
     values = {name: v for name, v in target.numbers.values(predictions).items() if math.isfinite(v)}
     value, loss, metric = values.get(monitor), values[target.val_loss], target.metrics[monitor]
-    best = state.epoch == 0 or order_of(metric, value, loss) > order_of(metric, state.best, state.best_loss)
-    if best:
+    sign = 1 if metric.higher_is_better else -1  # of equal monitors the lower loss wins
+    epochs = ((value, loss), (state.best, state.best_loss))
+    now, before = ((score is not None, sign * (score or 0.0), -lost) for score, lost in epochs)
+    if best := state.epoch == 0 or now > before:
         state.best, state.best_loss = value, loss
     if kept := best or config.train.choose == "last":
         state.best_epoch = state.epoch + 1
@@ -98,12 +94,6 @@ def speed(state: TrainState) -> tuple[float, float]:
     """Images/s, and the share of time spent waiting for data, of the current epoch."""
     run = state.running
     return run["images"] / max(1e-9, run["seconds"]), run["waited"] / max(1e-9, run["seconds"])
-
-
-def order_of(monitor: Metric, value: float | None, loss: float) -> tuple[bool, float, float]:
-    """A key that is larger for the better of two epochs; of equal monitors the lower loss wins."""
-    sign = 1 if monitor.higher_is_better else -1
-    return value is not None, sign * (value or 0.0), -loss
 
 
 def end_epoch(state: TrainState, record: Record) -> None:

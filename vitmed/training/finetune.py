@@ -36,7 +36,7 @@ from vitmed.models.weights.pretrained import LoadReport, Weights, load_pretraine
 from vitmed.training.early_stopping import finished, stops_early, stuck, validate
 from vitmed.training.learning import LEARNING, objective_of
 from vitmed.training.losses import Objective
-from vitmed.training.plan.time import Contention, seconds_after
+from vitmed.training.plan.time import After, Contention
 from vitmed.training.processes import full
 from vitmed.training.run import Run, Session, Task, monitor_text
 from vitmed.training.train_state import Record, TrainState
@@ -63,6 +63,7 @@ class Finetune(Task[Config]):
     fingerprints: dict[str, list[str]] | None = None
     planned_rate: float | None = None
     command: ClassVar[str] = "train"
+    after: After | None = field(default=None, init=False)  # what follows training, where the time is limited
     warned: bool = field(default=False, init=False)  # that the network does not learn, after the last epoch
     slow: bool = field(default=False, init=False)  # whether it is said that training goes slower than planned
 
@@ -138,7 +139,7 @@ class Finetune(Task[Config]):
         save_checkpoint(path, config=run.config, splits=run.splits, hashes=run.hashes, **made_of, **parts)
 
     def end(self, run: Run[Config]) -> None:
-        """As in `Task`: say which epoch is kept."""
+        """Say which epoch is kept, after the last."""
         if run.ranks.leads and not run.folder.best.is_file():
             raise CheckpointError(f"{run.folder.path}: best.pt is missing", "start a new run")
         train, best = run.config.train, run.state.best_epoch
@@ -164,17 +165,18 @@ class Finetune(Task[Config]):
             say(f"stopped early: {monitor} has not improved for {config.train.patience} epochs")
 
     def seconds_after(self, run: Run[Config]) -> Callable[[], float]:
-        """As in `Task`: by the speed of this run, longer where others share the cores."""
+        """As in `Task`: what such a run took here, by the speed of this one, longer where others share the cores."""
         if run.config.train.time is None or not run.ranks.leads:
             return lambda: 0.0
         state, step = run.state, 1 / self.planned_rate if self.planned_rate else 0.0
+        after = self.after = After(run.splits, run.config, run.device)
         contention = Contention(time.monotonic(), time.thread_time(), sum(waited for _, waited, _ in timings(state)))
 
         def estimate() -> float:
             seconds, waited, images = map(sum, zip(*timings(state), strict=True))
             factor = contention.factor(time.monotonic(), time.thread_time(), waited)
             trained = (seconds - waited) / images / factor if images else step
-            return factor * seconds_after(run.splits, run.config, trained)
+            return factor * after.seconds(trained)
 
         return estimate
 

@@ -78,13 +78,8 @@ def mixup_and_cutmix(config: Config, classes: int) -> Callable[[Tensor, Tensor],
 
 def objective_of(images: Images, outputs: int, config: Config, precision: Precision, device: torch.device) -> Objective:
     """What a network with so many outputs learns from the training images, as configured, on a device."""
-    mix, loss = mixup_and_cutmix(config, outputs), LEARNING[images.target.kind].loss(images, outputs, config, device)
-
-    def draw(x: Tensor, labels: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        mixed, targets = mix(x, labels)
-        return (mixed,), targets
-
-    return Objective(images.preprocessing, draw, loss, precision)
+    loss = LEARNING[images.target.kind].loss(images, outputs, config, device)
+    return Objective(images.preprocessing, mixup_and_cutmix(config, outputs), loss, precision)
 
 
 @dataclass(frozen=True)

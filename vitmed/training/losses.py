@@ -52,23 +52,19 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """What training makes small.
-
-    Attributes:
-        draw: normalised images (B, C, S, S) and labels (B, ...) -> the arguments of the network and the targets;
-            mixes images or hides patches at random.
-    """
+    """What training makes small. `draw` makes of normalised images (B, C, S, S) and labels (B, ...) the arguments of
+    the network, and last the targets; it mixes images or hides patches at random."""
 
     preprocessing: Preprocessing
-    draw: Callable[[Tensor, Tensor], tuple[tuple[Tensor, ...], Tensor]]
+    draw: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
     loss: Loss
     precision: Precision
 
     def prepare(self, images: Tensor, labels: Tensor, ranks: Ranks = ALONE) -> Prepared:
         """A batch of images (B, S, S, C) uint8 and labels (B, ...) on the device; draws random numbers. Of several
         ranks each gives its own images."""
-        inputs, targets = self.draw(self.preprocessing.normalise(images), labels)
-        return Prepared(inputs, targets, ranks.mean(self.loss.count(targets)))
+        *inputs, targets = self.draw(self.preprocessing.normalise(images), labels)
+        return Prepared(tuple(inputs), targets, ranks.mean(self.loss.count(targets)))
 
     def part(self, network: nn.Module, batch: Prepared, rows: slice = slice(None)) -> Tensor:
         """The share, (), of some rows in the mean loss of a batch."""
@@ -114,8 +110,12 @@ class BinaryCrossEntropy:
 
     @classmethod
     def of(cls, images: Images, findings: int, config: Config, device: torch.device) -> BinaryCrossEntropy:
-        """The loss of a configuration; the weights follow from the labels of the training images."""
-        return cls(finding_weights(images.targets).to(device) if config.train.balance == "loss" else None)
+        """The loss of a configuration; a weight is how many negatives a finding has for each positive."""
+        if config.train.balance != "loss":
+            return cls(None)
+        positives, negatives = (images.targets == 1).sum(dim=0), (images.targets == 0).sum(dim=0)
+        weights = (negatives / positives.clamp(min=1)).clamp(1 / MOST_WEIGHT, MOST_WEIGHT)
+        return cls(weights.float().to(device))
 
     def count(self, targets: Tensor) -> Tensor:
         """How many of the labels (B, F) are known."""
@@ -145,12 +145,6 @@ class ScaledSquares:
         location, log_scale = outputs[:, 0], outputs[:, 1].clamp(LEAST_SCALE, MOST_SCALE)
         squared = 0.5 * ((targets - location) * (-log_scale).exp()) ** 2
         return ((squared + log_scale) * log_scale.detach().exp()).sum() / count
-
-
-def finding_weights(targets: Tensor) -> Tensor:
-    """(F,) float32: negatives for each positive of a finding, among the known labels (S, F), at most `MOST_WEIGHT`."""
-    positives, negatives = (targets == 1).sum(dim=0), (targets == 0).sum(dim=0)
-    return (negatives / positives.clamp(min=1)).clamp(1 / MOST_WEIGHT, MOST_WEIGHT).float()
 
 
 @torch.no_grad()

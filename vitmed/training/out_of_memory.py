@@ -129,26 +129,22 @@ class _Trial:
 
 def _fit_device(trial: _Trial, most: int, device: torch.device) -> Fit:
     """Try the batch, its half, its quarter ... beside the moments that the optimiser will need; 0 if none fits."""
-
-    def free() -> None:
-        trial.state.optimiser.zero_grad(set_to_none=True)
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-
     count, why = most, "as tried"
     while count:
-        with contextlib.ExitStack() as freed:
-            freed.callback(free)
-            try:
-                moments = torch.empty(trial.moments, dtype=torch.uint8, device=device)
-                trial.run(count)
-                trial.run(count)  # with the gradients of the first part in place
-                del moments
-                return Fit(count, False, why)
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
+        try:
+            moments = torch.empty(trial.moments, dtype=torch.uint8, device=device)
+            trial.run(count)
+            trial.run(count)  # with the gradients of the first part in place
+            del moments
+            return Fit(count, False, why)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        finally:  # not in the except clause, whose error holds on to the memory
+            trial.state.optimiser.zero_grad(set_to_none=True)
+            gc.collect()
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
         why = f"{counted(count, 'image')} did not fit"
         count //= 2
     return Fit(0, False, why)

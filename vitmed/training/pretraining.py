@@ -61,9 +61,9 @@ class HiddenPatches:
 def masked_objective(patches: int, preprocessing: Preprocessing, precision: Precision) -> Objective:
     """The mean squared error of the hidden patches; each image has so many `patches`."""
 
-    def draw(x: Tensor, _: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    def draw(x: Tensor, _: Tensor) -> tuple[Tensor, ...]:
         noise = torch.rand(len(x), patches, device=x.device)  # decides which are hidden
-        return (x, noise), noise
+        return x, noise, noise
 
     return Objective(preprocessing, draw, HiddenPatches(), precision)
 
@@ -95,11 +95,20 @@ class Pretrain(Task[PretrainConfig]):
     def objective(self, config: PretrainConfig, train: Images, session: Session) -> Objective:
         return masked_objective(self.model.patches, train.preprocessing, session.precision)
 
+    @torch.inference_mode()
     def validate(self, run: Run[PretrainConfig]) -> Record:
-        """As in `Task`. VitmedError: the validation loss is not finite."""
-        config, state = run.config, run.state
+        """As in `Task`: the mean loss over the hidden patches. VitmedError: it is not finite."""
+        config, state, images, model = run.config, run.state, run.images["val"], self.model
+        model.eval()
+        total = 0.0
         with uncompiled(config.train.compile):
-            loss = reconstruction_loss(self.model, run.images["val"], config.train.seed, run.device, run.precision)
+            for indices, batch, problems in read_batches(images.read, len(images)):
+                check_readable(problems)
+                x = images.preprocessing.normalise(torch.from_numpy(batch).to(run.device))  # (B, C, S, S)
+                noise = fixed_noise(config.train.seed, indices[0], len(indices), model.patches).to(run.device)
+                with torch.autocast(run.device.type, run.precision.dtype, enabled=run.precision.mixed):
+                    total += float(model(x, noise)) * len(indices)
+        loss = total / len(images)
         if not np.isfinite(loss):
             raise VitmedError(f"epoch {state.epoch + 1}: the validation loss is {loss}", "lower --lr")
         state.best_epoch = state.epoch + 1
@@ -121,21 +130,6 @@ class Pretrain(Task[PretrainConfig]):
 def fixed_noise(seed: int, first: int, count: int, patches: int) -> Tensor:
     """(count, patches) noise that decides which patches of validation images are hidden; always the same."""
     return torch.rand(count, patches, generator=torch.Generator().manual_seed(seed_of(seed, first)))
-
-
-@torch.inference_mode()
-def reconstruction_loss(model: MAE, images: Images, seed: int, device: torch.device, precision: Precision) -> float:
-    """Mean loss over the hidden patches of the images. Raises DataError for a file that can no longer be read."""
-    model.eval()
-    total = done = 0.0
-    for indices, batch, problems in read_batches(images.read, len(images)):
-        check_readable(problems)
-        x = images.preprocessing.normalise(torch.from_numpy(batch).to(device))  # (B, C, S, S)
-        noise = fixed_noise(seed, indices[0], len(indices), model.patches).to(device)
-        with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-            total += float(model(x, noise)) * len(indices)
-        done += len(indices)
-    return total / done
 
 
 @torch.inference_mode()

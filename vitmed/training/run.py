@@ -86,7 +86,6 @@ class Task(Protocol[AnyConfig]):
     def write_start(self, run: Run[AnyConfig]) -> None: ...  # what is known before the first batch
     def before_step(self, run: Run[AnyConfig]) -> None: ...  # says something
     def after_epoch(self, run: Run[AnyConfig], record: Record) -> None: ...  # says what a finished epoch shows
-    def end(self, run: Run[AnyConfig]) -> None: ...  # says something after the last epoch
 
 
 class Run(Generic[AnyConfig]):
@@ -223,9 +222,8 @@ class Run(Generic[AnyConfig]):
                 task.save_last(self)
                 ended = f"interrupted in epoch {self.state.epoch + 1}; {self.folder.last} is saved"
                 raise Interrupted(ended, self.go_on)
-        task.end(self)
 
-    def keep(self, record: Record, report: Reports = lambda history: None) -> None:
+    def keep(self, record: Record, report: Reports) -> None:
         """Save and report a finished epoch: its weights, last.pt, metrics.jsonl, a line."""
         self.task.save_epoch(self, record)
         self.task.save_last(self)

@@ -17,9 +17,11 @@ from vitmed.training.plan.time import (
     EACH_EPOCH,
     EACH_IMAGE,
     IN_TRAINING,
+    LEARNED,
     REPORTING,
     STARTING,
     TABLES,
+    After,
     Forecast,
     Forecaster,
 )
@@ -86,6 +88,25 @@ def test_a_measured_step_is_kept_for_the_same_network_unless_the_machine_is_busy
     for file in (tmp_path / "speed").iterdir():
         file.write_text("{torn")
     assert module.step_seconds(config(), CPU, 2) == 4.0
+
+
+def test_what_follows_training_is_remembered_for_runs_like_it(
+    forecaster: Forecaster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))
+
+    def after(**fields: bool) -> After:
+        return After(forecaster.splits, config(**fields), CPU)
+
+    first = after()
+    assert first.seconds(0.5) == pytest.approx(first.fixed + (24 + 4 * 8 + 12) / 3 * 0.5)
+    first.keep(9.0 + first.steps * 0.5)
+    assert after().fixed == pytest.approx(9.0, rel=0.01)
+    assert after(evaluate__report=False).fixed == after(evaluate__report=False).usual != after().usual
+    first.keep(1e6)  # a machine that slept
+    assert after().fixed == pytest.approx(LEARNED[1] * first.usual)
+    first.file.write_text("{torn")
+    assert after().fixed == first.usual
 
 
 def test_a_short_time_leaves_none_for_timing_many_networks(

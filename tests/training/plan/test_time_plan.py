@@ -68,7 +68,7 @@ def test_the_largest_network_that_reaches_its_knee_is_chosen() -> None:
 
 
 def test_the_square_is_no_larger_than_the_images() -> None:
-    sides = {side: LARGE.side(PlanInputs(SCRATCH, 960, 200, side, "cpu", 192)) for side in (20, 50, 64, 500)}
+    sides = {side: LARGE.square(PlanInputs(SCRATCH, 960, 200, side, "cpu", 192))[0] for side in (20, 50, 64, 500)}
     assert sides == {20: 32, 50: 48, 64: 64, 500: 64}
 
 
@@ -77,8 +77,8 @@ def test_no_network_gets_images_larger_than_the_files(side: int, most: int) -> N
     """Of small images the patches are smaller; the least is 4 x 4 patches."""
     inputs = PlanInputs(SCRATCH, 9000, 200, side, "cpu", 192)
     for row in CANDIDATES:
-        assert row.side(inputs) <= most and row.side(inputs) % row.patch(inputs) == 0
-        assert row.side(inputs) >= 4 * row.patch(inputs)
+        square, patch = row.square(inputs)
+        assert 4 * patch <= square <= most and square % patch == 0
 
 
 @pytest.mark.parametrize("images", [20, 499, 500, 999, 5000, 10**6])
@@ -86,11 +86,12 @@ def test_the_table_has_valid_networks_from_small_to_large_for_every_number_of_im
     inputs = PlanInputs(SCRATCH, images, 100, 1000, "cpu", 192)
     rows, work = [row for row in CANDIDATES if row.least <= images], []
     for row in rows:
+        square = row.square(inputs)[0]
         fields = {"width": row.width, "depth": row.depth, "heads": row.heads, "patch_size": row.patch_size,
-                  "image_size": row.side(inputs), "stem": "residual"}  # fmt: skip
+                  "image_size": square, "stem": "residual"}  # fmt: skip
         with torch.device("meta"):
             network = ViT(build_config({"model": fields}).model, 2)
-        tokens = (row.side(inputs) // row.patch_size) ** 2
+        tokens = (square // row.patch_size) ** 2
         work.append(tokens * sum(p.numel() for p in network.blocks.parameters()))
         assert row.lr > 0 and row.passes > 0 and row.steps > 0
     assert rows and work == sorted(work)

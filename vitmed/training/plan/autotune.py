@@ -10,7 +10,7 @@ import copy
 import statistics
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -57,12 +57,7 @@ class Engine(BaseModel):
 
 
 class Tuned(BaseModel):
-    """The fastest engine.
-
-    Attributes:
-        rates: images/s of the engine and of the usual one; None where nothing was compared.
-        note: why something was not tried.
-    """
+    """The fastest engine, images/s of it and of the usual one where engines were compared, and why others were not."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
     engine: Engine
@@ -97,8 +92,7 @@ def autotune(
 
     Args:
         model: on `device`; it is left as it was.
-        objective: of training; its precision is one of those that are compared.
-        steps: of the run.
+        objective: of training, of which the precision is compared; steps: of the run.
         targets: of the training images, as `Images.targets`.
     """
     key: list[Any] = [config.model.model_dump(exclude=ABOUT_WEIGHTS), steps.bit_length()]
@@ -131,28 +125,26 @@ def is_open(config: Config | PretrainConfig) -> bool:
     return train.autotune and ("auto" in (train.precision, train.attention) or None in (train.compile, train.threads))
 
 
+@dataclass
 class Race:
-    """Engines that take turns at the same step, so that what disturbs the machine disturbs all of them.
+    """Engines that take turns at the same step, so that what disturbs the machine disturbs all of them; gradients and
+    statistics of the model change. The arguments are those of `autotune`."""
 
-    Args:
-        model: a copy, of which gradients and statistics may change.
-    """
+    model: nn.Module
+    objective: Objective
+    config: Config | PretrainConfig
+    steps: int
+    targets: Tensor
+    advance: Advance
 
-    def __init__(
-        self,
-        model: nn.Module,
-        objective: Objective,
-        config: Config | PretrainConfig,
-        steps: int,
-        targets: Tensor,
-        advance: Advance,
-    ):
-        self.model, self.objective, self.config, self.steps, self.advance = model, objective, config, steps, advance
-        self.start, self.done, self.device = time.perf_counter(), 0, next(model.parameters()).device
-        device, side, train = self.device, config.model.image_size, config.train
+    def __post_init__(self) -> None:
+        self.start, self.done, self.device = time.perf_counter(), 0, next(self.model.parameters()).device
+        model, train = self.config.model, self.config.train
         count = min(train.batch_size, train.micro_batch) if isinstance(train.micro_batch, int) else train.batch_size
-        self.images = torch.randint(0, 256, (count, side, side, config.model.channels), dtype=torch.uint8).to(device)
-        self.labels = targets[torch.linspace(0, len(targets) - 1, count).long()].to(device)  # all classes
+        shape = count, model.image_size, model.image_size, model.channels
+        self.images = torch.randint(0, 256, shape, dtype=torch.uint8).to(self.device)
+        rows = torch.linspace(0, len(self.targets) - 1, count).long()  # of all classes
+        self.labels = self.targets[rows].to(self.device)
         self.rates: dict[Engine, float] = {}  # images/s
 
     def run(self) -> Tuned:
@@ -176,8 +168,13 @@ class Race:
         note = ""
         if train.compile is None and self.steps * train.batch_size / self.rates[best] > COMPILES_FROM:
             note = missing_compiler(self.device) or ""
-            if not note:
-                best, note = self._compiled(best)
+            try:
+                best = best if note else self._fastest(best, [best.model_copy(update={"compile": True})])
+                note = note or ("" if best.compile else "compiling does not make it faster")
+            except RuntimeError as error:
+                if not is_of_compiler(error):
+                    raise
+                note = f"not compiled, because the compiler failed: {first_line(error)}"
         spent = f"measured in {time.perf_counter() - self.start:.1f} s" + (f"; {note}" if note else "")
         return Tuned(engine=best, usual=usual, rates=(self.rates[best], self.rates[usual]), note=spent)
 
@@ -205,16 +202,6 @@ class Race:
         self.rates |= {racer: len(self.images) / statistics.median(turns) for racer, turns in seconds.items()}
         best = max(racers, key=self.rates.__getitem__)
         return best if self.rates[best] > GAIN * self.rates[usual] else usual
-
-    def _compiled(self, best: Engine) -> tuple[Engine, str]:
-        """The same engine compiled if it is faster, and a sentence where it is not or compiling failed."""
-        try:
-            fastest = self._fastest(best, [best.model_copy(update={"compile": True})])
-        except RuntimeError as error:
-            if not is_of_compiler(error):
-                raise
-            return best, f"not compiled, because the compiler failed: {first_line(error)}"
-        return fastest, "" if fastest.compile else "compiling does not make it faster"
 
     def _step(self, engine: Engine) -> tuple[float, float]:
         """Seconds of a forward and a backward pass, and the loss."""

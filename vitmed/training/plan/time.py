@@ -55,6 +55,7 @@ STARTING = 9.0  # Python and its libraries, the plan, the autotuner, the contact
 OF_A_FOLD = 4.0  # the same where a process trains several
 REPORTING = 18.0  # policy, two evaluations with figures and attention maps; the end of Python
 TABLES = 4.0  # the same with --no-report
+LEARNED = (0.5, 4.0)  # times as long as these two, at most, that a run here has shown it to take
 EACH_IMAGE = 0.0005  # duplicates, baselines, intervals
 EACH_EPOCH = 0.1  # checkpoints
 FORWARD = 1 / 3  # of a training step
@@ -107,7 +108,7 @@ class Forecaster:
         rows = train // config.train.batch_size * config.train.batch_size or train
         one_pass = rows * self.image(config) + val * FORWARD * self.step(config) + EACH_EPOCH
         before = (OF_A_FOLD if config.data.divided else STARTING) + every * (self.files / cores() + EACH_IMAGE)
-        return Forecast(before, one_pass, seconds_after(self.splits, config, self.step(config)))
+        return Forecast(before, one_pass, After(self.splits, config, self.device).seconds(self.step(config)))
 
     def step(self, config: Config) -> float:
         """Seconds that an image takes in a step of training: timed, or after some networks by its operations."""
@@ -135,11 +136,28 @@ class Forecaster:
         return max(step, augment / workers, work / own)
 
 
-def seconds_after(splits: Splits, config: Config, step: float) -> float:
-    """Seconds of a core from the last step of training to the end, where an image takes `step` of them in a step."""
-    train, val, test = (len(splits.samples[name]) for name in ("train", "val", "test"))
-    views = FORWARD * len(VIEWS[config.augment.views]) * (train + 4 * val + test)
-    return (REPORTING if config.evaluate.report else TABLES) + EACH_IMAGE * (val + test) + views * step
+class After:
+    """What follows the training of a run: `fixed` seconds of a core for policy, tables and reports, remembered in the
+    cache folder from the latest run like it, and as long as so many `steps` of training take."""
+
+    def __init__(self, splits: Splits, config: Config, device: torch.device) -> None:
+        train, val, test = (len(splits.samples[name]) for name in ("train", "val", "test"))
+        self.steps = FORWARD * len(VIEWS[config.augment.views]) * (train + 4 * val + test)
+        evaluate = config.evaluate
+        self.usual = (REPORTING if evaluate.report else TABLES) + EACH_IMAGE * (val + test)
+        what = [evaluate.report, evaluate.map_images, config.train.test, splits.target.kind, len(splits.classes)]
+        self.file, self.fixed = measured_file("after", what, device), self.usual
+        with suppress(OSError, ValueError):
+            self.fixed *= min(LEARNED[1], max(LEARNED[0], float(self.file.read_text(encoding="utf-8"))))
+
+    def seconds(self, step: float) -> float:
+        """What it takes where nobody else computes and an image takes `step` seconds of a core in a step."""
+        self.step = step
+        return self.fixed + self.steps * step
+
+    def keep(self, seconds: float) -> None:
+        """Remember how many seconds of a core it has taken, with the latest `step`."""
+        keep_measured(self.file, f"{max(0.0, seconds - self.steps * self.step) / self.usual:.3f}")
 
 
 def operations(config: Config) -> float:
@@ -261,14 +279,11 @@ class Candidate(NamedTuple):
     def knee(self, images: int, batch: int) -> int:
         return max(1, min(self.passes, math.ceil(self.steps * min(batch, images) / images)))
 
-    def patch(self, inputs: PlanInputs) -> int:
-        """Side of a patch, px: for small images at most 8, as in the plan."""
-        return min(8, self.patch_size) if inputs.side <= SMALL else self.patch_size
-
-    def side(self, inputs: PlanInputs) -> int:
-        """Side of the square input, px: no larger than the images are, in whole patches, of which it has 4 x 4."""
-        patch = self.patch(inputs)
-        return min(self.image_size, max(4 * patch, round(inputs.side / patch) * patch))
+    def square(self, inputs: PlanInputs) -> tuple[int, int]:
+        """Sides of the input and of a patch, px: no larger than the images are, in whole patches, of which it has 4 x 4
+        and which for small images are at most 8 px, as in the plan."""
+        patch = min(8, self.patch_size) if inputs.side <= SMALL else self.patch_size
+        return min(self.image_size, max(4 * patch, round(inputs.side / patch) * patch)), patch
 
 
 # From the smallest to the largest. The last two are not measured: docs/recipes.md has the others.
@@ -294,8 +309,8 @@ class Networks(NamedTuple):
         """The rule that plans a candidate: for `seconds` with the most passes, for None with those of the knee."""
         knee = row.knee(self.inputs.images, self.batch)
         fields = {f"model.{name}": getattr(row, name) for name in ("width", "depth", "heads")}
-        fields |= {"model.patch_size": row.patch(self.inputs), "model.image_size": row.side(self.inputs)}
-        fields |= {"model.stem": "residual", "train.lr": row.lr}
+        side, patch = row.square(self.inputs)
+        fields |= {"model.patch_size": patch, "model.image_size": side, "model.stem": "residual", "train.lr": row.lr}
         fields["train.epochs"] = knee if seconds is None else MOST_KNEES * knee
         when = "" if seconds is None else f"--time {duration_text(seconds)}"
         why = "the largest network of the table that learns enough in this time, otherwise the smallest; "
