@@ -241,7 +241,7 @@ def reached_at(
     rates = []
     for level, value, column in zip(levels, values.tolist(), drawn.T, strict=True):
         # the loosest of the thresholds at which enough of the others are kept
-        called = is_called(scores, float(cuts[np.flatnonzero(fp <= _allowed(fp[-1], level))[-1]]))
+        called = is_called(scores, float(cuts[np.flatnonzero(fp <= fp[-1] * (1 - level) + 1e-9)[-1]]))
         few = not enough or not share(called, ~truth, units).effective_n * (1 - level) >= LEAST - 1e-9
         reached = estimate(value, *NONE, "wilson-bootstrap", len(column) or None)
         if len(column) and not few and value in (0, 1):
@@ -252,11 +252,6 @@ def reached_at(
             reached = estimate(value, *limits, "wilson-bootstrap", len(column))
         rates.append(AtRate(fixed=level, reached=reached, too_few=few))
     return rates
-
-
-def _allowed(others: np.ndarray, level: float | np.ndarray) -> np.ndarray:
-    """How many of the others may lie above the threshold."""
-    return np.asarray(others * (1 - level) + 1e-9)
 
 
 def _drawn(
@@ -272,7 +267,9 @@ def _drawn(
         right, false = (np.cumsum(w * kind, axis=1)[:, last] for kind in (hit, ~hit))
         rows = np.full((len(weights), len(levels)), np.nan)
         for row, hits, alarms in zip(rows, right, false, strict=True):
-            place = np.searchsorted(alarms, _allowed(alarms[-1], levels), side="right")  # thresholds that are allowed
+            place = np.searchsorted(
+                alarms, alarms[-1] * (1 - levels) + 1e-9, side="right"
+            )  # of the thresholds
             if hits[-1] > 0 and alarms[-1] > 0:
                 row[:] = np.append(0, hits)[place] / hits[-1]
         return rows
