@@ -267,9 +267,7 @@ def _drawn(
         right, false = (np.cumsum(w * kind, axis=1)[:, last] for kind in (hit, ~hit))
         rows = np.full((len(weights), len(levels)), np.nan)
         for row, hits, alarms in zip(rows, right, false, strict=True):
-            place = np.searchsorted(
-                alarms, alarms[-1] * (1 - levels) + 1e-9, side="right"
-            )  # of the thresholds
+            place = np.searchsorted(alarms, alarms[-1] * (1 - levels) + 1e-9, side="right")  # of the thresholds
             if hits[-1] > 0 and alarms[-1] > 0:
                 row[:] = np.append(0, hits)[place] / hits[-1]
         return rows

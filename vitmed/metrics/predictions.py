@@ -64,10 +64,8 @@ def is_called(scores: np.ndarray, threshold: float | np.ndarray | None) -> np.nd
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model predicts for S images, each of one of K classes; the table does not keep `notes` and `named`.
-
-    Other kinds of label are subclasses, which say what the same fields mean: `FindingPredictions`, `NumberPredictions`.
-    """
+    """What a model predicts for S images, each of one of K classes; the table does not keep `notes` and `named`. Other
+    kinds of label are subclasses, which say what the same fields mean: `FindingPredictions`, `NumberPredictions`."""
 
     classes: tuple[str, ...]  # K names of classes or findings, in the model's order; the name of a number alone
     paths: tuple[str, ...]  # S, relative to the data root, with forward slashes

@@ -272,9 +272,7 @@ def _range(values: np.ndarray) -> np.ndarray:
 
 class _Numbers:
     """The numbers that strata are compared by, of the images in some atoms: the images of one patient in one stratum.
-
-    They are sums over atoms, AUROC over pairs of atoms; by image only where there are too many pairs (`slow`).
-    """
+    They are sums over atoms, AUROC over pairs of atoms; by image only where there are too many pairs (`slow`)."""
 
     def __init__(self, predictions: Predictions, atoms: np.ndarray):
         self.labels, self.p, self.atoms = known_labels(predictions), predictions.probabilities, atoms

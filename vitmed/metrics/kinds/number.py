@@ -250,10 +250,8 @@ SKEWED = ("mae", "rmse", "crps", "sd", "log_score")  # means of errors, which a 
 
 
 class PreparedNumbers(Prepared):
-    """One set of predictions of a number. Without intervals there is no coverage and no width.
-
-    Two models are comparable by log score with one `Target.centre` and `Target.spread` only.
-    """
+    """One set of predictions of a number. Without intervals there is no coverage and no width. Two models are
+    comparable by log score with one `Target.centre` and `Target.spread` only."""
 
     metrics: ClassVar[dict[str, Metric]] = NUMBER_METRICS
     tested: ClassVar[tuple[str, ...]] = ("mae", "rmse", "r2", "ccc")
