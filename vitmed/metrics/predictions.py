@@ -345,7 +345,11 @@ class Predictions:
         if labelled and read.labels is None:
             column, fix = cls.LABEL_COLUMN
             there = any(column.replace("<finding>", name) in table.header for name in read.classes)
-            raise table.unlabelled(column, there, fix)
+            why = f"its column {column} is empty" if there else f"it has no column {column}"
+            if not table.rows:
+                why = f"none of its {len(table.errors):,} images could be read" if table.errors else "it has no rows"
+                fix = "give a row for every image"
+            raise DataError(f"{table.file}: nothing can be evaluated, since {why}", fix)
         read = calibrate(read) if calibrate is not None and not as_decided else read._as_shown(table, as_decided)
         read = replace(read, decided=read._decided(table) if as_decided else None)
         return replace(read, notes=(*joined, *read._notes(table)))

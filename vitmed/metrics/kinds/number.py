@@ -160,11 +160,17 @@ class NumberPredictions(Predictions):
         if missing := [name for name in needed if name not in table.header]:
             expected = f"give a predictions.csv with the columns {', '.join(own)}"
             raise DataError(f"{table.file}: lacks the column {', '.join(missing)}; {table.found}", expected)
+        labels, name, logits = _labels(table), _same(table, TARGET + "name"), table.logits(RAW).astype(np.float32)
+        if target is None and table.rows:
+            centre, spread = _float(table, TARGET + "centre"), _float(table, TARGET + "spread", TINY)
+            if _same(table, TARGET + "distribution") not in ("", "gaussian"):
+                raise table.wrong(0, TARGET + "distribution", f"gaussian (vitmed {READER} reads laplace)")
+            target = Target(kind="number", unit=_same(table, TARGET + "unit"), centre=centre, spread=spread)
         return {
-            "labels": _labels(table),
-            "classes": (_same(table, TARGET + "name") or "number",),
-            "logits": table.logits(RAW).astype(np.float32),
-            "target": _target(table) if target is None else target,
+            "labels": labels,
+            "classes": (name or "number",),
+            "logits": logits,
+            "target": Target(kind="number") if target is None else target,
             "columns": table.further(own, ()),
             "reach": _float(table, "reach", 0.0) if _same(table, "reach") else None,
         }
@@ -208,15 +214,6 @@ def _float(table: Table, column: str, least: float = -np.inf) -> float:
     if not (np.isfinite(value) and value >= least):
         raise table.wrong(0, column, "a finite number" + (f" of at least {least:g}" if least > -np.inf else ""))
     return value
-
-
-def _target(table: Table) -> Target:
-    if not table.rows:
-        return Target(kind="number")
-    centre, spread = _float(table, TARGET + "centre"), _float(table, TARGET + "spread", TINY)
-    if _same(table, TARGET + "distribution") not in ("", "gaussian"):
-        raise table.wrong(0, TARGET + "distribution", f"gaussian (vitmed {READER} reads laplace)")
-    return Target(kind="number", unit=_same(table, TARGET + "unit"), centre=centre, spread=spread)
 
 
 def error_of_mean(predictions: NumberPredictions) -> float:
