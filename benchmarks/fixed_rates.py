@@ -15,8 +15,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from vitmed.metrics.areas import LEVELS, reached_at
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.roc import LEVELS, reached_at
 
 NORMAL, LIKENESS = NormalDist(), 0.15
 DESIGNS = (  # positive and negative images, patients (0: each image is one)

@@ -13,7 +13,7 @@ from vitmed.core.base_models import Target
 from vitmed.core.config import EvaluateConfig, evaluate_config
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import build_config, load_config
-from vitmed.metrics.roc import FixedRates
+from vitmed.metrics.areas import FixedRates
 
 RUN = Callable[..., Answer]
 SETS = {"prediction_sets": {"score": "raps"}}

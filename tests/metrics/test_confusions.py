@@ -11,7 +11,6 @@ from sklearn.metrics import confusion_matrix
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError
 from vitmed.metrics.confusions import (
-    HEADER,
     FindingErrors,
     LabelErrors,
     Mistakes,
@@ -176,7 +175,7 @@ def test_what_is_told_counts_from_one_and_ends_in_the_table() -> None:
     assert told["n"] == 2 and told["of"] == 26
     assert [(row["row"], row["label"], row["suggested"]) for row in told["rows"]] == [(3, "a", "b"), (6, "b", "a")]
     table = list(csv.reader(io.StringIO(issues_csv(p), newline="")))
-    assert tuple(table[0]) == HEADER
+    assert tuple(table[0]) == ("row", "path", "label", "suggested", "score")
     assert [row[:4] for row in table[1:]] == [["3", "2, a.png", "a", "b"], ["6", "5, a.png", "b", "a"]]
     assert [float(row[4]) for row in table[1:]] == pytest.approx([-0.8, -0.6])
 

@@ -1,7 +1,7 @@
 """What corruptions cost: the numbers of `vitmed stress`, from predictions of the same images, clean and corrupted.
 
 The error is 1 - balanced accuracy; of grades 1 - quadratic kappa; of findings 1 - mean AUROC; of a number the mean
-absolute error: 1 minus the first of `Stressed.names`, or that number itself where lower is better. Mean corruption
+absolute error: 1 minus the first of `TargetKind.stress`, or that number itself where lower is better. Mean corruption
 error is its plain mean over all corruptions and strengths (Hendrycks & Dietterich 2019, section 4.2, without the
 division by AlexNet's errors, of which there are none on your images); `relative` is the mean of error - clean error:
 what the corruptions add. Every resample draws the same images, or patients, for the clean and all corrupted

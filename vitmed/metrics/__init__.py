@@ -6,7 +6,7 @@ predictions_files  predictions of any kind in files: predictions.csv, and Parque
 kinds/             classes, findings, grades and a number: `Prepared`, their numbers, with intervals and compared
 estimates          numbers with their intervals, as typed results; why a number is undefined, what to know of it
 metric_table       `METRICS`: name, title and direction of each number; `methods`: how intervals are computed
-areas              AUROC and average precision with the influence of each image; intervals of areas (DeLong, Newcombe)
+areas              AUROC and average precision with their intervals (DeLong, Newcombe); the band of the ROC curve
 intervals          intervals by formula: of proportions and their means (Wilson, MOVER), and by influence
 bootstrap          bootstrap weights, percentile intervals, resampled sums
 paired_comparison  differences of two models on the same images, and their tests; trainings by seed
@@ -16,7 +16,6 @@ confusions         which class is taken for which, which findings occur together
 number_agreement   limits of agreement; errors by range and subgroup
 sample_size        how many images and patients an interval needs
 clinical_utility   predictive values by prevalence, and net benefit: the decision curve
-roc                sensitivity at a fixed specificity; the band of the ROC curve
 readers            Cohen's kappa of readers, reference and model; the model against readers: Obuchowski & Rockette
 control_charts     CUSUM charts, and what `vitmed monitor` finds by them
 tuning_study       what a search over settings found

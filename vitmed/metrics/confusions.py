@@ -149,7 +149,6 @@ def wrong_rows(predictions: FindingPredictions, f: int) -> tuple[np.ndarray, np.
 
 
 LISTED = 50  # suspects in metrics.json; label_issues.csv has all
-HEADER = ("row", "path", "label", "suggested", "score")
 
 
 @dataclass(frozen=True)
@@ -225,9 +224,9 @@ def label_errors(predictions: Predictions, numbers: Numbers) -> LabelErrors | No
 
 def issues_csv(predictions: Predictions) -> str:
     """The text of `label_issues.csv`: all suspects, the most doubtful first; row 1 is the first of predictions.csv."""
-    labels, found = known_labels(predictions), find_suspects(predictions)
-    rows: list[Sequence[object]] = [HEADER]
-    for row, other, score in zip(found.rows, found.suggested, found.scores, strict=True):
-        own = (predictions.paths[row], predictions.classes[labels[row]], predictions.classes[other])
-        rows.append([int(row) + 1, *own, f"{score:.6f}"])
+    labels, suspects = known_labels(predictions), find_suspects(predictions)
+    rows: list[Sequence[object]] = [("row", "path", "label", "suggested", "score")]
+    for row, other, score in zip(suspects.rows, suspects.suggested, suspects.scores, strict=True):
+        classes = predictions.classes[labels[row]], predictions.classes[other]
+        rows.append([int(row) + 1, predictions.paths[row], *classes, f"{score:.6f}"])
     return csv_text(rows)

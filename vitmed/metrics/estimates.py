@@ -273,13 +273,27 @@ def few_notes(
     unit = "image" if groups is None else "patient"
     if units < 2:
         return [f"There is no interval: it needs at least 2 {unit}s and there is {units or 'none'}."]
-    found_notes = _of_rare_classes(found, holders, unit, units, noun)
-    if units < (FEW_IMAGES if groups is None else FEW_GROUPS):
-        found_notes.append(f"There are only {units} {unit}s: the intervals are rough.")
+    notes, enough = list[str](), FEW_IMAGES if groups is None else FEW_GROUPS
+    least = FEWEST if units < enough else enough  # another note says that there are few of all
+    if few := {c: count for c, count in holders.items() if 0 < count < least}:
+        rarest = min(few, key=lambda c: (few[c], found.per_class[c].n))
+        n, more = found.per_class[rarest].n, len(few) - 1
+        count = f"{noun.capitalize()} '{rarest}' has only {counted(few[rarest], unit)}"
+        count += f" ({counted(n, 'image')})" if n > few[rarest] else ""
+        also = f" {counted(more, f'other {noun}')} also {'has' if more == 1 else 'have'} few {unit}s." if more else ""
+        rest = f"the numbers that depend on this {noun} are uncertain, as their intervals show."
+        if few[rarest] < FEWEST:
+            needed = f"Numbers that need {FEWEST} {unit}s or more have no interval."
+            rest = f"too few to say how well the model finds it. {needed}"
+        if n < FEW_POSITIVE:
+            rest += f" Intervals of {BY_PREVALENCE} hold only where the {noun} is as common as in these images."
+        notes.append(f"{count}: {rest}{also}")
+    if units < enough:
+        notes.append(f"There are only {units} {unit}s: the intervals are rough.")
     if unknown := sum(not name for name in groups or ()):
         lack = "has no patient; it" if unknown == 1 else "have no patient; each"
-        found_notes.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
-    return found_notes
+        notes.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
+    return notes
 
 
 def below_chance(found: Numbers, noun: str = "classes") -> list[str]:
@@ -292,29 +306,6 @@ def below_chance(found: Numbers, noun: str = "classes") -> list[str]:
         f"The AUROC is {area.value:.3f} ({area.low:.3f} to {area.high:.3f}), clearly below 0.5: the labels, or the "
         f"columns of {what}, may be swapped."
     ]
-
-
-def _of_rare_classes(found: Numbers, holders: Mapping[str, int], unit: str, units: int, noun: str) -> list[str]:
-    """A note on the number of images and patients of the classes that have few; empty where all have enough."""
-    enough = FEW_IMAGES if unit == "image" else FEW_GROUPS
-    enough = FEWEST if units < enough else enough  # another note says that there are few of all
-    few = {c: n for c, n in holders.items() if 0 < n < enough}
-    if not few:
-        return []
-    rarest = min(few, key=lambda c: (few[c], found.per_class[c].n))
-    n, more = found.per_class[rarest].n, len(few) - 1
-    count = f"{noun.capitalize()} '{rarest}' has only {counted(few[rarest], unit)}"
-    if n > few[rarest]:
-        count += f" ({counted(n, 'image')})"
-    also = f" {counted(more, f'other {noun}')} also {'has' if more == 1 else 'have'} few {unit}s." if more else ""
-    rest = f"the numbers that depend on this {noun} are uncertain, as their intervals show."
-    if few[rarest] < FEWEST:
-        rest = (
-            f"too few to say how well the model finds it. Numbers that need {FEWEST} {unit}s or more have no interval."
-        )
-    if n < FEW_POSITIVE:
-        rest += f" Intervals of {BY_PREVALENCE} hold only where the {noun} is as common as in these images."
-    return [f"{count}: {rest}{also}"]
 
 
 def learnt_nothing(found: Numbers) -> list[str]:

@@ -7,6 +7,8 @@ Stat. Methods Med. Res. 22 (2013) 630, but with the jackknife for both: heavy ta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from vitmed.core.base_models import Frozen
@@ -14,7 +16,7 @@ from vitmed.metrics.estimates import Estimate, estimate, of_share
 from vitmed.metrics.intervals import NONE, Units, quantile, ratio, share
 from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers, evaluate_number
 from vitmed.metrics.predictions import known_labels
-from vitmed.metrics.subgroups import PARTS, Strata, Stratum, Subgroups, check_columns, evaluate_strata, strata
+from vitmed.metrics.subgroups import PARTS, Stratum, Subgroups, check_columns, evaluate_strata, strata
 
 OF_STRATA = ("mae", "bias", "coverage")
 
@@ -82,29 +84,28 @@ def error_by_range(predictions: NumberPredictions) -> Subgroups:
     """The error between the quintiles of the true number, or in fewer parts where patients are few."""
     cells = [repr(number) for number in known_labels(predictions).tolist()]
     for parts in sorted(PARTS, reverse=True):
-        found = _strata(predictions, cells, parts)
-        if not found.why:
+        errors = _errors(predictions, cells, parts)
+        if errors.strata:
             break
-    return _errors(predictions, found)
+    return errors
 
 
 def error_by_subgroup(predictions: NumberPredictions, column: str) -> Subgroups:
     """The error in each stratum of a further column. Raises UsageError if there is no such column."""
     check_columns([column], predictions.columns)
-    return _errors(predictions, _strata(predictions, list(predictions.columns[column]), 4))
+    return _errors(predictions, predictions.columns[column], 4)
 
 
-def _strata(predictions: NumberPredictions, cells: list[str], parts: int) -> Strata:
-    return strata(cells, predictions.units.tolist(), "images" if predictions.groups is None else "patients", parts)
+def _errors(predictions: NumberPredictions, cells: Sequence[str], parts: int) -> Subgroups:
+    unit = "images" if predictions.groups is None else "patients"
+    column = strata(cells, predictions.units.tolist(), unit, parts)
 
-
-def _errors(predictions: NumberPredictions, found: Strata) -> Subgroups:
     def evaluate(name: str, part: NumberPredictions) -> Stratum:
         numbers = evaluate_number(part)
         overall = {metric: numbers.overall[metric] for metric in OF_STRATA if metric in numbers.overall}
         return Stratum(name=name, n=len(part), n_groups=numbers.n_groups, overall=overall, notes=numbers.notes)
 
-    return evaluate_strata(predictions, found, evaluate, _Errors)
+    return evaluate_strata(predictions, column, evaluate, _Errors)
 
 
 class _Errors:

@@ -3,7 +3,7 @@ differ by their seed only: how much a number varies between them, apart from its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from vitmed.metrics.intervals import (
     Units,
     correlation,
     influence_spread,
-    jackknife_spread,
     quantile,
     satterthwaite,
     share,
@@ -158,29 +157,10 @@ def area_gap(
         spread, method = influence_spread(influence, units), "influence"
     else:
         spread, method = area_spread(gap.influence, positive, units), "obuchowski" if units.clustered else "delong"
-    return _tested(gap.value, spread, method)
+    return tested(gap.value, spread, method)
 
 
-def jackknifed_gaps(
-    first: np.ndarray, second: np.ndarray, of: Callable[[np.ndarray], dict[str, np.ndarray]], units: Units
-) -> dict[str, tuple[float, ComparisonTest]]:
-    """As `area_gap`, of numbers that are functions of sums over images, by leaving out each patient in turn.
-
-    The variance is that of the difference, so paired, with Student's t; NaN where a number is undefined for either
-    model, or without a patient.
-
-    `first` and `second` are (S, N), what each image adds to the sums of either model; `of` makes of sums (..., N) the
-    numbers by name, (...) each.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        whole = of(first.sum(axis=0)), of(second.sum(axis=0))
-        without = of(units.without(first)), of(units.without(second))
-        gaps = {name: float(whole[0][name] - whole[1][name]) for name in whole[0]}
-        spreads = {name: jackknife_spread(without[0][name] - without[1][name]) for name in gaps}
-    return {name: _tested(gaps[name], spreads[name], "jackknife") for name in gaps}
-
-
-def _tested(gap: float, spread: Spread, method: str) -> tuple[float, ComparisonTest]:
+def tested(gap: float, spread: Spread, method: str) -> tuple[float, ComparisonTest]:
     """How far the interval of a difference reaches to either side, and the test of no difference. A difference without
     any variance has neither, because no image shows how it varies; 0 is that of equal models."""
     from scipy.special import stdtr  # imported here: predict starts without it

@@ -128,30 +128,22 @@ def patient_level(
     if possible < min(resamples, FEWEST):
         notes.append("There are no intervals by patient: so many classes would take minutes.")
     resamples = min(resamples, possible) if possible >= FEWEST else 0
-    before = None if validation is None or validation.groups is None or validation.labels is None else validation
-    for way in WAYS:
+    for way, text in WAYS.items():
         if way != "mean" and classes > MANY_CLASSES:
             why = f"with more than {MANY_CLASSES} classes only the mean is evaluated"
-            level[way] = ByPatient(text=WAYS[way], reason=why)
-        else:
-            level[way] = _by_patient(predictions, before, way, resamples, notes)
+            level[way] = ByPatient(text=text, reason=why)
+            continue
+        combined = patient_predictions(predictions, way)
+        numbers = evaluate_predictions(combined, resamples)
+        kept = OF_MANY_CLASSES if classes > MANY_CLASSES else numbers.model_fields_set - {"classes", "level"}
+        content: dict[str, Any] = {key: value for key, value in numbers if key in kept}
+        notes += [note for note in numbers.notes if note not in notes]
+        if two and validation is not None and validation.groups is not None and validation.labels is not None:
+            before = patient_predictions(validation, way)
+            if len(np.unique(known_labels(before))) == classes:
+                content["at_threshold"] = _at_threshold(combined, before, resamples)
+        level[way] = ByPatient(text=text, **content)
     return PatientLevel(**level)
-
-
-def _by_patient(
-    predictions: Predictions, validation: Predictions | None, way: str, resamples: int, notes: list[str]
-) -> ByPatient:
-    classes, positive = len(predictions.classes), positive_index(predictions)
-    combined = patient_predictions(predictions, way)
-    numbers = evaluate_predictions(combined, resamples)
-    kept = OF_MANY_CLASSES if classes > MANY_CLASSES else numbers.model_fields_set - {"classes", "level"}
-    content = {key: value for key, value in numbers if key in kept}
-    notes += [note for note in numbers.notes if note not in notes]
-    if validation is not None and positive is not None:
-        before = patient_predictions(validation, way)
-        if len(np.unique(known_labels(before))) == classes:
-            content["at_threshold"] = _at_threshold(combined, before, resamples)
-    return ByPatient(text=WAYS[way], **content)
 
 
 def youden_threshold(scores: np.ndarray, positive: np.ndarray) -> float:
@@ -210,10 +202,7 @@ def _sorted(units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return order, np.flatnonzero(np.append(True, np.diff(units[order]) != 0)[: len(units)])
 
 
-WAYS = {
-    "mean": "mean probability of the images",
-    "max": "largest probability of any image",
-}
+WAYS = {"mean": "mean probability of the images", "max": "largest probability of any image"}
 RULES = {
     True: "A patient with images of both classes counts as positive, as one positive image is enough.",
     False: "A patient with images of several classes has no label and is left out.",

@@ -64,10 +64,8 @@ def is_called(scores: np.ndarray, threshold: float | np.ndarray | None) -> np.nd
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model predicts for S images, each of one of K classes; the table does not keep `notes` and `named`.
-
-    Other kinds of label are subclasses, which say what the same fields mean: `FindingPredictions`, `NumberPredictions`.
-    """
+    """What a model predicts for S images, each of one of K classes; the table does not keep `notes` and `named`. Other
+    kinds of label are subclasses, which say what the same fields mean: `FindingPredictions`, `NumberPredictions`."""
 
     classes: tuple[str, ...]  # K names of classes or findings, in the model's order; the name of a number alone
     paths: tuple[str, ...]  # S, relative to the data root, with forward slashes
@@ -347,7 +345,11 @@ class Predictions:
         if labelled and read.labels is None:
             column, fix = cls.LABEL_COLUMN
             there = any(column.replace("<finding>", name) in table.header for name in read.classes)
-            raise table.unlabelled(column, there, fix)
+            why = f"its column {column} is empty" if there else f"it has no column {column}"
+            if not table.rows:
+                why = f"none of its {len(table.errors):,} images could be read" if table.errors else "it has no rows"
+                fix = "give a row for every image"
+            raise DataError(f"{table.file}: nothing can be evaluated, since {why}", fix)
         read = calibrate(read) if calibrate is not None and not as_decided else read._as_shown(table, as_decided)
         read = replace(read, decided=read._decided(table) if as_decided else None)
         return replace(read, notes=(*joined, *read._notes(table)))

@@ -83,14 +83,6 @@ class Table:
             "logit_<class> for every class, with commas, semicolons or tabs between the cells",
         )
 
-    def unlabelled(self, column: str, there: bool, fix: str) -> DataError:
-        """The error for a table without labels in a column, which is there or not."""
-        why = f"its column {column} is empty" if there else f"it has no column {column}"
-        if not self.rows:
-            why = f"none of its {len(self.errors):,} images could be read" if self.errors else "it has no rows"
-            fix = "give a row for every image"
-        return DataError(f"{self.file}: nothing can be evaluated, since {why}", fix)
-
     def further(self, ours: Iterable[str], classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """The columns that are not the model's. Raises DataError where one with a name in `WRITTEN` holds something
         else than vitmed writes there."""

@@ -149,7 +149,7 @@ def compare_with_readers(
         _check_number("--rater-score", rater_scores, len(predictions.classes))
         scores = np.stack([read_scores(predictions.columns[c], predictions.paths, c) for c in rater_scores])  # (J, S)
         rows, model = np.isfinite(scores).all(axis=0), predictions.probabilities[:, positive]
-        truth, units = (labels == positive)[rows], _units(predictions, rows)
+        truth, units = (labels == positive)[rows], Units(np.unique(predictions.units[rows], return_inverse=True)[1])
         areas = [class_areas(score, truth)[0] for score in (model[rows], *scores[:, rows])]
         spread_of = partial(area_spread, positive=truth, units=units)
         comparisons.append(_comparison("auroc", rater_scores, areas, spread_of))
@@ -164,7 +164,8 @@ def compare_with_readers(
             means = right[:, rows].mean(axis=1) if rows.any() else np.full(len(right), np.nan)
             influences = (right[:, rows] - means[:, None]) / max(1, int(rows.sum()))
             areas = [Area(float(mean), influence) for mean, influence in zip(means, influences, strict=True)]
-            spread_of = partial(spread, units=_units(predictions, rows))
+            units = Units(np.unique(predictions.units[rows], return_inverse=True)[1])
+            spread_of = partial(spread, units=units)
             comparisons.append(_comparison(name, raters, areas, spread_of))
     return comparisons or None
 
@@ -247,11 +248,6 @@ def _test(gap: float, over: Spread, method: str) -> ReaderTest:
     difference = estimate(gap, max(-1.0, gap - reach), min(1.0, gap + reach), method)
     p = float(2 * stdtr(min(over.degrees, 1e9), -abs(statistic)))
     return ReaderTest(difference=difference, statistic=statistic, degrees=finite(over.degrees), p=p)
-
-
-def _units(predictions: Predictions, rows: np.ndarray) -> Units:
-    """The units of some of the images, (S,) bool, numbered anew."""
-    return Units(np.unique(predictions.units[rows], return_inverse=True)[1])
 
 
 def check_readers(

@@ -21,6 +21,7 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.metrics import metric_table
 from vitmed.metrics.areas import rank_auroc
 from vitmed.metrics.estimates import Estimate, difference, of_share
 from vitmed.metrics.intervals import Units, share
@@ -39,14 +40,8 @@ EMPTY = "not stated"
 BLANKS = {"", "na", "n/a", "nan", "none", "null", "unknown", "?", "-"}  # in a column of numbers
 HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")
 OF_THE_POSITIVE_CLASS = ("sensitivity", "specificity", "ppv", "npv")
-TITLES = {
-    "auroc": "AUROC",
-    "balanced_accuracy": "Balanced accuracy",
-    "accuracy": "Accuracy",
-    "sensitivity": "Sensitivity",
-    "specificity": "Specificity",
-    "mae": "Mean absolute error",
-}
+COMPARED = ("auroc", "balanced_accuracy", "accuracy", "sensitivity", "specificity", "mae")
+TITLES = {name: metric_table.TITLES[name] for name in COMPARED}
 SMALLER_IS_BETTER = ("mae",)
 PARTS = {2: "median", 3: "tertiles", 4: "quartiles", 5: "quintiles"}  # into how many parts numbers are cut
 NO_GAP: dict[str, Any] = dict.fromkeys(("value", "low", "high", "method"))
@@ -277,9 +272,7 @@ def _range(values: np.ndarray) -> np.ndarray:
 
 class _Numbers:
     """The numbers that strata are compared by, of the images in some atoms: the images of one patient in one stratum.
-
-    They are sums over atoms, AUROC over pairs of atoms; by image only where there are too many pairs (`slow`).
-    """
+    They are sums over atoms, AUROC over pairs of atoms; by image only where there are too many pairs (`slow`)."""
 
     def __init__(self, predictions: Predictions, atoms: np.ndarray):
         self.labels, self.p, self.atoms = known_labels(predictions), predictions.probabilities, atoms

@@ -20,6 +20,7 @@ from vitmed.decisions.policy import DecisionPolicy, count_answers
 from vitmed.decisions.reliability import CalibrationReport, report_calibration
 from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.explanation.results import Maps
+from vitmed.metrics.areas import fixed_rates
 from vitmed.metrics.clinical_utility import decision_curve, prevalence_table
 from vitmed.metrics.confusions import finding_errors, label_errors, mistakes
 from vitmed.metrics.estimates import Numbers, difference, estimate
@@ -29,7 +30,6 @@ from vitmed.metrics.number_agreement import bland_altman, error_by_range, error_
 from vitmed.metrics.patient_level import patient_level, per_patient
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import ReaderComparison, agreement, compare_with_readers
-from vitmed.metrics.roc import fixed_rates
 from vitmed.metrics.subgroups import Subgroups, subgroups
 from vitmed.report.plots.pictures import Read
 from vitmed.report.results import Beside, BesideEstimates, External, Shift

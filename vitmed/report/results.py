@@ -21,6 +21,7 @@ from vitmed.decisions.reliability import CalibrationReport
 from vitmed.decisions.selective_prediction import SelectivePrediction
 from vitmed.decisions.targets import ALL_METRICS
 from vitmed.explanation.results import Attention, Robustness
+from vitmed.metrics.areas import FixedRates
 from vitmed.metrics.clinical_utility import DecisionCurve, PrevalenceTable
 from vitmed.metrics.confusions import FindingErrors, LabelErrors, Mistakes
 from vitmed.metrics.estimates import FEW_GROUPS, Estimate, Numbers
@@ -29,7 +30,6 @@ from vitmed.metrics.number_agreement import BlandAltman
 from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
 from vitmed.metrics.patient_level import PatientLevel, PerPatient
 from vitmed.metrics.readers import Agreement, ReaderComparison
-from vitmed.metrics.roc import FixedRates
 from vitmed.metrics.subgroups import Subgroups
 
 Standing = Literal["better", "worse", "not shown", "few patients", "no interval"]  # of the model beside a baseline

@@ -160,11 +160,17 @@ class NumberPredictions(Predictions):
         if missing := [name for name in needed if name not in table.header]:
             expected = f"give a predictions.csv with the columns {', '.join(own)}"
             raise DataError(f"{table.file}: lacks the column {', '.join(missing)}; {table.found}", expected)
+        labels, name, logits = _labels(table), _same(table, TARGET + "name"), table.logits(RAW).astype(np.float32)
+        if target is None and table.rows:
+            centre, spread = _float(table, TARGET + "centre"), _float(table, TARGET + "spread", TINY)
+            if _same(table, TARGET + "distribution") not in ("", "gaussian"):
+                raise table.wrong(0, TARGET + "distribution", f"gaussian (vitmed {READER} reads laplace)")
+            target = Target(kind="number", unit=_same(table, TARGET + "unit"), centre=centre, spread=spread)
         return {
-            "labels": _labels(table),
-            "classes": (_same(table, TARGET + "name") or "number",),
-            "logits": table.logits(RAW).astype(np.float32),
-            "target": _target(table) if target is None else target,
+            "labels": labels,
+            "classes": (name or "number",),
+            "logits": logits,
+            "target": Target(kind="number") if target is None else target,
             "columns": table.further(own, ()),
             "reach": _float(table, "reach", 0.0) if _same(table, "reach") else None,
         }
@@ -210,15 +216,6 @@ def _float(table: Table, column: str, least: float = -np.inf) -> float:
     return value
 
 
-def _target(table: Table) -> Target:
-    if not table.rows:
-        return Target(kind="number")
-    centre, spread = _float(table, TARGET + "centre"), _float(table, TARGET + "spread", TINY)
-    if _same(table, TARGET + "distribution") not in ("", "gaussian"):
-        raise table.wrong(0, TARGET + "distribution", f"gaussian (vitmed {READER} reads laplace)")
-    return Target(kind="number", unit=_same(table, TARGET + "unit"), centre=centre, spread=spread)
-
-
 def error_of_mean(predictions: NumberPredictions) -> float:
     """The mean absolute error of predicting the mean of the training labels for every image."""
     labels = known_labels(predictions)
@@ -250,10 +247,8 @@ SKEWED = ("mae", "rmse", "crps", "sd", "log_score")  # means of errors, which a 
 
 
 class PreparedNumbers(Prepared):
-    """One set of predictions of a number. Without intervals there is no coverage and no width.
-
-    Two models are comparable by log score with one `Target.centre` and `Target.spread` only.
-    """
+    """One set of predictions of a number. Without intervals there is no coverage and no width. Two models are
+    comparable by log score with one `Target.centre` and `Target.spread` only."""
 
     metrics: ClassVar[dict[str, Metric]] = NUMBER_METRICS
     tested: ClassVar[tuple[str, ...]] = ("mae", "rmse", "r2", "ccc")

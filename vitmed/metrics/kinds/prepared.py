@@ -25,15 +25,15 @@ from vitmed.metrics.estimates import (
     estimate,
     sample_size,
 )
-from vitmed.metrics.intervals import LEVEL, NONE, Share, Units
+from vitmed.metrics.intervals import LEVEL, NONE, Share, Units, jackknife_spread
 from vitmed.metrics.metric_table import Metric
 from vitmed.metrics.paired_comparison import (
     ClassDifference,
     ComparisonTest,
     PairedComparison,
     gap_estimate,
-    jackknifed_gaps,
     same_answers,
+    tested,
 )
 from vitmed.metrics.predictions import known_labels
 
@@ -102,10 +102,16 @@ class Prepared:
         return {}
 
     def sum_gaps(self, other: Any) -> dict[str, Gap]:
-        """How the numbers of `of_sums` of two models differ."""
+        """How the numbers of `of_sums` of two models differ: by the variance of the difference, leaving out each
+        patient in turn, with Student's t; NaN where a number is undefined for either model, or without a patient."""
         if not self.summands.shape[1]:
             return {}
-        return jackknifed_gaps(self.summands, other.summands, self.of_sums, self.units)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mine, yours = (self.of_sums(model.summands.sum(axis=0)) for model in (self, other))
+            moved, others = (self.of_sums(self.units.without(model.summands)) for model in (self, other))
+            gaps = {name: float(mine[name] - yours[name]) for name in mine}
+            spreads = {name: jackknife_spread(moved[name] - others[name]) for name in gaps}
+        return {name: tested(gaps[name], spreads[name], "jackknife") for name in gaps}
 
     def class_gaps(self, other: Any) -> dict[str, dict[str, ClassDifference]]:
         """How the areas of each class or finding of two models differ: metric -> class -> difference."""

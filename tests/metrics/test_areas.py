@@ -9,9 +9,9 @@ from scipy.stats import binomtest, t
 from sklearn.metrics import roc_curve
 
 from vitmed.core.config import EvaluateConfig
+from vitmed.metrics.areas import GRID, LEVELS, fixed_rates
 from vitmed.metrics.bootstrap import bootstrap_weights
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.roc import GRID, LEVELS, fixed_rates
 
 
 def draw(positives: int, negatives: int, distance: float = 2.0, seed: int = 0, patients: int = 0) -> Predictions:
