@@ -3,7 +3,6 @@ image, with its patient, split and further columns."""
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,31 +15,9 @@ from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
 from vitmed.core.sections import DataConfig
-from vitmed.core.text import counted, counted_doing, lines_of, listed
-from vitmed.data.folders import (
-    SPLIT_WORDS,
-    SPLITS,
-    class_names,
-    image_names,
-    import_fix,
-    split_folders,
-    split_of,
-    subfolders,
-)
-from vitmed.data.label_kinds import (
-    BAR,
-    Asked,
-    Labels,
-    bit_columns,
-    cells_of_finding,
-    finding_strata,
-    grade_order,
-    number_in,
-    plain_grade,
-    read_findings,
-    read_grades,
-    read_number,
-)
+from vitmed.core.text import counted_doing, lines_of, listed
+from vitmed.data.folders import SPLIT_WORDS, SPLITS, class_names, image_names, import_fix, split_folders, subfolders
+from vitmed.data.label_kinds import Asked, Labels, finding_strata, grade_order, plain_grade, read_targets
 from vitmed.data.patient_names import Guess, group_word, known_by_column
 from vitmed.data.patients import find_patients, suggest_groups
 from vitmed.data.samples import Sample
@@ -50,7 +27,6 @@ from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LABEL, LOGIT, OF_NUMBE
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
 TAKEN = (*FIXED_COLUMNS, *WRITTEN, "error", "sha256", "class", "split")
-MANY_VALUES = 20  # numbers with fractions of more different values are a quantity
 AUTO = Asked()
 ALL = "all"  # the part that is not split yet
 
@@ -106,7 +82,9 @@ def labels_from_table(
         notes.append(f"{table.file}: {are} left out: line {lines}{', ...' * (len(unknown) > FIRST)}")
     groups = None if group is None else table.cells(group, "patient")
     splits = None if split is None else table.cells(split, "split")
-    if strange := sorted({splits[row] for row in rows if split_of(splits[row]) is None} if splits else ()):
+    if strange := sorted(
+        {splits[row] for row in rows if SPLIT_WORDS.get(splits[row].lower()) is None} if splits else ()
+    ):
         raise DataError(
             f"{table.file}: {', '.join(map(repr, strange[:FIRST]))} in column {table.header[split or 0]!r} is not a "
             "split",
@@ -170,47 +148,6 @@ def _rows_by_image(
                 lines += f", which disagree: {table.header[wrong[2]]!r} is {wrong[0]!r} and {wrong[1]!r}"
             raise DataError(f"{table.file}: {paths[image]} is named {lines}", "keep one of the rows")
     return dict(sorted(rows.items()))
-
-
-def read_targets(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Labels:
-    """The labels of every row of a table; `label` is their column, if it has one of the usual names, `others` are the
-    columns that are neither path, patient, split nor label. Raises DataError: no such column, or a cell that is no
-    label; with the line. UsageError: a finding that is no column."""
-    kind = asked.kind if asked.kind != "auto" else _recognise(table, label, others)
-    if read := {"findings": read_findings, "number": read_number}.get(kind):
-        return read(table, label, others, asked)
-    label = table.required(label, "label", LABEL_NAMES)
-    cells = table.cells(label, "label")
-    if kind == "grades":
-        return read_grades(table, label, cells, asked)
-    source, values = "", {number_in(cell) for cell in cells}
-    if asked.kind == "auto" and len(values) > 2 and None not in values:
-        source = (
-            f"{counted(len(set(cells)), 'class')} without an order, from the numbers in {table.header[label]!r} of "
-            f"{table.file.name} (--target grades if they are in order, --target number if they are a quantity)"
-        )
-    return Labels(CLASSES, cells, tuple(sorted(set(cells))), source=source, used=(label,))
-
-
-def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:
-    """The kind of the labels. Raises DataError for no column of labels, nor two of findings."""
-    if label is None:
-        columns, doubtful = bit_columns(table, others)
-        if len(columns) < 2:
-            for column in doubtful if len(columns) + len(doubtful) > 1 else ():
-                cells_of_finding(table, column)  # raises
-            raise DataError(
-                f"{table.file}: no column for the label, nor two of 1 and 0 (findings); it has {table.names}",
-                f"name it {LABEL_NAMES[0]} (or {', '.join(LABEL_NAMES[1:])}) in the first line, or --finding COLUMN",
-            )
-        return "findings"
-    cells = [row[label].strip() for row in table.rows]
-    if any(BAR in cell for cell in cells):
-        return "findings"
-    values = {number_in(cell) for cell in cells}
-    numbers = {value for value in values if value is not None and math.isfinite(value)}
-    fractions = any(value != int(value) for value in numbers)
-    return "number" if None not in values and fractions and len(numbers) > MANY_VALUES else "classes"
 
 
 @dataclass(frozen=True)
@@ -387,7 +324,7 @@ def list_by_table(
     index = {name: k for k, name in enumerate(names)}
     labels = np.array([index[name] for name in table.labels], dtype=np.int64)
     paths = [every[i] for i in table.images]
-    splits: Sequence[str | None] = table.splits or [split_of(path.partition("/")[0]) for path in paths]
+    splits: Sequence[str | None] = table.splits or [SPLIT_WORDS.get(path.partition("/")[0].lower()) for path in paths]
     origin = f"table {file.name}" if table.splits else "folders"
     if None in splits or (table.splits is None and set(splits) == {"train"}):
         splits, origin = [ALL] * len(paths), ""

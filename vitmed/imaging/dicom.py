@@ -17,7 +17,8 @@ from PIL import Image
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.process import NO_WARNINGS, SharedContext
-from vitmed.imaging.raw_image import BYTES, ImageHeader, MinSize, RawImage, pick_frame, read_stream, refuse_large
+from vitmed.imaging.rasters import read_stream
+from vitmed.imaging.raw_image import BYTES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
 from vitmed.imaging.window import FileWindow, Linear, Sigmoid, Table
 
 GREY = ("MONOCHROME1", "MONOCHROME2")
@@ -84,8 +85,12 @@ def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | 
         array = _pixels(path, stream, head, index, frames)
     if mode in GREY:
         inverted = mode == "MONOCHROME1" or str(head.get("PresentationLUTShape", "")).upper() == "INVERSE"
-        values = _modality(array, head, index)
-        return RawImage(values, bits, None, inverted, tuple(_windows(head, index)), _valid(array, head))
+        valid, padding = None, head.get("PixelPaddingValue")
+        if padding is not None and padding != "":  # around the image (PS3.3, C.7.5.1.1.2)
+            low, high = sorted((int(padding), int(head.get("PixelPaddingRangeLimit", padding) or padding)))
+            valid = (array < low) | (array > high)
+        valid = None if valid is None or valid.all() else valid
+        return RawImage(_modality(array, head, index), bits, None, inverted, tuple(_windows(head, index)), valid)
     if mode == "PALETTE COLOR":
         from pydicom.pixels import apply_color_lut
 
@@ -239,13 +244,3 @@ def _windows(head: Any, index: int) -> Iterator[FileWindow]:
 
 def _numbers(value: Any) -> list[float]:
     return [] if value is None or value == "" else [float(number) for number in np.atleast_1d(value)]
-
-
-def _valid(array: np.ndarray, head: Any) -> np.ndarray | None:
-    """Mask of the image without the padding around it (PS3.3, C.7.5.1.1.2)."""
-    padding = head.get("PixelPaddingValue")
-    if padding is None or padding == "":
-        return None
-    low, high = sorted((int(padding), int(head.get("PixelPaddingRangeLimit", padding) or padding)))
-    valid = (array < low) | (array > high)
-    return None if valid.all() else valid
