@@ -6,13 +6,12 @@ import contextlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from vitmed.core.config import FLAGS, Config, read_overrides
+from vitmed.core.config import FLAGS, TUNE_FLAGS, Config, read_overrides
 from vitmed.core.errors import UsageError, excluded
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import listener
 from vitmed.core.options import (
     FIRST,
-    TUNE_FLAGS,
     ConfigFile,
     Data,
     Devices,

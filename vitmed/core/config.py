@@ -353,3 +353,4 @@ EVALUATE_FLAGS = flags_of(Config, "evaluate")
 PROBE_FLAGS = flags_of(
     Config, "data", "model.weights", "model.image_size", "train.seed", "train.device", "train.workers", "evaluate"
 )
+TUNE_FLAGS = flags_of(Config, without=("train.time",))  # of tune itself: how long all trials may take

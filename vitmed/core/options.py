@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.core.base_models import PANELS, flags_of
-from vitmed.core.config import EVALUATE_FLAGS, FLAGS, PROBE_FLAGS, Config, PretrainConfig, RunConfig
+from vitmed.core.config import EVALUATE_FLAGS, FLAGS, PROBE_FLAGS, TUNE_FLAGS, Config, PretrainConfig, RunConfig
 
-TUNE_FLAGS = flags_of(Config, without=("train.time",))  # of tune itself: how long all trials may take
 SUMMARY_FLAGS = flags_of(Config, "model.image_size", "model.patch_size", "model.channels")
 PRETRAIN_FLAGS = flags_of(PretrainConfig, without=("model.weights", "data.positive"))
 SIGNATURES = (Collection, PretrainConfig, EVALUATE_FLAGS, PRETRAIN_FLAGS, PROBE_FLAGS, SUMMARY_FLAGS, TUNE_FLAGS)

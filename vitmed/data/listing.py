@@ -37,12 +37,9 @@ def labels_from_table(
     """The labels of every image that a table names, with patient, split and further columns if it has them.
 
     Images of which nothing is known are left out, with a note. Without `own_groups`, the table's patient column is a
-    further column.
-
-    Raises:
-        DataError: the table cannot be read, lacks a column or a value, names a missing file or an image twice, has a
-            label that is none, or a further column with a name that vitmed uses.
-        UsageError: as `read_targets`; or a finding is the column of paths, patients or splits.
+    further column. Raises DataError for a table that cannot be read, lacks a column or a value, names a missing file or
+    an image twice, or has a label that is none, or a further column with a name that vitmed uses; UsageError as
+    `read_targets`, or for a finding that is the column of paths, patients or splits.
     """
     table = read_table(file)
     path = table.required(table.find(PATH_NAMES, asked.card), "path of an image", PATH_NAMES)
@@ -65,14 +62,7 @@ def labels_from_table(
             f"{table.file}: the column {', '.join(taken)} has a name that predictions.csv uses itself",
             f"rename or remove it{of_label}",
         )
-    images, missing = table.images(path, root, paths)
-    row_of = _rows_by_image(table, images, paths, read.used)
-    if missing:
-        raise DataError(
-            f"{table.file}: {counted_doing(len(missing), 'row', 'matches', 'match')} no image below {root}:\n"
-            + lines_of([*table.notes, *missing]),
-            f"use paths relative to {root} or to the table, or remove the rows",
-        )
+    row_of = _rows_by_image(table, path, root, paths, read.used)
     left = len(paths) - len(row_of)
     notes = [f"{left:,} of {len(paths):,} images are not in {table.file} and are left out"] if left else []
     rows = [row for row in row_of.values() if read.labels[row]]
@@ -82,14 +72,10 @@ def labels_from_table(
         notes.append(f"{table.file}: {are} left out: line {lines}{', ...' * (len(unknown) > FIRST)}")
     groups = None if group is None else table.cells(group, "patient")
     splits = None if split is None else table.cells(split, "split")
-    if strange := sorted(
-        {splits[row] for row in rows if SPLIT_WORDS.get(splits[row].lower()) is None} if splits else ()
-    ):
-        raise DataError(
-            f"{table.file}: {', '.join(map(repr, strange[:FIRST]))} in column {table.header[split or 0]!r} is not a "
-            "split",
-            f"use one of {', '.join(SPLIT_WORDS)}; or rename the column",
-        )
+    strange = sorted({splits[row] for row in rows if splits[row].lower() not in SPLIT_WORDS}) if splits else []
+    if strange:
+        what = f"{', '.join(map(repr, strange[:FIRST]))} in column {table.header[split or 0]!r} is not a split"
+        raise DataError(f"{table.file}: {what}", f"use one of {', '.join(SPLIT_WORDS)}; or rename the column")
     return replace(
         read,
         labels=[read.labels[row] for row in rows],
@@ -115,7 +101,7 @@ def further_columns(
     table = read_table(file)
     path = table.required(table.find(PATH_NAMES), "path of an image", PATH_NAMES)
     label = table.find(LABEL_NAMES)
-    rows = _rows_by_image(table, table.images(path, root, paths)[0], paths)
+    rows = _rows_by_image(table, path, root, paths)
     for image, row in rows.items() if labels and label is not None else ():
         cell = table.rows[row][label or 0].strip()
         if cell and plain_grade(cell) != plain_grade(labels[image]):
@@ -136,17 +122,25 @@ def further_columns(
 
 
 def _rows_by_image(
-    table: Table, images: Sequence[int | None], paths: Sequence[str], labels: Sequence[int] = ()
+    table: Table, column: int, root: Path, paths: Sequence[str], labels: Sequence[int] | None = None
 ) -> dict[int, int]:
-    """Index of an image -> its row, ascending. Raises DataError for an image with two rows; `labels` are columns."""
+    """Index of an image -> its row, ascending. Raises DataError for an image with two rows and, where the columns of
+    `labels` are given, for a row without an image."""
+    images, missing = table.images(column, root, paths)
     rows: dict[int, int] = {}
     for row, image in enumerate(images):
         if image is not None and rows.setdefault(image, row) != row:
             lines = f"in line {table.lines[rows[image]]} and in line {table.lines[row]}"
-            both = [(table.rows[rows[image]][i].strip(), table.rows[row][i].strip(), i) for i in labels]
+            both = [(table.rows[rows[image]][i].strip(), table.rows[row][i].strip(), i) for i in labels or ()]
             if wrong := next((pair for pair in both if pair[0] != pair[1]), None):
                 lines += f", which disagree: {table.header[wrong[2]]!r} is {wrong[0]!r} and {wrong[1]!r}"
             raise DataError(f"{table.file}: {paths[image]} is named {lines}", "keep one of the rows")
+    if missing and labels is not None:
+        raise DataError(
+            f"{table.file}: {counted_doing(len(missing), 'row', 'matches', 'match')} no image below {root}:\n"
+            + lines_of([*table.notes, *missing]),
+            f"use paths relative to {root} or to the table, or remove the rows",
+        )
     return dict(sorted(rows.items()))
 
 
