@@ -45,21 +45,13 @@ class Argument:
 
 @dataclass(frozen=True)
 class Option:
-    """An option.
+    """An option."""
 
-    Attributes:
-        help: one sentence.
-        names: its spellings, such as "--output -o" or "--prune/--no-prune". Default: the name of the parameter.
-        metavar: what --help shows for the value. Default: the type.
-        panel: its heading in --help.
-        min, max: the least and the greatest value.
-    """
-
-    help: str
-    names: str = ""
-    metavar: str | None = None
-    panel: str = LAST
-    min: int | None = None
+    help: str  # one sentence
+    names: str = ""  # its spellings, such as "--output -o" or "--prune/--no-prune"; default the parameter's name
+    metavar: str | None = None  # what --help shows for the value; default the type
+    panel: str = LAST  # its heading in --help
+    min: int | None = None  # the least and the greatest value
     max: int | None = None
 
 

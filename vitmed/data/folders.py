@@ -130,17 +130,12 @@ def refuse_among_classes(path: str | Path) -> None:
 
 
 class FolderEntries(NamedTuple):
-    """The names in one folder, without hidden files and hidden or system folders.
+    """The names in one folder, without hidden files and hidden or system folders."""
 
-    Attributes:
-        images: sorted; folders: name -> the links followed to it; others: files that are no images.
-        rubbish: files left behind by the operating system.
-    """
-
-    images: list[str]
-    folders: dict[str, frozenset[str]]
-    others: list[str]
-    rubbish: list[str]
+    images: list[str]  # sorted
+    folders: dict[str, frozenset[str]]  # name -> the links followed to it
+    others: list[str]  # files that are no images
+    rubbish: list[str]  # files left behind by the operating system
 
 
 def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEntries:

@@ -73,34 +73,22 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of the R rows of a table; of the images that it names also what else it says, in the images' order.
-
-    Attributes:
-        labels: names of the class, the grade, or the stratum of each; "" where nothing is known.
-        classes: these names in order.
-        outputs: names of the findings, or of the number; () for classes and grades.
-        values: of findings (R, F) 1, 0 or `UNKNOWN`, of a number (R, 1); None for classes and grades.
-        source: what was recognised, in words; notes: warnings for the user.
-        used: the columns that hold the labels.
-        images: index of each image into the given paths; splits: train, val or test for each, or None.
-        groups: patients, or None; known: how they are known, in words.
-        columns: names of the further columns; rows: their cells.
-    """
+    """The labels of the R rows of a table; of the images that it names also what else it says, in the images' order."""
 
     target: Target
-    labels: list[str]
-    classes: tuple[str, ...]
-    outputs: tuple[str, ...] = ()
-    values: np.ndarray | None = None
-    source: str = ""
-    notes: tuple[str, ...] = ()
-    used: tuple[int, ...] = ()
-    images: Sequence[int] = ()
-    splits: list[str] | None = None
-    groups: list[str] | None = None
-    known: str = ""
-    columns: tuple[str, ...] = ()
-    rows: Sequence[tuple[str, ...]] = ()
+    labels: list[str]  # name of the class, the grade, or the stratum of each; "" where nothing is known
+    classes: tuple[str, ...]  # these names in order
+    outputs: tuple[str, ...] = ()  # names of the findings, or of the number; () for classes and grades
+    values: np.ndarray | None = None  # of findings (R, F) 1, 0 or `UNKNOWN`, of a number (R, 1); None for the others
+    source: str = ""  # what was recognised, in words
+    notes: tuple[str, ...] = ()  # warnings for the user
+    used: tuple[int, ...] = ()  # the columns that hold the labels
+    images: Sequence[int] = ()  # index of each image into the given paths
+    splits: list[str] | None = None  # train, val or test for each, or None
+    groups: list[str] | None = None  # patients, or None
+    known: str = ""  # how they are known, in words
+    columns: tuple[str, ...] = ()  # names of the further columns
+    rows: Sequence[tuple[str, ...]] = ()  # their cells
 
 
 def number_in(cell: str) -> float | None:

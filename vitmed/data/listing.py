@@ -146,41 +146,26 @@ def _rows_by_image(
 
 @dataclass(frozen=True)
 class Listing:
-    """All images before the split, ordered by class, then by path.
-
-    Attributes:
-        source: the folder or table that states the class.
-        classes: names, sorted; of grades, from the lowest; of findings and numbers, the strata.
-        paths: of S images, relative to the root; labels: (S,) int64 indices into `classes`.
-        parts: split name, or "all", -> indices of its images, ascending.
-        where: split name -> its origin in words; empty for "all".
-        columns: names of further columns; rows: their cells for S images, or empty.
-        groups: S patients, or None; patients: how they are known, in words.
-        notes: messages for the user; guess: patients that the file names suggest, if you named none.
-        first_copy: (S,) int64, the first image with the same bytes as each image; None if unknown, or no copies.
-        targets: of findings (S, F) 1, 0 or `UNKNOWN`, of a number (S, 1); float64.
-        outputs: names of the findings, or of the number; () for classes and grades.
-        recognised: what the labels are and where they come from, in words; "" for classes.
-    """
+    """All images before the split, ordered by class, then by path."""
 
     root: Path
-    source: Path
-    classes: list[str]
-    paths: list[str]
-    labels: np.ndarray
-    parts: dict[str, np.ndarray]
-    where: dict[str, str] = field(default_factory=dict)
-    columns: tuple[str, ...] = ()
-    rows: Sequence[tuple[str, ...]] = ()
-    groups: list[str] | None = None
-    patients: str = ""
-    notes: tuple[str, ...] = ()
-    guess: Guess | None = None
-    first_copy: np.ndarray | None = None
+    source: Path  # the folder or table that states the class
+    classes: list[str]  # names, sorted; of grades, from the lowest; of findings and numbers, the strata
+    paths: list[str]  # of S images, relative to the root
+    labels: np.ndarray  # (S,) int64 indices into `classes`
+    parts: dict[str, np.ndarray]  # split name, or "all", -> indices of its images, ascending
+    where: dict[str, str] = field(default_factory=dict)  # split name -> its origin in words; empty for "all"
+    columns: tuple[str, ...] = ()  # names of further columns
+    rows: Sequence[tuple[str, ...]] = ()  # their cells for S images, or empty
+    groups: list[str] | None = None  # S patients, or None
+    patients: str = ""  # how they are known, in words
+    notes: tuple[str, ...] = ()  # messages for the user
+    guess: Guess | None = None  # patients that the file names suggest, if you named none
+    first_copy: np.ndarray | None = None  # (S,) int64, the first image with the same bytes; None: unknown, or no copies
     target: Target = CLASSES
-    targets: np.ndarray | None = None
-    outputs: tuple[str, ...] = ()
-    recognised: str = ""
+    targets: np.ndarray | None = None  # of findings (S, F) 1, 0 or `UNKNOWN`, of a number (S, 1); float64
+    outputs: tuple[str, ...] = ()  # names of the findings, or of the number; () for classes and grades
+    recognised: str = ""  # what the labels are and where they come from, in words; "" for classes
 
     @property
     def unit(self) -> str:

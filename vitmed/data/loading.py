@@ -268,19 +268,13 @@ def _start_worker(_: int) -> None:
 
 
 class ReadSplits(NamedTuple):
-    """The splits of a run once every file was read, without the files that are skipped.
-
-    Attributes:
-        images, hashes: by split, in the order of the samples.
-        records: of every image, in the order of the splits; empty where none were asked for.
-        skipped: how many files are left out because they cannot be read.
-    """
+    """The splits of a run once every file was read, without the files that are skipped."""
 
     splits: Splits
-    images: dict[str, Images]
+    images: dict[str, Images]  # by split, as the hashes in the order of the samples
     hashes: dict[str, list[str]]
-    records: list[FileRecord]
-    skipped: int = 0
+    records: list[FileRecord]  # of every image, in the order of the splits; empty where none were asked for
+    skipped: int = 0  # how many files are left out because they cannot be read
 
 
 def read_splits(splits: Splits, preprocessing: Preprocessing, data: DataConfig, records: bool = True) -> ReadSplits:

@@ -38,36 +38,23 @@ PEOPLE = re.compile(
 
 
 class Guess(NamedTuple):
-    """What file names suggest as groups.
+    """What file names suggest as groups."""
 
-    Attributes:
-        expression: for `--group-regex`.
-        patients: number of groups; examples: the first of them.
-        what: "patient", or "original" if the groups are augmented copies of one image.
-        evidence: why, in words; "" for a usual form of file name.
-    """
-
-    expression: str
-    patients: int
-    examples: tuple[str, ...]
-    what: str = "patient"
-    evidence: str = ""
+    expression: str  # for `--group-regex`
+    patients: int  # number of groups
+    examples: tuple[str, ...]  # the first of them
+    what: str = "patient"  # or "original" if the groups are augmented copies of one image
+    evidence: str = ""  # why, in words; "" for a usual form of file name
 
 
 class Shape(NamedTuple):
-    """A form of file name.
+    """A form of file name."""
 
-    Attributes:
-        expressions: a regular expression, or a function from paths to those that may fit.
-        least: smallest number of ids.
-        shared: smallest share of images that have an id in common with another image.
-        plain: whether the number may also be a date or a counter, so dates, and numbers alone of several widths, are
-            refused.
-    """
-
+    # a regular expression, or a function from paths to those that may fit
     expressions: str | Callable[[Sequence[str], bool], Iterator[str]]
-    least: int = 2
-    shared: float = 0.0
+    least: int = 2  # smallest number of ids
+    shared: float = 0.0  # smallest share of images that have an id in common with another image
+    # whether it may also be a date or a counter, so dates, and numbers alone of several widths, are refused
     plain: bool = False
 
 

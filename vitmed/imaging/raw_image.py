@@ -28,47 +28,30 @@ MinSize = Callable[[tuple[int, int]], tuple[int, int]]  # (width, height) of a f
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """What the header of an image file states, read before any pixel is decoded.
+    """What the header of an image file states, read before any pixel is decoded."""
 
-    Attributes:
-        format: PNG, JPEG, TIFF, DICOM, NPY, ...
-        mode: Pillow's mode (L, P, RGB, CMYK, I;16, ...), or the photometric interpretation of a DICOM file.
-        bits: per channel; width, height: as stored, px; frames: number of pages or frames.
-        orientation: the EXIF tag, 1 to 8; 1 if there is none.
-        needs_window: more than 8 bits, signed or floating point, or a grey DICOM.
-        windows: how many windows a DICOM file stores.
-    """
-
-    format: str
-    mode: str
-    bits: int
-    width: int
+    format: str  # PNG, JPEG, TIFF, DICOM, NPY, ...
+    mode: str  # Pillow's mode (L, P, RGB, CMYK, I;16, ...), or the photometric interpretation of a DICOM file
+    bits: int  # per channel
+    width: int  # as stored, px
     height: int
-    frames: int
-    orientation: int
-    needs_window: bool = False
-    windows: int = 0
+    frames: int  # number of pages or frames
+    orientation: int  # the EXIF tag, 1 to 8; 1 if there is none
+    needs_window: bool = False  # more than 8 bits, signed or floating point, or a grey DICOM
+    windows: int = 0  # how many windows a DICOM file stores
 
 
 @dataclass(frozen=True)
 class RawImage:
-    """Pixels of more than 8 bits, or of grey DICOM: raw values, which a window maps to grey levels.
+    """Pixels of more than 8 bits, or of grey DICOM: raw values, which a window maps to grey levels."""
 
-    Attributes:
-        values: (H, W) grey or (H, W, 3) colour, in a type that holds them exactly; after the modality LUT.
-        bits: per channel, as stored; alpha: (H, W) uint8 opacity, or None; orientation: the EXIF tag.
-        inverted: low values are white (MONOCHROME1, MinIsWhite).
-        windows: stored in the file.
-        valid: (H, W), False for padding; None if there is none.
-    """
-
-    values: np.ndarray
-    bits: int
-    alpha: np.ndarray | None = None
-    inverted: bool = False
-    windows: tuple[FileWindow, ...] = ()
-    valid: np.ndarray | None = None
-    orientation: int = 1
+    values: np.ndarray  # (H, W) grey or (H, W, 3) colour, in a type that holds them exactly; after the modality LUT
+    bits: int  # per channel, as stored
+    alpha: np.ndarray | None = None  # (H, W) uint8 opacity, or None
+    inverted: bool = False  # low values are white (MONOCHROME1, MinIsWhite)
+    windows: tuple[FileWindow, ...] = ()  # stored in the file
+    valid: np.ndarray | None = None  # (H, W), False for padding; None if there is none
+    orientation: int = 1  # the EXIF tag
 
 
 class TooLargeError(DataError):
