@@ -53,27 +53,20 @@ SCHEMA = (
 class ImageCache:
     """Hashes, records and squares. Any problem with the database counts as "not known", never as an error.
 
-    Args:
-        frame, window: of the run; a record of a deep image counts only for runs with the same window.
-        how: makes the squares, and sets frame and window. A record of a JPEG that was decoded at a reduced size counts
-            only for runs that may reduce it to the same size; without `how` only records of whole images count.
-        keep: hashes and records in the database of the cache folder, unless it cannot be used (`warns`).
-        limit: bytes that all squares together may use.
-
-    Attributes:
-        file: the database; None keeps no hashes and no records.
+    A record of a deep image counts only for runs with the same window; one of a JPEG that was decoded at a reduced size
+    only for runs that may reduce it to the same size, and without `how` only records of whole images count.
     """
 
     def __init__(
         self,
         frame: int | None = None,
         window: Window = None,
-        how: Preprocessing | None = None,
-        keep: bool = True,
-        limit: int = 0,
+        how: Preprocessing | None = None,  # makes the squares, and sets frame and window
+        keep: bool = True,  # hashes and records in the database of the cache folder, unless it cannot be used (`warns`)
+        limit: int = 0,  # bytes that all squares together may use
         warns: bool = True,
     ):
-        self.file: Path | None = None
+        self.file: Path | None = None  # the database; None keeps no hashes and no records
         self.limit, version = limit, decoding_version()
         self.frame, self.window = (frame, window) if how is None else (how.frame, how.window)
         self.key = f"{version} {'' if self.frame is None else self.frame}"

@@ -25,32 +25,22 @@ BATCH = 1024  # files between two writes: what a killed run loses
 
 
 class Scan:
-    """Files, the hashes of their content, and their records.
-
-    Args:
-        how: makes a square of each decoded file; None makes records alone.
-        records: whether records are needed.
-
-    Attributes:
-        hashes: sha256 of each file; digests: (N, 32) uint8, from `digests_of`.
-        records: of each file, None where it is not known yet; an empty list where none are needed.
-        early: files that were decoded before `decode`, which takes these.
-    """
+    """Files, the hashes of their content, and their records."""
 
     def __init__(
         self,
         files: Sequence[Path],
         cache: ImageCache,
-        how: Preprocessing | None = None,
-        records: bool = True,
+        how: Preprocessing | None = None,  # makes a square of each decoded file; None makes records alone
+        records: bool = True,  # whether records are needed
         progress: Progress | None = None,
     ):
         self.files, self.cache, self.how = files, cache, how
         paths = [os.path.abspath(path) for path in files]  # noqa: PTH100  (a million of them)
-        self.hashes = hash_files(paths, cache, progress)
-        self.digests = digests_of(self.hashes, paths)
-        self.records = cache.records(self.digests) if records else []
-        self.early: dict[int, Examined] = {}
+        self.hashes = hash_files(paths, cache, progress)  # sha256 of each file
+        self.digests = digests_of(self.hashes, paths)  # (N, 32) uint8
+        self.records = cache.records(self.digests) if records else []  # None where one is not known yet
+        self.early: dict[int, Examined] = {}  # files that were decoded before `decode`, which takes these
 
     @property
     def unknown(self) -> list[int]:

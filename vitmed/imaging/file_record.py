@@ -52,19 +52,12 @@ class Examined(NamedTuple):
 def examine(
     path: Path,
     sha256: str,
-    frame: int | None,
-    preprocessing: Preprocessing | None = None,
-    record: bool = True,
-    window: Window = None,
+    frame: int | None,  # of several, which is decoded
+    preprocessing: Preprocessing | None = None,  # makes the square; None if no square is needed
+    record: bool = True,  # whether a record is needed, of the content with this sha256
+    window: Window = None,  # for the record of an image that needs one; None stretches each such image by itself
 ) -> Examined:
-    """Decode a file once. Never raises for a file that cannot be used: record and error name the problem.
-
-    Args:
-        frame: which frame of several is decoded.
-        preprocessing: makes the square; None if no square is needed.
-        record: whether a record is needed, of the content with this sha256.
-        window: for the record of an image that needs one; None stretches each such image by itself.
-    """
+    """Decode a file once. Never raises for a file that cannot be used: record and error name the problem."""
     begun, made, square = FileRecord(sha256=sha256), None, None
     try:
         if record:
