@@ -62,7 +62,6 @@ class Card(Section):
 
     @property
     def total(self) -> int:
-        """The number of images."""
         return self.images if isinstance(self.images, int) else sum(self.images.values())
 
     @property

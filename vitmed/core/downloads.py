@@ -327,7 +327,6 @@ def check_room(folder: Path, size: int, fix: str = ROOM) -> None:
 
 
 def digest_of(path: Path, kind: str = "sha256") -> str:
-    """The hash of a file's content, in hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
 

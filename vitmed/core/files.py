@@ -153,10 +153,7 @@ def _part_of(path: Path) -> Path:
 
 def claim(handle: int, shared: bool = False) -> bool | None:
     """Lock an open file or folder until it is closed; False: another process has it; None: there are no locks here.
-
-    Args:
-        shared: beside others that share it; it need not be open for writing.
-    """
+    `shared`: beside others that share it; it need not be open for writing."""
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -209,7 +206,6 @@ def not_written(path: Path, error: OSError) -> UsageError:
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
-    """Write bytes; see `whole_file`."""
     with whole_file(path) as stream:
         stream.write(data)
 
@@ -251,7 +247,6 @@ def free_name(path: Path, suffix: str = "") -> Path:
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether this is a folder with nothing in it."""
     return folder.is_dir() and not any(folder.iterdir())
 
 

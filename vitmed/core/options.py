@@ -45,8 +45,6 @@ class Argument:
 
 @dataclass(frozen=True)
 class Option:
-    """An option."""
-
     help: str  # one sentence
     names: str = ""  # its spellings, such as "--output -o" or "--prune/--no-prune"; default the parameter's name
     metavar: str | None = None  # what --help shows for the value; default the type

@@ -244,7 +244,6 @@ class Split(NamedTuple):
 
     @property
     def classified(self) -> bool:
-        """Whether the labels are classes."""
         return self.labels.ndim == 1 and self.labels.dtype.kind in "iu"
 
 

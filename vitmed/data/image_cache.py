@@ -101,7 +101,6 @@ class ImageCache:
         return {os.fsdecode(path): sha256 for path, identity, sha256 in rows if identity and now[path] == identity}
 
     def keep_hashes(self, rows: Iterable[tuple[str, str, str]]) -> None:
-        """Store (path, identity, sha256)."""
         self._store("files", [(os.fsencode(path), identity, sha256) for path, identity, sha256 in rows])
 
     def records(self, digests: np.ndarray) -> list[FileRecord | None]:
@@ -242,18 +241,12 @@ class ImageCache:
 class Squares:
     """Images of an entry, like an array: `squares[i]` is (S, S, C) uint8, read-only, in the mapped file.
 
-    Can be pickled: a process that is not forked opens the file again at the first read.
-
-    Args:
-        folder: the entry.
-        rows: (M,) int64; the row of each image in the entry, -1 if it has none.
-
-    Raises:
-        OSError, ValueError: the entry is missing or damaged.
+    Can be pickled: a process that is not forked opens the file again at the first read. Raises OSError or ValueError
+    where the entry is missing or damaged.
     """
 
     def __init__(self, folder: Path, rows: np.ndarray):
-        self.folder, self.rows = folder, rows
+        self.folder, self.rows = folder, rows  # (M,) int64; the row of each image in the entry, -1 if it has none
         self._all: np.ndarray | None = None
         self._open()
 
@@ -290,7 +283,6 @@ class Squares:
 
     @property
     def missing(self) -> np.ndarray:
-        """Indices of the images that the entry does not contain."""
         return np.flatnonzero(self.rows < 0)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -298,7 +290,6 @@ class Squares:
 
 
 def pixel_folder() -> Path:
-    """The folder of all squares."""
     return cache_folder() / "pixels"
 
 

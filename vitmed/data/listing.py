@@ -173,7 +173,6 @@ class Listing:
         return group_word(self.patients) if self.patients else "image"
 
     def samples(self, indices: np.ndarray) -> tuple[Sample, ...]:
-        """These images as samples."""
         chosen = indices.tolist()
         paths, labels = (self.paths[i] for i in chosen), self.labels[indices].tolist()
         groups = repeat(None) if self.groups is None else (self.groups[i] for i in chosen)
@@ -191,7 +190,6 @@ class Listing:
         return same.take(order[known[order]])
 
     def take(self, order: np.ndarray) -> Listing:
-        """These images, in this order."""
         rows, place = order.tolist(), np.full(len(self.paths), -1)
         place[order] = np.arange(len(order))
         first = None

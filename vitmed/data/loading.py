@@ -89,7 +89,6 @@ class Images:
 
     @property
     def megabytes(self) -> float:
-        """Size of all images in memory."""
         return len(self) * self.preprocessing.image_size**2 * self.preprocessing.channels / 2**20
 
 
@@ -172,7 +171,6 @@ class EpochBatches(Sampler[list[Key]]):
 
     @property
     def batches(self) -> int:
-        """Batches of a whole epoch."""
         return max(1, len(self.labels) // self.batch_size)
 
     def order(self, epoch: int) -> np.ndarray:

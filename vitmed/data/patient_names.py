@@ -107,7 +107,6 @@ def parts_of(path: str) -> list[str]:
 
 
 def class_folder(path: str) -> str:
-    """The first folder, after that of the split."""
     return parts_of(path)[0] if "/" in path else ""
 
 

@@ -100,7 +100,6 @@ class Splits:
 
     @property
     def grouped(self) -> bool:
-        """Whether patients are known."""
         return all(sample.group is not None for samples in self.samples.values() for sample in samples)
 
     @property
@@ -142,7 +141,6 @@ def labelled_by(
 
 
 def cells_of(samples: Sequence[Sample], columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The further columns of samples: name -> a cell for each."""
     return {name: tuple(sample.columns[i] for sample in samples) for i, name in enumerate(columns)}
 
 

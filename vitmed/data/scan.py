@@ -44,7 +44,6 @@ class Scan:
 
     @property
     def unknown(self) -> list[int]:
-        """The files without a record."""
         return [i for i, record in enumerate(self.records) if record is None]
 
     def decode(self, rows: Sequence[int]) -> Iterator[tuple[int, Examined]]:
@@ -89,17 +88,12 @@ def scan(root: Path, paths: Sequence[str], cache: ImageCache) -> list[FileRecord
 
 
 def decoded_text(decoded: int, seconds: float) -> str:
-    """How many files were decoded, and how fast."""
     return f"{counted(decoded, 'file')} decoded, {decoded / max(1e-9, seconds):,.0f} images/s"
 
 
 def hash_files(files: Sequence[str], cache: ImageCache | None = None, progress: Progress | None = None) -> list[str]:
-    """The sha256 of the content of every file, in threads; "" where it cannot be read.
-
-    Args:
-        files: absolute paths.
-        cache: knows unchanged files, which are not opened; None reads every file.
-    """
+    """The sha256 of the content of every file, in threads; "" where it cannot be read. `files` are absolute paths;
+    `cache` knows unchanged files, which are not opened; None reads every file."""
     cache = cache or ImageCache(keep=False)
     hashes: list[str] = []
     for part in batched(files, BATCH):

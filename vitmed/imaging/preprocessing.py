@@ -40,7 +40,6 @@ class Preprocessing:
 
     @classmethod
     def of(cls, config: Config | PretrainConfig) -> Preprocessing:
-        """The preprocessing that a configuration describes."""
         data, model = config.data, config.model
         mean, std = (None if values is None else tuple(values) for values in (data.mean, data.std))
         window: Window = None  # also before it is chosen: until then vitmed reads 8-bit images only
