@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from vitmed.core.text_files import YamlError, packaged, parse_yaml, read_yaml
 from vitmed.core.upgrade import without_gone
 
 AnyConfig = TypeVar("AnyConfig", Config, PretrainConfig)
+recipes = partial(packaged, "configs")  # name -> file of the recipes in `configs/`
 
 
 def load_config(
@@ -182,11 +184,6 @@ def find_config(name: str | Path) -> Path:
             problem, fix = "no such config file", f"name a YAML file, or one of: {', '.join(bundled)}"
         raise UsageError(f"{path}: {problem}", fix)
     raise unknown_key("config", str(name), bundled)
-
-
-def recipes() -> dict[str, Path]:
-    """Name -> file of the recipes in `configs/`."""
-    return packaged("configs")
 
 
 def check_names(config: Config, models: Any, policies: Any, metrics: Any) -> None:

@@ -172,27 +172,21 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
         table = None
         if "ExtendedOffsetTable" in head and "ExtendedOffsetTableLengths" in head:
             table = bytes(head.ExtendedOffsetTable), bytes(head.ExtendedOffsetTableLengths)
-        _check_stream(path, head, get_frame(stream, index, extended_offsets=table, number_of_frames=frames), syntax)
+        data = get_frame(stream, index, extended_offsets=table, number_of_frames=frames)
+        rows, columns = int(head.Rows), int(head.Columns)  # more than these states, and decoding has no bound
+        if syntax == RLE:
+            expected = rows * columns * int(head.get("SamplesPerPixel", 1)) * max(1, int(head.BitsAllocated) // 8)
+            if len(data) > 2 * expected + 2**16:
+                raise DataError(f"{path}: a frame of {len(data):,} bytes for {columns} x {rows} px", "export it again")
+        elif (frame := read_stream(data)) is None or (frame.width, frame.height) != (columns, rows):
+            holds = "no image" if frame is None else f"{frame.width:,} x {frame.height:,} px"
+            raise DataError(f"{path}: states {columns:,} x {rows:,} px but holds {holds}", "export it again")
     whole = syntax == DEFLATED or explicit == syntax.is_implicit_VR  # pydicom reads these only as a whole file
     if whole and path.stat().st_size > BYTES:
         raise DataError(f"{path}: over {BYTES:,} bytes, and readable only as a whole", "export single frames")
     stream.seek(0)
     array = pixel_array(dcmread(stream) if whole else stream, index=index, decoding_plugin=plugin)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
-
-
-def _check_stream(path: Path, head: Any, data: bytes, syntax: str) -> None:
-    """Raise DataError if a compressed frame is larger than the header states, so decoding has no bound."""
-    rows, columns = int(head.Rows), int(head.Columns)
-    if syntax == RLE:
-        expected = rows * columns * int(head.get("SamplesPerPixel", 1)) * max(1, int(head.BitsAllocated) // 8)
-        if len(data) > 2 * expected + 2**16:
-            raise DataError(f"{path}: a frame of {len(data):,} bytes for {columns} x {rows} px", "export it again")
-        return
-    frame = read_stream(data)
-    if frame is None or (frame.width, frame.height) != (columns, rows):
-        holds = "no image" if frame is None else f"{frame.width:,} x {frame.height:,} px"
-        raise DataError(f"{path}: states {columns:,} x {rows:,} px but holds {holds}", "export it again")
 
 
 def _groups(head: Any, index: int, sequence: str) -> Iterator[Any]:

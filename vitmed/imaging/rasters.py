@@ -78,7 +78,8 @@ def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | 
                 if min_size is not None:
                     image.draft(None, min_size(image.size))
             elif index:
-                _seek(path, image, index)
+                refuse_large(path, *image.size, (index + 1) // 10)  # Pillow decodes all frames before it
+                image.seek(index)
             image.load()
             if image.mode == "CMYK" and image.format in ("JPEG", "MPO") and "adobe" not in image.info:
                 # ITU-T T.872, 6.1: 0 is no ink, except after Adobe's marker, which Pillow assumes.
@@ -112,19 +113,14 @@ def _codestream(stream: IO[bytes]) -> Stream | None:
     return codestream
 
 
-def _seek(path: Path, image: Image.Image, index: int) -> None:
-    """Go to a frame; Pillow decodes all frames before it."""
-    refuse_large(path, image.width, image.height, (index + 1) // 10)
-    image.seek(index)
-
-
 def _read_deep(path: Path, stream: IO[bytes], image: Image.Image, head: bytes, index: int) -> RawImage:
     """PNG of 16 bits, JPEG 2000 of more than 8."""
     turned = _orientation(image.getexif())
     if image.format == "PNG":
         if head[25] == 0:  # grey without alpha
             if index:
-                _seek(path, image, index)
+                refuse_large(path, *image.size, (index + 1) // 10)
+                image.seek(index)
             values = np.asarray(image).astype(np.uint16)
             clear = image.info.get("transparency")
             alpha = np.where(values == clear, 0, 255).astype(np.uint8) if isinstance(clear, int) else None
