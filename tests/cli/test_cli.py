@@ -14,8 +14,9 @@ from typer.main import get_command
 
 import vitmed as package
 from vitmed.cli.commands import APPS
-from vitmed.core.config import EVALUATE_FLAGS, FLAGS, PRETRAIN_FLAGS, Config
+from vitmed.core.config import EVALUATE_FLAGS, FLAGS, Config
 from vitmed.core.load_config import load_config
+from vitmed.core.options import PRETRAIN_FLAGS
 
 RUN = Callable[..., Answer]
 

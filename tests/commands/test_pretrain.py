@@ -31,10 +31,11 @@ from PIL import Image
 
 from vitmed import build_model, evaluate, pretrain, train
 from vitmed.commands.pretrain import PretrainResult
-from vitmed.core.config import PRETRAIN_FLAGS, PretrainConfig
+from vitmed.core.config import PretrainConfig
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import listening
+from vitmed.core.options import PRETRAIN_FLAGS
 from vitmed.data.splits import make_splits
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.weights.pretrained import read_weights

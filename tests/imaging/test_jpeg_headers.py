@@ -8,7 +8,7 @@ import struct
 import pytest
 from PIL import Image
 
-from vitmed.imaging.raw_image import Stream, read_stream
+from vitmed.imaging.rasters import Stream, read_stream
 
 SOI = b"\xff\xd8"
 

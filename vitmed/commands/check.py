@@ -86,8 +86,7 @@ def check(
     flags: dict[str, Any] = {f"data.{name}": value for name, value in {**given, **kind}.items()}
     config = load_config(overrides={**flags, "data.split_column": split_column, "evaluate.ordinal": ordinal})
     report_card(config.data.card)
-    if config.data.group_regex is not None:
-        compile_group(config.data.group_regex)  # raises now, not after the scan
+    compile_group(config.data.group_regex or "")  # raises now, not after the scan
     refuse_inside(root, output)
     refuse_file(output)
     RunFolder.probe(Path(output).parent)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.core.config import PRETRAIN_FLAGS, PretrainConfig, read_overrides
+from vitmed.core.config import PretrainConfig, read_overrides
 from vitmed.core.errors import UsageError
 from vitmed.core.files import write_bytes
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import say
-from vitmed.core.options import Argument, ConfigFile, Fields, Resume, RunName, RunsFolder, Sets
+from vitmed.core.options import PRETRAIN_FLAGS, Argument, ConfigFile, Fields, Resume, RunName, RunsFolder, Sets
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import run_lock
 from vitmed.report.plots.curves import reconstruction_figure, training_curves

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.core.config import SUMMARY_FLAGS, Config
+from vitmed.core.config import Config
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.load_config import build_config, load_config, recipes
-from vitmed.core.options import Argument, Fields, Option
+from vitmed.core.options import SUMMARY_FLAGS, Argument, Fields, Option
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.hardware import seeded
 from vitmed.models.sizes import SIZES, summarise

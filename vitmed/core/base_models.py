@@ -84,23 +84,14 @@ PANELS = ("Most used", "Data", "Patients", "Model", "Training", "Evaluation", "O
 
 @dataclass(frozen=True)
 class Flag:
-    """The flag and Python keyword of a field. The first sentence of the field's description is its help.
+    """The flag and Python keyword of a field. The first sentence of the field's description is its help."""
 
-    Attributes:
-        name: of the keyword and, with hyphens, of the flag. Default: the name of the field.
-        also: another spelling of the flag, such as "-b".
-        metavar: what --help shows for the value. Default: the choices, or the type.
-        panel: heading of the flag in --help. Default: the panel of the section.
-        first: whether --help lists the flag under "Most used" instead.
-        text: whether the command line takes any text, for a number that may also be a word.
-    """
-
-    name: str = ""
-    also: str = ""
-    metavar: str = ""
-    panel: str = ""
-    first: bool = False
-    text: bool = False
+    name: str = ""  # of the keyword and, with hyphens, of the flag; default the name of the field
+    also: str = ""  # another spelling of the flag, such as "-b"
+    metavar: str = ""  # what --help shows for the value; default the choices, or the type
+    panel: str = ""  # heading of the flag in --help; default the panel of the section
+    first: bool = False  # whether --help lists the flag under "Most used" instead
+    text: bool = False  # whether the command line takes any text, for a number that may also be a word
 
 
 SHARE = Flag(metavar="SHARE")

@@ -354,5 +354,3 @@ PROBE_FLAGS = flags_of(
     Config, "data", "model.weights", "model.image_size", "train.seed", "train.device", "train.workers", "evaluate"
 )
 TUNE_FLAGS = flags_of(Config, without=("train.time",))  # of tune itself: how long all trials may take
-SUMMARY_FLAGS = flags_of(Config, "model.image_size", "model.patch_size", "model.channels")
-PRETRAIN_FLAGS = flags_of(PretrainConfig, without=("model.weights", "data.positive"))

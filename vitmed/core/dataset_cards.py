@@ -24,23 +24,14 @@ class Published(Section):
 
 
 class Download(Section):
-    """How to download the files of a set.
+    """How to download the files of a set."""
 
-    Attributes:
-        url: https, with {file} in place of the file's name.
-        layout: "folders" of classes are unpacked; `convert` reads the others.
-        each: every file is a separate set, named after the file without its suffix; otherwise all files are one set.
-        files: to fetch; default all with a checksum.
-        bytes: file -> size, if it is published.
-        folder: for "folders": the folder in the archive that holds the class folders.
-    """
-
-    url: str = Field(pattern=r"^https://.*\{file\}")
-    layout: Literal["folders", "medmnist", "cifar", "mnist"]
-    each: bool = False
-    files: list[str] = []
-    bytes: dict[str, int] = {}
-    folder: str = ""
+    url: str = Field(pattern=r"^https://.*\{file\}")  # with {file} in place of the file's name
+    layout: Literal["folders", "medmnist", "cifar", "mnist"]  # folders of classes are unpacked; `convert` reads others
+    each: bool = False  # every file is a separate set, named after it without its suffix; otherwise all are one set
+    files: list[str] = []  # to fetch; default all with a checksum
+    bytes: dict[str, int] = {}  # file -> size, if it is published
+    folder: str = ""  # for "folders": the folder in the archive that holds the class folders
 
 
 class Card(Section):
@@ -71,7 +62,6 @@ class Card(Section):
 
     @property
     def total(self) -> int:
-        """The number of images."""
         return self.images if isinstance(self.images, int) else sum(self.images.values())
 
     @property

@@ -45,25 +45,17 @@ def is_offline(flag: bool = False, names: Sequence[str] = OFFLINE) -> bool:
 
 
 class Source(NamedTuple):
-    """A public file, and how messages describe it.
-
-    Attributes:
-        size: bytes, to within 10 %; None if the publisher does not state it.
-        checksum: "sha256:..." (whole or its first digits) or "md5:..."; None if none is published.
-        again: the command that fetches the file; error: for one that cannot be fetched or is wrong.
-        hub: repository on the Hugging Face hub that holds it; "" for a plain address.
-        gated: whether the hub asks for the licence to be accepted.
-    """
+    """A public file, and how messages describe it."""
 
     name: str
     url: str
-    size: int | None
-    checksum: str | None
+    size: int | None  # bytes, to within 10 %; None if the publisher does not state it
+    checksum: str | None  # "sha256:..." (whole or its first digits) or "md5:..."; None if none is published
     licence: str
-    again: str
-    error: type[VitmedError]
-    hub: str = ""
-    gated: bool = False
+    again: str  # the command that fetches the file
+    error: type[VitmedError]  # for one that cannot be fetched or is wrong
+    hub: str = ""  # repository on the Hugging Face hub that holds it; "" for a plain address
+    gated: bool = False  # whether the hub asks for the licence to be accepted
 
     @property
     def file(self) -> str:
@@ -335,7 +327,6 @@ def check_room(folder: Path, size: int, fix: str = ROOM) -> None:
 
 
 def digest_of(path: Path, kind: str = "sha256") -> str:
-    """The hash of a file's content, in hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
 

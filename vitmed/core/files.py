@@ -66,7 +66,7 @@ def whole_file(path: str | Path) -> Iterator[BinaryIO]:
     """
     path, target = Path(path), Path(os.path.realpath(path))
     # Not of `mkstemp`, which makes private files: the umask to correct this cannot be read without changing it.
-    part = _part_of(target)
+    part = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.part")
     try:
         if match := _DESCRIPTOR.fullmatch(str(path)):  # opened by its name, a file would be written from its start
             with os.fdopen(os.dup(int(match["number"] or (1 if match["out"] else 2))), "wb") as stream:
@@ -108,7 +108,7 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
         UsageError: the folder cannot be written, the disk is full, or the folder is not empty.
     """
     path = Path(path).resolve()  # a link is followed, not replaced
-    part, handle = _part_of(path), None
+    part, handle = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part"), None
     try:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,21 +142,23 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
 def remove_abandoned(folder: Path) -> None:
     """Remove the unfinished files and folders that killed processes left in a folder; one in use stays."""
     for part in folder.glob(".*.part"):
-        if PART.fullmatch(part.name) and _is_abandoned(part):
-            with contextlib.suppress(OSError):
+        if PART.fullmatch(part.name) is None:
+            continue
+        with contextlib.suppress(OSError):  # gone, or not ours
+            age, free = time.time() - part.stat().st_mtime, None
+            if fcntl is not None and age >= NEW:
+                handle = os.open(part, os.O_RDONLY)
+                try:
+                    free = claim(handle)  # whether the process that wrote the part has ended
+                finally:
+                    os.close(handle)
+            if age > OLD if free is None else free:
                 shutil.rmtree(part) if part.is_dir() else part.unlink()
-
-
-def _part_of(path: Path) -> Path:
-    return path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part")
 
 
 def claim(handle: int, shared: bool = False) -> bool | None:
     """Lock an open file or folder until it is closed; False: another process has it; None: there are no locks here.
-
-    Args:
-        shared: beside others that share it; it need not be open for writing.
-    """
+    `shared`: beside others that share it; it need not be open for writing."""
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -164,22 +166,6 @@ def claim(handle: int, shared: bool = False) -> bool | None:
     except (OSError, AttributeError):
         return None
     return True
-
-
-def _is_abandoned(part: Path) -> bool:
-    """Whether the process that wrote a part has ended."""
-    try:
-        age = time.time() - part.stat().st_mtime
-        if fcntl is None or age < NEW:
-            return age > OLD
-        handle = os.open(part, os.O_RDONLY)
-        try:
-            free = claim(handle)
-        finally:
-            os.close(handle)
-        return age > OLD if free is None else free
-    except OSError:  # gone, or not ours
-        return False
 
 
 def _sync(folder: Path) -> None:
@@ -209,7 +195,6 @@ def not_written(path: Path, error: OSError) -> UsageError:
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
-    """Write bytes; see `whole_file`."""
     with whole_file(path) as stream:
         stream.write(data)
 
@@ -251,7 +236,6 @@ def free_name(path: Path, suffix: str = "") -> Path:
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether this is a folder with nothing in it."""
     return folder.is_dir() and not any(folder.iterdir())
 
 

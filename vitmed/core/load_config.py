@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,24 +21,17 @@ from vitmed.core.text_files import YamlError, packaged, parse_yaml, read_yaml
 from vitmed.core.upgrade import without_gone
 
 AnyConfig = TypeVar("AnyConfig", Config, PretrainConfig)
+recipes = partial(packaged, "configs")  # name -> file of the recipes in `configs/`
 
 
 def load_config(
-    file: str | Path | None = None,
-    overrides: dict[str, Any] | None = None,
-    sets: Sequence[str] = (),
+    file: str | Path | None = None,  # a YAML file, or the name of a recipe in the package (malaria)
+    overrides: dict[str, Any] | None = None,  # {"section.field": value}; None (a flag that was not given) is skipped
+    sets: Sequence[str] = (),  # "section.field=value" texts; the value is parsed as YAML
     kind: type[AnyConfig] = Config,  # type: ignore[assignment]
 ) -> AnyConfig:
-    """Build the configuration: defaults < YAML file < `sets` < `overrides`.
-
-    Args:
-        file: a YAML file, or the name of a recipe in the package (malaria).
-        overrides: {"section.field": value}; None values (flags that were not given) are skipped.
-        sets: "section.field=value" texts; the value is parsed as YAML.
-
-    Raises:
-        UsageError: an unknown key, a wrong type or a value out of range; states what is accepted.
-    """
+    """Build the configuration: defaults < YAML file < `sets` < `overrides`. Raises UsageError for an unknown key, a
+    wrong type or a value out of range, which states what is accepted."""
     tree: dict[str, Any] = {} if file is None else read_config(find_config(file))
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     values = dict[str, Any]()
@@ -136,16 +130,9 @@ def is_keyword(field: str, value: str, folder: str | Path = ".") -> bool:
 def build_config(
     tree: dict[str, Any],
     kind: type[AnyConfig] = Config,  # type: ignore[assignment]
-    given: Collection[str] = (),
+    given: Collection[str] = (),  # "section.field" of values that came from flags
 ) -> AnyConfig:
-    """Validate a plain tree of values.
-
-    Args:
-        given: "section.field" of values that came from flags.
-
-    Raises:
-        UsageError: names the key, or its flag, and what is accepted.
-    """
+    """Validate a plain tree of values. Raises UsageError, which names the key, or its flag, and what is accepted."""
     tree = with_card(without_gone(tree, given), kind)
     for section, fields in tree.items():
         if section not in kind.model_fields:
@@ -197,11 +184,6 @@ def find_config(name: str | Path) -> Path:
             problem, fix = "no such config file", f"name a YAML file, or one of: {', '.join(bundled)}"
         raise UsageError(f"{path}: {problem}", fix)
     raise unknown_key("config", str(name), bundled)
-
-
-def recipes() -> dict[str, Path]:
-    """Name -> file of the recipes in `configs/`."""
-    return packaged("configs")
 
 
 def check_names(config: Config, models: Any, policies: Any, metrics: Any) -> None:

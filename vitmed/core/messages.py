@@ -37,15 +37,10 @@ REMARK = re.compile(  # words of notes on how a result was computed: they make n
 
 
 class Ui:
-    """Lines on stderr without progress bars, for notebooks and log files.
+    """Lines on stderr without progress bars, for notebooks and log files."""
 
-    Attributes:
-        began: when the command line started, on `time.monotonic`; None in Python, and for all but its first call.
-        verbose: whether details reach the screen.
-    """
-
-    began: float | None = None
-    verbose = False
+    began: float | None = None  # when the command line started, on `time.monotonic`; None for all but its first call
+    verbose = False  # whether details reach the screen
 
     def say(self, text: str) -> None:
         """A line of information."""
@@ -114,15 +109,12 @@ class Once(Through):
     """For jobs in turn, unless `ui` is verbose: what is not a detail of the first job, and each warning once.
 
     Warnings that differ in figures alone are the same.
-
-    Attributes:
-        first: whether the first job speaks.
     """
 
     def __init__(self, ui: Ui) -> None:
         super().__init__(ui)
         self.began, ui.began = ui.began, None  # the first job alone counts from the start of the command
-        self.first, self.warned = True, defaultdict[str, list[str]](list)
+        self.first, self.warned = True, defaultdict[str, list[str]](list)  # whether the first job speaks
 
     def show(self, text: str) -> None:
         if self.verbose or self.first:
@@ -142,11 +134,7 @@ class Once(Through):
 
 
 class Gathered(Through):
-    """Keeps what is said and warned; shows the rest on `ui` and, where that is verbose, everything.
-
-    Attributes:
-        lines: all in their order, without the warnings.
-    """
+    """Keeps what is said, in `lines`, and warned; shows the rest on `ui` and, where that is verbose, everything."""
 
     def __init__(self, ui: Ui) -> None:
         super().__init__(ui)
@@ -241,20 +229,16 @@ def listener() -> Ui:
 
 
 def say(text: str) -> None:
-    """Say a line of information."""
     listener().say(text)
 
 
 def show(text: str) -> None:
-    """Say a line that is no detail, so that it is on the screen also within `gathering`."""
     listener().show(text)
 
 
 def warn(text: str) -> None:
-    """Say a problem that the user should act on."""
     listener().warn(text)
 
 
 def bar(title: str, unit: str = "images") -> contextlib.AbstractContextManager[Advance]:
-    """Show a progress bar; call the function that it yields with (done, total, text)."""
     return listener().bar(title, unit)

@@ -25,19 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.core.base_models import PANELS
-from vitmed.core.config import (
-    EVALUATE_FLAGS,
-    FLAGS,
-    PRETRAIN_FLAGS,
-    PROBE_FLAGS,
-    SUMMARY_FLAGS,
-    TUNE_FLAGS,
-    Config,
-    PretrainConfig,
-    RunConfig,
-)
+from vitmed.core.base_models import PANELS, flags_of
+from vitmed.core.config import EVALUATE_FLAGS, FLAGS, PROBE_FLAGS, TUNE_FLAGS, Config, PretrainConfig, RunConfig
 
+SUMMARY_FLAGS = flags_of(Config, "model.image_size", "model.patch_size", "model.channels")
+PRETRAIN_FLAGS = flags_of(PretrainConfig, without=("model.weights", "data.positive"))
 SIGNATURES = (Collection, PretrainConfig, EVALUATE_FLAGS, PRETRAIN_FLAGS, PROBE_FLAGS, SUMMARY_FLAGS, TUNE_FLAGS)
 FIRST, *_, LAST = PANELS
 HTTP = "HTTP"  # a panel of `serve`
@@ -53,21 +45,11 @@ class Argument:
 
 @dataclass(frozen=True)
 class Option:
-    """An option.
-
-    Attributes:
-        help: one sentence.
-        names: its spellings, such as "--output -o" or "--prune/--no-prune". Default: the name of the parameter.
-        metavar: what --help shows for the value. Default: the type.
-        panel: its heading in --help.
-        min, max: the least and the greatest value.
-    """
-
-    help: str
-    names: str = ""
-    metavar: str | None = None
-    panel: str = LAST
-    min: int | None = None
+    help: str  # one sentence
+    names: str = ""  # its spellings, such as "--output -o" or "--prune/--no-prune"; default the parameter's name
+    metavar: str | None = None  # what --help shows for the value; default the type
+    panel: str = LAST  # its heading in --help
+    min: int | None = None  # the least and the greatest value
     max: int | None = None
 
 

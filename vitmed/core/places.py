@@ -31,21 +31,12 @@ LONGEST = 200  # bytes of a name; the system allows 255, and numbers and suffixe
 def new_file(
     path: str | Path,
     *,
-    force: bool = False,
-    data: Iterable[str | Path] = (),
-    inputs: Iterable[str | Path] = (),
-    png: bool = False,
+    force: bool = False,  # replace an existing file
+    data: Iterable[str | Path] = (),  # the data folders of the command
+    inputs: Iterable[str | Path] = (),  # files that it reads
+    png: bool = False,  # whether it is a picture
 ) -> Path:
-    """Check that a command may write this very file, a device or a pipe; `whole_file` writes it.
-
-    Args:
-        force: replace an existing file.
-        data: the data folders of the command; inputs: files that it reads.
-        png: whether it is a picture.
-
-    Raises:
-        UsageError: the file may not or cannot be written.
-    """
+    """Check that a command may write this very file, a device or a pipe; `whole_file` writes it. Raises UsageError."""
     path = Path(path)
     if is_stream(path):
         return path

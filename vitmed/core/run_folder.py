@@ -138,7 +138,6 @@ class RunFolder:
 
     @property
     def is_run(self) -> bool:
-        """Whether the folder is that of a run."""
         some = (self.best, self.last, self.encoder, self.baseline, self.folds, self.ensemble)
         return any(file.is_file() for file in some) or (self.config.is_file() and self.splits.is_file())
 

@@ -32,7 +32,6 @@ _NO_UNICODE = re.compile("(\\\\*)([\ud800-\udfff]|ud[89a-f][0-9a-f]{2})")  # or 
 
 
 def to_cell(text: str) -> str:
-    """The cell of a text; `from_cell` gives the text back."""
     if not text.isascii() or "\\ud" in text:  # \udce9 for characters that are not Unicode
         # Twice the backslashes before, so that their number tells the two apart.
         text = _NO_UNICODE.sub(lambda m: m[1] * 2 + (m[2] if len(m[2]) > 1 else f"\\u{ord(m[2]):x}"), text)

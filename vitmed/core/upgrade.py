@@ -92,7 +92,6 @@ class OldNameWarning(FutureWarning):
 
 
 def check_version(of_0_1: bool) -> None:
-    """Raise UsageError for what 0.1.0 wrote."""
     if of_0_1:
         raise UsageError(f"vitmed 0.1.0 wrote it; vitmed {READER} reads it", "make it again with this version")
 
@@ -187,10 +186,7 @@ def target(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def without_gone(tree: dict[str, Any], given: Collection[str] = ()) -> dict[str, Any]:
     """The sections of a configuration without settings that are gone. Raises UsageError for one that mattered.
-
-    Args:
-        given: "section.field" of values that came from flags: there every name of `NAMES` is refused.
-    """
+    `given`: "section.field" of values that came from flags: there every name of `NAMES` is refused."""
     tree = copy.deepcopy(tree)
     for key in (*SETTINGS, *VALUES, *NAMES):
         section, _, field = key.partition(".")

@@ -244,7 +244,6 @@ class Split(NamedTuple):
 
     @property
     def classified(self) -> bool:
-        """Whether the labels are classes."""
         return self.labels.ndim == 1 and self.labels.dtype.kind in "iu"
 
 
@@ -325,7 +324,16 @@ def _medmnist(folder: Path, source: Path) -> PublicSet | None:
 
 
 def _split(folder: Path, name: str, source: Path) -> Split:
-    images, labels = (_array(folder / f"{name}_{kind}.npy", source) for kind in ("images", "labels"))
+    arrays = []
+    for file in (folder / f"{name}_{kind}.npy" for kind in ("images", "labels")):
+        try:
+            array = np.load(file, mmap_mode="r", allow_pickle=False)  # no objects, which can run programs
+            if array.offset + array.nbytes != file.stat().st_size:
+                raise ValueError(f"{array.dtype} {array.shape} is not what it holds")
+        except UNREADABLE as error:
+            raise DataError(f"{source}: {file.name} is not an array ({str(error)[:200]})", OTHER) from None
+        arrays.append(array)
+    images, labels = arrays
     shape = images.shape
     if images.dtype != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] == 3)) or 0 in shape:
         raise DataError(
@@ -348,17 +356,6 @@ def _split(folder: Path, name: str, source: Path) -> Split:
     if labels.min() < 0 or labels.max() >= CLASSES:
         raise DataError(f"{source}: {name}_labels holds {labels.min()} to {labels.max()}, expected classes", OTHER)
     return Split(images, labels)
-
-
-def _array(file: Path, source: Path) -> np.ndarray:
-    """Map an array from its file. Objects, which can run programs, are refused."""
-    try:
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
-        if array.offset + array.nbytes != file.stat().st_size:
-            raise ValueError(f"{array.dtype} {array.shape} is not what it holds")
-    except UNREADABLE as error:
-        raise DataError(f"{source}: {file.name} is not an array ({str(error)[:200]})", OTHER) from None
-    return array
 
 
 # --- CIFAR-10

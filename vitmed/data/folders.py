@@ -130,17 +130,12 @@ def refuse_among_classes(path: str | Path) -> None:
 
 
 class FolderEntries(NamedTuple):
-    """The names in one folder, without hidden files and hidden or system folders.
+    """The names in one folder, without hidden files and hidden or system folders."""
 
-    Attributes:
-        images: sorted; folders: name -> the links followed to it; others: files that are no images.
-        rubbish: files left behind by the operating system.
-    """
-
-    images: list[str]
-    folders: dict[str, frozenset[str]]
-    others: list[str]
-    rubbish: list[str]
+    images: list[str]  # sorted
+    folders: dict[str, frozenset[str]]  # name -> the links followed to it
+    others: list[str]  # files that are no images
+    rubbish: list[str]  # files left behind by the operating system
 
 
 def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEntries:
@@ -151,11 +146,13 @@ def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEnt
     found = FolderEntries([], {}, [], [])
     with os.scandir(where) as entries:
         for entry in entries:
-            name = entry.name
+            name, is_folder = entry.name, False
+            with contextlib.suppress(OSError):  # a link to itself
+                is_folder = entry.is_dir()
             if name[0] == "." or name.lower() in RUBBISH:
-                if (name[:2] == "._" or name.lower() in RUBBISH) and not _is_folder(entry):
+                if (name[:2] == "._" or name.lower() in RUBBISH) and not is_folder:
                     found.rubbish.append(name)
-            elif not _is_folder(entry):
+            elif not is_folder:
                 image = name[name.rfind(".") :].lower() in READERS or is_image(entry.path)  # the first is faster
                 (found.images if image else found.others).append(name)
             elif name.lower() in RUBBISH_FOLDERS:
@@ -175,10 +172,3 @@ def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEnt
 
 def _unreadable(where: str | Path, error: OSError) -> DataError:
     return DataError(f"{where}: cannot be read ({error.strerror})", "check its permissions")
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False

@@ -53,27 +53,20 @@ SCHEMA = (
 class ImageCache:
     """Hashes, records and squares. Any problem with the database counts as "not known", never as an error.
 
-    Args:
-        frame, window: of the run; a record of a deep image counts only for runs with the same window.
-        how: makes the squares, and sets frame and window. A record of a JPEG that was decoded at a reduced size counts
-            only for runs that may reduce it to the same size; without `how` only records of whole images count.
-        keep: hashes and records in the database of the cache folder, unless it cannot be used (`warns`).
-        limit: bytes that all squares together may use.
-
-    Attributes:
-        file: the database; None keeps no hashes and no records.
+    A record of a deep image counts only for runs with the same window; one of a JPEG that was decoded at a reduced size
+    only for runs that may reduce it to the same size, and without `how` only records of whole images count.
     """
 
     def __init__(
         self,
         frame: int | None = None,
         window: Window = None,
-        how: Preprocessing | None = None,
-        keep: bool = True,
-        limit: int = 0,
+        how: Preprocessing | None = None,  # makes the squares, and sets frame and window
+        keep: bool = True,  # hashes and records in the database of the cache folder, unless it cannot be used (`warns`)
+        limit: int = 0,  # bytes that all squares together may use
         warns: bool = True,
     ):
-        self.file: Path | None = None
+        self.file: Path | None = None  # the database; None keeps no hashes and no records
         self.limit, version = limit, decoding_version()
         self.frame, self.window = (frame, window) if how is None else (how.frame, how.window)
         self.key = f"{version} {'' if self.frame is None else self.frame}"
@@ -108,7 +101,6 @@ class ImageCache:
         return {os.fsdecode(path): sha256 for path, identity, sha256 in rows if identity and now[path] == identity}
 
     def keep_hashes(self, rows: Iterable[tuple[str, str, str]]) -> None:
-        """Store (path, identity, sha256)."""
         self._store("files", [(os.fsencode(path), identity, sha256) for path, identity, sha256 in rows])
 
     def records(self, digests: np.ndarray) -> list[FileRecord | None]:
@@ -249,18 +241,12 @@ class ImageCache:
 class Squares:
     """Images of an entry, like an array: `squares[i]` is (S, S, C) uint8, read-only, in the mapped file.
 
-    Can be pickled: a process that is not forked opens the file again at the first read.
-
-    Args:
-        folder: the entry.
-        rows: (M,) int64; the row of each image in the entry, -1 if it has none.
-
-    Raises:
-        OSError, ValueError: the entry is missing or damaged.
+    Can be pickled: a process that is not forked opens the file again at the first read. Raises OSError or ValueError
+    where the entry is missing or damaged.
     """
 
     def __init__(self, folder: Path, rows: np.ndarray):
-        self.folder, self.rows = folder, rows
+        self.folder, self.rows = folder, rows  # (M,) int64; the row of each image in the entry, -1 if it has none
         self._all: np.ndarray | None = None
         self._open()
 
@@ -297,7 +283,6 @@ class Squares:
 
     @property
     def missing(self) -> np.ndarray:
-        """Indices of the images that the entry does not contain."""
         return np.flatnonzero(self.rows < 0)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -305,7 +290,6 @@ class Squares:
 
 
 def pixel_folder() -> Path:
-    """The folder of all squares."""
     return cache_folder() / "pixels"
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
+from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted, counted_doing, listed
@@ -25,6 +25,7 @@ from vitmed.data.tables import LABEL_NAMES, Table
 
 CLEAR = 0.9  # share of numbers, or of 1 and 0, in a column from which another cell looks like a mistake
 MOST = 1e15  # beyond it, squares lose the digits of other numbers
+MANY_VALUES = 20  # numbers with fractions of more different values are a quantity
 MOST_BINS, IN_BIN = 10, 10  # ranges of a number, and images that each needs
 MISSING = {"", "nan", "na", "n/a", "null", "unknown", "?"}  # cells of which the label is not known
 
@@ -72,34 +73,22 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of the R rows of a table; of the images that it names also what else it says, in the images' order.
-
-    Attributes:
-        labels: names of the class, the grade, or the stratum of each; "" where nothing is known.
-        classes: these names in order.
-        outputs: names of the findings, or of the number; () for classes and grades.
-        values: of findings (R, F) 1, 0 or `UNKNOWN`, of a number (R, 1); None for classes and grades.
-        source: what was recognised, in words; notes: warnings for the user.
-        used: the columns that hold the labels.
-        images: index of each image into the given paths; splits: train, val or test for each, or None.
-        groups: patients, or None; known: how they are known, in words.
-        columns: names of the further columns; rows: their cells.
-    """
+    """The labels of the R rows of a table; of the images that it names also what else it says, in the images' order."""
 
     target: Target
-    labels: list[str]
-    classes: tuple[str, ...]
-    outputs: tuple[str, ...] = ()
-    values: np.ndarray | None = None
-    source: str = ""
-    notes: tuple[str, ...] = ()
-    used: tuple[int, ...] = ()
-    images: Sequence[int] = ()
-    splits: list[str] | None = None
-    groups: list[str] | None = None
-    known: str = ""
-    columns: tuple[str, ...] = ()
-    rows: Sequence[tuple[str, ...]] = ()
+    labels: list[str]  # name of the class, the grade, or the stratum of each; "" where nothing is known
+    classes: tuple[str, ...]  # these names in order
+    outputs: tuple[str, ...] = ()  # names of the findings, or of the number; () for classes and grades
+    values: np.ndarray | None = None  # of findings (R, F) 1, 0 or `UNKNOWN`, of a number (R, 1); None for the others
+    source: str = ""  # what was recognised, in words
+    notes: tuple[str, ...] = ()  # warnings for the user
+    used: tuple[int, ...] = ()  # the columns that hold the labels
+    images: Sequence[int] = ()  # index of each image into the given paths
+    splits: list[str] | None = None  # train, val or test for each, or None
+    groups: list[str] | None = None  # patients, or None
+    known: str = ""  # how they are known, in words
+    columns: tuple[str, ...] = ()  # names of the further columns
+    rows: Sequence[tuple[str, ...]] = ()  # their cells
 
 
 def number_in(cell: str) -> float | None:
@@ -395,3 +384,44 @@ def _finding(cell: str) -> float | None:
         return float(text in PRESENT)
     value = number_in(text)
     return value if value in (1.0, 0.0, -1.0) else None
+
+
+def read_targets(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Labels:
+    """The labels of every row of a table; `label` is their column, if it has one of the usual names, `others` are the
+    columns that are neither path, patient, split nor label. Raises DataError: no such column, or a cell that is no
+    label; with the line. UsageError: a finding that is no column."""
+    kind = asked.kind if asked.kind != "auto" else _recognise(table, label, others)
+    if read := {"findings": read_findings, "number": read_number}.get(kind):
+        return read(table, label, others, asked)
+    label = table.required(label, "label", LABEL_NAMES)
+    cells = table.cells(label, "label")
+    if kind == "grades":
+        return read_grades(table, label, cells, asked)
+    source, values = "", {number_in(cell) for cell in cells}
+    if asked.kind == "auto" and len(values) > 2 and None not in values:
+        source = (
+            f"{counted(len(set(cells)), 'class')} without an order, from the numbers in {table.header[label]!r} of "
+            f"{table.file.name} (--target grades if they are in order, --target number if they are a quantity)"
+        )
+    return Labels(CLASSES, cells, tuple(sorted(set(cells))), source=source, used=(label,))
+
+
+def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:
+    """The kind of the labels. Raises DataError for no column of labels, nor two of findings."""
+    if label is None:
+        columns, doubtful = bit_columns(table, others)
+        if len(columns) < 2:
+            for column in doubtful if len(columns) + len(doubtful) > 1 else ():
+                cells_of_finding(table, column)  # raises
+            raise DataError(
+                f"{table.file}: no column for the label, nor two of 1 and 0 (findings); it has {table.names}",
+                f"name it {LABEL_NAMES[0]} (or {', '.join(LABEL_NAMES[1:])}) in the first line, or --finding COLUMN",
+            )
+        return "findings"
+    cells = [row[label].strip() for row in table.rows]
+    if any(BAR in cell for cell in cells):
+        return "findings"
+    values = {number_in(cell) for cell in cells}
+    numbers = {value for value in values if value is not None and math.isfinite(value)}
+    fractions = any(value != int(value) for value in numbers)
+    return "number" if None not in values and fractions and len(numbers) > MANY_VALUES else "classes"

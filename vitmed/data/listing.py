@@ -3,7 +3,6 @@ image, with its patient, split and further columns."""
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,31 +15,9 @@ from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
 from vitmed.core.sections import DataConfig
-from vitmed.core.text import counted, counted_doing, lines_of, listed
-from vitmed.data.folders import (
-    SPLIT_WORDS,
-    SPLITS,
-    class_names,
-    image_names,
-    import_fix,
-    split_folders,
-    split_of,
-    subfolders,
-)
-from vitmed.data.label_kinds import (
-    BAR,
-    Asked,
-    Labels,
-    bit_columns,
-    cells_of_finding,
-    finding_strata,
-    grade_order,
-    number_in,
-    plain_grade,
-    read_findings,
-    read_grades,
-    read_number,
-)
+from vitmed.core.text import counted_doing, lines_of, listed
+from vitmed.data.folders import SPLIT_WORDS, SPLITS, class_names, image_names, import_fix, split_folders, subfolders
+from vitmed.data.label_kinds import Asked, Labels, finding_strata, grade_order, plain_grade, read_targets
 from vitmed.data.patient_names import Guess, group_word, known_by_column
 from vitmed.data.patients import find_patients, suggest_groups
 from vitmed.data.samples import Sample
@@ -50,7 +27,6 @@ from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LABEL, LOGIT, OF_NUMBE
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
 TAKEN = (*FIXED_COLUMNS, *WRITTEN, "error", "sha256", "class", "split")
-MANY_VALUES = 20  # numbers with fractions of more different values are a quantity
 AUTO = Asked()
 ALL = "all"  # the part that is not split yet
 
@@ -61,12 +37,9 @@ def labels_from_table(
     """The labels of every image that a table names, with patient, split and further columns if it has them.
 
     Images of which nothing is known are left out, with a note. Without `own_groups`, the table's patient column is a
-    further column.
-
-    Raises:
-        DataError: the table cannot be read, lacks a column or a value, names a missing file or an image twice, has a
-            label that is none, or a further column with a name that vitmed uses.
-        UsageError: as `read_targets`; or a finding is the column of paths, patients or splits.
+    further column. Raises DataError for a table that cannot be read, lacks a column or a value, names a missing file or
+    an image twice, or has a label that is none, or a further column with a name that vitmed uses; UsageError as
+    `read_targets`, or for a finding that is the column of paths, patients or splits.
     """
     table = read_table(file)
     path = table.required(table.find(PATH_NAMES, asked.card), "path of an image", PATH_NAMES)
@@ -89,14 +62,7 @@ def labels_from_table(
             f"{table.file}: the column {', '.join(taken)} has a name that predictions.csv uses itself",
             f"rename or remove it{of_label}",
         )
-    images, missing = table.images(path, root, paths)
-    row_of = _rows_by_image(table, images, paths, read.used)
-    if missing:
-        raise DataError(
-            f"{table.file}: {counted_doing(len(missing), 'row', 'matches', 'match')} no image below {root}:\n"
-            + lines_of([*table.notes, *missing]),
-            f"use paths relative to {root} or to the table, or remove the rows",
-        )
+    row_of = _rows_by_image(table, path, root, paths, read.used)
     left = len(paths) - len(row_of)
     notes = [f"{left:,} of {len(paths):,} images are not in {table.file} and are left out"] if left else []
     rows = [row for row in row_of.values() if read.labels[row]]
@@ -106,12 +72,10 @@ def labels_from_table(
         notes.append(f"{table.file}: {are} left out: line {lines}{', ...' * (len(unknown) > FIRST)}")
     groups = None if group is None else table.cells(group, "patient")
     splits = None if split is None else table.cells(split, "split")
-    if strange := sorted({splits[row] for row in rows if split_of(splits[row]) is None} if splits else ()):
-        raise DataError(
-            f"{table.file}: {', '.join(map(repr, strange[:FIRST]))} in column {table.header[split or 0]!r} is not a "
-            "split",
-            f"use one of {', '.join(SPLIT_WORDS)}; or rename the column",
-        )
+    strange = sorted({splits[row] for row in rows if splits[row].lower() not in SPLIT_WORDS}) if splits else []
+    if strange:
+        what = f"{', '.join(map(repr, strange[:FIRST]))} in column {table.header[split or 0]!r} is not a split"
+        raise DataError(f"{table.file}: {what}", f"use one of {', '.join(SPLIT_WORDS)}; or rename the column")
     return replace(
         read,
         labels=[read.labels[row] for row in rows],
@@ -137,7 +101,7 @@ def further_columns(
     table = read_table(file)
     path = table.required(table.find(PATH_NAMES), "path of an image", PATH_NAMES)
     label = table.find(LABEL_NAMES)
-    rows = _rows_by_image(table, table.images(path, root, paths)[0], paths)
+    rows = _rows_by_image(table, path, root, paths)
     for image, row in rows.items() if labels and label is not None else ():
         cell = table.rows[row][label or 0].strip()
         if cell and plain_grade(cell) != plain_grade(labels[image]):
@@ -158,98 +122,50 @@ def further_columns(
 
 
 def _rows_by_image(
-    table: Table, images: Sequence[int | None], paths: Sequence[str], labels: Sequence[int] = ()
+    table: Table, column: int, root: Path, paths: Sequence[str], labels: Sequence[int] | None = None
 ) -> dict[int, int]:
-    """Index of an image -> its row, ascending. Raises DataError for an image with two rows; `labels` are columns."""
+    """Index of an image -> its row, ascending. Raises DataError for an image with two rows and, where the columns of
+    `labels` are given, for a row without an image."""
+    images, missing = table.images(column, root, paths)
     rows: dict[int, int] = {}
     for row, image in enumerate(images):
         if image is not None and rows.setdefault(image, row) != row:
             lines = f"in line {table.lines[rows[image]]} and in line {table.lines[row]}"
-            both = [(table.rows[rows[image]][i].strip(), table.rows[row][i].strip(), i) for i in labels]
+            both = [(table.rows[rows[image]][i].strip(), table.rows[row][i].strip(), i) for i in labels or ()]
             if wrong := next((pair for pair in both if pair[0] != pair[1]), None):
                 lines += f", which disagree: {table.header[wrong[2]]!r} is {wrong[0]!r} and {wrong[1]!r}"
             raise DataError(f"{table.file}: {paths[image]} is named {lines}", "keep one of the rows")
-    return dict(sorted(rows.items()))
-
-
-def read_targets(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Labels:
-    """The labels of every row of a table; `label` is their column, if it has one of the usual names, `others` are the
-    columns that are neither path, patient, split nor label. Raises DataError: no such column, or a cell that is no
-    label; with the line. UsageError: a finding that is no column."""
-    kind = asked.kind if asked.kind != "auto" else _recognise(table, label, others)
-    if read := {"findings": read_findings, "number": read_number}.get(kind):
-        return read(table, label, others, asked)
-    label = table.required(label, "label", LABEL_NAMES)
-    cells = table.cells(label, "label")
-    if kind == "grades":
-        return read_grades(table, label, cells, asked)
-    source, values = "", {number_in(cell) for cell in cells}
-    if asked.kind == "auto" and len(values) > 2 and None not in values:
-        source = (
-            f"{counted(len(set(cells)), 'class')} without an order, from the numbers in {table.header[label]!r} of "
-            f"{table.file.name} (--target grades if they are in order, --target number if they are a quantity)"
+    if missing and labels is not None:
+        raise DataError(
+            f"{table.file}: {counted_doing(len(missing), 'row', 'matches', 'match')} no image below {root}:\n"
+            + lines_of([*table.notes, *missing]),
+            f"use paths relative to {root} or to the table, or remove the rows",
         )
-    return Labels(CLASSES, cells, tuple(sorted(set(cells))), source=source, used=(label,))
-
-
-def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:
-    """The kind of the labels. Raises DataError for no column of labels, nor two of findings."""
-    if label is None:
-        columns, doubtful = bit_columns(table, others)
-        if len(columns) < 2:
-            for column in doubtful if len(columns) + len(doubtful) > 1 else ():
-                cells_of_finding(table, column)  # raises
-            raise DataError(
-                f"{table.file}: no column for the label, nor two of 1 and 0 (findings); it has {table.names}",
-                f"name it {LABEL_NAMES[0]} (or {', '.join(LABEL_NAMES[1:])}) in the first line, or --finding COLUMN",
-            )
-        return "findings"
-    cells = [row[label].strip() for row in table.rows]
-    if any(BAR in cell for cell in cells):
-        return "findings"
-    values = {number_in(cell) for cell in cells}
-    numbers = {value for value in values if value is not None and math.isfinite(value)}
-    fractions = any(value != int(value) for value in numbers)
-    return "number" if None not in values and fractions and len(numbers) > MANY_VALUES else "classes"
+    return dict(sorted(rows.items()))
 
 
 @dataclass(frozen=True)
 class Listing:
-    """All images before the split, ordered by class, then by path.
-
-    Attributes:
-        source: the folder or table that states the class.
-        classes: names, sorted; of grades, from the lowest; of findings and numbers, the strata.
-        paths: of S images, relative to the root; labels: (S,) int64 indices into `classes`.
-        parts: split name, or "all", -> indices of its images, ascending.
-        where: split name -> its origin in words; empty for "all".
-        columns: names of further columns; rows: their cells for S images, or empty.
-        groups: S patients, or None; patients: how they are known, in words.
-        notes: messages for the user; guess: patients that the file names suggest, if you named none.
-        first_copy: (S,) int64, the first image with the same bytes as each image; None if unknown, or no copies.
-        targets: of findings (S, F) 1, 0 or `UNKNOWN`, of a number (S, 1); float64.
-        outputs: names of the findings, or of the number; () for classes and grades.
-        recognised: what the labels are and where they come from, in words; "" for classes.
-    """
+    """All images before the split, ordered by class, then by path."""
 
     root: Path
-    source: Path
-    classes: list[str]
-    paths: list[str]
-    labels: np.ndarray
-    parts: dict[str, np.ndarray]
-    where: dict[str, str] = field(default_factory=dict)
-    columns: tuple[str, ...] = ()
-    rows: Sequence[tuple[str, ...]] = ()
-    groups: list[str] | None = None
-    patients: str = ""
-    notes: tuple[str, ...] = ()
-    guess: Guess | None = None
-    first_copy: np.ndarray | None = None
+    source: Path  # the folder or table that states the class
+    classes: list[str]  # names, sorted; of grades, from the lowest; of findings and numbers, the strata
+    paths: list[str]  # of S images, relative to the root
+    labels: np.ndarray  # (S,) int64 indices into `classes`
+    parts: dict[str, np.ndarray]  # split name, or "all", -> indices of its images, ascending
+    where: dict[str, str] = field(default_factory=dict)  # split name -> its origin in words; empty for "all"
+    columns: tuple[str, ...] = ()  # names of further columns
+    rows: Sequence[tuple[str, ...]] = ()  # their cells for S images, or empty
+    groups: list[str] | None = None  # S patients, or None
+    patients: str = ""  # how they are known, in words
+    notes: tuple[str, ...] = ()  # messages for the user
+    guess: Guess | None = None  # patients that the file names suggest, if you named none
+    first_copy: np.ndarray | None = None  # (S,) int64, the first image with the same bytes; None: unknown, or no copies
     target: Target = CLASSES
-    targets: np.ndarray | None = None
-    outputs: tuple[str, ...] = ()
-    recognised: str = ""
+    targets: np.ndarray | None = None  # of findings (S, F) 1, 0 or `UNKNOWN`, of a number (S, 1); float64
+    outputs: tuple[str, ...] = ()  # names of the findings, or of the number; () for classes and grades
+    recognised: str = ""  # what the labels are and where they come from, in words; "" for classes
 
     @property
     def unit(self) -> str:
@@ -257,7 +173,6 @@ class Listing:
         return group_word(self.patients) if self.patients else "image"
 
     def samples(self, indices: np.ndarray) -> tuple[Sample, ...]:
-        """These images as samples."""
         chosen = indices.tolist()
         paths, labels = (self.paths[i] for i in chosen), self.labels[indices].tolist()
         groups = repeat(None) if self.groups is None else (self.groups[i] for i in chosen)
@@ -275,7 +190,6 @@ class Listing:
         return same.take(order[known[order]])
 
     def take(self, order: np.ndarray) -> Listing:
-        """These images, in this order."""
         rows, place = order.tolist(), np.full(len(self.paths), -1)
         place[order] = np.arange(len(order))
         first = None
@@ -387,7 +301,7 @@ def list_by_table(
     index = {name: k for k, name in enumerate(names)}
     labels = np.array([index[name] for name in table.labels], dtype=np.int64)
     paths = [every[i] for i in table.images]
-    splits: Sequence[str | None] = table.splits or [split_of(path.partition("/")[0]) for path in paths]
+    splits: Sequence[str | None] = table.splits or [SPLIT_WORDS.get(path.partition("/")[0].lower()) for path in paths]
     origin = f"table {file.name}" if table.splits else "folders"
     if None in splits or (table.splits is None and set(splits) == {"train"}):
         splits, origin = [ALL] * len(paths), ""

@@ -89,7 +89,6 @@ class Images:
 
     @property
     def megabytes(self) -> float:
-        """Size of all images in memory."""
         return len(self) * self.preprocessing.image_size**2 * self.preprocessing.channels / 2**20
 
 
@@ -172,7 +171,6 @@ class EpochBatches(Sampler[list[Key]]):
 
     @property
     def batches(self) -> int:
-        """Batches of a whole epoch."""
         return max(1, len(self.labels) // self.batch_size)
 
     def order(self, epoch: int) -> np.ndarray:
@@ -268,19 +266,13 @@ def _start_worker(_: int) -> None:
 
 
 class ReadSplits(NamedTuple):
-    """The splits of a run once every file was read, without the files that are skipped.
-
-    Attributes:
-        images, hashes: by split, in the order of the samples.
-        records: of every image, in the order of the splits; empty where none were asked for.
-        skipped: how many files are left out because they cannot be read.
-    """
+    """The splits of a run once every file was read, without the files that are skipped."""
 
     splits: Splits
-    images: dict[str, Images]
+    images: dict[str, Images]  # by split, as the hashes in the order of the samples
     hashes: dict[str, list[str]]
-    records: list[FileRecord]
-    skipped: int = 0
+    records: list[FileRecord]  # of every image, in the order of the splits; empty where none were asked for
+    skipped: int = 0  # how many files are left out because they cannot be read
 
 
 def read_splits(splits: Splits, preprocessing: Preprocessing, data: DataConfig, records: bool = True) -> ReadSplits:

@@ -38,36 +38,23 @@ PEOPLE = re.compile(
 
 
 class Guess(NamedTuple):
-    """What file names suggest as groups.
+    """What file names suggest as groups."""
 
-    Attributes:
-        expression: for `--group-regex`.
-        patients: number of groups; examples: the first of them.
-        what: "patient", or "original" if the groups are augmented copies of one image.
-        evidence: why, in words; "" for a usual form of file name.
-    """
-
-    expression: str
-    patients: int
-    examples: tuple[str, ...]
-    what: str = "patient"
-    evidence: str = ""
+    expression: str  # for `--group-regex`
+    patients: int  # number of groups
+    examples: tuple[str, ...]  # the first of them
+    what: str = "patient"  # or "original" if the groups are augmented copies of one image
+    evidence: str = ""  # why, in words; "" for a usual form of file name
 
 
 class Shape(NamedTuple):
-    """A form of file name.
+    """A form of file name."""
 
-    Attributes:
-        expressions: from paths to the regular expressions that may fit.
-        least: smallest number of ids.
-        shared: smallest share of images that have an id in common with another image.
-        plain: whether the number may also be a date or a counter, so dates, and numbers alone of several widths, are
-            refused.
-    """
-
-    expressions: Callable[[Sequence[str], bool], Iterator[str]]
-    least: int = 2
-    shared: float = 0.0
+    # a regular expression, or a function from paths to those that may fit
+    expressions: str | Callable[[Sequence[str], bool], Iterator[str]]
+    least: int = 2  # smallest number of ids
+    shared: float = 0.0  # smallest share of images that have an id in common with another image
+    # whether it may also be a date or a counter, so dates, and numbers alone of several widths, are refused
     plain: bool = False
 
 
@@ -77,7 +64,8 @@ def guess_patients(paths: Sequence[str], folders_are_classes: bool = True) -> Gu
         return None
     some = paths[:: max(1, len(paths) // SAMPLE)]
     for shape in SHAPES:
-        for expression in shape.expressions(some, folders_are_classes):
+        may_fit = shape.expressions
+        for expression in [may_fit] if isinstance(may_fit, str) else may_fit(some, folders_are_classes):
             ids = ids_of(expression, some) and ids_of(expression, paths)
             if ids and _may_be_patients(shape, ids, paths, folders_are_classes):
                 names = sorted(set(ids))
@@ -119,12 +107,7 @@ def parts_of(path: str) -> list[str]:
 
 
 def class_folder(path: str) -> str:
-    """The first folder, after that of the split."""
     return parts_of(path)[0] if "/" in path else ""
-
-
-def _known(expression: str) -> Callable[[Sequence[str], bool], Iterator[str]]:
-    return lambda paths, folders_are_classes: iter([expression])
 
 
 def _folders(paths: Sequence[str], folders_are_classes: bool) -> Iterator[str]:
@@ -176,12 +159,12 @@ def group_word(known: str) -> str:
 
 
 SHAPES = (
-    Shape(_known(r"(TCGA-[A-Z0-9]{2}-[A-Z0-9]{4})")),  # barcode of The Cancer Genome Atlas
-    Shape(_known(r"(\d{3}_S_\d{4})")),  # ADNI
-    Shape(_known(r"(?:^|/)(sub-[A-Za-z0-9]+)[_/]")),  # Brain Imaging Data Structure
-    Shape(_known(rf"(?i)(?:^|[/_\-. ])((?:{WORDS})[ _\-.]?(?:id)?[ _\-.]?[a-z]{{0,2}}\d+)")),
+    Shape(r"(TCGA-[A-Z0-9]{2}-[A-Z0-9]{4})"),  # barcode of The Cancer Genome Atlas
+    Shape(r"(\d{3}_S_\d{4})"),  # ADNI
+    Shape(r"(?:^|/)(sub-[A-Za-z0-9]+)[_/]"),  # Brain Imaging Data Structure
+    Shape(rf"(?i)(?:^|[/_\-. ])((?:{WORDS})[ _\-.]?(?:id)?[ _\-.]?[a-z]{{0,2}}\d+)"),
     Shape(_folders, least=FEW, shared=0.5, plain=True),
-    Shape(_known(r"(?:^|/)([^/]*\d)(?:[_-](?i:left|right|od|os|l|r)|[LR])\.[^/]*$"), shared=0.5),  # eyes, knees
+    Shape(r"(?:^|/)([^/]*\d)(?:[_-](?i:left|right|od|os|l|r)|[LR])\.[^/]*$", shared=0.5),  # eyes, knees
     Shape(_names, least=FEW, shared=0.5, plain=True),
 )
 

@@ -23,49 +23,33 @@ LISTED = 20  # findings with a line of their own
 
 
 class Sample(NamedTuple):
-    """One image.
+    """One image."""
 
-    Attributes:
-        path: relative to the data root, with forward slashes.
-        label: index of its class, otherwise of its stratum (`Splits.strata`), in proportion to which images are split.
-        group: patient, or None.
-        columns: its cells in the order of `Splits.columns`.
-        targets: of findings 1, 0 or `UNKNOWN` for each; of a number the number; () for classes and grades.
-    """
-
-    path: str
-    label: int
-    group: str | None
-    columns: tuple[str, ...] = ()
-    targets: tuple[float, ...] = ()
+    path: str  # relative to the data root, with forward slashes
+    label: (
+        int  # index of its class, otherwise of its stratum (`Splits.strata`), in proportion to which images are split
+    )
+    group: str | None  # patient, or None
+    columns: tuple[str, ...] = ()  # its cells in the order of `Splits.columns`
+    targets: tuple[float, ...] = ()  # of findings 1, 0 or `UNKNOWN` for each; of a number the number; else ()
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The split of every image.
-
-    Attributes:
-        classes: names of the classes, sorted, or of the grades, from the lowest; of the findings; or of the one number.
-        samples: split name -> its samples, ordered by class, then by path.
-        made: split name -> its origin in words ("folder val/", "15 % of train, by image, seed 0").
-        columns: names of further columns in a table of labels.
-        patients: how patients are known, in words; "" if they are unknown.
-        bins: of findings and numbers, the names of the strata; see `strata`.
-        notes, guess, recognised: messages for the user; patients that the file names suggest, if you named none; what
-            the labels are and where they come from, in words. Not stored in a checkpoint.
-    """
+    """The split of every image. A checkpoint stores no notes, no guess and not what was recognised."""
 
     root: Path
-    classes: tuple[str, ...]
-    samples: dict[str, tuple[Sample, ...]]
+    classes: tuple[str, ...]  # sorted names of the classes; of the grades, from the lowest; the findings; the number
+    samples: dict[str, tuple[Sample, ...]]  # split name -> its samples, ordered by class, then by path
+    # split name -> its origin in words ("folder val/", "15 % of train, by image, seed 0")
     made: dict[str, str] = field(default_factory=dict)
-    columns: tuple[str, ...] = ()
-    patients: str = ""
-    notes: tuple[str, ...] = ()
-    guess: Guess | None = None
+    columns: tuple[str, ...] = ()  # names of further columns in a table of labels
+    patients: str = ""  # how patients are known, in words; "" if they are unknown
+    notes: tuple[str, ...] = ()  # messages for the user
+    guess: Guess | None = None  # patients that the file names suggest, if you named none
     target: Target = CLASSES
-    bins: tuple[str, ...] = ()
-    recognised: str = ""
+    bins: tuple[str, ...] = ()  # of findings and numbers, the names of the strata; see `strata`
+    recognised: str = ""  # what the labels are and where they come from, in words
 
     @property
     def strata(self) -> tuple[str, ...]:
@@ -116,7 +100,6 @@ class Splits:
 
     @property
     def grouped(self) -> bool:
-        """Whether patients are known."""
         return all(sample.group is not None for samples in self.samples.values() for sample in samples)
 
     @property
@@ -158,7 +141,6 @@ def labelled_by(
 
 
 def cells_of(samples: Sequence[Sample], columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The further columns of samples: name -> a cell for each."""
     return {name: tuple(sample.columns[i] for sample in samples) for i, name in enumerate(columns)}
 
 

@@ -25,36 +25,25 @@ BATCH = 1024  # files between two writes: what a killed run loses
 
 
 class Scan:
-    """Files, the hashes of their content, and their records.
-
-    Args:
-        how: makes a square of each decoded file; None makes records alone.
-        records: whether records are needed.
-
-    Attributes:
-        hashes: sha256 of each file; digests: (N, 32) uint8, from `digests_of`.
-        records: of each file, None where it is not known yet; an empty list where none are needed.
-        early: files that were decoded before `decode`, which takes these.
-    """
+    """Files, the hashes of their content, and their records."""
 
     def __init__(
         self,
         files: Sequence[Path],
         cache: ImageCache,
-        how: Preprocessing | None = None,
-        records: bool = True,
+        how: Preprocessing | None = None,  # makes a square of each decoded file; None makes records alone
+        records: bool = True,  # whether records are needed
         progress: Progress | None = None,
     ):
         self.files, self.cache, self.how = files, cache, how
         paths = [os.path.abspath(path) for path in files]  # noqa: PTH100  (a million of them)
-        self.hashes = hash_files(paths, cache, progress)
-        self.digests = digests_of(self.hashes, paths)
-        self.records = cache.records(self.digests) if records else []
-        self.early: dict[int, Examined] = {}
+        self.hashes = hash_files(paths, cache, progress)  # sha256 of each file
+        self.digests = digests_of(self.hashes, paths)  # (N, 32) uint8
+        self.records = cache.records(self.digests) if records else []  # None where one is not known yet
+        self.early: dict[int, Examined] = {}  # files that were decoded before `decode`, which takes these
 
     @property
     def unknown(self) -> list[int]:
-        """The files without a record."""
         return [i for i, record in enumerate(self.records) if record is None]
 
     def decode(self, rows: Sequence[int]) -> Iterator[tuple[int, Examined]]:
@@ -99,17 +88,12 @@ def scan(root: Path, paths: Sequence[str], cache: ImageCache) -> list[FileRecord
 
 
 def decoded_text(decoded: int, seconds: float) -> str:
-    """How many files were decoded, and how fast."""
     return f"{counted(decoded, 'file')} decoded, {decoded / max(1e-9, seconds):,.0f} images/s"
 
 
 def hash_files(files: Sequence[str], cache: ImageCache | None = None, progress: Progress | None = None) -> list[str]:
-    """The sha256 of the content of every file, in threads; "" where it cannot be read.
-
-    Args:
-        files: absolute paths.
-        cache: knows unchanged files, which are not opened; None reads every file.
-    """
+    """The sha256 of the content of every file, in threads; "" where it cannot be read. `files` are absolute paths;
+    `cache` knows unchanged files, which are not opened; None reads every file."""
     cache = cache or ImageCache(keep=False)
     hashes: list[str] = []
     for part in batched(files, BATCH):

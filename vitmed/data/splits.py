@@ -190,9 +190,17 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
     parts, made = dict(listing.parts), dict(listing.where)
     rest = "train" if "train" in parts else ALL
     how = f"by {listing.unit}, seed {config.split_seed}"
-    if not config.divided:
-        _check_enough(listing, rest, [name for name in SPLITS if name == "train" or name not in parts])
-    else:
+    needed = [name for name in SPLITS if name == "train" or name not in parts]
+    counts = np.bincount(listing.labels[listing.parts[rest]], minlength=len(listing.classes)).tolist()
+    few = [label for label, count in enumerate(counts) if count < len(needed)]
+    if few and not (config.divided or listing.outputs):
+        has = listed([f"{listing.classes[label]!r} has {counted(counts[label], 'image')}" for label in few])
+        raise DataError(
+            f"{listing.location(rest, few[0]) if len(few) == 1 else listing.source}: class {has}, too few for "
+            f"{', '.join(needed[:-1])} and {needed[-1]}, which need one each",
+            f"add images until every class has {len(needed)}, remove the class, or make the splits yourself",
+        )
+    if config.divided:
         if "test" in parts and config.hold_out is not None:
             raise UsageError(
                 f"{listing.source}: has its own test ({made['test']}), which is held out already",
@@ -258,19 +266,6 @@ def _take_site(listing: Listing, indices: np.ndarray, config: DataConfig) -> tup
                 "--folds 5, or add images of the class from another site",
             )
     return indices[taken], indices[~taken], f"{config.sites} {names[fold - 1]}, fold {fold} of {len(names)}"
-
-
-def _check_enough(listing: Listing, rest: str, splits: Sequence[str]) -> None:
-    if listing.outputs:
-        return
-    counts = np.bincount(listing.labels[listing.parts[rest]], minlength=len(listing.classes)).tolist()
-    if few := [label for label, count in enumerate(counts) if count < len(splits)]:
-        has = listed([f"{listing.classes[label]!r} has {counted(counts[label], 'image')}" for label in few])
-        raise DataError(
-            f"{listing.location(rest, few[0]) if len(few) == 1 else listing.source}: class {has}, too few for "
-            f"{', '.join(splits[:-1])} and {splits[-1]}, which need one each",
-            f"add images until every class has {len(splits)}, remove the class, or make the splits yourself",
-        )
 
 
 def _check_classes(listing: Listing, part: str, indices: np.ndarray) -> None:

@@ -187,30 +187,21 @@ def grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) 
 
 
 def balanced_parts(
-    codes: np.ndarray,
-    pairs: tuple[np.ndarray, np.ndarray],
-    shares: np.ndarray,
+    codes: np.ndarray,  # (S,) the patient of every image, 0 to P - 1
+    pairs: tuple[np.ndarray, np.ndarray],  # (M,) images, and (M,) a kind that each is of; it may be of several kinds
+    shares: np.ndarray,  # (J,) of the parts; their sum is 1
     seed: int,
-    by_size: bool = False,
-    kept: np.ndarray | None = None,
+    by_size: bool = False,  # go from the patient with most images down instead
+    kept: np.ndarray | None = None,  # (P,) bool, patients who go to the last part, before all others
 ) -> np.ndarray:
     """Distribute patients so that each part gets its share of the images, and as far as possible of every kind.
 
     From the patient with most of what is rare down, each goes to a part that has room for at least half of their
-    images, and of these to the one where the imbalance grows least. The
-    imbalance is the sum, over parts and kinds, of the squared share of a kind in a part, divided by the share that the
-    part should get. A patient with c_k images of kind k adds sum_k (2 n_k + c_k) c_k / N_k^2 / share to it in a part
-    that has n_k of N_k. So a patient with one of few images of a kind goes where that kind is missing most, as in
-    iterative stratification.
-
-    Args:
-        codes: (S,) the patient of every image, 0 to P - 1.
-        pairs: (M,) images, and (M,) a kind that each is of; an image may be of several kinds.
-        shares: (J,) of the parts; their sum is 1.
-        by_size: go from the patient with most images down instead.
-        kept: (P,) bool, patients who go to the last part, before all others.
-
-    Returns (P,) int64, the part of every patient.
+    images, and of these to the one where the imbalance grows least. The imbalance is the sum, over parts and kinds, of
+    the squared share of a kind in a part, divided by the share that the part should get. A patient with c_k images of
+    kind k adds sum_k (2 n_k + c_k) c_k / N_k^2 / share to it in a part that has n_k of N_k. So a patient with one of
+    few images of a kind goes where that kind is missing most, as in iterative stratification. Returns (P,) int64, the
+    part of every patient.
     """
     images, kinds = pairs
     types, parts = int(kinds.max()) + 1, len(shares)

@@ -41,24 +41,17 @@ class Patient:
 def draw_cells(
     root: Path,
     seed: int = 0,
-    cells: int = 1000,
+    cells: int = 1000,  # number of images, divided evenly among the patients; at least 4 per patient
     patients: int = 50,
-    size: int = 64,
-    progress: Callable[[int, int], None] | None = None,
+    size: int = 64,  # side of the square images, px
+    progress: Callable[[int, int], None] | None = None,  # called after each cell with (done, total)
 ) -> None:
     """Draw `root/{train,val,test}/{infected,uninfected}/P007_c012.png`, split by patient.
 
     A quarter of the patients is healthy; about two thirds of the cells of the others are infected. About 65 % of the
     patients go to train, 15 % to val, 20 % to test. The same arguments draw the same images. The set appears at `root`
-    only when it is complete; a complete set with the same arguments is kept.
-
-    Args:
-        cells: number of images, divided evenly among the patients; at least 4 per patient.
-        size: side of the square images, px.
-        progress: called after each cell with (done, total).
-
-    Raises:
-        UsageError: too few patients, cells or pixels. DataError: `root` holds something else, or cannot be written.
+    only when it is complete; a complete set with the same arguments is kept. Raises UsageError for too few patients,
+    cells or pixels; DataError where `root` holds something else, or cannot be written.
     """
     if patients < 4 or cells < 4 * patients or size < 16:
         found = f"{cells} cells of {patients} patients at {size} px"

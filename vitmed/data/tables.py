@@ -248,7 +248,6 @@ def sheet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def cell_text(value: Any) -> str:
-    """The text of a cell, from its typed value."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -29,18 +29,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Policy:
-    """A set of random changes.
+    """A set of random changes."""
 
-    Attributes:
-        flips: whether the policy mirrors images if flips are allowed.
-        text: one line: what the policy does, what it must not do, and why.
-        turns: whether the changes include quarter turns, each as likely as the image as it is.
-    """
-
-    flips: bool
-    text: str
+    flips: bool  # whether the policy mirrors images if flips are allowed
+    text: str  # one line: what the policy does, what it must not do, and why
     changes: Sequence[Change]
-    turns: bool = False
+    turns: bool = False  # whether the changes include quarter turns, each as likely as the image as it is
 
     def steps(self, flips: bool, channels: int) -> list[Change]:
         """The changes of images of so many channels, with or without the policy's flips."""

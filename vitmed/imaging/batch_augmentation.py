@@ -218,7 +218,7 @@ def bending(x: Tensor, draw: Draws, p: float) -> Tensor:
     field = F.conv2d(F.pad(field, (32, 32, 32, 32), mode="replicate"), kernel, groups=2)
     field = F.conv2d(field, kernel.transpose(2, 3), groups=2)  # (B, 2, S, S)
     moved = torch.where(chosen, field * (20 * 2 / x.shape[-1]), 0).permute(0, 2, 3, 1)
-    return _sample(x, _grid(x) + moved, "bilinear", "zeros")
+    return F.grid_sample(x, _grid(x) + moved, "bilinear", "zeros", align_corners=False).clamp_(0, 255)
 
 
 def warp(x: Tensor, maps: Tensor, mode: str = "bilinear", outside: str = "zeros") -> Tensor:
@@ -232,7 +232,8 @@ def warp(x: Tensor, maps: Tensor, mode: str = "bilinear", outside: str = "zeros"
     """
     column, row = _grid(x).unbind(-1)  # not by F.affine_grid, whose matrix product may be of low precision
     xx, xy, x0, yx, yy, y0 = maps[:, :, None, None]
-    return _sample(x, torch.stack([xx * column + xy * row + x0, yx * column + yy * row + y0], dim=-1), mode, outside)
+    places = torch.stack([xx * column + xy * row + x0, yx * column + yy * row + y0], dim=-1)
+    return F.grid_sample(x, places, mode, outside, align_corners=False).clamp_(0, 255)
 
 
 def jpeg(x: Tensor, quality: Tensor) -> Tensor:
@@ -272,10 +273,6 @@ def _grid(x: Tensor) -> Tensor:
     """(1, S, S, 2): column and row of every pixel, where the image reaches from -1 to 1."""
     line = (2 * torch.arange(x.shape[-1], device=x.device) + 1) / x.shape[-1] - 1
     return torch.stack(torch.meshgrid(line, line, indexing="xy"), dim=-1)[None]
-
-
-def _sample(x: Tensor, places: Tensor, mode: str, outside: str) -> Tensor:
-    return F.grid_sample(x, places, mode, outside, align_corners=False).clamp_(0, 255)
 
 
 def _tensor(values: np.ndarray, like: Tensor) -> Tensor:

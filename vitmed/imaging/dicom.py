@@ -17,7 +17,8 @@ from PIL import Image
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.process import NO_WARNINGS, SharedContext
-from vitmed.imaging.raw_image import BYTES, ImageHeader, MinSize, RawImage, pick_frame, read_stream, refuse_large
+from vitmed.imaging.rasters import read_stream
+from vitmed.imaging.raw_image import BYTES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
 from vitmed.imaging.window import FileWindow, Linear, Sigmoid, Table
 
 GREY = ("MONOCHROME1", "MONOCHROME2")
@@ -84,8 +85,12 @@ def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | 
         array = _pixels(path, stream, head, index, frames)
     if mode in GREY:
         inverted = mode == "MONOCHROME1" or str(head.get("PresentationLUTShape", "")).upper() == "INVERSE"
-        values = _modality(array, head, index)
-        return RawImage(values, bits, None, inverted, tuple(_windows(head, index)), _valid(array, head))
+        valid, padding = None, head.get("PixelPaddingValue")
+        if padding is not None and padding != "":  # around the image (PS3.3, C.7.5.1.1.2)
+            low, high = sorted((int(padding), int(head.get("PixelPaddingRangeLimit", padding) or padding)))
+            valid = (array < low) | (array > high)
+        valid = None if valid is None or valid.all() else valid
+        return RawImage(_modality(array, head, index), bits, None, inverted, tuple(_windows(head, index)), valid)
     if mode == "PALETTE COLOR":
         from pydicom.pixels import apply_color_lut
 
@@ -167,27 +172,21 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
         table = None
         if "ExtendedOffsetTable" in head and "ExtendedOffsetTableLengths" in head:
             table = bytes(head.ExtendedOffsetTable), bytes(head.ExtendedOffsetTableLengths)
-        _check_stream(path, head, get_frame(stream, index, extended_offsets=table, number_of_frames=frames), syntax)
+        data = get_frame(stream, index, extended_offsets=table, number_of_frames=frames)
+        rows, columns = int(head.Rows), int(head.Columns)  # more than these states, and decoding has no bound
+        if syntax == RLE:
+            expected = rows * columns * int(head.get("SamplesPerPixel", 1)) * max(1, int(head.BitsAllocated) // 8)
+            if len(data) > 2 * expected + 2**16:
+                raise DataError(f"{path}: a frame of {len(data):,} bytes for {columns} x {rows} px", "export it again")
+        elif (frame := read_stream(data)) is None or (frame.width, frame.height) != (columns, rows):
+            holds = "no image" if frame is None else f"{frame.width:,} x {frame.height:,} px"
+            raise DataError(f"{path}: states {columns:,} x {rows:,} px but holds {holds}", "export it again")
     whole = syntax == DEFLATED or explicit == syntax.is_implicit_VR  # pydicom reads these only as a whole file
     if whole and path.stat().st_size > BYTES:
         raise DataError(f"{path}: over {BYTES:,} bytes, and readable only as a whole", "export single frames")
     stream.seek(0)
     array = pixel_array(dcmread(stream) if whole else stream, index=index, decoding_plugin=plugin)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
-
-
-def _check_stream(path: Path, head: Any, data: bytes, syntax: str) -> None:
-    """Raise DataError if a compressed frame is larger than the header states, so decoding has no bound."""
-    rows, columns = int(head.Rows), int(head.Columns)
-    if syntax == RLE:
-        expected = rows * columns * int(head.get("SamplesPerPixel", 1)) * max(1, int(head.BitsAllocated) // 8)
-        if len(data) > 2 * expected + 2**16:
-            raise DataError(f"{path}: a frame of {len(data):,} bytes for {columns} x {rows} px", "export it again")
-        return
-    frame = read_stream(data)
-    if frame is None or (frame.width, frame.height) != (columns, rows):
-        holds = "no image" if frame is None else f"{frame.width:,} x {frame.height:,} px"
-        raise DataError(f"{path}: states {columns:,} x {rows:,} px but holds {holds}", "export it again")
 
 
 def _groups(head: Any, index: int, sequence: str) -> Iterator[Any]:
@@ -239,13 +238,3 @@ def _windows(head: Any, index: int) -> Iterator[FileWindow]:
 
 def _numbers(value: Any) -> list[float]:
     return [] if value is None or value == "" else [float(number) for number in np.atleast_1d(value)]
-
-
-def _valid(array: np.ndarray, head: Any) -> np.ndarray | None:
-    """Mask of the image without the padding around it (PS3.3, C.7.5.1.1.2)."""
-    padding = head.get("PixelPaddingValue")
-    if padding is None or padding == "":
-        return None
-    low, high = sorted((int(padding), int(head.get("PixelPaddingRangeLimit", padding) or padding)))
-    valid = (array < low) | (array > high)
-    return None if valid.all() else valid

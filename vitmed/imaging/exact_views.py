@@ -17,11 +17,8 @@ Symmetry = tuple[int, bool]  # quarter turns anticlockwise, after mirroring left
 
 
 def views_of(x: torch.Tensor, views: str) -> Iterator[torch.Tensor]:
-    """The views of images (B, C, S, S), each of this shape and laid out in memory as `Preprocessing.normalise` does.
-
-    Args:
-        views: a key of `VIEWS`.
-    """
+    """The views (a key of `VIEWS`) of images (B, C, S, S), each of this shape and laid out in memory as
+    `Preprocessing.normalise` does."""
     import torch
 
     pixels = x.permute(0, 2, 3, 1)  # (B, S, S, C)

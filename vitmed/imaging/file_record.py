@@ -25,29 +25,19 @@ CUT = ("truncated", "cannot be decoded", "broken data stream")  # an image with 
 
 @dataclass(frozen=True, eq=False)
 class FileRecord:
-    """What the data check knows of a file.
+    """What the data check knows of a file."""
 
-    Attributes:
-        size: bytes; -1 if there is no such file. sha256: of its content; "" if it cannot be read.
-        header: None if it cannot be read.
-        numbers: (8,) float32, named by NUMBERS: mean colour and colour of the border, 0..255, and the lowest and
-            highest value of any channel; None if it cannot be decoded. Of a deep image in the window of the run.
-        thumbnail: (32, 32) uint8 grey, squashed; None if it cannot be decoded.
-        personal: names of the metadata fields that look like a person, never their values.
-        reduced: whether numbers and thumbnail come from a JPEG that was decoded at a reduced size.
-        kind: "" for a good file, else empty_file, multi_frame, truncated or unreadable.
-        problem, fix: in words, without the path.
-    """
-
-    size: int = -1
-    sha256: str = ""
-    header: ImageHeader | None = None
+    size: int = -1  # bytes; -1 if there is no such file
+    sha256: str = ""  # of its content; "" if it cannot be read
+    header: ImageHeader | None = None  # None if it cannot be read
+    # (8,) float32, named by NUMBERS: mean colour and colour of the border, 0..255, and the lowest and highest value of
+    # any channel, of a deep image in the window of the run; None if it cannot be decoded
     numbers: np.ndarray | None = None
-    thumbnail: np.ndarray | None = None
-    personal: tuple[str, ...] = ()
-    reduced: bool = False
-    kind: str = ""
-    problem: str = ""
+    thumbnail: np.ndarray | None = None  # (32, 32) uint8 grey, squashed; None if it cannot be decoded
+    personal: tuple[str, ...] = ()  # names of the metadata fields that look like a person, never their values
+    reduced: bool = False  # whether numbers and thumbnail come from a JPEG that was decoded at a reduced size
+    kind: str = ""  # "" for a good file, else empty_file, multi_frame, truncated or unreadable
+    problem: str = ""  # in words, without the path, as the fix
     fix: str = ""
 
 
@@ -62,19 +52,12 @@ class Examined(NamedTuple):
 def examine(
     path: Path,
     sha256: str,
-    frame: int | None,
-    preprocessing: Preprocessing | None = None,
-    record: bool = True,
-    window: Window = None,
+    frame: int | None,  # of several, which is decoded
+    preprocessing: Preprocessing | None = None,  # makes the square; None if no square is needed
+    record: bool = True,  # whether a record is needed, of the content with this sha256
+    window: Window = None,  # for the record of an image that needs one; None stretches each such image by itself
 ) -> Examined:
-    """Decode a file once. Never raises for a file that cannot be used: record and error name the problem.
-
-    Args:
-        frame: which frame of several is decoded.
-        preprocessing: makes the square; None if no square is needed.
-        record: whether a record is needed, of the content with this sha256.
-        window: for the record of an image that needs one; None stretches each such image by itself.
-    """
+    """Decode a file once. Never raises for a file that cannot be used: record and error name the problem."""
     begun, made, square = FileRecord(sha256=sha256), None, None
     try:
         if record:

@@ -71,7 +71,16 @@ def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
     found: set[str] = set()
     # Pillow warns and raises for many kinds of damage, which the decoder reports.
     with suppress(Exception), NO_WARNINGS, Image.open(io.BytesIO(data)) as image:
-        found |= _exif(image)
+        exif = image.getexif()
+        inner, position = exif.get_ifd(ExifTags.IFD.Exif), exif.get_ifd(ExifTags.IFD.GPSInfo)
+        for name in (*EXIF_FIELDS, *TEXT_FIELDS):
+            tag = ExifTags.Base[name]
+            value = exif.get(tag, inner.get(tag))
+            text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
+            if text.strip(" \x00") if name in EXIF_FIELDS else looks_like_a_person(text[:2000]):
+                found.add(f"EXIF {name}")
+        if 2 in position or 4 in position:  # latitude, longitude
+            found.add("EXIF GPS position")
         texts = dict(image.info)
         if isinstance(image, ImageFile.ImageFile) and image.format == "PNG":
             texts |= getattr(image, "text", {})  # also texts after the pixels
@@ -82,22 +91,6 @@ def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
             if (KEYS.search(str(key)) and not NO_PERSON.search(text)) or looks_like_a_person(text[:2000]):
                 found.add(f"{image.format} text '{str(key)[:40]}'")
     return tuple(sorted(found))
-
-
-def _exif(image: Image.Image) -> set[str]:
-    found = set()
-    exif = image.getexif()
-    inner = exif.get_ifd(ExifTags.IFD.Exif)
-    for name in (*EXIF_FIELDS, *TEXT_FIELDS):
-        tag = ExifTags.Base[name]
-        value = exif.get(tag, inner.get(tag))
-        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
-        if text.strip(" \x00") if name in EXIF_FIELDS else looks_like_a_person(text[:2000]):
-            found.add(f"EXIF {name}")
-    position = exif.get_ifd(ExifTags.IFD.GPSInfo)
-    if 2 in position or 4 in position:  # latitude, longitude
-        found.add("EXIF GPS position")
-    return found
 
 
 @QUIET

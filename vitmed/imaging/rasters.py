@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageChops, TiffImagePlugin, UnidentifiedImageError
 
 from vitmed.core.errors import DataError
 from vitmed.core.process import SharedContext
-from vitmed.imaging.raw_image import (
-    FRAMES,
-    MODES,
-    ImageHeader,
-    MinSize,
-    RawImage,
-    Stream,
-    pick_frame,
-    read_stream,
-    refuse_large,
-)
+from vitmed.imaging.raw_image import MODES, ImageHeader, MinSize, RawImage, pick_frame, refuse_large
 
 # Only these: Pillow would pass a PostScript file with any suffix to an external program.
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "JPEG2000")
@@ -31,6 +22,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 TIFF = (b"II*\x00", b"MM\x00*", b"II+\x00")
 HEAD = 2**16  # bytes within which the codestream of a JPEG 2000 file begins
 SCANS = 200  # most scans of a JPEG; each decodes the whole image
+FRAMES = 100_000  # counting of frames or pages stops here
+FRAME_MARKERS = frozenset({*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0), 0xF7})
 ORIENTATION = 0x0112
 Tags = TiffImagePlugin.ImageFileDirectory_v2
 
@@ -85,7 +78,8 @@ def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | 
                 if min_size is not None:
                     image.draft(None, min_size(image.size))
             elif index:
-                _seek(path, image, index)
+                refuse_large(path, *image.size, (index + 1) // 10)  # Pillow decodes all frames before it
+                image.seek(index)
             image.load()
             if image.mode == "CMYK" and image.format in ("JPEG", "MPO") and "adobe" not in image.info:
                 # ITU-T T.872, 6.1: 0 is no ink, except after Adobe's marker, which Pillow assumes.
@@ -119,19 +113,14 @@ def _codestream(stream: IO[bytes]) -> Stream | None:
     return codestream
 
 
-def _seek(path: Path, image: Image.Image, index: int) -> None:
-    """Go to a frame; Pillow decodes all frames before it."""
-    refuse_large(path, image.width, image.height, (index + 1) // 10)
-    image.seek(index)
-
-
 def _read_deep(path: Path, stream: IO[bytes], image: Image.Image, head: bytes, index: int) -> RawImage:
     """PNG of 16 bits, JPEG 2000 of more than 8."""
     turned = _orientation(image.getexif())
     if image.format == "PNG":
         if head[25] == 0:  # grey without alpha
             if index:
-                _seek(path, image, index)
+                refuse_large(path, *image.size, (index + 1) // 10)
+                image.seek(index)
             values = np.asarray(image).astype(np.uint16)
             clear = image.info.get("transparency")
             alpha = np.where(values == clear, 0, 255).astype(np.uint8) if isinstance(clear, int) else None
@@ -312,3 +301,43 @@ def _open_array(path: Path) -> tuple[np.ndarray, tuple[int, ...]]:
         f"{path}: an array of shape {shape}, expected (H, W) or (H, W, C) with C of 1 to 4, or frames of these",
         "save one image in a file",
     )
+
+
+class Stream(NamedTuple):
+    """What the head of a JPEG, JPEG-LS or JPEG 2000 stream states (ITU-T T.81 B.2.2, T.87 C.2.2, T.800 A.5.1)."""
+
+    width: int
+    height: int
+    components: int
+    bits: int
+    signed: bool = False
+
+
+def read_stream(data: bytes) -> Stream | None:
+    """Size and depth of a stream, or None if there is none."""
+    if data[:2] == b"\xff\xd8":
+        return _jpeg(data)
+    start = data.find(b"\xff\x4f\xff\x51")  # a bare codestream, or one in the boxes of a .jp2
+    if start < 0 or len(data) - start < 45:
+        return None
+    right, bottom, left, top = struct.unpack_from(">IIII", data, start + 8)
+    components = int.from_bytes(data[start + 40 : start + 42], "big")
+    depths = data[start + 42 : start + 42 + 3 * components : 3]
+    if not depths:
+        return None
+    bits = 1 + max(depth & 0x7F for depth in depths)
+    return Stream(right - left, bottom - top, components, bits, any(depth & 0x80 for depth in depths))
+
+
+def _jpeg(data: bytes) -> Stream | None:
+    at = 2
+    while at + 9 < len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # padding
+            at += 1
+        elif marker in FRAME_MARKERS:
+            bits, height, width, components = struct.unpack_from(">BHHB", data, at + 4)
+            return Stream(width, height, components, bits)
+        else:
+            at += 2 if marker == 0x01 or 0xD0 <= marker <= 0xD7 else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None

@@ -1,16 +1,14 @@
-"""What the readers share: headers, also of streams, raw images and the windows that map their values to 8 bits, size
+"""What the readers share: headers, raw images and the windows that map their values to 8 bits, size
 limits against hostile files, and colours. `Window` is the setting of a run, `FileWindow` what a DICOM file stores."""
 
 from __future__ import annotations
 
 import io
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageCms, ImageOps
@@ -22,57 +20,38 @@ from vitmed.imaging.window import FileWindow
 PIXELS = 100_000_000  # most pixels of an image
 BYTES = 400_000_000  # most bytes of a decoded image; processing it may take twice as much again
 SMALLER = "cut it into tiles, or scale it down"
-FRAMES = 100_000  # counting of frames or pages stops here
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 LEVELS = 2  # a profile that changes no colour by more than this counts as sRGB
-FRAME_MARKERS = frozenset({*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0), 0xF7})
 
 MinSize = Callable[[tuple[int, int]], tuple[int, int]]  # (width, height) of a file -> the smallest size that is enough
 
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """What the header of an image file states, read before any pixel is decoded.
+    """What the header of an image file states, read before any pixel is decoded."""
 
-    Attributes:
-        format: PNG, JPEG, TIFF, DICOM, NPY, ...
-        mode: Pillow's mode (L, P, RGB, CMYK, I;16, ...), or the photometric interpretation of a DICOM file.
-        bits: per channel; width, height: as stored, px; frames: number of pages or frames.
-        orientation: the EXIF tag, 1 to 8; 1 if there is none.
-        needs_window: more than 8 bits, signed or floating point, or a grey DICOM.
-        windows: how many windows a DICOM file stores.
-    """
-
-    format: str
-    mode: str
-    bits: int
-    width: int
+    format: str  # PNG, JPEG, TIFF, DICOM, NPY, ...
+    mode: str  # Pillow's mode (L, P, RGB, CMYK, I;16, ...), or the photometric interpretation of a DICOM file
+    bits: int  # per channel
+    width: int  # as stored, px
     height: int
-    frames: int
-    orientation: int
-    needs_window: bool = False
-    windows: int = 0
+    frames: int  # number of pages or frames
+    orientation: int  # the EXIF tag, 1 to 8; 1 if there is none
+    needs_window: bool = False  # more than 8 bits, signed or floating point, or a grey DICOM
+    windows: int = 0  # how many windows a DICOM file stores
 
 
 @dataclass(frozen=True)
 class RawImage:
-    """Pixels of more than 8 bits, or of grey DICOM: raw values, which a window maps to grey levels.
+    """Pixels of more than 8 bits, or of grey DICOM: raw values, which a window maps to grey levels."""
 
-    Attributes:
-        values: (H, W) grey or (H, W, 3) colour, in a type that holds them exactly; after the modality LUT.
-        bits: per channel, as stored; alpha: (H, W) uint8 opacity, or None; orientation: the EXIF tag.
-        inverted: low values are white (MONOCHROME1, MinIsWhite).
-        windows: stored in the file.
-        valid: (H, W), False for padding; None if there is none.
-    """
-
-    values: np.ndarray
-    bits: int
-    alpha: np.ndarray | None = None
-    inverted: bool = False
-    windows: tuple[FileWindow, ...] = ()
-    valid: np.ndarray | None = None
-    orientation: int = 1
+    values: np.ndarray  # (H, W) grey or (H, W, 3) colour, in a type that holds them exactly; after the modality LUT
+    bits: int  # per channel, as stored
+    alpha: np.ndarray | None = None  # (H, W) uint8 opacity, or None
+    inverted: bool = False  # low values are white (MONOCHROME1, MinIsWhite)
+    windows: tuple[FileWindow, ...] = ()  # stored in the file
+    valid: np.ndarray | None = None  # (H, W), False for padding; None if there is none
+    orientation: int = 1  # the EXIF tag
 
 
 class TooLargeError(DataError):
@@ -146,43 +125,3 @@ def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
         return change if max(abs(a - b) for a, b in pairs) > LEVELS else None
     except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
         return None
-
-
-class Stream(NamedTuple):
-    """What the head of a JPEG, JPEG-LS or JPEG 2000 stream states (ITU-T T.81 B.2.2, T.87 C.2.2, T.800 A.5.1)."""
-
-    width: int
-    height: int
-    components: int
-    bits: int
-    signed: bool = False
-
-
-def read_stream(data: bytes) -> Stream | None:
-    """Size and depth of a stream, or None if there is none."""
-    if data[:2] == b"\xff\xd8":
-        return _jpeg(data)
-    start = data.find(b"\xff\x4f\xff\x51")  # a bare codestream, or one in the boxes of a .jp2
-    if start < 0 or len(data) - start < 45:
-        return None
-    right, bottom, left, top = struct.unpack_from(">IIII", data, start + 8)
-    components = int.from_bytes(data[start + 40 : start + 42], "big")
-    depths = data[start + 42 : start + 42 + 3 * components : 3]
-    if not depths:
-        return None
-    bits = 1 + max(depth & 0x7F for depth in depths)
-    return Stream(right - left, bottom - top, components, bits, any(depth & 0x80 for depth in depths))
-
-
-def _jpeg(data: bytes) -> Stream | None:
-    at = 2
-    while at + 9 < len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker == 0xFF:  # padding
-            at += 1
-        elif marker in FRAME_MARKERS:
-            bits, height, width, components = struct.unpack_from(">BHHB", data, at + 4)
-            return Stream(width, height, components, bits)
-        else:
-            at += 2 if marker == 0x01 or 0xD0 <= marker <= 0xD7 else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return None
