@@ -13,7 +13,7 @@ Letters: S images, R resamples.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -248,28 +248,25 @@ def _predict_all(
 ) -> tuple[Predictions, dict[str, list[Predictions]]]:
     network = open_network(saved, None, request.device, "fp32")
     rows, samples = list(decoded), [chosen.samples[row] for row in decoded]
-    passes = [(name, strength) for name in names for strength in range(1, 6)]
+    passes = [("", 0), *((name, strength) for name in names for strength in range(1, 6))]  # first the clean images
     target, positive = saved.splits.target, saved.config.data.positive
-    total, start = (1 + len(passes)) * len(rows), time.perf_counter()
-    corrupted: dict[str, list[Predictions]] = {name: [] for name in names}
+    predictions, start = list[Predictions](), time.perf_counter()
     with bar("evaluating corrupted images") as advance:
+        for number, (name, strength) in enumerate(passes):
 
-        def predicted(number: int, change: Callable[[int], Image.Image]) -> Predictions:
-            read = lambda i: saved.preprocessing.fit(change(rows[i]))  # noqa: E731
-            progress = lambda done, _: advance(number * len(rows) + done, total)  # noqa: E731
+            def read(i: int, name: str = name, strength: int = strength) -> np.ndarray:
+                image = decoded[rows[i]]
+                worse = corrupt(image, name, strength, (request.seed, rows[i])) if name else image
+                return saved.preprocessing.fit(worse)
+
+            progress = lambda done, _: advance(number * len(rows) + done, len(passes) * len(rows))  # noqa: B023, E731
             logits = network.outputs(read, len(rows), progress).logits
-            predictions = labelled_by(target, saved.classes, samples, logits, positive, chosen.columns)
-            return saved.decided(predictions)
-
-        clean = predicted(0, lambda row: decoded[row])
-        if rows and names:
-            minutes = max(1, round((time.perf_counter() - start) * len(passes) / 60))
-            say(f"about {counted(minutes, 'minute')} (--images takes fewer)")
-        seed = request.seed
-        for number, (name, strength) in enumerate(passes, 1):
-            change = lambda row: corrupt(decoded[row], name, strength, (seed, row))  # noqa: B023, E731  at once
-            corrupted[name].append(predicted(number, change))
-    return clean, corrupted
+            labelled = labelled_by(target, saved.classes, samples, logits, positive, chosen.columns)
+            predictions.append(saved.decided(labelled))
+            if not name and rows and names:
+                minutes = max(1, round((time.perf_counter() - start) * (len(passes) - 1) / 60))
+                say(f"about {counted(minutes, 'minute')} (--images takes fewer)")
+    return predictions[0], {name: predictions[5 * k + 1 : 5 * k + 6] for k, name in enumerate(names)}
 
 
 def pick_images(labels: Sequence[int], most: int, seed: int) -> list[int]:
