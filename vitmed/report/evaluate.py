@@ -338,7 +338,7 @@ def report_against_rest(
     _check_choosable(file, not file.name.startswith(BASELINE), folds, {"positive": positive})
     folder = output_folder(output, file.parent / "against-rest", *data_of_runs([file]))
     validation = validation_of(run.best, evaluated.weights_hash, None).against_rest(positive)
-    baselines = {key: match_images(other, predictions) for key, other in read_baselines(file.parent).items()}
+    baselines = fitting_baselines(file.parent, predictions)
     assert before is not None  # else its validation is not known
     predictions, origin = predictions.against_rest(positive), before.report
     asked = _settings(origin).model_copy(update={"ordinal": [], "balanced": False, "cost": None})
