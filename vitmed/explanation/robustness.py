@@ -76,7 +76,7 @@ def measure_robustness(
         costs[key] = CorruptionCost(**words, strengths=rows, error=_estimate(mean), lost=_estimate(mean - before))
     errors = [_error(number, one) for part in drawn.values() for one in part]
     error = np.mean(errors, axis=0) if errors else np.array([np.nan])
-    found = Robustness(
+    result = Robustness(
         n=len(clean),
         n_groups=None if clean.groups is None else int(units.max(initial=-1)) + 1,
         resampling="by image" if clean.groups is None else "by patient",
@@ -92,7 +92,7 @@ def measure_robustness(
         mean_corruption_error=_estimate(error),
         relative=_estimate(error - before if errors else error),
     )
-    return found.model_copy(update=_words(found, clean))
+    return result.model_copy(update=_words(result, clean))
 
 
 def _error(number: str, drawn: Drawn) -> np.ndarray:
@@ -137,25 +137,25 @@ def _verdict(found: Robustness) -> tuple[str | None, str]:
     return worst, text + (f" No loss is shown for: {', '.join(spared)}." if spared else "")
 
 
-def _words(found: Robustness, clean: Predictions) -> dict[str, Any]:
+def _words(result: Robustness, clean: Predictions) -> dict[str, Any]:
     """The fields of a result that are sentences."""
-    (worst, sentence), reasons, notes, own = _verdict(found), {}, list[str](), found.clean[found.number]
-    for name, one in found.clean.items():
-        if one.value is None:
+    (worst, sentence), reasons, notes, number = _verdict(result), {}, list[str](), result.clean[result.number]
+    for name, entry in result.clean.items():
+        if entry.value is None:
             alike = "all images are of one class" if clean.kind == "classes" else "it is undefined without corruption"
-            reasons[name] = alike if found.n else "there are no images"
+            reasons[name] = alike if result.n else "there are no images"
     if clean.kind == "classes" and len(clean.classes) > MANY and "auroc" not in reasons:
         reasons["auroc"] = f"no interval: there are more than {MANY} classes"
-    if not found.resamples:
-        reasons["intervals"] = f"they need two {'images' if found.n_groups is None else 'patients'} or more"
-    higher = ALL_METRICS[found.number].higher_is_better
-    end = own.low if higher else own.high  # nearer to guessing
-    if end is not None and found.guess is not None and (end <= found.guess < 1 if higher else end >= found.guess):
+    if not result.resamples:
+        reasons["intervals"] = f"they need two {'images' if result.n_groups is None else 'patients'} or more"
+    higher = ALL_METRICS[result.number].higher_is_better
+    end = number.low if higher else number.high  # nearer to guessing
+    if end is not None and result.guess is not None and (end <= result.guess < 1 if higher else end >= result.guess):
         notes.append("On the clean images the model is not shown to be better than guessing: there is little to lose.")
-    if found.n_groups is None:
+    if result.n_groups is None:
         notes.append("Patients are unknown: if they have several images each, the intervals are too narrow.")
-    elif found.n_groups < FEW_GROUPS:
-        notes.append(f"There are only {counted(found.n_groups, 'patient')}: the intervals themselves are unreliable.")
+    elif result.n_groups < FEW_GROUPS:
+        notes.append(f"There are only {counted(result.n_groups, 'patient')}: the intervals themselves are unreliable.")
     return {"undefined": reasons, "worst": worst, "verdict": sentence, "notes": notes}
 
 
@@ -204,9 +204,9 @@ def stress_images(
     Returns the content of stress.json; and title of each corruption -> an image as it is and at strengths 1 to 5.
     Raises DataError where no image can be read."""
     seed = request.seed
-    asked = pick_images([sample.label for sample in chosen.samples], request.images, seed)
-    decoded = _decode(saved.preprocessing, chosen, asked)
-    unreadable = len(asked) - len(decoded)
+    picked = pick_images([sample.label for sample in chosen.samples], request.images, seed)
+    decoded = _decode(saved.preprocessing, chosen, picked)
+    unreadable = len(picked) - len(decoded)
     names, grey = list(request.corruptions or CORRUPTIONS), ""
     if saved.preprocessing.channels < 3 or all(map(is_grey, decoded.values())):
         grey = "the network sees grey" if saved.preprocessing.channels < 3 else "the images are grey"
