@@ -41,23 +41,9 @@ LINES = 8  # problems that training reports
 COUNTS = ("found", "unreadable", "exact_duplicates", "near_duplicates", "duplicates_across_splits")
 GUESSED = "guessed from the file names"
 # Problems that affect what a result is worth.
-IN_REPORT = {
-    "class_of_one_patient",
-    "class_is_patient",
-    "class_of_few_patients",
-    "two_labels",
-    "patients_across_splits",
-    "copies_across_splits",
-    "near_two_labels",
-    "near_copies_across_splits",
-    "shortcut_geometry",
-    "shortcut_file",
-    "shortcut_format",
-    "shortcut_colour",
-    "shortcut_border",
-    "mixed_modes",
-    "mixed_depths",
-}
+IN_REPORT = {"class_of_one_patient", "class_is_patient", "class_of_few_patients", "mixed_modes", "mixed_depths"}
+IN_REPORT |= {"two_labels", "near_two_labels", "copies_across_splits", "near_copies_across_splits"}
+IN_REPORT |= {"patients_across_splits", *(f"shortcut_{family}" for family in FAMILIES if family != "all")}
 
 
 def check_before_training(

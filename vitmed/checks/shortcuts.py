@@ -73,21 +73,21 @@ def find_shortcuts(records: Sequence[FileRecord], labels: np.ndarray, groups: Se
     if len(kept) > MOST:
         kept = np.sort(np.random.default_rng(0).permutation(kept)[:MOST])
     rows = kept.tolist()
-    y, some = np.unique(labels[rows], return_inverse=True)[1], None if groups is None else [groups[i] for i in rows]
-    found = []
+    y, patients = np.unique(labels[rows], return_inverse=True)[1], None if groups is None else [groups[i] for i in rows]
+    shortcuts = []
     for family, x in features([records[i] for i in rows]).items():
         if np.all(x == x[0]):  # the same for all images
             continue
-        scores, by_patient = held_out(x, y, some)
+        scores, by_patient = held_out(x, y, patients)
         predicted = np.flatnonzero(np.isfinite(scores).all(axis=1))
         value = low = high = float("nan")
         if len(predicted):
-            units = group_index(None if some is None else [some[i] for i in predicted], len(predicted))
+            units = group_index(None if patients is None else [patients[i] for i in predicted], len(predicted))
             weights = chain([np.ones((1, len(predicted)))], bootstrap_weights(units, RESAMPLES, 0))
             drawn = np.concatenate([rank_auroc(scores[predicted], y[predicted], weight) for weight in weights])
             value, (low, high) = float(drawn[0]), percentile_interval(drawn[1:])
-        found.append(Shortcut(family, value, low, high, by_patient, len(y)))
-    return found
+        shortcuts.append(Shortcut(family, value, low, high, by_patient, len(y)))
+    return shortcuts
 
 
 def held_out(x: np.ndarray, y: np.ndarray, groups: Sequence[str] | None) -> tuple[np.ndarray, bool]:

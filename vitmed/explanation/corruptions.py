@@ -125,28 +125,18 @@ def _resolution(image: Image.Image, factor: float, rng: np.random.Generator) -> 
 BLOOD, DERMA = "MedMNIST-C, blood cells", "MedMNIST-C, skin and chest X-ray"
 STAINS = "Tellez et al. 2019 (arXiv 1902.06543) call 0.05 light and 0.2 strong; further by us"
 _brightness: Change = lambda image, factor, rng: ImageEnhance.Brightness(image).enhance(factor)  # noqa: E731
+_contrast: Change = lambda image, factor, rng: ImageEnhance.Contrast(image).enhance(factor)  # noqa: E731
+_shot_noise: Change = lambda image, photons, rng: _image(rng.poisson(_values(image) * photons) / photons)  # noqa: E731
 CORRUPTIONS: dict[str, Corruption] = {
     "defocus": Corruption("Defocus blur", _defocus, (2, 3, 4, 5, 6), "radius, px at 224 px", BLOOD),
     "gaussian_noise": Corruption(
         "Gaussian noise", _gaussian_noise, (0.04, 0.08, 0.12, 0.18, 0.26), "standard deviation, white = 1", DERMA
     ),
-    "shot_noise": Corruption(
-        "Shot noise",
-        lambda image, photons, rng: _image(rng.poisson(_values(image) * photons) / photons),
-        (60, 25, 18, 10, 5),
-        "photons in a white pixel",
-        DERMA,
-    ),
+    "shot_noise": Corruption("Shot noise", _shot_noise, (60, 25, 18, 10, 5), "photons in a white pixel", DERMA),
     "jpeg": Corruption("JPEG", _jpeg, (50, 30, 15, 10, 7), "quality, of 100", BLOOD),
     "brighter": Corruption("Brighter", _brightness, (1.1, 1.2, 1.3, 1.4, 1.5), "factor", DERMA),
     "darker": Corruption("Darker", _brightness, (0.9, 0.8, 0.7, 0.6, 0.5), "factor", DERMA),
-    "contrast": Corruption(
-        "Less contrast",
-        lambda image, factor, rng: ImageEnhance.Contrast(image).enhance(factor),
-        (0.9, 0.8, 0.7, 0.6, 0.4),
-        "factor",
-        "MedMNIST-C, chest X-ray",
-    ),
+    "contrast": Corruption("Less contrast", _contrast, (0.9, 0.8, 0.7, 0.6, 0.4), "factor", "MedMNIST-C, chest X-ray"),
     "stain": Corruption(
         "Stain", _stain, (0.05, 0.1, 0.2, 0.3, 0.4), "share by which each of three stains changes", STAINS, colour=True
     ),

@@ -13,7 +13,7 @@ Letters: S images, R resamples.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def measure_robustness(
         costs[key] = CorruptionCost(**words, strengths=rows, error=_estimate(mean), lost=_estimate(mean - before))
     errors = [_error(number, one) for part in drawn.values() for one in part]
     error = np.mean(errors, axis=0) if errors else np.array([np.nan])
-    found = Robustness(
+    result = Robustness(
         n=len(clean),
         n_groups=None if clean.groups is None else int(units.max(initial=-1)) + 1,
         resampling="by image" if clean.groups is None else "by patient",
@@ -92,7 +92,7 @@ def measure_robustness(
         mean_corruption_error=_estimate(error),
         relative=_estimate(error - before if errors else error),
     )
-    return found.model_copy(update=_words(found, clean))
+    return result.model_copy(update=_words(result, clean))
 
 
 def _error(number: str, drawn: Drawn) -> np.ndarray:
@@ -137,25 +137,25 @@ def _verdict(found: Robustness) -> tuple[str | None, str]:
     return worst, text + (f" No loss is shown for: {', '.join(spared)}." if spared else "")
 
 
-def _words(found: Robustness, clean: Predictions) -> dict[str, Any]:
+def _words(result: Robustness, clean: Predictions) -> dict[str, Any]:
     """The fields of a result that are sentences."""
-    (worst, sentence), reasons, notes, own = _verdict(found), {}, list[str](), found.clean[found.number]
-    for name, one in found.clean.items():
-        if one.value is None:
+    (worst, sentence), reasons, notes, number = _verdict(result), {}, list[str](), result.clean[result.number]
+    for name, entry in result.clean.items():
+        if entry.value is None:
             alike = "all images are of one class" if clean.kind == "classes" else "it is undefined without corruption"
-            reasons[name] = alike if found.n else "there are no images"
+            reasons[name] = alike if result.n else "there are no images"
     if clean.kind == "classes" and len(clean.classes) > MANY and "auroc" not in reasons:
         reasons["auroc"] = f"no interval: there are more than {MANY} classes"
-    if not found.resamples:
-        reasons["intervals"] = f"they need two {'images' if found.n_groups is None else 'patients'} or more"
-    higher = ALL_METRICS[found.number].higher_is_better
-    end = own.low if higher else own.high  # nearer to guessing
-    if end is not None and found.guess is not None and (end <= found.guess < 1 if higher else end >= found.guess):
+    if not result.resamples:
+        reasons["intervals"] = f"they need two {'images' if result.n_groups is None else 'patients'} or more"
+    higher = ALL_METRICS[result.number].higher_is_better
+    end = number.low if higher else number.high  # nearer to guessing
+    if end is not None and result.guess is not None and (end <= result.guess < 1 if higher else end >= result.guess):
         notes.append("On the clean images the model is not shown to be better than guessing: there is little to lose.")
-    if found.n_groups is None:
+    if result.n_groups is None:
         notes.append("Patients are unknown: if they have several images each, the intervals are too narrow.")
-    elif found.n_groups < FEW_GROUPS:
-        notes.append(f"There are only {counted(found.n_groups, 'patient')}: the intervals themselves are unreliable.")
+    elif result.n_groups < FEW_GROUPS:
+        notes.append(f"There are only {counted(result.n_groups, 'patient')}: the intervals themselves are unreliable.")
     return {"undefined": reasons, "worst": worst, "verdict": sentence, "notes": notes}
 
 
@@ -204,9 +204,9 @@ def stress_images(
     Returns the content of stress.json; and title of each corruption -> an image as it is and at strengths 1 to 5.
     Raises DataError where no image can be read."""
     seed = request.seed
-    asked = pick_images([sample.label for sample in chosen.samples], request.images, seed)
-    decoded = _decode(saved.preprocessing, chosen, asked)
-    unreadable = len(asked) - len(decoded)
+    picked = pick_images([sample.label for sample in chosen.samples], request.images, seed)
+    decoded = _decode(saved.preprocessing, chosen, picked)
+    unreadable = len(picked) - len(decoded)
     names, grey = list(request.corruptions or CORRUPTIONS), ""
     if saved.preprocessing.channels < 3 or all(map(is_grey, decoded.values())):
         grey = "the network sees grey" if saved.preprocessing.channels < 3 else "the images are grey"
@@ -248,28 +248,25 @@ def _predict_all(
 ) -> tuple[Predictions, dict[str, list[Predictions]]]:
     network = open_network(saved, None, request.device, "fp32")
     rows, samples = list(decoded), [chosen.samples[row] for row in decoded]
-    passes = [(name, strength) for name in names for strength in range(1, 6)]
+    passes = [("", 0), *((name, strength) for name in names for strength in range(1, 6))]  # first the clean images
     target, positive = saved.splits.target, saved.config.data.positive
-    total, start = (1 + len(passes)) * len(rows), time.perf_counter()
-    corrupted: dict[str, list[Predictions]] = {name: [] for name in names}
+    predictions, start = list[Predictions](), time.perf_counter()
     with bar("evaluating corrupted images") as advance:
+        for number, (name, strength) in enumerate(passes):
 
-        def predicted(number: int, change: Callable[[int], Image.Image]) -> Predictions:
-            read = lambda i: saved.preprocessing.fit(change(rows[i]))  # noqa: E731
-            progress = lambda done, _: advance(number * len(rows) + done, total)  # noqa: E731
+            def read(i: int, name: str = name, strength: int = strength) -> np.ndarray:
+                image = decoded[rows[i]]
+                worse = corrupt(image, name, strength, (request.seed, rows[i])) if name else image
+                return saved.preprocessing.fit(worse)
+
+            progress = lambda done, _: advance(number * len(rows) + done, len(passes) * len(rows))  # noqa: B023, E731
             logits = network.outputs(read, len(rows), progress).logits
-            predictions = labelled_by(target, saved.classes, samples, logits, positive, chosen.columns)
-            return saved.decided(predictions)
-
-        clean = predicted(0, lambda row: decoded[row])
-        if rows and names:
-            minutes = max(1, round((time.perf_counter() - start) * len(passes) / 60))
-            say(f"about {counted(minutes, 'minute')} (--images takes fewer)")
-        seed = request.seed
-        for number, (name, strength) in enumerate(passes, 1):
-            change = lambda row: corrupt(decoded[row], name, strength, (seed, row))  # noqa: B023, E731  at once
-            corrupted[name].append(predicted(number, change))
-    return clean, corrupted
+            labelled = labelled_by(target, saved.classes, samples, logits, positive, chosen.columns)
+            predictions.append(saved.decided(labelled))
+            if not name and rows and names:
+                minutes = max(1, round((time.perf_counter() - start) * (len(passes) - 1) / 60))
+                say(f"about {counted(minutes, 'minute')} (--images takes fewer)")
+    return predictions[0], {name: predictions[5 * k + 1 : 5 * k + 6] for k, name in enumerate(names)}
 
 
 def pick_images(labels: Sequence[int], most: int, seed: int) -> list[int]:

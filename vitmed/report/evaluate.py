@@ -195,10 +195,10 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
     counts = {name: len(samples) for name, samples in saved.splits.samples.items()}
     views, record = config.augment.views, saved.record
     chosen = f"the best by validation {train.monitor}" if train.choose == "best" else "the last"
-    choice = f"epoch {record.get('epoch')}, {chosen}"
+    choice = f"epoch {record.get('epoch')}, {chosen}; the test set was not used"
     if "C" in record:
         each = "an inverse penalty for each finding" if record["C"] is None else f"inverse penalty C = {record['C']:g}"
-        choice = f"{each}, by the loss on validation"
+        choice = f"{each}, by the loss on validation; the test set was not used"
     terms = f"{model.licence or 'not known to vitmed'}{f'. {model.terms}' if model.terms else ''}"
     copies = "the image alone" if views == "one" else f"mean output of {len(VIEWS[views])} copies of an image ({views})"
     return {
@@ -213,7 +213,7 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
         "Augmentation": f"{config.augment.policy}, mixup {config.augment.mixup:g}, cutmix {config.augment.cutmix:g}",
         "Views": copies,
         "Optimisation": optimisation(train, saved.splits.target.kind),
-        "Model choice": f"{choice}; the test set was not used",
+        "Model choice": choice,
         "Seed": str(train.seed),
         "Device of this evaluation": device,
         "Versions": ", ".join(f"{package} {number}" for package, number in saved.versions.items()),
@@ -338,7 +338,7 @@ def report_against_rest(
     _check_choosable(file, not file.name.startswith(BASELINE), folds, {"positive": positive})
     folder = output_folder(output, file.parent / "against-rest", *data_of_runs([file]))
     validation = validation_of(run.best, evaluated.weights_hash, None).against_rest(positive)
-    baselines = {key: match_images(other, predictions) for key, other in read_baselines(file.parent).items()}
+    baselines = fitting_baselines(file.parent, predictions)
     assert before is not None  # else its validation is not known
     predictions, origin = predictions.against_rest(positive), before.report
     asked = _settings(origin).model_copy(update={"ordinal": [], "balanced": False, "cost": None})

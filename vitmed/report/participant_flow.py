@@ -121,13 +121,8 @@ def _counts(
     if patients is not None:
         pairs = {(label, one) for own, one in zip(labels, patients, strict=True) for label in own}
         people = Counter(label for label, _ in pairs)
-    return {
-        "images": len(labels),
-        "patients": None if patients is None else len(set(patients)),
-        "classes": {
-            c: Count(images=images[k], patients=None if people is None else people[k]) for k, c in enumerate(classes)
-        },
-    }
+    each = {c: Count(images=images[k], patients=None if people is None else people[k]) for k, c in enumerate(classes)}
+    return {"images": len(labels), "patients": None if patients is None else len(set(patients)), "classes": each}
 
 
 def run_flow(

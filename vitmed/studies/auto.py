@@ -137,18 +137,11 @@ def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) 
         time, better = duration_text(limit), "in 8 to 16 minutes of one core, auto was no better on four of five sets"
         again = f"vitmed train {splits.root} --time {time}"
         warn(f"one training is the better use of {time} on a CPU: {better}. To train one model: {again}")
-    checked = vitmed.check(
-        splits.root,
-        group_regex=data.group_regex,
-        groups=data.groups,
-        labels=data.labels,
-        target=data.target,
-        finding=data.findings,
-        uncertain=data.uncertain,
-        ordinal=settings.evaluate.ordinal,
-        frame=data.frame,
-        output=folder.path / "data-check",
-    )
+    of_data = {
+        name: getattr(data, name) for name in ("group_regex", "groups", "labels", "target", "uncertain", "frame")
+    }
+    of_data |= {"finding": data.findings, "ordinal": settings.evaluate.ordinal}
+    checked = vitmed.check(splits.root, **of_data, output=folder.path / "data-check")
     errors = counted(checked.count("error"), "error")
     if checked.count("error") and not data.allow_leakage:
         text = f"{data.root}: the data check found {errors}; the first: {checked.problems[0].text}"

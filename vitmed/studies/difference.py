@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import Field
 
@@ -62,13 +62,7 @@ class RunDiff(Frozen):
     verdict: str = ""
 
 
-class Image(NamedTuple):
-    """An image of a run; `split` is train, val or test."""
-
-    sha256: str
-    label: str
-    group: str
-    split: str
+Image = dict[str, str]  # its row in splits.csv: sha256, class, group and split
 
 
 @dataclass(frozen=True)
@@ -87,7 +81,7 @@ class RunFacts:
         """The names in its labels; none of a number."""
         if self.images is None or self.settings.get("data.target") == "number":
             return set()
-        return {part.rstrip("?") for image in self.images.values() for part in image.label.split("|")}
+        return {part.rstrip("?") for image in self.images.values() for part in image["class"].split("|")}
 
 
 def read_facts(path: Path) -> RunFacts:
@@ -117,10 +111,8 @@ def _images(run: RunFolder) -> dict[str, Image] | None:
     if not run.splits.is_file():
         return None
     try:
-        return {
-            path: Image(row["sha256"], from_cell(row["class"]), from_cell(row["group"]), row["split"])
-            for path, row in split_rows(run).items()
-        }
+        keys, rows = ("sha256", "class", "group", "split"), split_rows(run)
+        return {path: {key: from_cell(row[key]) for key in keys} for path, row in rows.items()}
     except (OSError, ValueError, KeyError, TypeError, csv.Error):
         raise DataError(f"{run.splits}: not the splits.csv of a run", "restore it, or name another run") from None
 
@@ -162,8 +154,8 @@ def difference(first: RunFacts, second: RunFacts, names: Sequence[str]) -> RunDi
     metrics = [first.metric, second.metric]
     if all(metric is not None and metric.of == "test" for metric in metrics):
         notes.append("Whether one is better, on the same test images: vitmed compare.")
-    differing: dict[str, Any] = {"settings": settings, "images": images, "environment": environment}
-    diff = RunDiff(first=names[0], second=names[1], **differing, metrics=metrics, notes=notes)
+    parts: dict[str, Any] = {"settings": settings, "images": images, "environment": environment}
+    diff = RunDiff(first=names[0], second=names[1], **parts, metrics=metrics, notes=notes)
     return diff.model_copy(update={"verdict": _verdict(diff)})
 
 
@@ -171,11 +163,11 @@ def _image_differences(first: RunFacts, second: RunFacts) -> ImageDifferences:
     before, after, files = first.images or {}, second.images or {}, defaultdict[str, list[str]](list)
     both = [path for path in before if path in after]
     added, removed = [p for p in after if p not in before], [p for p in before if p not in after]
-    moved = Counter(after[path].sha256 for path in added) & Counter(before[path].sha256 for path in removed)
+    moved = Counter(after[path]["sha256"] for path in added) & Counter(before[path]["sha256"] for path in removed)
     for what, images, paths in (("removed", before, removed), ("added", after, added)):
         left = Counter({digest: n for digest, n in moved.items() if digest})  # the same file under another path
         for path in paths:
-            digest = images[path].sha256
+            digest = images[path]["sha256"]
             left[digest] -= 1
             if left[digest] < 0:
                 files[what].append(path)
@@ -184,17 +176,17 @@ def _image_differences(first: RunFacts, second: RunFacts) -> ImageDifferences:
     for path in both:
         a, b = before[path], after[path]
         for what, differs in (
-            (f"moved from {a.split} to {b.split}", a.split != b.split),
-            ("another content", a.sha256 and b.sha256 and a.sha256 != b.sha256),
-            ("another label", a.label != b.label),
-            ("another patient", a.group != b.group),
+            (f"moved from {a['split']} to {b['split']}", a["split"] != b["split"]),
+            ("another content", a["sha256"] and b["sha256"] and a["sha256"] != b["sha256"]),
+            ("another label", a["class"] != b["class"]),
+            ("another patient", a["group"] != b["group"]),
         ):
             if differs:
                 files[what].append(path)
     return ImageDifferences(
         first=len(before),
         second=len(after),
-        same_file=sum(before[path].sha256 == after[path].sha256 != "" for path in both),
+        same_file=sum(before[path]["sha256"] == after[path]["sha256"] != "" for path in both),
         counts={what: len(paths) for what, paths in files.items()},
         classes_added=sorted(second.classes - first.classes),
         classes_removed=sorted(first.classes - second.classes),

@@ -211,11 +211,11 @@ def precision_recall(predictions: Predictions, metrics: Numbers) -> Figure:
     for c, tp, fp in _counts(predictions):
         precision = tp[1:] / (tp[1:] + fp[1:])
         curves[c] = tp / tp[-1], np.append(precision[:1], precision)
-    found = positive_index(predictions)
-    empty = not curves if found is None else found not in curves
+    positive = positive_index(predictions)
+    empty = not curves if positive is None else positive not in curves
     figure, axes = _square("recall (sensitivity)", "precision (PPV)", predictions, empty)
-    if found is not None and len(predictions):
-        share = float(np.mean(known_labels(predictions) == found))
+    if positive is not None and len(predictions):
+        share = float(np.mean(known_labels(predictions) == positive))
         axes.axhline(share, color=GREY, linestyle=":", linewidth=1, label=f"by chance: prevalence {share:.3g}")
     _lines(axes, metrics, curves, "average_precision", drawstyle="steps-pre")
     _finish(figure, axes, metrics, "average_precision", "average precision")
