@@ -25,9 +25,8 @@ from vitmed.core.process import cores
 from vitmed.core.text import NOTICE
 from vitmed.deploy.http import content, limits
 from vitmed.deploy.http.content import ImageAnswer, ImageProblem, ModelCard, ModelHash, Problem, Reply
-from vitmed.deploy.http.counters import Counters
 from vitmed.deploy.http.limits import AGAIN, FIELD, Guard, Limits, Load, Refusal, Upload, read_uploads
-from vitmed.deploy.http.scores import ScoreLog
+from vitmed.deploy.http.scores import Counters, ScoreLog
 from vitmed.imaging.decode import READERS, NotAnImageError
 from vitmed.imaging.raw_image import TooLargeError
 from vitmed.inference.load import Answer, Model, png_address

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vitmed.core.errors import UsageError
 from vitmed.core.text import counted
-from vitmed.deploy.http.counters import Counters
+from vitmed.deploy.http.scores import Counters
 
 FIELD = "images"  # of the form
 TOGETHER = 8  # largest requests that memory may hold at once
