@@ -83,8 +83,11 @@ def predict_shard(
         every = list(dict.fromkeys(list_images(sources)))
         count = -(-len(every) // min(max(len(every) // PARTS, FEWEST), MOST)) if divides else part.count
         shards = [parts.Shard(number, count) for number in range(1, count + 1)] if divides else [part]
-        if device == "auto" and shard == parts.AUTO:
-            device = _device_of_rank()
+        local = os.environ.get("LOCAL_RANK", "")
+        if device == "auto" and shard == parts.AUTO and local.isdecimal():  # torchrun has a process for each GPU
+            import torch  # here, since an exported model needs none
+
+            device = f"cuda:{int(local) % torch.cuda.device_count()}" if torch.cuda.is_available() else device
         how = How(saved.path, device, precision, frame, features, folder, _about(saved, every, frame, features))
         missing = frozenset(path.as_posix() for path in named if not path.exists())
         written = list(_write_shards(place, how, shards, every, missing, saved))
@@ -183,12 +186,3 @@ def _about(saved: SavedModel, names: list[str], frame: int | None, features: boo
         "lists of images": hashlib.sha256(b"".join(os.fsencode(name) + b"\0" for name in names)).hexdigest(),
         "images": len(names),
     }
-
-
-def _device_of_rank() -> str:
-    """The GPU of this process where torchrun started one for each GPU of a machine, else "auto"."""
-    import torch
-
-    local = os.environ.get("LOCAL_RANK", "")
-    chosen = local.isdecimal() and torch.cuda.is_available()
-    return f"cuda:{int(local) % torch.cuda.device_count()}" if chosen else "auto"

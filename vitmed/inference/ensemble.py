@@ -73,14 +73,8 @@ def join_members(
     hashes: dict[str, list[str]],
     chosen: dict[str, Any],
 ) -> Ensemble:
-    """An ensemble that is or will be at `path`, without a policy.
-
-    Args:
-        splits, hashes: of all images that made the members, and of the test that none of them saw.
-
-    Raises:
-        UsageError: members that cannot answer together.
-    """
+    """An ensemble that is or will be at `path`, without a policy; `splits` and `hashes` are of all images that made the
+    members, and of the test that none of them saw. Raises UsageError for members that cannot answer together."""
     first = members[0]
     for other in members[1:]:
         same = (sorted(other.classes), other.splits.target.kind), (sorted(first.classes), first.splits.target.kind)
@@ -106,11 +100,8 @@ def join_members(
 def hash_of_members(
     members: Sequence[SavedModel], shares: Sequence[float], written: Callable[[dict[str, Any]], dict[str, Any]] = dict
 ) -> str:
-    """The sha256 of the weights of all members with their policies, which calibrate them, and of their shares.
-
-    Args:
-        written: how a version writes a policy.
-    """
+    """The sha256 of the weights of all members with their policies, as a version has `written` them, and their
+    shares."""
     stated = [
         [one.weights_hash, share, None if one.policy is None else written(one.policy.to_json())]
         for one, share in zip(members, shares, strict=True)
@@ -141,11 +132,7 @@ def ensemble_file(path: Path) -> Path | None:
 
 
 def load_ensemble(path: Path) -> Ensemble:
-    """Read an ensemble.json and its members.
-
-    Raises:
-        CheckpointError: damaged, or a member is missing or has changed.
-    """
+    """Read an ensemble.json and its members. Raises CheckpointError: damaged, or a member is missing or has changed."""
     from vitmed.inference.checkpoint import load_checkpoint
 
     try:

@@ -261,11 +261,8 @@ class PillowResize(nn.Module):
         return x.permute(0, 2, 3, 1).to(torch.uint8)
 
     def matrix(self, length: int, other: int) -> Tensor:
-        """Coefficients (S, N) float64, whole numbers of 2^-22: S pixels of a side of the square from N of the image.
-
-        Args:
-            length: N; other: the pixels of the image's other side.
-        """
+        """Coefficients (S, N) float64, whole numbers of 2^-22: S pixels of a side of the square from N of the image,
+        `length`; the other side of the image has `other` pixels."""
         n, m = (torch.scalar_tensor(size, dtype=torch.float64) for size in (length, other))
         side = torch.full_like(n, self.side)
         span, size, start, place = n, side, torch.zeros_like(n), torch.zeros_like(n)

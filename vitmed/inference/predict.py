@@ -243,11 +243,8 @@ def comparison(
 
 def choose_precision(asked: str, saved: Checkpoint, policy: DecisionPolicy | None, device: torch.device) -> Precision:
     """The precision that is asked for; its `reason`, and a line unless it is fp32, say what it is known to change.
-
-    Args:
-        asked: one of `PRECISIONS`; auto takes the fast one of the device if the comparison after training accepted it.
-        policy: the one that is applied; the comparison holds for the policy of the checkpoint.
-    """
+    "auto" takes the fast one of the device if the comparison after training, with the policy of the checkpoint,
+    accepted it."""
     check_precision(asked)
     if asked == "fp32":
         return FP32

@@ -278,11 +278,7 @@ def create_app(
     hosts: Collection[str] = (),
     log: Callable[[str], None] = lambda line: None,
 ) -> ASGIApp:
-    """The application.
-
-    Args:
-        service: the model, which has started; key, hosts, log: as in `Guard`.
-    """
+    """The application around a service that has started; key, hosts and log as in `Guard`."""
     about: dict[str, Any] = {"title": "vitmed", "version": __version__, "description": NOTICE}
     app = FastAPI(**about, docs_url=None, redoc_url=None, openapi_url=limits.SCHEMA)
     app.state.service, app.state.needs_key = service, key is not None

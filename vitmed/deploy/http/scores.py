@@ -61,17 +61,12 @@ class Counters:
             self.probabilities.labels(name).observe(probability)
         if answer.ood_score is not None:
             self.ood.observe(answer.ood_score)
-        for decision in decisions(answer):
+        if isinstance(answer.prediction, tuple):  # the called findings
+            decisions = answer.prediction or (NO_FINDING,)
+        else:
+            decisions = (answer.prediction if isinstance(answer.prediction, str) else "answer",)
+        for decision in decisions if answer.answered else (NO_ANSWER,):
             self.answers.labels(decision).inc()
-
-
-def decisions(answer: Answer) -> tuple[str, ...]:
-    """The class, the called findings, or that there is an answer."""
-    if not answer.answered:
-        return (NO_ANSWER,)
-    if isinstance(answer.prediction, tuple):
-        return answer.prediction or (NO_FINDING,)
-    return (answer.prediction if isinstance(answer.prediction, str) else "answer",)
 
 
 class ScoreLog:
