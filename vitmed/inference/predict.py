@@ -21,16 +21,7 @@ from vitmed.decisions.policy import DecisionPolicy, ReducedPrecision
 from vitmed.imaging.exact_views import views_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint
-from vitmed.inference.saved_model import (
-    Network,
-    Outputs,
-    Read,
-    SavedModel,
-    check_finite,
-    check_precision,
-    run_batches,
-    score_column,
-)
+from vitmed.inference.saved_model import Network, Outputs, Read, SavedModel, check_finite, run_batches, score_column
 from vitmed.models.hardware import FULL_FP32, Precision, describe, pick_device, pick_precision, seconds_of
 from vitmed.models.vit import ViT
 
@@ -245,7 +236,6 @@ def choose_precision(asked: str, saved: Checkpoint, policy: DecisionPolicy | Non
     """The precision that is asked for; its `reason`, and a line unless it is fp32, say what it is known to change.
     "auto" takes the fast one of the device if the comparison after training, with the policy of the checkpoint,
     accepted it."""
-    check_precision(asked)
     if asked == "fp32":
         return FP32
     fast = pick_precision("auto", device)
