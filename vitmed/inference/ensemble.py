@@ -21,16 +21,8 @@ from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import Progress
 from vitmed.decisions.policy import policy_of
 from vitmed.imaging.preprocessing import JointPreprocessing, joint
-from vitmed.inference.saved_model import (
-    Network,
-    Outputs,
-    Read,
-    SavedModel,
-    membership_of,
-    read_membership,
-    run_batches,
-    score_column,
-)
+from vitmed.inference import saved_model
+from vitmed.inference.saved_model import Network, Outputs, Read, SavedModel
 from vitmed.metrics.ensembles import averaged, disagreement
 from vitmed.metrics.predictions_csv import DISAGREEMENT, OOD_SCORE
 
@@ -116,7 +108,7 @@ def save_ensemble(ensemble: Ensemble) -> None:
         {"path": store_path(one.path, folder), "weights_hash": one.weights_hash, "share": share}
         for one, share in zip(ensemble.members, ensemble.shares, strict=True)
     ]
-    data = membership_of(ensemble.splits, ensemble.hashes, ensemble.path)
+    data = saved_model.membership_of(ensemble.splits, ensemble.hashes, ensemble.path)
     policy = None if ensemble.policy is None else ensemble.policy.to_json()
     content = {"format": FORMAT, "version": VERSION, "notice": NOTICE, "members": members}
     content |= {"classes": list(ensemble.classes), "chosen": ensemble.chosen, "policy": policy}
@@ -139,7 +131,7 @@ def load_ensemble(path: Path) -> Ensemble:
         content = json_of(path.read_text(encoding="utf-8"))
         if content["format"] != FORMAT or content["version"] != VERSION:
             raise ValueError(f"{str(content['format'])[:40]} of version {str(content['version'])[:20]}")
-        splits, hashes = read_membership(path, content)
+        splits, hashes = saved_model.read_membership(path, content)
         rows = [
             (find_path(str(row["path"]), path.parent), str(row["weights_hash"]), float(row["share"]))
             for row in content["members"]
@@ -183,9 +175,9 @@ class EnsembleNetwork(Network):
         """As `Network.outputs`: the logits are those of the mean. Raises UsageError if features are asked for."""
         if also_features:
             raise UsageError(f"{self.saved.path}: an ensemble has no features", "name the best.pt of a member")
-        indices, arrays, problems = run_batches(read, count, AT_ONCE, self._mean, progress)
+        indices, arrays, problems = saved_model.run_batches(read, count, AT_ONCE, self._mean, progress)
         logits, spread, *scores = arrays or [np.empty((0, self.saved.splits.outputs), np.float32), np.empty(0)]
-        columns = score_column(*scores) | {DISAGREEMENT: tuple(f"{value:.6g}" for value in spread)}
+        columns = saved_model.score_column(*scores) | {DISAGREEMENT: tuple(f"{value:.6g}" for value in spread)}
         return Outputs(indices, logits, columns, problems)
 
     def _mean(self, squares: np.ndarray) -> list[np.ndarray]:

@@ -26,16 +26,8 @@ from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import Progress
 from vitmed.decisions.policy import policy_of
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.inference.saved_model import (
-    Network,
-    Outputs,
-    Read,
-    SavedModel,
-    check_finite,
-    expect,
-    run_batches,
-    score_column,
-)
+from vitmed.inference import saved_model
+from vitmed.inference.saved_model import Network, Outputs, Read, SavedModel
 
 ONNX = ".onnx"
 KEY, FORMAT, VERSION = "vitmed", "vitmed exported model", 1
@@ -108,12 +100,12 @@ class OnnxNetwork(Network):
         if also_features:
             raise UsageError(f"{self.saved.path}: an exported model keeps no features", "name the best.pt of the run")
         wanted = [LOGITS, SCORES] if self.scored else [LOGITS]
-        indices, arrays, problems = run_batches(
+        indices, arrays, problems = saved_model.run_batches(
             read, count, self.batch, lambda images: self.session.run(wanted, {IMAGES: images}), progress
         )
         logits, *scores = arrays or [np.empty((0, self.saved.splits.outputs), np.float32)]
-        check_finite(logits, self.saved.path)
-        return Outputs(indices, logits, score_column(*scores), problems)
+        saved_model.check_finite(logits, self.saved.path)
+        return Outputs(indices, logits, saved_model.score_column(*scores), problems)
 
 
 def about_model(saved: SavedModel) -> dict[str, Any]:
@@ -161,10 +153,10 @@ def load_onnx(path: Path) -> OnnxModel:
             problem = f"{path}: export version {str(content.get('version'))[:20]}, this vitmed reads {VERSION}"
             raise CheckpointError(problem, "use the vitmed that wrote it")
         classes, bins = tuple(content["classes"]), tuple(content["bins"])
-        expect("classes", classes, str)
+        saved_model.expect("classes", classes, str)
         if len(set(classes)) != len(classes):
             raise ValueError(f"classes {classes}")
-        expect("weights_sha256 and precision", (content["weights_sha256"], content["precision"]), str)
+        saved_model.expect("weights_sha256 and precision", (content["weights_sha256"], content["precision"]), str)
         config = build_config(upgrade.settings(content["config"]), Config)
         how, stated = Preprocessing.of(config), dict(content["preprocessing"])
         for name in ("mean", "std", "window"):
