@@ -183,19 +183,18 @@ class EnsembleNetwork(Network):
     def _mean(self, squares: np.ndarray) -> list[np.ndarray]:
         """Of a batch the logits (B, K) of the mean of what the members decide by their policies, their disagreement
         (B,), and the mean of their OOD scores (B,), where every member has one."""
-        found, scores = list[Any](), list[np.ndarray]()
+        decided, scores = list[Any](), list[np.ndarray]()
         names = tuple(map(str, range(len(squares))))
-        for network, one, number in zip(self.networks, self.saved.members, self.saved.readings, strict=True):
-            own = squares
-            if isinstance(self.saved.preprocessing, JointPreprocessing):
-                own = self.saved.preprocessing.reading(squares, number)
-            outputs = network.outputs(own.__getitem__, len(own))
-            predictions = one.predictions(names, outputs.logits, outputs.columns)
-            decided: Any = one.decided(predictions)
-            found.append(decided if not found else decided.like(found[0]))
+        for network, member, number in zip(self.networks, self.saved.members, self.saved.readings, strict=True):
+            how, reading = self.saved.preprocessing, squares
+            if isinstance(how, JointPreprocessing):
+                reading = how.reading(squares, number)
+            outputs = network.outputs(reading.__getitem__, len(reading))
+            predictions: Any = member.decided(member.predictions(names, outputs.logits, outputs.columns))
+            decided.append(predictions.like(decided[0]) if decided else predictions)
             if OOD_SCORE in outputs.columns:
                 scores.append(np.array(outputs.columns[OOD_SCORE], dtype=np.float64))
-        joined = [averaged(found, self.saved.shares).logits, disagreement(found, self.saved.shares)]
-        if len(scores) == len(found):
+        joined = [averaged(decided, self.saved.shares).logits, disagreement(decided, self.saved.shares)]
+        if len(scores) == len(decided):
             joined.append(np.einsum("m,mb->b", np.array(self.saved.shares), np.stack(scores)))
         return joined

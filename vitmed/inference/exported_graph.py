@@ -80,8 +80,8 @@ class _Network(nn.Module):
         assert isinstance(saved, Checkpoint)
         self.how, self.views = saved.preprocessing, saved.config.augment.views
         self.vit: ViT = saved.model()
-        known = None if saved.policy is None else saved.policy.ood_score
-        self.ood, self.scored = None if known is None else OodScoreGraph(known), known is not None
+        ood = None if saved.policy is None else saved.policy.ood_score
+        self.ood, self.scored = None if ood is None else OodScoreGraph(ood), ood is not None
 
     def forward(self, squares: Tensor) -> tuple[Tensor, Tensor]:
         features = mean_over_views(self.vit, self.how.normalise(squares), self.views)  # (B, D)

@@ -94,8 +94,8 @@ def mean_over_views(model: ViT, x: torch.Tensor, views: str) -> torch.Tensor:
 
     The head is linear, so the logits of the mean are the mean of the logits.
     """
-    found = [model.features(view).float() for view in views_of(x, views)]
-    return sum(found[1:], found[0]) / len(found)  # in this order, as a reduction's order depends on the shape
+    features = [model.features(view).float() for view in views_of(x, views)]
+    return sum(features[1:], features[0]) / len(features)  # in this order, as a reduction's order depends on the shape
 
 
 def logits_of(model: ViT, features: torch.Tensor) -> torch.Tensor:
@@ -129,11 +129,11 @@ def predict_all(
 ) -> np.ndarray:
     """(S, K) float32: as `predict_logits`, for images of a run that must be readable, all or those of `rows`."""
     rows, device = range(len(images)) if rows is None else rows, next(model.parameters()).device
-    _, found, problems = predict_logits(
+    _, logits, problems = predict_logits(
         model, images.preprocessing, lambda i: images.read(rows[i]), len(rows), device, precision, progress, forward
     )
     check_readable(problems)
-    return found
+    return logits
 
 
 UNKNOWN = "no comparison of the two is known for this checkpoint, decision policy and kind of device"
