@@ -162,6 +162,12 @@ WEIGHTS = {
         terminal.print_weights,
         "weights.weights_table",
     ),
+    "fetch": Verb(
+        "Download and check weight files.\n\nAn interrupted download continues where it stopped.",
+        lambda files: {"paths": {name: str(path) for name, path in files}},
+        lambda files: typer.echo("\n".join(str(path) for _, path in files)),
+        "weights.fetch_weights",
+    ),
 }
 
 
@@ -189,28 +195,12 @@ data = group("Public data sets: list, fetch, and write as folders of images.", D
 weights = group("Public weights by name: list, fetch and find.", WEIGHTS)
 
 
-def weights_fetch(as_json: AsJson = False, **options: Any) -> None:
-    """Download and check weight files.
-
-    An interrupted download continues where it stopped.
-    """
-    from vitmed.commands.weights import fetch_weights
-
-    def content(paths: list[Path]) -> dict[str, Any]:
-        return {"paths": dict(zip(options["names"], map(str, paths), strict=True))}
-
-    terminal.answer(fetch_weights, options, as_json, content, lambda paths: typer.echo("\n".join(map(str, paths))))
-
-
-weights.command("fetch")(with_options(weights_fetch, "weights.fetch_weights"))
-
-
 @weights.command("where")
 def weights_where(name: Annotated[str, typer.Argument(help="A name of `vitmed weights list`.")]) -> None:
     """Print the path of a fetched file; exit code 4 if there is none."""
     from vitmed.commands.weights import fetch_weights
 
-    typer.echo(fetch_weights([name], offline=True)[0])
+    typer.echo(fetch_weights([name], offline=True)[0][1])
 
 
 def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:

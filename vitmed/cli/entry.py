@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 import io
 import itertools
@@ -42,7 +43,7 @@ def main(args: list[str] | None = None) -> None:
     fill_closed()
     out, err = Stream(sys.stdout), Stream(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(), _signals():
-        warnings.showwarning = _show_warning(warnings.showwarning)
+        warnings.showwarning = functools.partial(_show_warning, warnings.showwarning)
         error = _error_of(given)
         out.flush()
         if error is None and out.broken is not None and not isinstance(out.broken, BrokenPipeError):
@@ -86,16 +87,12 @@ def _signals() -> Iterator[None]:
             signal.signal(number, old[number])
 
 
-def _show_warning(others: Callable[..., None]) -> Callable[..., None]:
+def _show_warning(others: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any) -> None:
     """Show warnings about old names in files as plain lines, without the place in the code."""
-
-    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
-        if category is OldNameWarning:
-            _stderr(f"note: {message}")
-        else:
-            others(message, category, *where)
-
-    return show
+    if category is OldNameWarning:
+        _stderr(f"note: {message}")
+    else:
+        others(message, category, *where)
 
 
 def _run(args: list[str]) -> None:

@@ -6,6 +6,7 @@ import ast
 import builtins
 import functools
 import inspect
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import UnionType
@@ -94,13 +95,6 @@ def with_options(run: Callable[..., None], verb: str) -> Callable[..., None]:
     return call
 
 
-class _Names(dict[str, Any]):
-    """The names that a signature may use; of any other, such as a class of a module that is not loaded, `Any`."""
-
-    def __missing__(self, name: str) -> Any:
-        return Any
-
-
 def parameters_of(verb: str) -> list[inspect.Parameter]:
     """List the parameters of a verb, read from the text of its file; without annotation where it declares no option."""
     module, _, name = verb.rpartition(".")
@@ -113,7 +107,8 @@ def parameters_of(verb: str) -> list[inspect.Parameter]:
     arguments: list[ast.arg] = [*header.args, *header.kwonlyargs]
     defaults = [*[None] * (len(header.args) - len(header.defaults)), *header.defaults, *header.kw_defaults]
     named = [*zip(arguments, defaults, strict=True), (header.vararg, None), (header.kwarg, None)]
-    names, parameters = _Names(vars(builtins) | vars(options) | {"options": options}), []
+    # Any other name, such as a class of a module that is not loaded, is `Any`.
+    names, parameters = defaultdict(lambda: Any, vars(builtins) | vars(options) | {"options": options}), []
     for argument, default in named:
         if argument is not None:
             text = "" if argument.annotation is None else ast.unparse(argument.annotation)

@@ -139,8 +139,9 @@ def print_rows(
     console = Console(width=None if is_sized else width, highlight=False)
     titles, cells = columns.split("|"), [[visible(text) for text in row] for row in rows]
     inside = console.width - FRAME * len(titles)
-    natural = [max(cell_len(text) for text in _column(titles, cells, i)) for i in range(len(titles))]
-    narrow = [max(cell_len(w) for t in _column(titles, cells, i) for w in t.split()) for i in range(len(titles))]
+    texts = [[title.lstrip(">/"), *(row[i] for row in cells if i < len(row))] for i, title in enumerate(titles)]
+    natural = [max(map(cell_len, column)) for column in texts]
+    narrow = [max(cell_len(word) for text in column for word in text.split()) for column in texts]
     paths = [i for i, title in enumerate(titles) if title[0] == "/"]
     for i in paths:
         beside = inside - sum(natural) + natural[i]
@@ -155,10 +156,6 @@ def print_rows(
     console.print(table)
     for line in (caption, *lines):
         console.print(plain(line) if isinstance(line, str) else line, soft_wrap=True)
-
-
-def _column(titles: Sequence[str], cells: Sequence[Sequence[str]], i: int) -> list[str]:
-    return [titles[i].lstrip(">/"), *(row[i] for row in cells if i < len(row))]
 
 
 def _table(titles: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int]) -> Table:

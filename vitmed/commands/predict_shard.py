@@ -33,7 +33,7 @@ from vitmed.inference.open_model import (
 )
 from vitmed.inference.saved_model import Network, SavedModel, check_precision
 from vitmed.metrics import predictions_files as parts
-from vitmed.metrics.predictions_files import WrittenPredictions
+from vitmed.metrics.predictions_files import Shard, WrittenPredictions
 from vitmed.studies.cluster import VARIABLE, each, opened, prepare, three
 
 ALL = "1/1"
@@ -89,9 +89,12 @@ def predict_shard(
         below = (name for address in addresses for name in names_below(address))
         every = list(dict.fromkeys([*names, *filter(is_image, below)]))
         count = -(-len(every) // min(max(len(every) // PARTS, FEWEST), MOST)) if divides else part.count
-        shards = [parts.Shard(number, count) for number in range(1, count + 1)] if divides else [part]
-        if device == "auto" and shard == parts.AUTO:
-            device = _device_of_rank()
+        shards = [Shard(number, count) for number in range(1, count + 1)] if divides else [part]
+        local = os.environ.get("LOCAL_RANK", "")
+        if device == "auto" and shard == parts.AUTO and local.isdecimal():  # torchrun has a process for each GPU
+            import torch  # here, since an exported model needs none
+
+            device = f"cuda:{int(local) % torch.cuda.device_count()}" if torch.cuda.is_available() else device
         how = How(saved.path, device, precision, frame, features, folder, _about(saved, every, frame, features))
         missing = frozenset(path.as_posix() for path in named if not path.exists())
         written = list(_write_shards(place, how, shards, every, missing, saved))
@@ -102,19 +105,14 @@ def predict_shard(
 
 
 def _write_shards(
-    place: Executor | None,
-    how: How,
-    shards: list[parts.Shard],
-    names: list[str],
-    missing: frozenset[str],
-    saved: SavedModel,
+    place: Executor | None, how: How, shards: list[Shard], names: list[str], missing: frozenset[str], saved: SavedModel
 ) -> Iterator[WrittenPredictions]:
     """Write the shards, here one after another, and yield each that is written."""
     make_folder(how.folder)
     remove_abandoned(how.folder)
     write = write_shard
     if place is None:
-        write = partial(write_shard, model=(saved, open_network(saved, saved.policy, how.device, how.precision)))
+        write = partial(write_shard, network=open_network(saved, saved.policy, how.device, how.precision))
     prepare(place, [how.checkpoint, *three([name for name in names if not is_remote(name)])], how.folder)
     blocks = ((one, one.rows(len(names))) for one in shards)
     calls = ((how, one, names[rows.start : rows.stop], missing) for one, rows in blocks)
@@ -137,28 +135,26 @@ class How(NamedTuple):
 
 
 @lru_cache(1)
-def _model(path: Path, digest: str, device: str, precision: str) -> tuple[SavedModel, Network]:
+def _network(path: Path, digest: str, device: str, precision: str) -> Network:
     """Open the model of a worker once. Raises CheckpointError if it is another one than the command's."""
     saved = open_model(path)
     if saved.weights_hash != digest:
         raise CheckpointError(f"{path}: has other weights on {platform.node()}", "copy the same file there")
-    return saved, open_network(saved, saved.policy, device, precision)
+    return open_network(saved, saved.policy, device, precision)
 
 
 def write_shard(
-    how: How,
-    part: parts.Shard,
-    names: list[str],
-    missing: frozenset[str],
-    model: tuple[SavedModel, Network] | None = None,
+    how: How, part: Shard, names: list[str], missing: frozenset[str], network: Network | None = None
 ) -> WrittenPredictions:
     """Predict the images of a shard, unless its part is there, and write the part.
 
     Args:
         missing: named images that do not exist; another one that this machine does not see is an error of the machine.
-        model: opened already; default: that of `how`.
+        network: opened already; default: that of `how`.
     """
-    saved, network = model or _model(how.checkpoint, how.about["checkpoints"], how.device, how.precision)
+    elsewhere = network is None
+    network = network or _network(how.checkpoint, how.about["checkpoints"], how.device, how.precision)
+    saved = network.saved
     about = {**how.about, "precision": network.precision, "shards": part.count, "shard": part.number}
     file, errors = how.folder / f"part-{part.number:05d}-of-{part.count:05d}.parquet", tuple[tuple[str, str], ...]()
     if file.exists():
@@ -174,11 +170,8 @@ def write_shard(
                 outputs = network.outputs(files.read, len(files), advance, how.features)
             predictions = saved.decided(files.predictions(saved, outputs))
         errors = predictions.errors
-        unseen = [
-            name
-            for name, _ in errors
-            if model is None and not (name in missing or is_remote(name) or Path(name).exists())
-        ]
+        seen = (name in missing or is_remote(name) or Path(name).exists() for name, _ in errors)
+        unseen = [name for (name, _), there in zip(errors, seen, strict=True) if elsewhere and not there]
         if unseen:
             raise DataError(f"{platform.node()}: does not see {unseen[0]}", "mount the same files there, and go on")
         parts.write_part(file, about, predictions, outputs.features)
@@ -195,12 +188,3 @@ def _about(saved: SavedModel, names: list[str], frame: int | None, features: boo
         "lists of images": hashlib.sha256(b"".join(os.fsencode(name) + b"\0" for name in names)).hexdigest(),
         "images": len(names),
     }
-
-
-def _device_of_rank() -> str:
-    """The GPU of this process where torchrun started one for each GPU of a machine, else "auto"."""
-    import torch
-
-    local = os.environ.get("LOCAL_RANK", "")
-    chosen = local.isdecimal() and torch.cuda.is_available()
-    return f"cuda:{int(local) % torch.cuda.device_count()}" if chosen else "auto"

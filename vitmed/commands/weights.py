@@ -26,8 +26,8 @@ def fetch_weights(
     names: Annotated[Sequence[str], Argument("Names of `vitmed weights list`.", "NAME...")],
     folder: Annotated[Path | str | None, Option("Folder to use instead of the cache.", "--to")] = None,
     offline: Offline = False,
-) -> list[Path]:
-    """Download missing files, check all of them, and return their paths. An unknown name raises before any download.
+) -> list[tuple[str, Path]]:
+    """Download missing files, check all of them, and return names and paths. An unknown name raises before that.
 
     Raises:
         VitmedError: see `catalogue.fetch`.
@@ -37,4 +37,4 @@ def fetch_weights(
     if folder is not None:
         refuse_file(folder)
         refuse_among_classes(folder)
-    return [fetch(name, offline, folder) for name in names]
+    return [(name, fetch(name, offline, folder)) for name in names]

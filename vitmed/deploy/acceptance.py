@@ -56,11 +56,8 @@ def read_criteria(file: Path) -> Criteria:
 
 
 def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> None:
-    """Raise UsageError for a criterion that these models cannot be judged by, before the long work.
-
-    Args:
-        models: as they were read, the new one first; given: how many of them the user named.
-    """
+    """Raise UsageError for a criterion that the models, as they were read, the new one first, cannot be judged by,
+    before the long work; `given` is how many of them the user named."""
     new = models[0].predictions
     kind = TARGETS[models[0].kind]
     of_class = set[str]() if new.kind == "number" else set(ClassNumbers.model_fields) - {"n"}
@@ -88,11 +85,8 @@ def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> N
 
 
 def judge(criteria: Criteria, read: Sequence[Model], models: Sequence[Model], resamples: int) -> Acceptance:
-    """Judge the first model by each criterion, and against the second, each at its own operating point.
-
-    Args:
-        read: the models with all their images and columns; models: on their common images.
-    """
+    """Judge the first model by each criterion, and against the second, each at its own operating point: as they were
+    `read`, with all their images and columns, and the `models` on their common images."""
     kind, new = TARGETS[read[0].kind], read[0].predictions
     numbers: Numbers = kind.numbers.evaluate(new, resamples)
     judged = list[Judged]()

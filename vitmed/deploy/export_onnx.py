@@ -85,16 +85,10 @@ def checkpoint_outputs(saved: SavedModel, samples: Sequence[Sample], root: Path)
 def compare_export(
     saved: SavedModel, graph: ExportedGraph, run: Callable[[np.ndarray], dict[str, np.ndarray]], root: Path
 ) -> ExportGate:
-    """Compare an exported network with its checkpoint on `validation_images`.
+    """Compare an exported network with its checkpoint on `validation_images`. Raises DataError if one cannot be read.
 
-    The checkpoint resizes with Pillow and decides with numpy; the exported network does all in its graph, where it may.
-
-    Args:
-        run: the exported network, images (B, H, W, C) uint8 -> outputs by name; root: the data folder.
-
-    Raises:
-        DataError: an image cannot be read.
-    """
+    The checkpoint resizes with Pillow and decides with numpy; the exported network, `run`, does all in its graph, where
+    it may: images (B, H, W, C) uint8 -> outputs by name."""
     assert saved.policy is not None
     how, chosen = saved.preprocessing, validation_images(saved)
     found = dict[str, list[np.ndarray]]()
@@ -119,12 +113,8 @@ def compare_export(
 
 
 def _differences(exact: Predictions, again: Predictions, theirs: Mapping[str, np.ndarray]) -> tuple[int, float]:
-    """Images with another decision, and the largest difference of a probability.
-
-    Args:
-        exact: of the checkpoint; again: of the exported logits with the policy in numpy.
-        theirs: outputs of the exported network, whose decisions must be those of `again`.
-    """
+    """Images with another decision, and the largest difference of a probability: `exact` is of the checkpoint, `again`
+    of the exported logits with the policy in numpy, whose decisions `theirs`, of the graph, must be."""
     flipped = theirs["answered"] != np.array([cell == YES for cell in again.columns[ANSWER]])
     if "value" in theirs:
         moved = np.abs(exact.amounts[:, 0] - theirs["value"]).max(initial=0) / exact.target.spread
@@ -219,15 +209,9 @@ def _exporting() -> Iterator[None]:
 
 
 def write_onnx(saved: SavedModel, file: Path, root: Path) -> ExportGate:
-    """Export a model as an .onnx file, compare it with its checkpoint, and write it if it decides alike.
-
-    Args:
-        root: the data folder, of whose validation images the answers are compared.
-
-    Raises:
-        GateError: a decision differs; the file is not written.
-        UsageError: a package is not installed, or torch cannot export the network.
-    """
+    """Export a model as an .onnx file, compare it with its checkpoint on validation images of the data folder, and
+    write it if it decides alike, else raise GateError. Raises UsageError: a package is missing, or torch cannot export
+    the network."""
     graph = ExportedGraph(saved, resize=saved.preprocessing.channels in (1, 3)).eval()
     if not graph.resize:
         warn("an image with alpha must be made square before: the file takes squares only")

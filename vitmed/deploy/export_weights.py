@@ -210,12 +210,8 @@ def load_timm(folder: Path) -> nn.Module:
 
 @FULL_FP32
 def compare_weights(saved: Checkpoint, folder: Path, target: Path, root: Path) -> WeightsGate:
-    """The logits of timm beside ours, on validation images as our preprocessing prepares them.
-
-    Raises:
-        ImportError: timm is not installed.
-        GateError: it cannot load the folder.
-    """
+    """The logits of timm beside ours, on validation images as our preprocessing prepares them. Raises ImportError: timm
+    is not installed; GateError: it cannot load the folder."""
     how, chosen = saved.preprocessing, validation_images(saved)
     try:
         with quiet():

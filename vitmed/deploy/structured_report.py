@@ -59,11 +59,8 @@ def derived_uid(*parts: str) -> str:
 
 
 def report_uid(model: Model, image: str) -> str:
-    """The SOP Instance UID of the report on an image: one for each model, policy, frame, and form of the report.
-
-    Args:
-        image: its SOP Instance UID.
-    """
+    """The SOP Instance UID of the report on the image with this one: one for each model, policy, frame, and form of the
+    report."""
     return derived_uid(FORM, _identity(model), image)
 
 
@@ -276,10 +273,7 @@ def _container(group: Group, model: Model, image: Any) -> Any:
 
 def evidence(header: Any) -> Any:
     """What a report keeps of an image's header: its UIDs, the patient and the study; parts that are missing are empty.
-
-    Raises:
-        ValueError: a UID is missing, or there are several.
-    """
+    Raises ValueError: a UID is missing, or there are several."""
     kept = Dataset()
     for keyword in UIDS:
         if not isinstance(header.get(keyword) or None, str):

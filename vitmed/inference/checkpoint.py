@@ -293,21 +293,16 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
         raise ValueError("fingerprints of images")
     compared = upgrade.reduced_precision(content.get("reduced_precision"))
     reduced = None if compared is None else ReducedPrecision.model_validate(compared)
-    about = path, config, classes, how, splits, hashes, record, versions, seen, _read_policy(content), weights_hash
-    return Checkpoint(*about, fingerprints, weights, training, reduced)
-
-
-def _read_policy(content: dict[str, Any]) -> DecisionPolicy | None:
-    stored = content.get("policy")
-    if stored is None:
-        return None
+    policy, stored = None, content.get("policy")
     try:
-        policy = policy_of(_arrays(stored), content["classes"])
-        if (score := policy.ood_score) is not None:
+        if stored is not None:
+            policy = policy_of(_arrays(stored), content["classes"])
+        if policy is not None and (score := policy.ood_score) is not None:
             if score.means is None or score.precision is None:
                 raise ValueError("ood_score: means and precision are missing")
             if not (np.isfinite(score.means).all() and np.isfinite(score.precision).all()):
                 raise ValueError("ood_score: numbers that are not finite")
     except ValueError as error:
         raise CheckpointError(f"its decision policy is damaged ({error})", AGAIN) from None
-    return policy
+    about = path, config, classes, how, splits, hashes, record, versions, seen, policy, weights_hash
+    return Checkpoint(*about, fingerprints, weights, training, reduced)

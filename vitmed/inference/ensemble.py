@@ -21,16 +21,8 @@ from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import Progress
 from vitmed.decisions.policy import policy_of
 from vitmed.imaging.preprocessing import JointPreprocessing, joint
-from vitmed.inference.saved_model import (
-    Network,
-    Outputs,
-    Read,
-    SavedModel,
-    membership_of,
-    read_membership,
-    run_batches,
-    score_column,
-)
+from vitmed.inference import saved_model
+from vitmed.inference.saved_model import Network, Outputs, Read, SavedModel
 from vitmed.metrics.ensembles import averaged
 from vitmed.metrics.predictions_csv import DISAGREEMENT, OOD_SCORE
 
@@ -73,14 +65,8 @@ def join_members(
     hashes: dict[str, list[str]],
     chosen: dict[str, Any],
 ) -> Ensemble:
-    """An ensemble that is or will be at `path`, without a policy.
-
-    Args:
-        splits, hashes: of all images that made the members, and of the test that none of them saw.
-
-    Raises:
-        UsageError: members that cannot answer together.
-    """
+    """An ensemble that is or will be at `path`, without a policy; `splits` and `hashes` are of all images that made the
+    members, and of the test that none of them saw. Raises UsageError for members that cannot answer together."""
     first = members[0]
     for other in members[1:]:
         same = (sorted(other.classes), other.splits.target.kind), (sorted(first.classes), first.splits.target.kind)
@@ -106,11 +92,8 @@ def join_members(
 def hash_of_members(
     members: Sequence[SavedModel], shares: Sequence[float], written: Callable[[dict[str, Any]], dict[str, Any]] = dict
 ) -> str:
-    """The sha256 of the weights of all members with their policies, which calibrate them, and of their shares.
-
-    Args:
-        written: how a version writes a policy.
-    """
+    """The sha256 of the weights of all members with their policies, as a version has `written` them, and their
+    shares."""
     stated = [
         [one.weights_hash, share, None if one.policy is None else written(one.policy.to_json())]
         for one, share in zip(members, shares, strict=True)
@@ -125,7 +108,7 @@ def save_ensemble(ensemble: Ensemble) -> None:
         {"path": store_path(one.path, folder), "weights_hash": one.weights_hash, "share": share}
         for one, share in zip(ensemble.members, ensemble.shares, strict=True)
     ]
-    data = membership_of(ensemble.splits, ensemble.hashes, ensemble.path)
+    data = saved_model.membership_of(ensemble.splits, ensemble.hashes, ensemble.path)
     policy = None if ensemble.policy is None else ensemble.policy.to_json()
     content = {"format": FORMAT, "version": VERSION, "notice": NOTICE, "members": members}
     content |= {"classes": list(ensemble.classes), "chosen": ensemble.chosen, "policy": policy}
@@ -141,18 +124,14 @@ def ensemble_file(path: Path) -> Path | None:
 
 
 def load_ensemble(path: Path) -> Ensemble:
-    """Read an ensemble.json and its members.
-
-    Raises:
-        CheckpointError: damaged, or a member is missing or has changed.
-    """
+    """Read an ensemble.json and its members. Raises CheckpointError: damaged, or a member is missing or has changed."""
     from vitmed.inference.checkpoint import load_checkpoint
 
     try:
         content = json_of(path.read_text(encoding="utf-8"))
         if content["format"] != FORMAT or content["version"] != VERSION:
             raise ValueError(f"{str(content['format'])[:40]} of version {str(content['version'])[:20]}")
-        splits, hashes = read_membership(path, content)
+        splits, hashes = saved_model.read_membership(path, content)
         rows = [
             (find_path(str(row["path"]), path.parent), str(row["weights_hash"]), float(row["share"]))
             for row in content["members"]
@@ -196,27 +175,27 @@ class EnsembleNetwork(Network):
         """As `Network.outputs`: the logits are those of the mean. Raises UsageError if features are asked for."""
         if also_features:
             raise UsageError(f"{self.saved.path}: an ensemble has no features", "name the best.pt of a member")
-        indices, arrays, problems = run_batches(read, count, AT_ONCE, self._mean, progress)
+        indices, arrays, problems = saved_model.run_batches(read, count, AT_ONCE, self._mean, progress)
         logits, spread, *scores = arrays or [np.empty((0, self.saved.splits.outputs), np.float32), np.empty(0)]
-        columns = score_column(*scores) | {DISAGREEMENT: tuple(f"{value:.6g}" for value in spread)}
+        columns = saved_model.score_column(*scores) | {DISAGREEMENT: tuple(f"{value:.6g}" for value in spread)}
         return Outputs(indices, logits, columns, problems)
 
     def _mean(self, squares: np.ndarray) -> list[np.ndarray]:
         """Of a batch the logits (B, K) of the mean of what the members decide by their policies, their disagreement
         (B,), and the mean of their OOD scores (B,), where every member has one."""
-        found, scores = list[Any](), list[np.ndarray]()
+        decided, scores = list[Any](), list[np.ndarray]()
         names = tuple(map(str, range(len(squares))))
-        for network, one, number in zip(self.networks, self.saved.members, self.saved.readings, strict=True):
-            own = squares
-            if isinstance(self.saved.preprocessing, JointPreprocessing):
-                own = self.saved.preprocessing.reading(squares, number)
-            outputs = network.outputs(own.__getitem__, len(own))
-            predictions = one.predictions(names, outputs.logits, outputs.columns)
-            decided: Any = one.decided(predictions)
-            found.append(decided if not found else decided.like(found[0]))
+        for network, member, number in zip(self.networks, self.saved.members, self.saved.readings, strict=True):
+            how, reading = self.saved.preprocessing, squares
+            if isinstance(how, JointPreprocessing):
+                reading = how.reading(squares, number)
+            outputs = network.outputs(reading.__getitem__, len(reading))
+            predictions: Any = member.decided(member.predictions(names, outputs.logits, outputs.columns))
+            decided.append(predictions.like(decided[0]) if decided else predictions)
             if OOD_SCORE in outputs.columns:
                 scores.append(np.array(outputs.columns[OOD_SCORE], dtype=np.float64))
-        joined = [averaged(found, self.saved.shares).logits, found[0].disagreement(found, np.array(self.saved.shares))]
-        if len(scores) == len(found):
+        joined = [averaged(decided, self.saved.shares).logits]
+        joined.append(decided[0].disagreement(decided, np.array(self.saved.shares)))
+        if len(scores) == len(decided):
             joined.append(np.einsum("m,mb->b", np.array(self.saved.shares), np.stack(scores)))
         return joined

@@ -80,8 +80,8 @@ class _Network(nn.Module):
         assert isinstance(saved, Checkpoint)
         self.how, self.views = saved.preprocessing, saved.config.augment.views
         self.vit: ViT = saved.model()
-        known = None if saved.policy is None else saved.policy.ood_score
-        self.ood, self.scored = None if known is None else OodScoreGraph(known), known is not None
+        ood = None if saved.policy is None else saved.policy.ood_score
+        self.ood, self.scored = None if ood is None else OodScoreGraph(ood), ood is not None
 
     def forward(self, squares: Tensor) -> tuple[Tensor, Tensor]:
         features = mean_over_views(self.vit, self.how.normalise(squares), self.views)  # (B, D)
@@ -261,11 +261,8 @@ class PillowResize(nn.Module):
         return x.permute(0, 2, 3, 1).to(torch.uint8)
 
     def matrix(self, length: int, other: int) -> Tensor:
-        """Coefficients (S, N) float64, whole numbers of 2^-22: S pixels of a side of the square from N of the image.
-
-        Args:
-            length: N; other: the pixels of the image's other side.
-        """
+        """Coefficients (S, N) float64, whole numbers of 2^-22: S pixels of a side of the square from N of the image,
+        `length`; the other side of the image has `other` pixels."""
         n, m = (torch.scalar_tensor(size, dtype=torch.float64) for size in (length, other))
         side = torch.full_like(n, self.side)
         span, size, start, place = n, side, torch.zeros_like(n), torch.zeros_like(n)

@@ -26,16 +26,8 @@ from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import Progress
 from vitmed.decisions.policy import policy_of
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.inference.saved_model import (
-    Network,
-    Outputs,
-    Read,
-    SavedModel,
-    check_finite,
-    expect,
-    run_batches,
-    score_column,
-)
+from vitmed.inference import saved_model
+from vitmed.inference.saved_model import Network, Outputs, Read, SavedModel
 
 ONNX = ".onnx"
 KEY, FORMAT, VERSION = "vitmed", "vitmed exported model", 1
@@ -66,11 +58,8 @@ class OnnxModel(SavedModel):
 
 
 def open_session(path: Path) -> Any:
-    """An `onnxruntime.InferenceSession` of a file, on the CPU.
-
-    Raises:
-        UsageError: onnxruntime is not installed. CheckpointError: it cannot run the file.
-    """
+    """An `onnxruntime.InferenceSession` of a file, on the CPU. Raises UsageError: onnxruntime is not installed;
+    CheckpointError: it cannot run the file."""
     try:
         import onnxruntime
     except ImportError:
@@ -111,12 +100,12 @@ class OnnxNetwork(Network):
         if also_features:
             raise UsageError(f"{self.saved.path}: an exported model keeps no features", "name the best.pt of the run")
         wanted = [LOGITS, SCORES] if self.scored else [LOGITS]
-        indices, arrays, problems = run_batches(
+        indices, arrays, problems = saved_model.run_batches(
             read, count, self.batch, lambda images: self.session.run(wanted, {IMAGES: images}), progress
         )
         logits, *scores = arrays or [np.empty((0, self.saved.splits.outputs), np.float32)]
-        check_finite(logits, self.saved.path)
-        return Outputs(indices, logits, score_column(*scores), problems)
+        saved_model.check_finite(logits, self.saved.path)
+        return Outputs(indices, logits, saved_model.score_column(*scores), problems)
 
 
 def about_model(saved: SavedModel) -> dict[str, Any]:
@@ -136,11 +125,8 @@ def about_model(saved: SavedModel) -> dict[str, Any]:
 
 
 def describe_export(saved: SavedModel, gate: Mapping[str, Any]) -> str:
-    """The JSON of a file that may leave the machine: no path, no name of a patient or an image.
-
-    Args:
-        saved: the checkpoint; gate: what the export compared.
-    """
+    """The JSON of a file that may leave the machine: no path, no name of a patient or an image. `gate` is what was
+    compared."""
     config = without_places(saved.config).model_dump(mode="json")
     content = {"format": FORMAT, "version": VERSION, **about_model(saved), "bins": list(saved.splits.bins)}
     content |= {"precision": "fp32", "gate": dict(gate), "config": config, "record": saved.record}
@@ -166,33 +152,31 @@ def load_onnx(path: Path) -> OnnxModel:
         if content.get("version") != VERSION:
             problem = f"{path}: export version {str(content.get('version'))[:20]}, this vitmed reads {VERSION}"
             raise CheckpointError(problem, "use the vitmed that wrote it")
-        return _parse(path, content, session)
+        classes, bins = tuple(content["classes"]), tuple(content["bins"])
+        saved_model.expect("classes", classes, str)
+        if len(set(classes)) != len(classes):
+            raise ValueError(f"classes {classes}")
+        saved_model.expect("weights_sha256 and precision", (content["weights_sha256"], content["precision"]), str)
+        config = build_config(upgrade.settings(content["config"]), Config)
+        how, stated = Preprocessing.of(config), dict(content["preprocessing"])
+        for name in ("mean", "std", "window"):
+            stated[name] = tuple(stated[name]) if isinstance(stated[name], list) else stated[name]
+        if Preprocessing(**stated) != how:
+            raise ValueError(f"preprocessing {stated}")
+        target = Target.model_validate(content["target"])
+        splits = Splits(
+            path, classes, {}, dict(content["made"]), patients=content["patients"], target=target, bins=bins
+        )
+        hashes, fingerprints = (
+            {name: list(part) for name, part in content[key].items()} for key in ("images_sha256", "fingerprints")
+        )
+        record, versions, gate = (dict(content[key]) for key in ("record", "versions", "gate"))
+        seen, policy = tuple(content["seen_sha256"]), policy_of(content["policy"], classes)
+        about = path, config, classes, how, splits, hashes, record, versions, seen, policy, content["weights_sha256"]
+        return OnnxModel(*about, fingerprints, content["precision"], gate, session)
     except CheckpointError:
         raise
     except VitmedError as error:
         raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path}: damaged: {first_line(error)}", AGAIN) from None
-
-
-def _parse(path: Path, content: dict[str, Any], session: Any) -> OnnxModel:
-    classes, bins = tuple(content["classes"]), tuple(content["bins"])
-    expect("classes", classes, str)
-    if len(set(classes)) != len(classes):
-        raise ValueError(f"classes {classes}")
-    expect("weights_sha256 and precision", (content["weights_sha256"], content["precision"]), str)
-    config = build_config(upgrade.settings(content["config"]), Config)
-    how, stated = Preprocessing.of(config), dict(content["preprocessing"])
-    for name in ("mean", "std", "window"):
-        stated[name] = tuple(stated[name]) if isinstance(stated[name], list) else stated[name]
-    if Preprocessing(**stated) != how:
-        raise ValueError(f"preprocessing {stated}")
-    target = Target.model_validate(content["target"])
-    splits = Splits(path, classes, {}, dict(content["made"]), patients=content["patients"], target=target, bins=bins)
-    hashes, fingerprints = (
-        {name: list(part) for name, part in content[key].items()} for key in ("images_sha256", "fingerprints")
-    )
-    record, versions, gate = (dict(content[key]) for key in ("record", "versions", "gate"))
-    seen, policy = tuple(content["seen_sha256"]), policy_of(content["policy"], classes)
-    about = path, config, classes, how, splits, hashes, record, versions, seen, policy, content["weights_sha256"]
-    return OnnxModel(*about, fingerprints, content["precision"], gate, session)

@@ -30,11 +30,8 @@ from vitmed.metrics.predictions import Predictions
 
 
 def open_model(path: str | Path) -> SavedModel:
-    """Read a checkpoint, the best.pt of a run folder, an exported .onnx file, or an ensemble.
-
-    Raises:
-        CheckpointError: missing, not a model of vitmed, damaged, or with code in it.
-    """
+    """Read a checkpoint, the best.pt of a run folder, an exported .onnx file, or an ensemble. Raises CheckpointError:
+    missing, not a model of vitmed, damaged, or with code in it."""
     if Path(path).suffix == ONNX:
         return load_onnx(Path(path))
     if (file := ensemble_file(Path(path))) is not None:
@@ -45,15 +42,8 @@ def open_model(path: str | Path) -> SavedModel:
 
 
 def open_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, precision: str) -> Network:
-    """What runs a model here.
-
-    Args:
-        policy: the one that is applied; None leaves the OOD scores out.
-        device: "auto", "cpu", "cuda" or "mps"; precision: "fp32", "auto" or "bf16", as in `predict`.
-
-    Raises:
-        UsageError: this machine, or an exported model, has no such device or precision.
-    """
+    """What runs a model here, for `policy`; None leaves the OOD scores out. Device and precision are those of
+    `predict`. Raises UsageError: this machine, or an exported model, has no such device or precision."""
     if isinstance(saved, OnnxModel):
         return OnnxNetwork(saved, device, precision)
     if isinstance(saved, Ensemble):

@@ -21,16 +21,7 @@ from vitmed.decisions.policy import DecisionPolicy, ReducedPrecision
 from vitmed.imaging.exact_views import views_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint
-from vitmed.inference.saved_model import (
-    Network,
-    Outputs,
-    Read,
-    SavedModel,
-    check_finite,
-    check_precision,
-    run_batches,
-    score_column,
-)
+from vitmed.inference.saved_model import Network, Outputs, Read, SavedModel, check_finite, run_batches, score_column
 from vitmed.models.hardware import FULL_FP32, Precision, describe, pick_device, pick_precision, seconds_of
 from vitmed.models.vit import ViT
 
@@ -103,8 +94,8 @@ def mean_over_views(model: ViT, x: torch.Tensor, views: str) -> torch.Tensor:
 
     The head is linear, so the logits of the mean are the mean of the logits.
     """
-    found = [model.features(view).float() for view in views_of(x, views)]
-    return sum(found[1:], found[0]) / len(found)  # in this order, as a reduction's order depends on the shape
+    features = [model.features(view).float() for view in views_of(x, views)]
+    return sum(features[1:], features[0]) / len(features)  # in this order, as a reduction's order depends on the shape
 
 
 def logits_of(model: ViT, features: torch.Tensor) -> torch.Tensor:
@@ -138,11 +129,11 @@ def predict_all(
 ) -> np.ndarray:
     """(S, K) float32: as `predict_logits`, for images of a run that must be readable, all or those of `rows`."""
     rows, device = range(len(images)) if rows is None else rows, next(model.parameters()).device
-    _, found, problems = predict_logits(
+    _, logits, problems = predict_logits(
         model, images.preprocessing, lambda i: images.read(rows[i]), len(rows), device, precision, progress, forward
     )
     check_readable(problems)
-    return found
+    return logits
 
 
 UNKNOWN = "no comparison of the two is known for this checkpoint, decision policy and kind of device"
@@ -243,12 +234,8 @@ def comparison(
 
 def choose_precision(asked: str, saved: Checkpoint, policy: DecisionPolicy | None, device: torch.device) -> Precision:
     """The precision that is asked for; its `reason`, and a line unless it is fp32, say what it is known to change.
-
-    Args:
-        asked: one of `PRECISIONS`; auto takes the fast one of the device if the comparison after training accepted it.
-        policy: the one that is applied; the comparison holds for the policy of the checkpoint.
-    """
-    check_precision(asked)
+    "auto" takes the fast one of the device if the comparison after training, with the policy of the checkpoint,
+    accepted it."""
     if asked == "fp32":
         return FP32
     fast = pick_precision("auto", device)

@@ -66,11 +66,8 @@ def pick_precision(name: str, device: torch.device) -> Precision:
 
 @contextlib.contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Seed torch within the block as `torch.manual_seed` would, then restore the caller's generators.
-
-    Args:
-        device: a second device to seed; default only the CPU.
-    """
+    """Seed torch, the CPU and perhaps a second device, within the block as `torch.manual_seed` would, then restore the
+    caller's generators."""
     backends = {"cuda": torch.cuda, "mps": torch.mps}
     backend = None if device is None else backends.get(device.type)
     before = torch.get_rng_state()

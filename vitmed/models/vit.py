@@ -69,13 +69,8 @@ class Attention(nn.Module):
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-    """softmax(q k' / sqrt(D/A)) v, (B, A, R, D/A), and the attention probabilities (B, A, R, N) before dropout.
-
-    Args:
-        q: (B, A, R, D/A).
-        k, v: (B, A, N, D/A).
-        dropout: its rate.
-    """
+    """softmax(q k' / sqrt(D/A)) v, (B, A, R, D/A), and the attention probabilities (B, A, R, N) before dropout, of
+    queries (B, A, R, D/A), keys and values (B, A, N, D/A)."""
     attention = ((q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)).softmax(dim=-1)  # (B, A, R, N)
     return F.dropout(attention, dropout).to(v.dtype) @ v, attention
 

@@ -25,9 +25,8 @@ from vitmed.core.process import cores
 from vitmed.core.text import NOTICE
 from vitmed.deploy.http import content, limits
 from vitmed.deploy.http.content import ImageAnswer, ImageProblem, ModelCard, ModelHash, Problem, Reply
-from vitmed.deploy.http.counters import Counters
 from vitmed.deploy.http.limits import AGAIN, FIELD, Guard, Limits, Load, Refusal, Upload, read_uploads
-from vitmed.deploy.http.scores import ScoreLog
+from vitmed.deploy.http.scores import Counters, ScoreLog
 from vitmed.imaging.decode import READERS, NotAnImageError
 from vitmed.imaging.raw_image import TooLargeError
 from vitmed.inference.load import Answer, Model, png_address
@@ -279,11 +278,7 @@ def create_app(
     hosts: Collection[str] = (),
     log: Callable[[str], None] = lambda line: None,
 ) -> ASGIApp:
-    """The application.
-
-    Args:
-        service: the model, which has started; key, hosts, log: as in `Guard`.
-    """
+    """The application around a service that has started; key, hosts and log as in `Guard`."""
     about: dict[str, Any] = {"title": "vitmed", "version": __version__, "description": NOTICE}
     app = FastAPI(**about, docs_url=None, redoc_url=None, openapi_url=limits.SCHEMA)
     app.state.service, app.state.needs_key = service, key is not None

@@ -207,11 +207,8 @@ SILENT = SharedContext(partial(silence, "highdicom"))  # a line might hold what 
 @QUIET
 @SILENT
 def read_head(model: Model, uploads: Sequence[Upload]) -> Any:
-    """The header of the only image of a request, as a pydicom data set.
-
-    Raises:
-        Refusal: 406 several images, or highdicom is missing; 415 not DICOM; 422 without a study, or damaged.
-    """
+    """The header of the only image of a request, as a pydicom data set. Raises Refusal 406: several images, or
+    highdicom is missing; 415: not DICOM; 422: without a study, or damaged."""
     if importlib.util.find_spec("highdicom") is None:
         problem = "the server makes no Structured Reports: it lacks the package highdicom"
         raise Refusal(406, problem, f"pip install 'vitmed[pacs]', and start the server again; {OR_JSON}")
@@ -241,11 +238,8 @@ def read_head(model: Model, uploads: Sequence[Upload]) -> Any:
 @QUIET
 @SILENT
 def write_report(model: Model, header: Any, answer: Answer, note: str) -> bytes:
-    """The DICOM file of a report; the same image and model give the same SOP Instance UID again.
-
-    Args:
-        header: from `read_head`; note: what to know of the image.
-    """
+    """The DICOM file of a report on the image of `read_head`, with a note about it; the same image and model give the
+    same SOP Instance UID again."""
     from vitmed.deploy.structured_report import report_uid, structured_report
 
     return structured_report(answer, model, header, report_uid(model, str(header.SOPInstanceUID)), note)

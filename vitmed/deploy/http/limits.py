@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vitmed.core.errors import UsageError
 from vitmed.core.text import counted
-from vitmed.deploy.http.counters import Counters
+from vitmed.deploy.http.scores import Counters
 
 FIELD = "images"  # of the form
 TOGETHER = 8  # largest requests that memory may hold at once
@@ -150,15 +150,9 @@ def too_many_bytes(limits: Limits) -> Refusal:
 
 
 async def read_uploads(request: Request, limits: Limits, add: Callable[[int], None]) -> list[Upload]:
-    """The files of a form, in memory.
-
-    Args:
-        add: counts their bytes.
-
-    Raises:
-        Refusal: 413 too many bytes or images, 415 another kind of request, 422 no image or not a form, 429 memory is
-            full of other requests, 400 the sender has gone.
-    """
+    """The files of a form, in memory; `add` counts their bytes. Raises Refusal 413: too many bytes or images, 415:
+    another kind of request, 422: no image or not a form, 429: memory is full of other requests, 400: the sender has
+    gone."""
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         fix = "send a form: curl -F images=@image.png ADDRESS/v1/predict"
         raise Refusal(415, "the request is not multipart/form-data", fix)

@@ -112,11 +112,8 @@ class _Server(uvicorn.Server):
 def listen(
     service: Service, door: Door, asked: Callable[[], bool], began: Callable[[], None], log: Callable[[str], None]
 ) -> None:
-    """Answer requests until `asked` is true; then finish those that have come.
-
-    Args:
-        began: called once, when requests are answered; log: gets a line for each request.
-    """
+    """Answer requests until `asked` is true; then finish those that have come. `began` is called once, when requests
+    are answered; `log` gets a line for each."""
     app = create_app(service, key=door.key, hosts=door.hosts, log=log)
     wait = math.ceil(2 * service.limits.timeout) + 1
     config = uvicorn.Config(app, **SETTINGS, timeout_graceful_shutdown=wait)
@@ -148,11 +145,8 @@ Seen = dict[Any, tuple[object, bool, float]]  # connection -> its request, wheth
 
 
 def close_stale(connections: Iterable[Any], seen: Seen, now: float, timeout: float) -> Seen:
-    """Close connections of uvicorn that send no request for too long, or do not fetch its answer.
-
-    Args:
-        seen: what the call before returned; now, timeout: s.
-    """
+    """Close connections of uvicorn that send no request for too long, or do not fetch its answer. `seen` is what the
+    call before returned; `now` and `timeout` in s."""
     found: Seen = {}
     for one in list(connections):
         idle = one.cycle is None or one.cycle.response_complete

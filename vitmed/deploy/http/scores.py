@@ -1,8 +1,8 @@
 """`Counters`, the numbers of /metrics in the format of Prometheus; `ScoreLog`, the log of `vitmed serve --scores`: what
 the model said of each image and when, for `vitmed monitor`.
 
-It holds neither file names nor patients. `label` and `group` are empty columns, for those who learn them later; the
-answer has the `id` of its line.
+The log holds neither file names nor patients. `label` and `group` are empty columns, for those who learn them later;
+the answer has the `id` of its line.
 """
 
 from __future__ import annotations
@@ -15,12 +15,58 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+
+from vitmed.core.base_models import NO_FINDING
 from vitmed.core.errors import UsageError
 from vitmed.core.text_files import csv_text
-from vitmed.inference.load import Model
+from vitmed.inference.load import Answer, Model
 from vitmed.metrics.predictions import Predictions
 
 TIME, WEIGHTS, ID, PATH = "time", "weights_hash", "id", "path"
+NO_ANSWER = "no answer"
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+IMAGES = (1, 2, 4, 8, 16, 32, 64)
+TENTHS = tuple(i / 10 for i in range(1, 10))
+OOD = (0.25, 0.5, 0.75, 1, 1.5, 2, 4)  # above 1 an image is unlike those of training
+
+
+class Counters:
+    """What the server counts, in a registry of its own.
+
+    Args:
+        weights_sha256, version: of the model and of vitmed; waiting: how many images wait now.
+    """
+
+    def __init__(self, weights_sha256: str, version: str, waiting: Callable[[], int]):
+        own = self.registry = CollectorRegistry()
+        self.requests = Counter("vitmed_requests", "Requests", ["method", "route", "status"], registry=own)
+        self.seconds = Histogram(
+            "vitmed_request_seconds", "Seconds of a request", ["route"], buckets=SECONDS, registry=own
+        )
+        self.images = Counter("vitmed_images", "Images, read or unreadable", ["result"], registry=own)
+        each = "Answers by decision; an image with several findings counts for each"
+        self.answers = Counter("vitmed_answers", each, ["decision"], registry=own)
+        each = "Calibrated probability, of each class or finding"
+        self.probabilities = Histogram("vitmed_probability", each, ["of"], buckets=TENTHS, registry=own)
+        self.ood = Histogram("vitmed_ood_score", "Out-of-distribution score", buckets=OOD, registry=own)
+        self.batch = Histogram("vitmed_batch_images", "Images in a batch", buckets=IMAGES, registry=own)
+        Gauge("vitmed_queue_images", "Images that wait now", registry=own).set_function(waiting)
+        Info("vitmed_model", "What answers", registry=own).info({"weights_sha256": weights_sha256, "version": version})
+
+    def count(self, answer: Answer) -> None:
+        """Count an answer by its decision, its probabilities and its out-of-distribution score."""
+        self.images.labels("read").inc()
+        for name, probability in answer.probabilities.items():
+            self.probabilities.labels(name).observe(probability)
+        if answer.ood_score is not None:
+            self.ood.observe(answer.ood_score)
+        if isinstance(answer.prediction, tuple):  # the called findings
+            decisions = answer.prediction or (NO_FINDING,)
+        else:
+            decisions = (answer.prediction if isinstance(answer.prediction, str) else "answer",)
+        for decision in decisions if answer.answered else (NO_ANSWER,):
+            self.answers.labels(decision).inc()
 
 
 class ScoreLog:

@@ -154,11 +154,8 @@ def _hugging_face(state: State) -> State | None:
 
 
 def _clip(state: State, sign: str, layout: str) -> State | None:
-    """The image tower of CLIP or SigLIP. The head of a classifier reads another mean than vitmed's, and is dropped.
-
-    Args:
-        sign: pattern of a tensor's name that every file of the layout, in layouts.yaml, has.
-    """
+    """The image tower of CLIP or SigLIP: every file of the `layout` has a tensor whose name matches `sign`. The head of
+    a classifier reads another mean than vitmed's, and is dropped."""
     if not any(re.fullmatch(sign, name) for name in state):
         return None
     state = _rename(state, _rules(layout))

@@ -139,11 +139,8 @@ def _check_same(path: Path, sha256: str | None) -> None:
 def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     """Read a weight file of any layout in `LAYOUTS`: `.pt`, `.pth`, `.bin`, `.safetensors` or Google's `.npz`.
 
-    Without an entry of the catalogue, vitmed reads the files of a model hub in the same folder.
-
-    Raises:
-        CheckpointError: missing, damaged, with code in it, or not a plain ViT (names what it is).
-    """
+    Without an entry of the catalogue, vitmed reads the files of a model hub in the same folder. Raises CheckpointError:
+    missing, damaged, with code in it, or not a plain ViT (names what it is)."""
     path = Path(file)
     if files.magic(path).startswith(b"version https://git-lfs"):
         raise CheckpointError(
@@ -191,13 +188,9 @@ NAMED = {"augreg": "half", "deit": "imagenet"}  # in the name of a file or its f
 
 
 def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
-    """Complete a configuration from the weights. Values that you set are kept, and must agree with the weights.
-
-    Image size, patch size and channels may differ: `load_pretrained` resamples.
-
-    Raises:
-        UsageError: a value that you set contradicts the weights, or the number of heads is unknown.
-    """
+    """Complete a configuration from the weights. Values that you set are kept, and must agree with the weights; image
+    size, patch size and channels may differ, as `load_pretrained` resamples. Raises UsageError for a contradiction, or
+    where the number of heads is unknown."""
     file, decided = weights.path.name, dict(weights.model)
     given = {name for name in config.model_fields_set if getattr(config, name) not in (None, "auto")}
     if "name" in given and config.name in SIZES and not given & {"width", "depth"}:
