@@ -455,3 +455,24 @@ def test_models_of_other_labels_are_not_compared(
     with pytest.raises(DataError, match=match) as told:
         judge(save(first, tmp_path / "a"), save(other, tmp_path / "b"))
     assert "months" in match or "RUN/test/findings/FINDING" in told.value.fix
+
+
+def test_two_classes_are_compared_in_the_sensitivity_and_specificity_of_the_positive_one(tmp_path: Path) -> None:
+    """McNemar's test by hand."""
+    generator = np.random.default_rng(4)
+    labels, paths = generator.integers(0, 2, 120), tuple(f"{i}.png" for i in range(120))
+    files, right = [], []
+    for k, strength in enumerate((0.6, 1.4)):
+        logits = np.stack([np.zeros(120), (2 * labels - 1) * strength + generator.normal(size=120)], axis=1)
+        files.append(tmp_path / f"{k}.csv")
+        files[-1].write_text(Predictions(("healthy", "ill"), paths, None, labels, logits, positive="ill").to_csv())
+        right.append(logits.argmax(axis=1) == labels)
+    pair = compare(*files).content.pairs[0]
+    assert pair.classes is None
+    for name, label, gaps in (("sensitivity", 1, pair.sensitivity), ("specificity", 0, pair.specificity)):
+        first, second = (of[labels == label] for of in right)
+        only = (first & ~second).sum(), (second & ~first).sum()
+        assert gaps is not None and list(gaps) == ["ill"], name
+        assert gaps["ill"].value == pytest.approx(first.mean() - second.mean())
+        assert gaps["ill"].p == pytest.approx(stats.chi2.sf((only[0] - only[1]) ** 2 / sum(only), 1))
+        assert gaps["ill"].p_holm == gaps["ill"].p  # one pair

@@ -260,6 +260,9 @@ def print_comparison(comparison: Comparison) -> None:
         for name in names:
             gap, test, title = pair.difference[name], pair.tests.get(name), kind.metrics[name].phrase
             rows.append(_difference(pair, title, gap, *((test.p, test.p_holm) if test else (None, None))))
+        for title, rates in (("sensitivity", pair.sensitivity), ("specificity", pair.specificity)):
+            for name, gap in (rates or {}).items():
+                rows.append(_difference(pair, f"{title}, {name}", gap, gap.p, gap.p_holm))
         if comparison.content.kind == "findings":
             parts = {"auroc": pair.classes or {}, "average_precision": pair.average_precision or {}}
             for finding in comparison.content.classes:

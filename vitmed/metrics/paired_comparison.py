@@ -52,7 +52,7 @@ class PairedComparison(Frozen):
 
 
 class ClassDifference(Estimate):
-    """The difference in the area of a class or finding, first minus other, with its p, as in `ComparisonTest`."""
+    """The difference in a number of a class or finding, first minus other, with its p, as in `ComparisonTest`."""
 
     p: float | None
     p_holm: float | None = None
@@ -85,6 +85,8 @@ class ComparedPair(Frozen):
     tests: dict[str, ComparisonTest]
     classes: dict[str, ClassDifference] | None  # AUROC; None with two classes, and with very many
     average_precision: dict[str, ClassDifference] | None = None  # of findings
+    sensitivity: dict[str, ClassDifference] | None = None  # of the positive class of two, and specificity
+    specificity: dict[str, ClassDifference] | None = None
     verdict: str = ""
 
 

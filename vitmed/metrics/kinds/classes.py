@@ -347,7 +347,20 @@ class PreparedPredictions(Prepared):
         return {name: mine[name] - yours[name] for name in mine}, widened_level(min(self.degrees, other.degrees))
 
     def class_gaps(self, other: PreparedPredictions) -> dict[str, dict[str, ClassDifference]]:
-        """In AUROC; none of two classes, and of more than `MANY_CLASSES`."""
+        """In AUROC, of up to `MANY_CLASSES`; of two classes with a positive one in its sensitivity and specificity."""
+        if self.positive is not None:
+            rates = dict[str, dict[str, ClassDifference]]()
+            mine, yours, positive = (
+                self.labels == self.predicted,
+                self.labels == other.predicted,
+                self.labels == self.positive,
+            )
+            for name, counted in (("sensitivity", positive), ("specificity", ~positive)):
+                gap, test = share_difference(mine, yours, counted, self.units)
+                rates[name] = {
+                    self.predictions.classes[self.positive]: ClassDifference(**dict(of_share(gap)), p=test.p)
+                }
+            return rates
         if not 2 < self.size <= MANY_CLASSES:
             return {}
         gaps: dict[str, ClassDifference] = {}
