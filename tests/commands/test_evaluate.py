@@ -317,7 +317,7 @@ def test_one_class_of_three_against_the_rest_has_its_own_threshold(tmp_path: Pat
     assert called.any() and chance[called].min() > chance[~called].max()  # a threshold of its probability
     assert point["reached"]["sensitivity"]["value"] == pytest.approx(recall_score(truth, called))
     assert point["reached"]["specificity"]["value"] == pytest.approx(recall_score(~truth, ~called))
-    of_reader = {one["number"]: one["readers"]["reader"] for one in found.metrics["readers"]}
+    of_reader = {one["number"]: one["readers"]["reader"]["value"] for one in found.metrics["readers"]}
     assert of_reader == {"sensitivity": pytest.approx(79 / 80), "specificity": pytest.approx(159 / 160)}
     assert "malignant against the rest" in found.metrics["report"]["title"]
     assert found.metrics.unit == "original" and found.metrics["flow"]["evaluated"]["split"] == "test"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import norm, t
+from scipy.stats import binomtest, norm, t
 
 from vitmed.commands.evaluate import evaluate
 from vitmed.core.errors import DataError, UsageError
@@ -136,11 +136,16 @@ def test_the_whole_comparison_by_its_definition(model: int, readers: int) -> Non
         random, fixed = one.random_readers, one.fixed_readers
         assert random.degrees == pytest.approx(degrees) and random.p == pytest.approx(p_random)
         assert random.difference.value == fixed.difference.value == pytest.approx(gap)
-        assert gap == pytest.approx(one.model - one.mean)
+        assert gap == pytest.approx(one.model.value - one.mean)
         assert fixed.p == pytest.approx(p_fixed) and fixed.degrees is None
         assert fixed.difference.high == pytest.approx(gap + reach, abs=1e-6)
         assert random.difference.low is not None and fixed.difference.low is not None
     assert [one.n for one in found] == [114, 45, 69]
+    for one, truth in zip(found[1:], (TRUTH, ~TRUTH), strict=True):  # each number has its own interval
+        right = calls[:, truth] == (truth is TRUTH)
+        for number, of_one in zip([one.model, *one.readers.values()], right, strict=True):
+            wilson = binomtest(int(of_one.sum()), len(of_one)).proportion_ci(method="wilson")
+            assert [number.value, number.low, number.high] == pytest.approx([of_one.mean(), wilson.low, wilson.high])
 
 
 def test_one_reader_several_images_of_a_patient_and_images_that_not_all_have_read() -> None:
@@ -158,7 +163,7 @@ def test_what_cannot_be_compared_says_so() -> None:
     alike = compare_with_readers(p, ["same"])
     assert alike[0].fixed_readers.difference.value == 0 and alike[0].fixed_readers.p is None
     nobody = compare_with_readers(p, ["nobody", "c0"], ["s0", "nobody"])
-    assert all(one.n == 0 and one.model is None for one in nobody)
+    assert all(one.n == 0 and one.model.value is None for one in nobody)
     assert compare_with_readers(p) is None
     with pytest.raises(DataError, match=r"1\.png: 'high' in the column odd is no number"):
         compare_with_readers(p, (), ["odd"])

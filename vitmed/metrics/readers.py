@@ -21,10 +21,10 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.text import listed
-from vitmed.metrics.areas import Area, area_spread, class_areas
+from vitmed.metrics.areas import Area, area_interval, area_spread, class_areas
 from vitmed.metrics.bootstrap import Bootstrap
-from vitmed.metrics.estimates import Estimate, estimate, finite
-from vitmed.metrics.intervals import NONE, Spread, Units, quantile, spread
+from vitmed.metrics.estimates import Estimate, estimate, finite, of_share
+from vitmed.metrics.intervals import NONE, Spread, Units, quantile, share, spread
 from vitmed.metrics.kinds.grades import Grades, grade_errors, grades_of, kappa_estimate
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
@@ -125,9 +125,9 @@ class ReaderComparison(Frozen):
 
     number: str
     n: int
-    model: float | None
+    model: Estimate
     mean: float | None
-    readers: dict[str, float | None]
+    readers: dict[str, Estimate]
     random_readers: ReaderTest | None
     fixed_readers: ReaderTest
 
@@ -151,8 +151,9 @@ def compare_with_readers(
         rows, model = np.isfinite(scores).all(axis=0), predictions.probabilities[:, positive]
         truth, units = (labels == positive)[rows], Units(np.unique(predictions.units[rows], return_inverse=True)[1])
         areas = [class_areas(score, truth)[0] for score in (model[rows], *scores[:, rows])]
+        numbers = [estimate(area.value, *area_interval(area, truth, units)) for area in areas]
         spread_of = partial(area_spread, positive=truth, units=units)
-        comparisons.append(_comparison("auroc", rater_scores, areas, spread_of))
+        comparisons.append(_comparison("auroc", rater_scores, areas, numbers, spread_of))
     if raters:
         calls = np.stack([readings(predictions.columns[c], predictions.classes, predictions.paths, c) for c in raters])
         everyone = (calls != UNREAD).all(axis=0)
@@ -165,8 +166,8 @@ def compare_with_readers(
             influences = (right[:, rows] - means[:, None]) / max(1, int(rows.sum()))
             areas = [Area(float(mean), influence) for mean, influence in zip(means, influences, strict=True)]
             units = Units(np.unique(predictions.units[rows], return_inverse=True)[1])
-            spread_of = partial(spread, units=units)
-            comparisons.append(_comparison(name, raters, areas, spread_of))
+            numbers = [of_share(share(of_one[rows], None, units)) for of_one in right]
+            comparisons.append(_comparison(name, raters, areas, numbers, partial(spread, units=units)))
     return comparisons or None
 
 
@@ -219,21 +220,24 @@ def reader_variances(
 
 
 def _comparison(
-    name: str, columns: Sequence[str], areas: list[Area], spread_of: Callable[[np.ndarray], Spread]
+    name: str,
+    columns: Sequence[str],
+    areas: list[Area],
+    numbers: list[Estimate],
+    spread_of: Callable[[np.ndarray], Spread],
 ) -> ReaderComparison:
-    """From the number of the model and then of each reader, with the influence of each image on them."""
+    """From the areas and numbers of the model and then of each reader; an area has the influence of each image."""
     model, *readers = areas
     gaps = [model.plus(reader, -1) for reader in readers]
     values = np.array([gap.value for gap in gaps])
     random, fixed = reader_variances(values, np.stack([gap.influence for gap in gaps]), spread_of)
     mean, gap = finite(float(np.mean([reader.value for reader in readers]))), float(values.mean())
-    numbers = {column: finite(reader.value) for column, reader in zip(columns, readers, strict=True)}
     return ReaderComparison(
         number=name,
         n=len(model.influence),
-        model=finite(model.value),
+        model=numbers[0],
         mean=mean,
-        readers=numbers,
+        readers=dict(zip(columns, numbers[1:], strict=True)),
         random_readers=_test(gap, random, RANDOM) if len(readers) > 1 else None,
         fixed_readers=_test(gap, fixed, FIXED),
     )
