@@ -266,7 +266,7 @@ SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasc
 def write_paper(folder: Path, metrics: Results, content: Document) -> None:
     """Write the sentence, every table (CHAPTER-1.csv; those of numbers also in tables.tex), and every figure as PDF."""
     make_folder(folder)
-    latex = ["% \\usepackage{booktabs}; in brackets: confidence intervals"]
+    latex = ["% \\usepackage{adjustbox, booktabs}; below the numbers: confidence intervals"]
     write_text(folder / SENTENCE, results_sentence(metrics) + "\n")
     for chapter in content.chapters:
         blocks = list(_inside(chapter.blocks))
@@ -302,15 +302,19 @@ def _columns(table: Table) -> list[list[str]]:
 
 
 def _latex(table: Table, caption: str) -> Iterator[str]:
+    def text(cell: Cell) -> str:
+        number = _escaped(_text(cell.words))
+        return rf"\shortstack[r]{{{number}\\({_escaped(_text(cell.small))})}}" if cell.small else number
+
     def row(cells: list[Cell]) -> str:
-        texts = [_text(cell.words) + (f" ({_text(cell.small)})" if cell.small else "") for cell in cells]
-        return " & ".join(map(_escaped, texts)) + r" \\"
+        return " & ".join(map(text, cells)) + r" \\"
 
     rows = grid(table)
     yield from (r"\begin{table}", r"\centering", rf"\caption{{{_escaped(caption)}}}")
+    yield r"\begin{adjustbox}{max width=\textwidth}"
     yield from (rf"\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", r"\toprule")
     yield from (row([Cell(title) for title in table.head]), r"\midrule", *map(row, rows))
-    yield from (r"\bottomrule", r"\end{tabular}", r"\end{table}")
+    yield from (r"\bottomrule", r"\end{tabular}", r"\end{adjustbox}", r"\end{table}")
 
 
 def _escaped(text: str) -> str:
