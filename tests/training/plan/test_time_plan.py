@@ -103,6 +103,9 @@ def test_a_time_for_less_than_a_pass_is_refused_with_one_that_is_enough() -> Non
     with pytest.raises(UsageError, match=r"--time 36s is too short: 8 s to read .* 4 s for one epoch, 20 s") as caught:
         check_time(36.0, forecast)
     assert caught.value.fix == "--time 45s"
+    with pytest.raises(UsageError) as caught:
+        check_time(36.0, forecast, ["--image-size"])
+    assert caught.value.fix == "--time 45s, or leave --image-size out"
 
 
 def line(epochs: int, time: float | None, more: str = "") -> str:

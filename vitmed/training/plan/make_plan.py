@@ -58,6 +58,7 @@ SEEN = (
 FIXING = {"name", "width", "depth", "heads", "patch_size", "image_size", "weights"}  # fields that decide the network
 USED_WHEN_FROZEN = {"freeze", "baseline", "seed", "device", "precision", "workers"}  # fields of `train`
 FOR_SMALL = 40  # passes of ViT-Tiny in the time of ten of ViT-Small, which a plan makes at least
+SLOW = {"name": "--model", "image_size": "--image-size"}  # which may make a time too short
 SHRUNK = 20  # images that are shrunk by more lose so much detail that a warning says so
 
 
@@ -92,6 +93,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     """
     check_names(config, SIZES, POLICIES, ALL_METRICS)
     asked, sized = config.model.weights, "image_size" in fields_set(config, "model")
+    slow = [flag for field, flag in SLOW.items() if field in fields_set(config, "model")]
     weights = None
     if config.model.start is not None:
         weights = open_weights(config.model.start, offline, config.model.weights_sha256)
@@ -137,7 +139,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
         )
     complete = build_config(one_batch(complete).model_dump())  # raises for values that do not go together
     if complete.train.time is not None and trains and complete.data.fold in (None, 1):  # later folds go on as it did
-        check_time(complete.train.time, forecaster.of(complete))
+        check_time(complete.train.time, forecaster.of(complete), slow)
     return Plan(given, complete, splits, weights, device, inputs, settings, forecaster)
 
 

@@ -338,13 +338,15 @@ class Networks(NamedTuple):
         return None
 
 
-def check_time(seconds: float, forecast: Forecast) -> None:
-    """Raises TimeTooShortError if a command of so many seconds has no time for a pass over the images."""
+def check_time(seconds: float, forecast: Forecast, slow: Sequence[str] = ()) -> None:
+    """Raises TimeTooShortError if a command of so many seconds has no time for a pass over the images; `slow` are the
+    flags that were given, without which it may have."""
     least = forecast.total(1)
     if seconds < least < math.inf:
         parts = f"{about(forecast.before)} to read the images and prepare, {about(forecast.one_pass)} for one epoch"
         problem = f"--time {duration_text(seconds)} is too short: {parts}, {about(forecast.after)} for the evaluation"
-        raise TimeTooShortError(problem, f"--time {duration_text(round_up(least))}", least)
+        fix = f"--time {duration_text(round_up(least))}" + f", or leave {' and '.join(slow)} out" * bool(slow)
+        raise TimeTooShortError(problem, fix, least)
 
 
 def time_line(config: Config, forecast: Forecast, more: str) -> tuple[float, str]:
