@@ -79,13 +79,13 @@ class Nodes:
         self.process.stdin.flush()
         self.process.stdout.readline()
 
-    def start(self, *words: object, on: bool = True, **environment: str) -> subprocess.Popen[str]:
+    def start(self, *words: object, on: bool = True, **environment: Any) -> subprocess.Popen[str]:
         """Begin a command on the cluster."""
         command = [sys.executable, "-c", VITMED, *map(str, words), *[f"--on=ray:{self.address}"] * on]
         streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         return subprocess.Popen(command, env=self.environment | environment, **streams)
 
-    def run(self, *words: object, **environment: str) -> tuple[int, str]:
+    def run(self, *words: object, **environment: Any) -> tuple[int, str]:
         """Exit code of a command on the cluster, and what it says."""
         process = self.start(*words, **environment)
         said, _ = process.communicate(timeout=400)
@@ -200,6 +200,32 @@ def test_nodes_copy_the_images_of_an_address(
         code, said = nodes.run("cross-validate", "s3://lab/cells", *args, "--output", tmp_path, "--name", "folds")
         assert code == 0, said
         assert len(read_predictions(tmp_path / "folds" / "test" / "predictions.csv").paths) == 60
+
+
+def test_a_training_on_two_nodes_is_that_of_two_processes_here_and_resumes(tmp_path: Path, nodes: Nodes) -> None:
+    """The cluster gives both places at once; a killed process ends both, and `--resume` goes on."""
+    args = [draw_classes(tmp_path / "data", 24), *TINY_ARGS, "--no-baseline", "--no-report", "--resamples", 0]
+    args += ["--weights", "none", "--no-autotune", "--set", "train.threads=1", "--output", tmp_path, "--devices", 2]
+    assert nodes.start("train", *args, "--name", "here", on=False).wait(400) == 0
+    code, said = nodes.run("train", *args, "--name", "there")
+    assert code == 0, said
+    assert "epoch   2/2" in said and "to predict images" in said
+    here, there = (read_predictions(tmp_path / name / "test" / "predictions.csv") for name in ("here", "there"))
+    assert there.paths == here.paths
+    np.testing.assert_array_equal(there.logits, here.logits)
+
+    command = nodes.start("train", *args, "--name", "killed", "--epochs", 400)
+    wait_for(lambda: (tmp_path / "killed" / "last.pt").is_file())
+    os.kill(processes("--name")[-1], signal.SIGKILL)
+    said, _ = command.communicate(timeout=300)
+    assert command.returncode == 1 and "--resume" in said and "Traceback" not in said, said
+    code, said = nodes.run("train", "--resume", tmp_path / "killed", "--devices", 2, "--epochs", 400)
+    assert code == 0, said
+    lines = (tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [*range(1, len(lines) + 1)]  # it stopped early
+
+    code, said = nodes.run("train", *args[:-1], 9, "--name", "wide")
+    assert code == 2 and "there were not 9 places at once" in said, said
 
 
 def test_folds_go_on_when_their_processes_the_node_and_the_head_are_killed(tmp_path: Path, nodes: Nodes) -> None:

@@ -203,9 +203,21 @@ def weights_where(name: Annotated[str, typer.Argument(help="A name of `vitmed we
     typer.echo(fetch_weights([name], offline=True)[0][1])
 
 
+def without(flag: str, words: list[str]) -> list[str]:
+    """A command line without a flag and its value."""
+    at = [i for i, word in enumerate(words) if word == flag]
+    return [word for i, word in enumerate(words) if i not in at and i - 1 not in at and not word.startswith(f"{flag}=")]
+
+
 def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:
     """Train on a folder of labelled images, then evaluate the best checkpoint on validation and on the test split."""
     if devices is not None and devices > 1 and "RANK" not in os.environ:  # so many processes run this command line
+        if (on := options.get("on") or os.environ.get("VITMED_ON", "local")) != "local" and options.get(
+            "folds"
+        ) is None:
+            from vitmed.studies.training_on_nodes import train_on_nodes
+
+            raise SystemExit(train_on_nodes(on, devices, options, without("--on", sys.argv[2:])))
         from vitmed.training.processes import launch
 
         raise SystemExit(launch(devices, options.get("device", "auto"), sys.argv[1:]))

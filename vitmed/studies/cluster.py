@@ -33,7 +33,7 @@ from vitmed.core.messages import Gathered, Mute, Once, listener, listening, say,
 from vitmed.core.run_folder import is_remote
 from vitmed.core.text import counted, lines_of
 from vitmed.data.folders import image_names
-from vitmed.studies.ray_driver import DONE, KILLED, LOST, Node
+from vitmed.studies.ray_driver import DONE, KILLED, LOST, Bundle, Node
 
 VARIABLE = "VITMED_ON"
 PORT = 6379  # of a head, as `ray start --head` chooses it
@@ -183,6 +183,7 @@ class RayCluster(Executor):
 
     def __init__(self, address: str, strict: bool = False) -> None:
         self.name, self.strict, self.left_out, self.cpus, self.gpus = f"ray:{address}", strict, list[str](), 1, 0
+        self.bundle: Bundle | None = None  # for the calls of one training on several places
         if importlib.util.find_spec("ray") is None:
             raise UsageError(f"--on {self.name}: needs one more package", "pip install 'vitmed[ray]'")
         host, _, port = address.rpartition(":")
@@ -236,16 +237,19 @@ class RayCluster(Executor):
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         """Call a function of a module, on any node that can be used."""
-        return self._begin((function, *arguments), [node.number for node in self.nodes], self.cpus, self.gpus)
+        nodes = [node.number for node in self.nodes]
+        return self._begin((function, *arguments), nodes, self.cpus, self.gpus, self.bundle)
 
-    def _begin(self, call: tuple[Any, ...], nodes: list[str], cpus: int = 0, gpus: int = 0) -> Future[Any]:
+    def _begin(
+        self, call: tuple[Any, ...], nodes: list[str], cpus: int = 0, gpus: int = 0, bundle: Bundle | None = None
+    ) -> Future[Any]:
         future = Future[Any]()
         with self.one:
             if self.lost:
                 raise Interrupted(self.lost, REST)
             self.waiting[number := next(self.numbers)] = future
             with contextlib.suppress(OSError):  # lost: `_read` says so
-                pickle.dump((number, call, nodes, cpus, gpus), self.driver.stdin)
+                pickle.dump((number, call, nodes, cpus, gpus, bundle), self.driver.stdin)
                 self.driver.stdin.flush()
         return future
 
@@ -317,5 +321,6 @@ def prepare(
         place.submit(platform.node).result(PLACE)
     except (TooLate, Killed):
         size = counted(place.cpus, "core") + (f" and {counted(place.gpus, 'GPU')}" if place.gpus else "")
-        problem = f"{place.name}: no node had {size} free for {PLACE:.0f} s"
+        free = "no node had" if place.bundle is None else f"there were not {place.bundle[1]} places at once with"
+        problem = f"{place.name}: {free} {size} free for {PLACE:.0f} s"
         raise UsageError(problem, "wait until others end, or ask for fewer cores or GPUs") from None

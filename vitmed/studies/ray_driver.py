@@ -17,6 +17,8 @@ from typing import Any, BinaryIO, NamedTuple
 LOOK = 5.0  # s between two looks at which nodes are left
 DONE, LOST, KILLED, FAILED = "done", "lost", "killed", "failed"  # what an answer says of a request
 
+Bundle = tuple[int, int]  # one of so many places that are given at once
+
 
 class Node(NamedTuple):
     """A node that is there: its number in Ray, its address, and what it has."""
@@ -42,19 +44,29 @@ class Driver:
     def __init__(self, ray: Any, answers: BinaryIO) -> None:
         self.ray, self.answers, self.one, self.wanted = ray, answers, threading.Lock(), set[str]()
         self.remote = ray.remote(max_retries=0)(apply)
+        self.group: Any = None  # of places
 
     def answer(self, number: int, kind: str, value: Any) -> None:
         with self.one:
             pickle.dump((number, kind, value), self.answers)
             self.answers.flush()
 
-    def begin(self, number: int, call: tuple[Any, ...], nodes: list[str], cpus: int, gpus: int) -> None:
-        """Call a function on one of these nodes; without a core, on the only one, even if it is busy."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    def begin(
+        self, number: int, call: tuple[Any, ...], nodes: list[str], cpus: int, gpus: int, bundle: Bundle | None
+    ) -> None:
+        """Call a function on one of these nodes; without a core, on the only one, even if it is busy; with a bundle
+        (which, of how many), in that place of a group of places, which the cluster gives at once or not at all."""
+        from ray.util.placement_group import placement_group
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-        if cpus:
+        if bundle is not None:
+            self.wanted, size = set(nodes), {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
+            here = [{"ray.io/node-id": f"in({','.join(nodes)})"}] * bundle[1]
+            self.group = self.group or placement_group([size] * bundle[1], bundle_label_selector=here)
+            how: dict[str, Any] = {"scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, bundle[0])}
+        elif cpus:
             self.wanted = set(nodes)
-            how: dict[str, Any] = {"label_selector": {"ray.io/node-id": f"in({','.join(nodes)})"}}
+            how = {"label_selector": {"ray.io/node-id": f"in({','.join(nodes)})"}}
         else:
             how = {"scheduling_strategy": NodeAffinitySchedulingStrategy(nodes[0], soft=False)}
 

@@ -300,7 +300,12 @@ class _Processes(Executor):
         if 1 < len(self.gpus) >= self.devices:
             mine = [self.gpus[(slot * self.devices + k) % len(self.gpus)] for k in range(self.devices)]
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
-        words = [f"--devices={self.devices}"] * (self.devices > 1) + _words(job.start(self.folder))
+        words = [
+            "--json",
+            "--verbose",
+            *[f"--devices={self.devices}"] * (self.devices > 1),
+            *_words(job.start(self.folder)),
+        ]
         stop, ended, deadline = log.with_name(f".{job.name}.stop"), False, math.inf
         stop.unlink(missing_ok=True)
         process = cluster.submit(self.place, run_process, words, log, environment, stop)
@@ -329,7 +334,7 @@ class _Processes(Executor):
 
 def run_process(words: Sequence[str], log: Path, environment: Mapping[str, str], stop: Path) -> int:
     """Run `vitmed train` with these words until it ends, or until there is a file `stop`, and return its exit code."""
-    command, deadline = [sys.executable, "-m", "vitmed", "train", "--json", "--verbose", *words], math.inf
+    command, deadline = [sys.executable, "-m", "vitmed", "train", *words], math.inf
     variables = {**os.environ, **environment, DRIVER: f"{os.getpid()}"}
     with log.open("ab") as out:  # Ctrl-C in a terminal is for the driver, which then asks each process once
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}

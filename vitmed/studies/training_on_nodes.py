@@ -1,0 +1,113 @@
+"""`vitmed train --devices N --on ray:HOST:PORT`: one training whose N processes run on the nodes of a Ray cluster.
+
+The cluster keeps N places for it at once (a placement group). Each process is a `vitmed train` as torchrun starts it,
+so PyTorch's process group, checkpoints and `--resume` are those of any training with several processes.
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
+from pathlib import Path
+from typing import Any
+
+from vitmed.core.errors import Interrupted, UsageError, VitmedError
+from vitmed.core.files import make_folder
+from vitmed.core.messages import say
+from vitmed.core.run_folder import RunFolder, is_remote
+from vitmed.data.folders import image_names
+from vitmed.studies.cluster import Killed, RayCluster, opened, prepare, result_of, submit, three
+from vitmed.studies.study import PAUSE, run_process
+
+TABLES = ("config", "labels", "groups", "weights")  # options that may name a file, which every node has to see
+
+
+def train_on_nodes(on: str, devices: int, options: Mapping[str, Any], words: Sequence[str]) -> int:
+    """Run `vitmed train` with these words in `devices` processes on a cluster, and return the exit code.
+
+    Args:
+        options: those of the command line, by name; words: the same as written, without `--on` and `--devices`.
+
+    Raises:
+        UsageError: no cluster, or no place for so many processes at once. Interrupted: the cluster is lost.
+        VitmedError: a process, its worker or its node was killed. `--resume` goes on from what was saved.
+    """
+    output = Path(options.get("output") or "runs")
+    make_folder(output)
+    mark = output / f".vitmed-{secrets.token_hex(4)}"
+    with opened(on, strict=bool(options.get("strict"))) as (_, place):
+        if not isinstance(place, RayCluster):
+            raise UsageError(f"--devices {devices} --on {on}: expected a Ray cluster", "--on ray:HOST:PORT")
+        place.bundle = (0, devices)
+        prepare(place, files_of(options), output, parallel=devices)
+        address, port = result_of(submit(place, free_port, place.name))
+        shared = {"MASTER_ADDR": address, "MASTER_PORT": f"{port}", "WORLD_SIZE": f"{devices}", "LOCAL_RANK": "0"}
+        shared |= {"LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": f"{devices}", "OMP_NUM_THREADS": f"{place.cpus}"}
+        logs = [output / f"{mark.name[1:]}-rank-{rank}.log" for rank in range(devices)]
+        say(f"{devices} processes on {place.name}; see {logs[0].with_name(mark.name[1:])}-rank-*.log")
+        stop = mark.with_suffix(".stop")
+        running = []
+        for rank, log in enumerate(logs):
+            place.bundle = (rank, devices)
+            running.append(submit(place, run_process, list(words), log, shared | {"RANK": f"{rank}"}, stop))
+        try:
+            codes = _followed(running, logs[0])
+        except KeyboardInterrupt:
+            stop.touch()
+            codes = _followed(running, logs[0])
+        finally:
+            stop.unlink(missing_ok=True)
+    return _code(codes)
+
+
+def files_of(options: Mapping[str, Any]) -> list[Path]:
+    """What every node has to see: three images, tables and weights that are named, and the run to continue."""
+    data, named = options.get("data"), [options.get(name) for name in TABLES]
+    images = [] if data is None or is_remote(data) else three([Path(data) / name for name in image_names(Path(data))])
+    run = [] if options.get("resume") is None else [RunFolder(Path(options["resume"])).last]
+    return [*images, *run, *(Path(file) for file in named if file is not None and Path(f"{file}").is_file())]
+
+
+def free_port(cluster: str) -> tuple[str, int]:
+    """The address by which this node reaches the head of the cluster, and a port that is free here."""
+    host, _, port = cluster.removeprefix("ray:").rpartition(":")
+    with socket.create_connection((host, int(port))) as to_head, socket.socket() as free:
+        address = to_head.getsockname()[0]
+        free.bind((address, 0))
+        return address, free.getsockname()[1]
+
+
+def _followed(running: Sequence[Future[Any]], log: Path) -> list[int]:
+    """Say what rank 0 says until all have ended: their exit codes, that of a signal where a worker was killed."""
+    read = 0
+    while True:
+        over = not wait(running, PAUSE).not_done
+        content = log.read_bytes()[read:] if log.exists() else b""
+        lines = content if over else content[: content.rfind(b"\n") + 1]
+        read += len(lines)
+        if text := lines.decode(errors="replace").rstrip():
+            say(text)
+        if over:
+            return [_ended(future) for future in running]
+
+
+def _ended(future: Future[Any]) -> int:
+    try:
+        return int(result_of(future))
+    except Killed:
+        return -signal.SIGKILL
+
+
+def _code(codes: Sequence[int]) -> int:
+    """The exit code of all: that of the first that failed by itself. Raises VitmedError where one was killed."""
+    if reported := [code for code in codes if 1 < code != Interrupted.exit_code]:
+        return max(reported)
+    if killed := [rank for rank, code in enumerate(codes) if code < 0]:
+        problem = f"process {killed[0]} of {len(codes)} was killed, or its node was lost"
+        raise VitmedError(
+            problem, "vitmed train --resume RUN with the same --devices and --on goes on from what is saved"
+        )
+    return max(codes)
