@@ -46,7 +46,7 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     from vitmed.training.learning import objective_of
     from vitmed.training.loop import Gradients, optimiser_step
     from vitmed.training.optimiser import scheduled_lr
-    from vitmed.training.plan.autotune import autotune
+    from vitmed.training.plan.autotune import autotune, open_fields
     from vitmed.training.processes import ALONE
     from vitmed.training.stream import Batch, Control, Stream
     from vitmed.training.train_state import new_state
@@ -66,7 +66,7 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     objective = objective_of(images, CLASSES, config, pick_precision(config.train.precision, device), device)
     tuned = autotune(model, objective, config, device, 10**6, torch.arange(CLASSES))
     print(f"  {tuned}", file=sys.stderr)
-    config = with_values(config, tuned.settings(config))
+    config = with_values(config, {f"train.{name}": getattr(tuned.engine, name) for name in open_fields(config)})
     precision = pick_precision(config.train.precision, device)
     state = new_state(model, config, stream.batches.batches, device, precision)
     use_attention(model, config.train.attention)

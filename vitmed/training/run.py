@@ -43,7 +43,7 @@ from vitmed.training.environment import environment, splits_csv
 from vitmed.training.loop import fit
 from vitmed.training.losses import Objective
 from vitmed.training.out_of_memory import fit_memory, memory_error
-from vitmed.training.plan.autotune import autotune, is_open
+from vitmed.training.plan.autotune import autotune, open_fields
 from vitmed.training.plan.time import Clock, TimeBudget
 from vitmed.training.processes import ALONE, Ranks
 from vitmed.training.stream import Control, Stream, epoch_of
@@ -115,12 +115,12 @@ class Run(Generic[AnyConfig]):
         ranks, device = session.ranks, session.device
         place = ranks.first(lambda: pick_place(config.train.augment_on, device, ranks.local_world))
         config = with_values(config, {"train.augment_on": place})
-        if is_open(config) and not ranks.wide:  # several processes take the usual engine
+        if (fields := open_fields(config)) and not ranks.wide:  # several processes take the usual engine
             images = read.images["train"]
             steps = config.train.epochs * max(1, len(images) // config.train.batch_size)
             objective = task.objective(config, images, session)
             tuned = autotune(task.model, objective, config, device, steps, images.targets)
-            config = with_values(config, tuned.settings(config))
+            config = with_values(config, {f"train.{name}": getattr(tuned.engine, name) for name in fields})
             if tuned.rates is not None:  # else the usual arithmetic stays, with its own reason
                 measured = replace(pick_precision(tuned.engine.precision, device), reason="measured")
                 session = replace(session, precision=measured)

@@ -90,7 +90,7 @@ def test_a_gain_within_the_noise_or_with_another_loss_is_not_taken(
 
 def test_what_is_set_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = config(train__precision="fp32", train__threads=4, train__compile=False, train__attention="explicit")
-    assert not tuning.is_open(asked) and not tuning.is_open(config(train__autotune=False))
+    assert not tuning.open_fields(asked) and not tuning.open_fields(config(train__autotune=False))
     asked = config(train__precision="fp32", train__threads=4, train__compile=False)
     found = tuned(monkeypatch, lambda engine: 0.1 if engine.precision == "bf16" or engine.compile else 1.0, asked)
     assert (found.engine.precision, found.engine.threads, found.engine.compile) == ("fp32", 4, False)

@@ -72,11 +72,6 @@ class Tuned(BaseModel):
             text += f" ({self.usual}: {self.rates[1]:,.0f})" if self.engine != self.usual else ""
         return f"{text}; {self.note}" if self.note else text
 
-    def settings(self, config: Config | PretrainConfig) -> dict[str, Any]:
-        """The fields of the configuration that keep it: those that were left open."""
-        asked = dict(config.train)
-        return {f"train.{k}": value for k, value in self.engine.model_dump().items() if asked[k] in ("auto", None)}
-
 
 def autotune(
     model: nn.Module,
@@ -119,10 +114,10 @@ def autotune(
     return tuned
 
 
-def is_open(config: Config | PretrainConfig) -> bool:
-    """Whether the configuration leaves anything to measure."""
-    train = config.train
-    return train.autotune and ("auto" in (train.precision, train.attention) or None in (train.compile, train.threads))
+def open_fields(config: Config | PretrainConfig) -> list[str]:
+    """The fields of an engine that the configuration leaves to be measured."""
+    train = dict(config.train)
+    return [name for name in Engine.model_fields if train["autotune"] and train[name] in ("auto", None)]
 
 
 @dataclass
