@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.errors import DataError
 from vitmed.core.text import counted, listed
 from vitmed.metrics.intervals import NONE, Share, Units, quantile, spread
 from vitmed.metrics.metric_table import PER_CLASS
@@ -176,14 +175,6 @@ def sample_size(proportion: Share) -> SampleSize:
     """The sample behind a proportion."""
     more = {name: finite(getattr(proportion, name)) for name in ("icc", "design_effect", "effective_n")}
     return SampleSize(n=proportion.n, units=proportion.units, **more)
-
-
-def check_finite(values: np.ndarray, what: str = "score that is not a finite number") -> None:
-    """Raise DataError where a value, (S, K), is no finite number."""
-    broken = np.flatnonzero(~np.isfinite(values).all(axis=1))
-    if len(broken):
-        problem = f"{len(broken):,} of {len(values):,} rows have a {what}, the first is row {broken[0] + 1}"
-        raise DataError(problem, "predict these images again, or leave them out")
 
 
 FEW_GROUPS = 10  # below this many groups the spread between them is itself hardly known

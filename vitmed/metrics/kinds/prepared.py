@@ -21,23 +21,25 @@ from vitmed.metrics.estimates import (
     Numbers,
     Sample,
     SampleSize,
-    check_finite,
     estimate,
     sample_size,
 )
 from vitmed.metrics.intervals import LEVEL, NONE, Share, Units, jackknife_spread
 from vitmed.metrics.metric_table import Metric
-from vitmed.metrics.paired_comparison import (
-    ClassDifference,
-    ComparisonTest,
-    PairedComparison,
-    gap_estimate,
-    same_answers,
-    tested,
-)
+from vitmed.metrics.paired_comparison import ClassDifference, ComparisonTest, PairedComparison, gap_estimate, tested
 from vitmed.metrics.predictions import known_labels
 
 Gap = tuple[float, ComparisonTest]  # how far an interval of a difference reaches to either side, and the test
+ShareGaps = dict[str, tuple[Share, ComparisonTest]]  # of proportions, or means of them
+Samples = tuple[SampleSize, Sequence[Mapping[str, Share]]]  # behind the accuracy, and the `class_shares` of each class
+
+
+def check_finite(values: np.ndarray, what: str = "score that is not a finite number") -> None:
+    """Raise DataError where a value, (S, K), is no finite number."""
+    broken = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if len(broken):
+        problem = f"{len(broken):,} of {len(values):,} rows have a {what}, the first is row {broken[0] + 1}"
+        raise DataError(problem, "predict these images again, or leave them out")
 
 
 class Prepared:
@@ -85,7 +87,7 @@ class Prepared:
         """The fields of `Numbers` that not every kind of label has."""
         return {}
 
-    def sample(self) -> tuple[SampleSize, Sequence[Mapping[str, Share]]]:
+    def sample(self) -> Samples:
         """The sample behind the accuracy, or what takes its place; and the `class_shares` of each class or finding."""
         raise NotImplementedError
 
@@ -97,7 +99,7 @@ class Prepared:
         """How the area, by its name, of two models differs."""
         raise NotImplementedError
 
-    def share_gaps(self, other: Any) -> dict[str, tuple[Share, ComparisonTest]]:
+    def share_gaps(self, other: Any) -> ShareGaps:
         """How the proportions of two models, or means of them, differ."""
         return {}
 
@@ -196,7 +198,7 @@ class Prepared:
             raise DataError("the two predictions have different labels for the same images", "predict the same images")
         first.check()
         second.check()
-        ours, theirs, same = first.overall, second.overall, same_answers(predictions, other)
+        ours, theirs, same = first.overall, second.overall, predictions.same_as(other)
         gaps, shares, draws = first.sum_gaps(second), first.share_gaps(second), first.drawn_gaps(second, resamples)
         gaps |= {name: first.area_gap(second, name) for name, metric in cls.metrics.items() if metric.way == "area"}
         difference: dict[str, Estimate] = {}
