@@ -87,6 +87,19 @@ class Sample(Frozen):
     accuracy: SampleSize
     classes: list[ClassSampleSizes]
 
+    @classmethod
+    def of(
+        cls, units: Units, patients: int | None, accuracy: SampleSize, class_shares: Sequence[Mapping[str, Share]]
+    ) -> Sample:
+        """From the units of the images, how many patients they are, and the proportions of each class."""
+        each, rates = None, ("sensitivity", "specificity")
+        if patients:
+            sizes = np.bincount(units.index)
+            each = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
+        classes = [ClassSampleSizes(**{name: sample_size(shares[name]) for name in rates}) for shares in class_shares]
+        images: dict[str, Any] = {"n_images": len(units.index), "n_patients": patients, "images_per_patient": each}
+        return cls(**images, accuracy=accuracy, classes=classes)
+
 
 class Numbers(Frozen):
     """Every number of a set of predictions, by `evaluate_predictions`."""
@@ -165,10 +178,12 @@ def of_share(proportion: Share) -> Estimate:
     return estimate(proportion.value, proportion.low, proportion.high, proportion.method)
 
 
-def of_f1(jaccard: Share) -> Estimate:
-    """The estimate of F1, a function of the Jaccard index: hits among what is either true or predicted."""
+def of_shares(shares: Mapping[str, Share]) -> dict[str, Estimate]:
+    """Those of `class_shares`; F1 is a function of the Jaccard index: hits among what is either true or predicted."""
+    jaccard = shares["f1"]
     value, low, high = (2 * x / (1 + x) for x in (jaccard.value, jaccard.low, jaccard.high))
-    return estimate(value, low, high, jaccard.method)
+    rates = {name: of_share(rate) for name, rate in shares.items()}
+    return rates | {"f1": estimate(value, low, high, jaccard.method)}
 
 
 def sample_size(proportion: Share) -> SampleSize:

@@ -25,8 +25,8 @@ from vitmed.metrics.estimates import (
     Numbers,
     estimate,
     notes,
-    of_f1,
     of_share,
+    of_shares,
     sample_size,
     undefined,
     without_interval,
@@ -202,7 +202,7 @@ class PreparedPredictions(Prepared):
         """The numbers of each class against the rest."""
         per_class = []
         for c, (area, precision) in enumerate(self.areas):
-            numbers = {name: (of_f1 if name == "f1" else of_share)(s) for name, s in self.class_shares[c].items()}
+            numbers = of_shares(self.class_shares[c])
             numbers["auroc"] = estimate(area.value, *area_interval(area, self.labels == c, self.units))
             numbers["average_precision"] = estimate(precision.value, *self._precision_interval(c), "influence")
             per_class.append(numbers)

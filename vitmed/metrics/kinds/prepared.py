@@ -14,16 +14,7 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.metrics.bootstrap import percentile_interval
-from vitmed.metrics.estimates import (
-    ClassSampleSizes,
-    Estimate,
-    ImagesPerPatient,
-    Numbers,
-    Sample,
-    SampleSize,
-    estimate,
-    sample_size,
-)
+from vitmed.metrics.estimates import Estimate, Numbers, Sample, SampleSize, estimate
 from vitmed.metrics.intervals import LEVEL, NONE, Share, Units, jackknife_spread
 from vitmed.metrics.metric_table import Metric
 from vitmed.metrics.paired_comparison import ClassDifference, ComparisonTest, PairedComparison, gap_estimate, tested
@@ -154,29 +145,16 @@ class Prepared:
     def numbers(self) -> Numbers:
         """As `evaluate`."""
         predictions = self.predictions
-        grouped, units, counts = predictions.groups is not None, self.units, None
-        if grouped and len(predictions):
-            sizes = np.bincount(units.index)
-            counts = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
-        rates, patients = ("sensitivity", "specificity"), units.count if grouped else None
-        accuracy, class_shares = self.sample()
+        patients = None if predictions.groups is None else self.units.count
         numbers = Numbers(
             n=len(predictions),
             n_groups=patients,
-            resampling="by patient" if grouped else "by image",
+            resampling="by image" if patients is None else "by patient",
             resamples=self.resamples,
             level=LEVEL,
             classes=list(predictions.classes),
             overall=self.overall,
-            sample=Sample(
-                n_images=len(predictions),
-                n_patients=patients,
-                images_per_patient=counts,
-                accuracy=accuracy,
-                classes=[
-                    ClassSampleSizes(**{name: sample_size(rate[name]) for name in rates}) for rate in class_shares
-                ],
-            ),
+            sample=Sample.of(self.units, patients, *self.sample()),
             **{"positive_class": None, "per_class": {}, "confusion_matrix": []} | self.details(),
         )
         return numbers.model_copy(update=self.reasons(numbers))
