@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitmed.core.base_models import Target
-from vitmed.decisions.conformal import IntervalReach, fit_intervals, report_intervals, with_intervals
+from vitmed.decisions.conformal import IntervalReach, fit_intervals, report_intervals
 from vitmed.metrics.kinds.number import NumberPredictions
 
 
@@ -28,8 +28,8 @@ def test_the_reach_by_hand() -> None:
     found = [fit_intervals(p, coverage) for coverage in (0.8, 0.9, 0.95)]
     assert [one and round(one.reach, 5) for one in found] == [8.0, 9.0, None]
     assert found[0] is not None and (found[0].by, found[0].units, found[0].note) == ("image", 9, "")
-    assert with_intervals(p, found[0]).intervals[0] == pytest.approx([-16, 16])
-    assert with_intervals(with_intervals(p, found[0]), None).intervals is None
+    assert replace(p, reach=found[0].reach).intervals[0] == pytest.approx([-16, 16])
+    assert replace(p, reach=found[0].reach).undecided().intervals is None
     assert IntervalReach.model_validate_json(found[0].model_dump_json()) == found[0]
 
 
@@ -51,7 +51,7 @@ def test_the_guarantee_holds_for_an_image_of_each_new_patient(images: int) -> No
     for _ in range(300):
         fitted = fit_intervals(draw(rng, 60, images), 0.9)
         assert fitted.by == ("image" if images == 1 else "patient") and fitted.units == 60
-        new = with_intervals(draw(rng, 200), fitted)
+        new = replace(draw(rng, 200), reach=fitted.reach)
         held.append(((new.intervals[:, 0] <= new.labels) & (new.labels <= new.intervals[:, 1])).mean())
     assert 0.89 < np.mean(held) < 0.93
     by_scale = [np.mean(np.abs(p.labels) <= np.log(10) * p.scales) for p in [draw(rng, 5000)]]

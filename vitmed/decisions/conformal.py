@@ -192,15 +192,10 @@ def report_sets(
     return PredictionSets(**fitted.promise, overall=overall, per_class=per_class, sizes=sizes_of, without=without)
 
 
-def with_intervals(predictions: NumberPredictions, fitted: IntervalReach | None) -> NumberPredictions:
-    """The predictions with these intervals; without any for None."""
-    return replace(predictions.undecided(), reach=None if fitted is None else fitted.reach)
-
-
 def report_intervals(predictions: NumberPredictions, fitted: IntervalReach | None) -> IntervalResults | None:
     """What the intervals reach on the evaluated images; None without them."""
     if fitted is None:
         return None
-    overall = evaluate_number(with_intervals(predictions, fitted)).overall
+    overall = evaluate_number(replace(predictions.undecided(), reach=fitted.reach)).overall
     reached: dict[str, Any] = {name: overall[name] for name in ("coverage", "width")}
     return IntervalResults(**fitted.promise, calibrated_on=fitted.units, **reached)

@@ -25,7 +25,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.text import counted, listed
 from vitmed.metrics.areas import threshold_counts
 from vitmed.metrics.bootstrap import Bootstrap
-from vitmed.metrics.estimates import Estimate, estimate, of_f1, of_share
+from vitmed.metrics.estimates import Estimate, estimate, of_shares
 from vitmed.metrics.intervals import Units, class_shares, ratio, share_ratio
 from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.kinds.grades import grade_costs, grades_of
@@ -300,11 +300,9 @@ def _weak(truth: np.ndarray, units: Units, config: EvaluateConfig) -> list[str]:
 
 def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> Rates:
     """The rates with intervals and the counts, of decisions (S,) bool against the truth (S,) bool."""
-    shares = class_shares(truth, called, units)
     cells = {"tp": truth & called, "fp": ~truth & called, "fn": truth & ~called, "tn": ~truth & ~called}
     return Rates(
-        **{name: of_share(shares[name]) for name in ("sensitivity", "specificity", "ppv", "npv")},
-        f1=of_f1(shares["f1"]),
+        **of_shares(class_shares(truth, called, units)),
         lr_plus=estimate(*share_ratio(truth, ~truth, called, units), "mover"),
         lr_minus=estimate(*share_ratio(truth, ~truth, ~called, units), "mover"),
         counts=Counts(**{name: int(cell.sum()) for name, cell in cells.items()}),

@@ -21,14 +21,7 @@ from vitmed.core.base_models import Frozen, Names, Numbers, Stored
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.decisions.calibration import Calibration, fit_calibration
-from vitmed.decisions.conformal import (
-    IntervalReach,
-    SetThresholds,
-    fit_intervals,
-    fit_sets,
-    prediction_sets,
-    with_intervals,
-)
+from vitmed.decisions.conformal import IntervalReach, SetThresholds, fit_intervals, fit_sets, prediction_sets
 from vitmed.decisions.operating_points import TITLES, PolicyPoints, apply_point, choose_points
 from vitmed.decisions.out_of_distribution import OodScore, scores_of
 from vitmed.decisions.selective_prediction import Abstention, certainty, choose_abstention
@@ -295,7 +288,8 @@ class NumberPolicy(DecisionPolicy):
         return {"intervals": fit_intervals(validation, config.coverage)}
 
     def _decided(self, predictions: NumberPredictions) -> tuple[NumberPredictions, Sequence[Sequence[str]]]:
-        return with_intervals(predictions, self.intervals), [()] * len(predictions)
+        reach = None if self.intervals is None else self.intervals.reach
+        return replace(predictions.undecided(), reach=reach), [()] * len(predictions)
 
     @property
     def summary(self) -> str:

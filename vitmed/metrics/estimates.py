@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.errors import DataError
 from vitmed.core.text import counted, listed
 from vitmed.metrics.intervals import NONE, Share, Units, quantile, spread
 from vitmed.metrics.metric_table import PER_CLASS
@@ -87,6 +86,19 @@ class Sample(Frozen):
     images_per_patient: ImagesPerPatient | None
     accuracy: SampleSize
     classes: list[ClassSampleSizes]
+
+    @classmethod
+    def of(
+        cls, units: Units, patients: int | None, accuracy: SampleSize, class_shares: Sequence[Mapping[str, Share]]
+    ) -> Sample:
+        """From the units of the images, how many patients they are, and the proportions of each class."""
+        each, rates = None, ("sensitivity", "specificity")
+        if patients:
+            sizes = np.bincount(units.index)
+            each = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
+        classes = [ClassSampleSizes(**{name: sample_size(shares[name]) for name in rates}) for shares in class_shares]
+        images: dict[str, Any] = {"n_images": len(units.index), "n_patients": patients, "images_per_patient": each}
+        return cls(**images, accuracy=accuracy, classes=classes)
 
 
 class Numbers(Frozen):
@@ -166,24 +178,18 @@ def of_share(proportion: Share) -> Estimate:
     return estimate(proportion.value, proportion.low, proportion.high, proportion.method)
 
 
-def of_f1(jaccard: Share) -> Estimate:
-    """The estimate of F1, a function of the Jaccard index: hits among what is either true or predicted."""
+def of_shares(shares: Mapping[str, Share]) -> dict[str, Estimate]:
+    """Those of `class_shares`; F1 is a function of the Jaccard index: hits among what is either true or predicted."""
+    jaccard = shares["f1"]
     value, low, high = (2 * x / (1 + x) for x in (jaccard.value, jaccard.low, jaccard.high))
-    return estimate(value, low, high, jaccard.method)
+    rates = {name: of_share(rate) for name, rate in shares.items()}
+    return rates | {"f1": estimate(value, low, high, jaccard.method)}
 
 
 def sample_size(proportion: Share) -> SampleSize:
     """The sample behind a proportion."""
     more = {name: finite(getattr(proportion, name)) for name in ("icc", "design_effect", "effective_n")}
     return SampleSize(n=proportion.n, units=proportion.units, **more)
-
-
-def check_finite(values: np.ndarray, what: str = "score that is not a finite number") -> None:
-    """Raise DataError where a value, (S, K), is no finite number."""
-    broken = np.flatnonzero(~np.isfinite(values).all(axis=1))
-    if len(broken):
-        problem = f"{len(broken):,} of {len(values):,} rows have a {what}, the first is row {broken[0] + 1}"
-        raise DataError(problem, "predict these images again, or leave them out")
 
 
 FEW_GROUPS = 10  # below this many groups the spread between them is itself hardly known

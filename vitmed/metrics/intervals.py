@@ -161,7 +161,7 @@ def class_masks(truth: np.ndarray, called: np.ndarray) -> dict[str, tuple[np.nda
         "specificity": (~called, ~truth),
         "ppv": (truth, called & both),
         "npv": (~truth, ~called & both),
-        "f1": (truth & called, (truth | called) & both),  # F1 is a function of it: `of_f1`
+        "f1": (truth & called, (truth | called) & both),  # F1 is a function of it: `of_shares`
     }
 
 

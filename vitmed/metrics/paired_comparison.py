@@ -24,7 +24,6 @@ from vitmed.metrics.intervals import (
     share,
 )
 from vitmed.metrics.metric_table import Metric
-from vitmed.metrics.predictions import Predictions
 
 FEW = 10  # patients with an image that only one model gets right, below which they do not show a design effect
 
@@ -130,13 +129,6 @@ class ComparisonResults(Frozen):
     notes: list[str]
     verdict: str  # on the best model and the next; where all differ by the seed only, on the spread over seeds
     seeds: list[SeedSpread] = []  # of each group of runs that differ by the seed only
-
-
-def same_answers(predictions: Predictions, other: Predictions) -> bool:
-    """Whether two models say the same of all images."""
-    return np.array_equal(predictions.probabilities, other.probabilities) and np.array_equal(
-        predictions.predicted, other.predicted
-    )
 
 
 def area_gap(

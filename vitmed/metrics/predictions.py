@@ -242,6 +242,11 @@ class Predictions:
         """(S,) float64: the probability of the predicted class."""
         return self.probabilities[np.arange(len(self)), self.predicted]
 
+    def same_as(self, other: Predictions) -> bool:
+        """Whether another model says the same of all images."""
+        pairs = (self.probabilities, other.probabilities), (self.predicted, other.predicted)
+        return all(np.array_equal(mine, yours) for mine, yours in pairs)
+
     @cached_property
     def intervals(self) -> np.ndarray | None:
         """(S, 2) float64: ends of the prediction intervals of a number; None where there are none."""

@@ -23,11 +23,10 @@ from vitmed.metrics.estimates import (
     ClassNumbers,
     Estimate,
     Numbers,
-    SampleSize,
     estimate,
     notes,
-    of_f1,
     of_share,
+    of_shares,
     sample_size,
     undefined,
     without_interval,
@@ -52,15 +51,9 @@ from vitmed.metrics.intervals import (
     wilson,
     within,
 )
-from vitmed.metrics.kinds.prepared import Gap, Prepared
+from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps
 from vitmed.metrics.metric_table import METRICS, PER_CLASS, Metric
-from vitmed.metrics.paired_comparison import (
-    ClassDifference,
-    ComparisonTest,
-    area_gap,
-    class_difference,
-    share_difference,
-)
+from vitmed.metrics.paired_comparison import ClassDifference, area_gap, class_difference, share_difference
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 AREAS = ("auroc", "average_precision")
@@ -184,7 +177,7 @@ class PreparedPredictions(Prepared):
         """The share of images whose class is right."""
         return share(self.labels == self.predicted, np.ones(len(self.labels), bool), self.units)
 
-    def sample(self) -> tuple[SampleSize, list[dict[str, Share]]]:
+    def sample(self) -> Samples:
         return sample_size(self.accuracy), self.class_shares
 
     @cached_property
@@ -209,7 +202,7 @@ class PreparedPredictions(Prepared):
         """The numbers of each class against the rest."""
         per_class = []
         for c, (area, precision) in enumerate(self.areas):
-            numbers = {name: (of_f1 if name == "f1" else of_share)(s) for name, s in self.class_shares[c].items()}
+            numbers = of_shares(self.class_shares[c])
             numbers["auroc"] = estimate(area.value, *area_interval(area, self.labels == c, self.units))
             numbers["average_precision"] = estimate(precision.value, *self._precision_interval(c), "influence")
             per_class.append(numbers)
@@ -324,7 +317,7 @@ class PreparedPredictions(Prepared):
         labels = self.labels if name == "average_precision" else None
         return area_gap(self.overall_areas[name], other.overall_areas[name], positive, self.units, labels)
 
-    def share_gaps(self, other: PreparedPredictions) -> dict[str, tuple[Share, ComparisonTest]]:
+    def share_gaps(self, other: PreparedPredictions) -> ShareGaps:
         labels, present = self.labels, np.flatnonzero(self.support)
         mine, yours = labels == self.predicted, labels == other.predicted
         accuracy, test = share_difference(mine, yours, np.ones(len(labels), bool), self.units)

@@ -16,29 +16,12 @@ import numpy as np
 from vitmed.core.base_models import NO_FINDING, UNKNOWN, Kind
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.metrics.areas import Area, weighted_areas
-from vitmed.metrics.estimates import (
-    FEWEST,
-    Estimate,
-    Numbers,
-    SampleSize,
-    below_chance,
-    estimate,
-    few_notes,
-    of_share,
-    sample_size,
-)
-from vitmed.metrics.intervals import NONE, Share, mean_interval, rates_of, ratio, share
+from vitmed.metrics.estimates import FEWEST, Estimate, Numbers, below_chance, estimate, few_notes, of_share, sample_size
+from vitmed.metrics.intervals import NONE, mean_interval, rates_of, ratio, share
 from vitmed.metrics.kinds.classes import AREAS, LOSSES, PreparedPredictions, image_losses
-from vitmed.metrics.kinds.prepared import Gap, Prepared
+from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps
 from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS, Metric
-from vitmed.metrics.paired_comparison import (
-    ClassDifference,
-    ComparisonTest,
-    area_gap,
-    class_difference,
-    same_answers,
-    share_difference,
-)
+from vitmed.metrics.paired_comparison import ClassDifference, area_gap, class_difference, share_difference
 from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, mutual_information, softmax
 from vitmed.metrics.predictions_csv import BETWEEN, LABEL, LOGIT, PROB, Table
 
@@ -328,7 +311,7 @@ class PreparedFindings(Prepared):
             drawn[name] = ratio(np.nansum(values, axis=0), np.isfinite(values).sum(axis=0))
         return drawn
 
-    def sample(self) -> tuple[SampleSize, list[dict[str, Share]]]:
+    def sample(self) -> Samples:
         subset = share(self.right, self.read, self.units)
         return sample_size(subset), [finding.class_shares[1] for finding in self.each]
 
@@ -442,12 +425,12 @@ class PreparedFindings(Prepared):
         mine, yours = (model.cells.overall_areas[name.removesuffix("_micro")] for model in (self, other))
         return area_gap(mine, yours, None, self.cells.units)
 
-    def share_gaps(self, other: PreparedFindings) -> dict[str, tuple[Share, ComparisonTest]]:
+    def share_gaps(self, other: PreparedFindings) -> ShareGaps:
         return {"subset_accuracy": share_difference(self.right, other.right, self.read, self.units)}
 
     def sum_gaps(self, other: PreparedFindings) -> dict[str, Gap]:
         """As those of all kinds; without an interval where no image shows how much a difference varies."""
-        same = same_answers(self.predictions, other.predictions)
+        same = self.predictions.same_as(other.predictions)
         gaps = super().sum_gaps(other)
         return {name: (reach if same or reach > 0 else np.nan, test) for name, (reach, test) in gaps.items()}
 

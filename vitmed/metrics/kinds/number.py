@@ -22,18 +22,9 @@ import numpy as np
 from vitmed.core.base_models import SIDES, Kind, Target
 from vitmed.core.errors import DataError
 from vitmed.core.upgrade import READER
-from vitmed.metrics.estimates import (
-    FEW_IMAGES,
-    Estimate,
-    Numbers,
-    SampleSize,
-    check_finite,
-    estimate,
-    few_notes,
-    of_share,
-)
-from vitmed.metrics.intervals import NONE, Share, correlation, jackknife_interval, ratio, share, spread
-from vitmed.metrics.kinds.prepared import Prepared
+from vitmed.metrics.estimates import FEW_IMAGES, Estimate, Numbers, SampleSize, estimate, few_notes, of_share
+from vitmed.metrics.intervals import NONE, correlation, jackknife_interval, ratio, share, spread
+from vitmed.metrics.kinds.prepared import Prepared, Samples, check_finite
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table
@@ -319,7 +310,7 @@ class PreparedNumbers(Prepared):
             del estimates["width"]
         return {name: estimates[name] for name in NUMBER_METRICS if name in estimates}
 
-    def sample(self) -> tuple[SampleSize, list[dict[str, Share]]]:
+    def sample(self) -> Samples:
         """The sample behind the mean absolute error."""
         units, error = self.units, np.abs(self.error)
         n, icc, effect = len(error), None, None

@@ -14,30 +14,23 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.metrics.bootstrap import percentile_interval
-from vitmed.metrics.estimates import (
-    ClassSampleSizes,
-    Estimate,
-    ImagesPerPatient,
-    Numbers,
-    Sample,
-    SampleSize,
-    check_finite,
-    estimate,
-    sample_size,
-)
+from vitmed.metrics.estimates import Estimate, Numbers, Sample, SampleSize, estimate
 from vitmed.metrics.intervals import LEVEL, NONE, Share, Units, jackknife_spread
 from vitmed.metrics.metric_table import Metric
-from vitmed.metrics.paired_comparison import (
-    ClassDifference,
-    ComparisonTest,
-    PairedComparison,
-    gap_estimate,
-    same_answers,
-    tested,
-)
+from vitmed.metrics.paired_comparison import ClassDifference, ComparisonTest, PairedComparison, gap_estimate, tested
 from vitmed.metrics.predictions import known_labels
 
 Gap = tuple[float, ComparisonTest]  # how far an interval of a difference reaches to either side, and the test
+ShareGaps = dict[str, tuple[Share, ComparisonTest]]  # of proportions, or means of them
+Samples = tuple[SampleSize, Sequence[Mapping[str, Share]]]  # behind the accuracy, and the `class_shares` of each class
+
+
+def check_finite(values: np.ndarray, what: str = "score that is not a finite number") -> None:
+    """Raise DataError where a value, (S, K), is no finite number."""
+    broken = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if len(broken):
+        problem = f"{len(broken):,} of {len(values):,} rows have a {what}, the first is row {broken[0] + 1}"
+        raise DataError(problem, "predict these images again, or leave them out")
 
 
 class Prepared:
@@ -85,7 +78,7 @@ class Prepared:
         """The fields of `Numbers` that not every kind of label has."""
         return {}
 
-    def sample(self) -> tuple[SampleSize, Sequence[Mapping[str, Share]]]:
+    def sample(self) -> Samples:
         """The sample behind the accuracy, or what takes its place; and the `class_shares` of each class or finding."""
         raise NotImplementedError
 
@@ -97,7 +90,7 @@ class Prepared:
         """How the area, by its name, of two models differs."""
         raise NotImplementedError
 
-    def share_gaps(self, other: Any) -> dict[str, tuple[Share, ComparisonTest]]:
+    def share_gaps(self, other: Any) -> ShareGaps:
         """How the proportions of two models, or means of them, differ."""
         return {}
 
@@ -152,29 +145,16 @@ class Prepared:
     def numbers(self) -> Numbers:
         """As `evaluate`."""
         predictions = self.predictions
-        grouped, units, counts = predictions.groups is not None, self.units, None
-        if grouped and len(predictions):
-            sizes = np.bincount(units.index)
-            counts = ImagesPerPatient(min=int(sizes.min()), median=float(np.median(sizes)), max=int(sizes.max()))
-        rates, patients = ("sensitivity", "specificity"), units.count if grouped else None
-        accuracy, class_shares = self.sample()
+        patients = None if predictions.groups is None else self.units.count
         numbers = Numbers(
             n=len(predictions),
             n_groups=patients,
-            resampling="by patient" if grouped else "by image",
+            resampling="by image" if patients is None else "by patient",
             resamples=self.resamples,
             level=LEVEL,
             classes=list(predictions.classes),
             overall=self.overall,
-            sample=Sample(
-                n_images=len(predictions),
-                n_patients=patients,
-                images_per_patient=counts,
-                accuracy=accuracy,
-                classes=[
-                    ClassSampleSizes(**{name: sample_size(rate[name]) for name in rates}) for rate in class_shares
-                ],
-            ),
+            sample=Sample.of(self.units, patients, *self.sample()),
             **{"positive_class": None, "per_class": {}, "confusion_matrix": []} | self.details(),
         )
         return numbers.model_copy(update=self.reasons(numbers))
@@ -196,7 +176,7 @@ class Prepared:
             raise DataError("the two predictions have different labels for the same images", "predict the same images")
         first.check()
         second.check()
-        ours, theirs, same = first.overall, second.overall, same_answers(predictions, other)
+        ours, theirs, same = first.overall, second.overall, predictions.same_as(other)
         gaps, shares, draws = first.sum_gaps(second), first.share_gaps(second), first.drawn_gaps(second, resamples)
         gaps |= {name: first.area_gap(second, name) for name, metric in cls.metrics.items() if metric.way == "area"}
         difference: dict[str, Estimate] = {}
