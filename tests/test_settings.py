@@ -477,7 +477,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "export": (
         "commands/test_export deploy/test_export_weights cli/test_written_files", "checkpoint to data force",
     ),
-    "bundle": ("commands/test_bundle", "model to onnx no_torch extras force"),
+    "bundle": ("commands/test_bundle", "model to extras force"),
     "serve": (
         "commands/test_serve deploy/http/test_limits deploy/http/test_scores deploy/test_structured_report",
         "checkpoint host port api_key_file no_key max_megabytes max_images timeout queue batch scores "

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import rewrite
 from conftest import Answer, Trained, python, recording
 from wheels import LICENCE, write_wheel
 
@@ -61,10 +60,10 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def archive(shop: Path, trained: Trained, exported: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive of both models, with an extra."""
+def archive(shop: Path, trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive of a run, with an extra."""
     file = tmp_path_factory.mktemp("archive") / "cells.tar"
-    bundle(trained.folder, to=file, onnx=exported, extras=["serve"])
+    bundle(trained.folder, to=file, extras=["serve"])
     assert sorted(file.parent.iterdir()) == [file]
     return file
 
@@ -89,7 +88,7 @@ def test_the_sums_cover_every_file(unpacked: Path) -> None:
     rows = dict(reversed(line.split("  ")) for line in (unpacked / "SHA256SUMS").read_text().splitlines())
     assert rows.keys() == files(unpacked) - {"SHA256SUMS"}
     assert all(digest(unpacked / name) == value for name, value in rows.items())
-    names = "best.pt", "model.onnx", "config.yaml", "model_card.md", "test/metrics.json"
+    names = "best.pt", "config.yaml", "model_card.md", "test/metrics.json"
     others = {"install.sh", "README.txt", "check/image.png", "check/best.pt.json", "sbom.cdx.json"}
     assert others | {f"model/{name}" for name in names} <= rows.keys()
     assert (unpacked / "install.sh").stat().st_mode & stat.S_IXUSR
@@ -113,7 +112,7 @@ def test_no_place_person_or_image_is_named(archive: Path, unpacked: Path, traine
 def test_the_requirements_pin_each_wheel_in_the_version_that_is_installed_here(unpacked: Path) -> None:
     lines = (unpacked / "requirements.txt").read_text().splitlines()
     pins = dict(line.split(" --hash=sha256:") for line in lines)
-    names = "onnxruntime", "packaging", "torchinfo", "uvicorn", "vitmed"
+    names = "packaging", "torchinfo", "uvicorn", "vitmed"
     here = {f"{name}=={metadata.version(name)}" for name in names}
     assert set(pins) == here | {"more==0.1", "small-part==2.0+local", "tiny==1.5"}
     assert {digest(wheel) for wheel in (unpacked / "wheels").iterdir()} == set(pins.values())
@@ -128,7 +127,7 @@ def test_the_bill_of_materials_and_the_licences(unpacked: Path, shop: Path, trai
     content = json.loads(text)
     parts = {part["name"]: part for part in content["components"] if part["type"] == "library"}
     (model,) = (part for part in content["components"] if part["type"] == "machine-learning-model")
-    needed = {"tiny", "vitmed", "uvicorn", "more", "onnxruntime", "small-part", "torchinfo", "packaging"}
+    needed = {"tiny", "vitmed", "uvicorn", "more", "small-part", "torchinfo", "packaging"}
     assert parts.keys() == needed and model["name"] == trained.folder.name
     assert parts["small-part"]["purl"] == "pkg:pypi/small-part@2.0%2Blocal"
     wheel = digest(shop / "tiny-1.5-py3-none-any.whl")
@@ -191,10 +190,9 @@ def test_the_stored_answer_is_that_of_the_command(
     unpacked: Path, vitmed: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(unpacked)
-    for name in ("best.pt", "model.onnx"):
-        asked = ["--checkpoint", f"model/{name}", "--device", "cpu", "--precision", "fp32", "--json", "--quiet"]
-        found = vitmed("predict", "check/image.png", *asked)
-        assert found.code == 0 and differs(unpacked / "check" / f"{name}.json", found.out) == ""
+    asked = ["--checkpoint", "model/best.pt", "--device", "cpu", "--precision", "fp32", "--json", "--quiet"]
+    found = vitmed("predict", "check/image.png", *asked)
+    assert found.code == 0 and differs(unpacked / "check" / "best.pt.json", found.out) == ""
 
 
 def test_what_counts_as_another_answer(tmp_path: Path) -> None:
@@ -311,7 +309,8 @@ def test_an_exported_file_alone_needs_no_torch(shop: Path, exported: Path, tmp_p
 
 def test_without_torch_the_papers_of_the_run_stay(shop: Path, trained: Trained, exported: Path, tmp_path: Path) -> None:
     ui = recording()
-    found = bundle(trained.folder, to=tmp_path / "a.tar", onnx=exported, no_torch=True)
+    run = shutil.copytree(trained.folder, tmp_path / "run")
+    found = bundle(shutil.copyfile(exported, run / "model.onnx"), to=tmp_path / "a.tar")
     assert "torchinfo" not in found.packages and ui.said[-1].startswith(f"{found.file}: 5 packages")
     with tarfile.open(found.file) as tar:
         names = {name.removeprefix("a/model/") for name in tar.getnames() if name.startswith("a/model/")}
@@ -331,14 +330,11 @@ def test_bad_arguments(
     shop: Path, trained: Trained, exported: Path, tmp_path: Path, vitmed: Callable[..., Answer],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    other = rewrite(trained.best, tmp_path / "other.pt", policy=None, weights={"a": __import__("torch").zeros(1)})
     (tmp_path / "there.tar").write_text("mine")
     for args, expected in (
         ((trained.folder,), "--to model.tar"),
         ((trained.folder, "--to", tmp_path / "a.zip"), "expected a file that ends in .tar"),
         ((trained.folder, "--to", tmp_path / "there.tar"), "is there already"),
-        ((trained.folder, "--to", tmp_path / "a.tar", "--no-torch"), "needs an exported model"),
-        ((other, "--to", tmp_path / "a.tar", "--onnx", exported), "exported from other weights"),
         ((exported, "--to", tmp_path / "a.tar", "--extras", "foo"), "--extras foo: vitmed has no such extra"),
     ):
         found = vitmed("bundle", *args)
@@ -346,5 +342,5 @@ def test_bad_arguments(
     monkeypatch.setitem(sys.modules, "piplicenses", None)
     found = vitmed("bundle", exported, "--to", tmp_path / "a.tar")
     assert found.code == 2 and "a bundle needs piplicenses" in found.err and "pip install 'vitmed[bundle]'" in found.err
-    assert sorted(tmp_path.iterdir()) == [tmp_path / "other.pt", tmp_path / "there.tar"]
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "there.tar"]
     assert (tmp_path / "there.tar").read_text() == "mine"

@@ -5,24 +5,33 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
-from vitmed.core.errors import UsageError, excluded
+from vitmed.core.downloads import digest_of
+from vitmed.core.errors import UsageError
+from vitmed.core.messages import say
 from vitmed.core.options import FIRST, Argument, Force, Option
 from vitmed.core.places import new_file
-from vitmed.core.text import listed
-from vitmed.deploy.bundle import TOOLS, Bundle, write_bundle
+from vitmed.core.text import counted, listed
+from vitmed.deploy.bundle import TOOLS, write_bundle
 from vitmed.inference.ensemble import Ensemble
-from vitmed.inference.onnx_model import OnnxModel, load_onnx
+from vitmed.inference.onnx_model import OnnxModel
 from vitmed.inference.open_model import open_model
+
+
+class Bundle(NamedTuple):
+    """The archive, its size in bytes, its sha256, and the packages in it with their versions."""
+
+    file: Path
+    size: int
+    sha256: str
+    packages: dict[str, str]
 
 
 def bundle(
     model: Annotated[Path | str, Argument("A run folder, its best.pt, or an exported .onnx file.", "RUN|FILE.onnx")],
     *,
     to: Annotated[Path | str | None, Option("File to write: .tar.", panel=FIRST)] = None,
-    onnx: Annotated[Path | str | None, Option("Exported file of the run, to add.", panel=FIRST)] = None,
-    no_torch: Annotated[bool, Option("Leave out torch, and best.pt, which needs it.", panel=FIRST)] = False,
     extras: Annotated[
         str | Collection[str], Option("Of vitmed, to add, such as serve,dicom.", metavar="NAME[,NAME]", panel=FIRST)
     ] = (),
@@ -31,10 +40,9 @@ def bundle(
     """Write a model and everything that it needs as one archive, for a machine like this one without a network.
 
     Args:
-        model: a run folder, its best.pt, or an exported .onnx file, which needs no torch.
+        model: a run folder, its best.pt, or an exported .onnx file, which needs no torch; one in its run folder brings
+            the papers of the run, too.
         to: a new file; its suffix is .tar.
-        onnx: an exported file of the same weights, to add.
-        no_torch: leave out torch, and best.pt, which needs it.
         extras: of vitmed, to add: "serve", "dicom"; a text has commas between them.
 
     Raises:
@@ -45,17 +53,13 @@ def bundle(
     file, saved = Path(to), open_model(model)
     if isinstance(saved, Ensemble):
         raise UsageError(f"{saved.path}: a bundle holds one network or file", f"vitmed export {model} --to model.onnx")
-    exported = saved if isinstance(saved, OnnxModel) else None if onnx is None else load_onnx(Path(onnx))
-    if exported is not None and exported.weights_hash != saved.weights_hash:
-        raise UsageError(f"{onnx}: exported from other weights than {saved.path}", "vitmed export RUN --to model.onnx")
-    if no_torch and exported is None:
-        raise excluded("no torch")
-    models = {} if no_torch or saved is exported else {"best.pt": saved}
-    models |= {} if exported is None else {"model.onnx": exported}
-    roots = [] if saved is exported else [saved.splits.root]
-    new_file(file, force=force, data=roots, inputs=[saved.path, *(one.path for one in models.values())])
+    roots = [] if isinstance(saved, OnnxModel) else [saved.splits.root]
+    new_file(file, force=force, data=roots, inputs=[saved.path])
     if isinstance(extras, str):
         extras = [name.strip() for name in extras.split(",") if name.strip()]
     if missing := [name for name in TOOLS if importlib.util.find_spec(name) is None]:
         raise UsageError(f"a bundle needs {listed(missing)}, which this Python lacks", "pip install 'vitmed[bundle]'")
-    return write_bundle(file, saved, models, extras)
+    packages = write_bundle(file, saved, extras)
+    size, digest = file.stat().st_size, digest_of(file)
+    say(f"{file}: {counted(len(packages), 'package')}, {size / 2**20:,.0f} MB, sha256 {digest}")
+    return Bundle(file, size, digest, packages)

@@ -12,10 +12,10 @@ import tarfile
 import tempfile
 import venv
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -28,7 +28,7 @@ from vitmed.core.files import whole_file
 from vitmed.core.load_config import without_places
 from vitmed.core.messages import Silent, listening, say, warn
 from vitmed.core.run_folder import NUMBERS, RunFolder
-from vitmed.core.text import counted, listed
+from vitmed.core.text import listed
 from vitmed.decisions.evaluation_folder import find_evaluation
 from vitmed.inference.load import predictions_json
 from vitmed.inference.onnx_model import OnnxModel
@@ -42,29 +42,15 @@ ALONE |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_QUIET": "0"}  # quiet, `pip
 LEFT_HERE = shutil.ignore_patterns("__pycache__", "RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 
 
-class Bundle(NamedTuple):
-    """The archive, its size in bytes, its sha256, and the packages in it with their versions."""
-
-    file: Path
-    size: int
-    sha256: str
-    packages: dict[str, str]
-
-
-def write_bundle(file: Path, saved: SavedModel, models: Mapping[str, SavedModel], extras: Collection[str]) -> Bundle:
-    """Write an archive with wheels, models, what each answers to a drawn image, and lists of licences and parts.
-
-    Args:
-        models: name in the archive -> best.pt, an exported model, or both; extras: of vitmed, to add.
-
-    Raises:
-        UsageError: no such extra, or a wheel that cannot be had.
-    """
+def write_bundle(file: Path, saved: SavedModel, extras: Collection[str]) -> dict[str, str]:
+    """Write an archive with wheels and `extras` of vitmed, the model, what it answers to a drawn image, and lists of
+    licences and parts; return the packages with their versions. Raises UsageError: no such extra, or a wheel that
+    cannot be had."""
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=".bundle-") as folder:
         place, top = Path(folder), Path(folder) / "top" / file.stem
         say("pip fetches the wheels of all that vitmed needs")
-        _add_wheels(top / "wheels", place, extras, models)
-        _add_models(top, saved, models)
+        _add_wheels(top / "wheels", place, extras, isinstance(saved, OnnxModel))
+        _add_model(top, saved)
         packages = _add_lists(top, place / "lists", saved)
         shutil.copytree(Path(__file__).with_name("bundle_files"), top, dirs_exist_ok=True)
         (top / "install.sh").chmod(0o755)
@@ -75,12 +61,10 @@ def write_bundle(file: Path, saved: SavedModel, models: Mapping[str, SavedModel]
         nobody: Any = {"uid": 0, "gid": 0, "uname": "", "gname": "", "mtime": 0, "deep": False}  # nor a time
         with whole_file(file) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
             tar.add(top, file.stem, filter=lambda e: e.replace(mode=0o755 if e.mode & 0o100 else 0o644, **nobody))
-    size, digest = file.stat().st_size, digest_of(file)
-    say(f"{file}: {counted(len(packages), 'package')}, {size / 2**20:,.0f} MB, sha256 {digest}")
-    return Bundle(file, size, digest, packages)
+    return packages
 
 
-def _add_wheels(folder: Path, place: Path, extras: Collection[str], models: Collection[str]) -> None:
+def _add_wheels(folder: Path, place: Path, extras: Collection[str], exported: bool) -> None:
     """Pack the vitmed that runs, without torch as if it did not need it, and fetch all that it needs."""
     about, package = metadata.distribution("vitmed"), Path(vitmed.__file__).parent
     if about.version != vitmed.__version__:
@@ -95,37 +79,34 @@ def _add_wheels(folder: Path, place: Path, extras: Collection[str], models: Coll
     for beside in ("configs", "datasets"):  # in a wheel inside the package, in a checkout beside it
         if not (package / beside).is_dir():
             shutil.copytree(package.parent / beside, place / "own" / "vitmed" / beside)
-    if "best.pt" not in models:
+    if exported:
         (info / "METADATA").write_text(OF_TORCH.sub("", stated.read_text(encoding="utf-8")), encoding="utf-8")
     _run("wheel", "pack", place / "own", "-d", place)
     (place / "pins.txt").write_text(_run("pip", "list", "--format=freeze", "--exclude=vitmed"))
     own = str(next(place.glob("*.whl"))) + f"[{','.join(extras)}]" * bool(extras)
-    _run("pip", "wheel", "-q", "-w", folder, "-c", place / "pins.txt", own, *["onnxruntime"] * ("model.onnx" in models))
+    _run("pip", "wheel", "-q", "-w", folder, "-c", place / "pins.txt", own, *["onnxruntime"] * exported)
 
 
-def _add_models(top: Path, saved: SavedModel, models: Mapping[str, SavedModel]) -> None:
-    """Write the models, what each answers to a drawn image that nobody owns, and the papers of the run."""
+def _add_model(top: Path, saved: SavedModel) -> None:
+    """Write the model, what it answers to a drawn image that nobody owns, and the papers of the run."""
     how, picture = saved.preprocessing, top / "check" / "image.png"
     for folder in (top / "model" / "test", top / "check"):
         folder.mkdir(parents=True)
     shape = (how.image_size * 5 // 4, how.image_size, how.channels)  # its size changes on the way to the network
     Image.fromarray(np.random.default_rng(0).integers(0, 256, shape, np.uint8).squeeze()).save(picture)
-    for name, model in models.items():
-        if isinstance(model, OnnxModel):
-            shutil.copyfile(model.path, top / "model" / name)
-        else:
-            from vitmed.inference.checkpoint import write_without_names
+    name = "model.onnx" if isinstance(saved, OnnxModel) else "best.pt"
+    if isinstance(saved, OnnxModel):
+        shutil.copyfile(saved.path, top / "model" / name)
+    else:
+        from vitmed.inference.checkpoint import write_without_names
 
-            write_without_names(model.path, top / "model" / name)
-        again = open_model(top / "model" / name)
-        with listening(Silent()):
-            files, network = (
-                files_for([picture.as_posix()], again, None),
-                open_network(again, again.policy, "cpu", "fp32"),
-            )
-        predictions = again.decided(files.predictions(again, network.outputs(files.read, len(files))))
-        text = json.dumps(predictions_json(predictions, 3)).replace(json.dumps(str(picture)), '"check/image.png"')
-        (top / "check" / f"{name}.json").write_text(text, encoding="utf-8")
+        write_without_names(saved.path, top / "model" / name)
+    again = open_model(top / "model" / name)
+    with listening(Silent()):
+        files, network = files_for([picture.as_posix()], again, None), open_network(again, again.policy, "cpu", "fp32")
+    predictions = again.decided(files.predictions(again, network.outputs(files.read, len(files))))
+    text = json.dumps(predictions_json(predictions, 3)).replace(json.dumps(str(picture)), '"check/image.png"')
+    (top / "check" / f"{name}.json").write_text(text, encoding="utf-8")
     run = RunFolder(saved.path.parent)
     (top / "model" / run.config.name).write_text(without_places(saved.config).to_yaml(), encoding="utf-8")
     if (table := find_evaluation(run, "test", saved.weights_hash)) is None:

@@ -222,7 +222,11 @@ class Service:
         except VitmedError as error:
             self.counters.images.labels("unreadable").inc()
             status = 415 if isinstance(error, NotAnImageError) else 413 if isinstance(error, TooLargeError) else 422
-            return ImageProblem(image=upload.name, **_words(error)), status, None
+            problem, fix = error.problem.removeprefix("image: "), error.fix
+            if isinstance(error, NotAnImageError):  # for one who sent bytes, not a file
+                kinds = ", ".join(sorted({suffix[1:].upper() for suffix in READERS}))
+                problem, fix = "not an image that vitmed reads", f"send one of {kinds}"
+            return ImageProblem(image=upload.name, problem=problem, fix=fix), status, None
         except OSError as error:  # /dev/shm of a container may be small
             problem = f"the server has no memory for the image ({error.strerror})"
             raise Refusal(503, problem, "give its container a larger --shm-size", headers=AGAIN) from None
@@ -253,14 +257,6 @@ def _stored(model: Model, drawn: np.ndarray) -> np.ndarray | None:
     logits = np.array([saved.policy.known_logits], np.float32)  # (1, K)
     predictions = saved.policy.apply(saved.predictions(("",), logits, {}))
     return _numbers(next(model.answers(predictions, [drawn])))
-
-
-def _words(error: VitmedError) -> dict[str, str]:
-    """Problem and fix for one who sent bytes, not a file."""
-    if isinstance(error, NotAnImageError):
-        kinds = ", ".join(sorted({suffix[1:].upper() for suffix in READERS}))
-        return {"problem": "not an image that vitmed reads", "fix": f"send one of {kinds}"}
-    return {"problem": error.problem.removeprefix("image: "), "fix": error.fix}
 
 
 def _unreadable(answers: Sequence[Answered]) -> Refusal:
