@@ -190,9 +190,8 @@ class Listing:
         return same.take(order[known[order]])
 
     def take(self, order: np.ndarray) -> Listing:
-        rows, place = order.tolist(), np.full(len(self.paths), -1)
+        rows, place, first = order.tolist(), np.full(len(self.paths), -1), None
         place[order] = np.arange(len(order))
-        first = None
         if self.first_copy is not None:
             _, begin, where = np.unique(self.first_copy[order], return_index=True, return_inverse=True)
             first = begin[where]

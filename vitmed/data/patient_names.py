@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import math
 import random
 import re
 from collections import Counter, defaultdict
@@ -229,14 +228,14 @@ def _marks(some: Sequence[tuple[str, str]], names: Sequence[tuple[str, str]]) ->
     yield tuple(used)
     matches = [match for _, stem in some if (match := KERAS.match(stem))]
     numbers, indices = [int(match[3]) for match in matches], {match[2] for match in matches}
-    limit = next((limit for limit in RANDOM if len(numbers) >= FEWEST and limit / 2 <= max(numbers) < limit), 0)
-    different = limit * (1 - (1 - 1 / limit) ** len(numbers)) if limit else math.inf  # expected
-    # Do they look like draws of `np.random.randint(limit)`, and not like counters or coordinates?
-    if abs(len(set(numbers)) / different - 1) < 0.1 and abs(median(numbers) / limit - 0.5) < 0.2:
-        if len(indices) == 1:  # one image at a time: the prefix is the original
-            yield (rf"_{indices.pop()}_\d+",)
-        elif len(matches) == len(some):
-            yield (r"(?<=\d)_\d+",)
+    for limit in RANDOM if len(numbers) >= FEWEST else ():  # draws of `randint(limit)`, or counters or coordinates?
+        different = limit * (1 - (1 - 1 / limit) ** len(numbers))  # expected
+        random_like = abs(len(set(numbers)) / different - 1) < 0.1 and abs(median(numbers) / limit - 0.5) < 0.2
+        if limit / 2 <= max(numbers) < limit and random_like:
+            if len(indices) == 1:  # one image at a time: the prefix is the original
+                yield (rf"_{indices.pop()}_\d+",)
+            elif len(matches) == len(some):
+                yield (r"(?<=\d)_\d+",)
 
 
 def _may_be_copies(ids: Sequence[str], copies: Sequence[bool], paths: Sequence[str], folders_are_classes: bool) -> bool:

@@ -162,12 +162,8 @@ def proportion_lines(splits: Splits) -> list[str]:
     cells = {}
     for name in splits.samples:
         targets = splits.targets(name)
-        known, positives = (targets != UNKNOWN).sum(axis=0), (targets == 1).sum(axis=0)
-        share = positives / np.maximum(known, 1)
-        cells[name] = [
-            f"{count:>6,} {part:>6.1%}" if number else f"{'not known':>13}"
-            for count, part, number in zip(positives.tolist(), share.tolist(), known.tolist(), strict=True)
-        ]
+        counts = zip((targets == 1).sum(axis=0).tolist(), (targets != UNKNOWN).sum(axis=0).tolist(), strict=True)
+        cells[name] = [f"{count:>6,} {count / of:>6.1%}" if of else f"{'not known':>13}" for count, of in counts]
     shown = splits.classes[:LISTED]
     width = max(map(len, ("positives", *shown)))
     lines.append(f"{'positives':{width}}" + "".join(f"  {name:>13}" for name in cells))

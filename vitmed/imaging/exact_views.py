@@ -70,8 +70,7 @@ def mirrored_pair(classes: Iterable[str]) -> tuple[str, str] | None:
         sides = {_SIDE_OF[word] for word in words if word in _SIDE_OF}
         if len(sides) != 1:
             continue  # neither, or both as in left-to-right shunt
-        rest = tuple(sorted("<side>" if word in _SIDE_OF else word for word in words))
-        pair = seen.setdefault(rest, {})
+        pair = seen.setdefault(tuple(sorted("<side>" if word in _SIDE_OF else word for word in words)), {})
         pair[sides.pop()] = name
         if len(pair) == 2:
             return pair["left"], pair["right"]
