@@ -42,7 +42,7 @@ RAISED_BY = {
     "train pretrain":
         "models/compile training/environment training/loop training/out_of_memory training/run",
     f"{CONFIGURED} summary": "models/vit",
-    "train": "training/processes training/early_stopping",
+    "train": "training/processes training/early_stopping studies/training_on_nodes",
     "evaluate": "report/evaluate training/finetune",
     "predict evaluate": "inference/onnx_model",
     "train plan": "training/plan/time",

@@ -182,7 +182,7 @@ def test_names_are_shown_without_control_characters() -> None:
         assert visible(text) == text
 
 
-@pytest.mark.parametrize("name", ["s3://bucket/cells", "gs://bucket/cell.png", "https://example.org/cells"])
+@pytest.mark.parametrize("name", ["ftp://host/cells", "hf://bucket/cell.png", "https://example.org/cells"])
 def test_an_address_is_refused_by_its_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for refused in (lambda: data_folder(name), lambda: check_images([name])):
         with pytest.raises(DataError, match=f"vitmed reads no {name.partition('//')[0]}// addresses"):

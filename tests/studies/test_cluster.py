@@ -222,13 +222,13 @@ def test_a_look_names_what_differs(tmp_path: Path) -> None:
 class Fake(RayCluster):
     """A cluster whose nodes are functions."""
 
-    busy = False
+    busy, bundle = False, None
 
     def __init__(self, strict: bool = False, **looks: Any) -> None:
         self.name, self.strict, self.left_out, self.looks = "ray:fake", strict, [], looks
         self._use([Node(name, f"10.0.0.{name}", 2, 0) for name in looks])
 
-    def _begin(self, call: Any, nodes: list[str], cpus: int = 0, gpus: int = 0) -> Future[Any]:
+    def _begin(self, call: Any, nodes: list[str], cpus: int = 0, gpus: int = 0, bundle: Any = None) -> Future[Any]:
         future, (function, *arguments) = Future[Any](), call
         if cpus:
             self.size = (len(nodes), cpus, gpus)

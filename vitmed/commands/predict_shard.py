@@ -80,14 +80,9 @@ def predict_shard(
     divides = shard == ALL and (on or os.environ.get(VARIABLE)) is not None
     with opened(on if divides else "local", strict=strict) as (_, place):
         saved = find_checkpoint(checkpoint, runs)
-        addresses = [f"{source}" for source in sources if is_remote(source)]
-        sources = [source for source in sources if not is_remote(source)]
-        named = find_named(sources)
+        named, every = _listed(sources)
         for source in (*filter(Path.is_dir, named), saved.splits.root):
             refuse_inside(source, folder)
-        names = list_images(sources) if sources or not addresses else []
-        below = (name for address in addresses for name in names_below(address))
-        every = list(dict.fromkeys([*names, *filter(is_image, below)]))
         count = -(-len(every) // min(max(len(every) // PARTS, FEWEST), MOST)) if divides else part.count
         shards = [Shard(number, count) for number in range(1, count + 1)] if divides else [part]
         local = os.environ.get("LOCAL_RANK", "")
@@ -102,6 +97,17 @@ def predict_shard(
     if divides:
         say(f"{counted(len(every), 'image')} in {counted(count, 'part')}; to join them: vitmed merge {folder}")
     return WrittenPredictions(folder if divides else written[0].file, sum(one.read for one in written), errors)
+
+
+def _listed(sources: list[str | Path]) -> tuple[list[Path], list[str]]:
+    """The files and folders that are named, and the name of every image once; at an address its address."""
+    here = [source for source in sources if not is_remote(source)]
+    below = [name for source in sources if is_remote(source) for name in names_below(f"{source}")]
+    names = list_images(here) if here or not below else []
+    every = list(dict.fromkeys([*names, *filter(is_image, below)]))
+    if not every:
+        raise DataError(f"{sources[0]}: no image lies there", "name an address with images")
+    return find_named(here), every
 
 
 def _write_shards(

@@ -250,8 +250,9 @@ def copies() -> Path:
 
 
 def is_remote(name: str | Path) -> bool:
-    """Whether a name is an address that `local_path` reads; a `Path` of one has a single slash."""
-    return re.match(f"({'|'.join(REMOTE)}):/+[^/.]", f"{name}") is not None
+    """Whether a name is an address that `local_path` reads; a `Path` of one has a single slash, as a folder may."""
+    match = re.match(f"({'|'.join(REMOTE)}):(/+)[^/.]", f"{name}")
+    return match is not None and (match[2] != "/" or not Path(name).exists())
 
 
 def place_of(address: str | Path) -> Path:
