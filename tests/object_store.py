@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -31,6 +32,7 @@ def object_store(images: Path, cache: Path) -> Iterator[Any]:
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         patch.setenv("VITMED_CACHE", f"{cache}")
         patch.delenv("VITMED_OFFLINE", raising=False)
+        urlopen(Request(f"http://{host}:{port}/moto-api/reset", method="POST")).close()  # what an earlier server had
         client = boto3.client("s3")
         client.create_bucket(Bucket="lab")
         upload(client, images)
