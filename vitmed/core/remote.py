@@ -164,9 +164,12 @@ def _get(system: Any, files: Mapping[Path, Remote], address: str) -> None:
     parts = {path: path.with_name(f".{path.name[:200]}.part") for path in files}
     for path in files:
         path.parent.mkdir(parents=True, exist_ok=True)
-    system.get([file.key for file in files.values()], [str(part) for part in parts.values()])
-    for path, file in files.items():
-        if file.size not in (-1, parts[path].stat().st_size):
-            parts[path].unlink()
-            raise DataError(f"{address}: {file.key} changed while it was copied", "run the command again")
-        parts[path].replace(path)
+    try:
+        system.get([file.key for file in files.values()], [str(part) for part in parts.values()])
+        for path, file in files.items():
+            if file.size not in (-1, parts[path].stat().st_size):
+                raise DataError(f"{address}: {file.key} changed while it was copied", "run the command again")
+            parts[path].replace(path)
+    finally:
+        for part in parts.values():
+            part.unlink(missing_ok=True)
