@@ -72,6 +72,9 @@ def test_a_copy_that_is_cut_leaves_no_file(bucket: Any, monkeypatch: pytest.Monk
         with pytest.raises(DataError, match="memory://lab/cells: cannot be read: connection reset"):
             again()
         assert [path for path in place_of(ADDRESS).rglob("*") if path.is_file()] == []
+        patch.setenv("VITMED_OFFLINE", "1")
+        with pytest.raises(UsageError, match="not copied yet"):  # not to its end
+            again()
     assert again() == {"a/1.png": b"one", "b/2.png": b"two"}
 
 
@@ -112,15 +115,19 @@ def test_without_a_network_the_earlier_copy_serves(bucket: Any, monkeypatch: pyt
     monkeypatch.delenv("VITMED_OFFLINE")
     first = again()
     bucket.rm("/lab", recursive=True)
+    for way in (lambda: remote.names_below(ADDRESS), lambda: remote.fetched([f"{ADDRESS}/a/1.png"]).__enter__()):
+        monkeypatch.setenv("VITMED_OFFLINE", "1")
+        with pytest.raises(UsageError, match="there is to be no network"):
+            way()
     monkeypatch.setenv("VITMED_OFFLINE", "1")
     assert again() == first
 
 
 def test_a_missing_package_is_named(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(address: str) -> None:
+    def missing(scheme: str) -> None:
         raise ImportError("Install s3fs to access S3")
 
-    monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
+    monkeypatch.setattr(fsspec, "filesystem", missing)
     with pytest.raises(UsageError, match="needs the packages fsspec and memoryfs") as error:
         again()
     assert error.value.fix == "pip install 'vitmed[remote]'"
@@ -136,3 +143,22 @@ def test_files_name_the_address_and_not_its_copy(bucket: Any, tmp_path: Path) ->
 def test_other_kinds_of_addresses_are_refused_by_name() -> None:
     with pytest.raises(DataError, match="vitmed reads no ftp:// addresses"):
         data_folder("ftp://host/images")
+
+
+def test_images_are_copied_for_a_moment_apart_from_the_copy(bucket: Any) -> None:
+    """So two commands do not remove each other's images."""
+    names = remote.names_below(ADDRESS)
+    assert names == [f"{ADDRESS}/a/1.png", f"{ADDRESS}/b/2.png"]
+    with remote.fetched(["local.png", *names]) as first, remote.fetched(names) as second:
+        assert (
+            [first[name].read_bytes() for name in names]
+            == [second[name].read_bytes() for name in names]
+            == [b"one", b"two"]
+        )
+        assert "local.png" not in first and not place_of(ADDRESS).exists()
+    assert not first[names[0]].exists() and not second[names[0]].exists()
+
+
+def test_the_folder_of_all_copies_is_a_folder(bucket: Any) -> None:
+    again()
+    assert local_path(run_folder.copies()) == run_folder.copies()

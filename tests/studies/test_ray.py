@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -252,8 +253,14 @@ def test_folds_go_on_when_their_processes_the_node_and_the_head_are_killed(tmp_p
     for number in processes("--name=fold-1"):
         os.kill(number, signal.SIGKILL)
     wait_for(lambda: (tmp_path / "there" / "fold-2" / "last.pt").is_file())
+    held = [number for fold in (1, 2, 3) for number in processes(f"--name=fold-{fold}")]
+    for number in held:  # so that no fold ends before the command sees that its cluster is lost
+        os.kill(number, signal.SIGSTOP)
     nodes.kill("head")
     said, _ = command.communicate(timeout=300)
+    for number in held:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
     assert command.returncode == 130 and f"--resume {tmp_path / 'there'}" in said, said
     code = nodes.start("cross-validate", "--resume", tmp_path / "there", on=False).wait(400)
     assert code == 0

@@ -170,8 +170,8 @@ def write_shard(
         cells = zip(table["path"].to_pylist(), table[parts.ERROR].to_pylist(), strict=True)
         errors = tuple((from_cell(path), from_cell(problem)) for path, problem in cells if problem)
     elif names:
-        with fetched(names):
-            files = files_for(names, saved, how.frame)
+        with fetched(names) as places:
+            files = files_for(names, saved, how.frame, places=places)
             with bar(f"predicting shard {part}") as advance:
                 outputs = network.outputs(files.read, len(files), advance, how.features)
             predictions = saved.decided(files.predictions(saved, outputs))

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import secrets
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +19,7 @@ from typing import Any, NamedTuple
 
 from vitmed.core.downloads import OFFLINE, check_room, is_offline, megabytes
 from vitmed.core.errors import DataError, UsageError, VitmedError
-from vitmed.core.files import claim, read_json_lines
+from vitmed.core.files import claim, is_full, not_written, read_json_lines
 from vitmed.core.messages import bar, say
 from vitmed.core.run_folder import REMOTE, address_of, copies, is_remote, place_of
 from vitmed.core.text import counted, first_line
@@ -24,6 +27,7 @@ from vitmed.core.text import counted, first_line
 AT_ONCE = 32  # files that are copied at the same time
 MARGIN = 2**30  # bytes that stay free
 FIX = "name a folder that contains one folder of images per class"
+WHOLE = "whole"  # key of the line of a record that says which address was copied to its end
 
 
 class Remote(NamedTuple):
@@ -38,25 +42,26 @@ class Remote(NamedTuple):
 def copied(address: str, place: Path) -> Path:
     """Copy what lies at an s3:// or gs:// address into its place in the cache folder, and return the place.
 
-    Looks at an address once per process. Without a network (`VITMED_OFFLINE`), what was copied before.
+    Looks at an address once per process. Without a network (`VITMED_OFFLINE`), what was copied to its end before.
 
     Raises:
-        UsageError: a package is missing, the copy does not fit on the disk, or there is no network and no copy.
+        UsageError: a package is missing, the copy does not fit on the disk, or there is no network and no whole copy.
         DataError: the address cannot be read, is empty, or names files that a folder cannot hold.
     """
-    if is_offline(names=OFFLINE[:1]):  # the hub may be forbidden, and the lab's own store allowed
-        if not place.exists():
-            raise UsageError(f"{address}: not copied yet, and there is to be no network", "unset VITMED_OFFLINE once")
-        return place
     scheme, *keys = place.relative_to(copies()).parts
     if not keys:
         raise UsageError(f"{address}: names no bucket", "s3://BUCKET/FOLDER")
     home = copies() / scheme
-    home.mkdir(parents=True, exist_ok=True)
-    with _readable(address):
+    record = home / f".{keys[0]}.jsonl"
+    if is_offline(names=OFFLINE[:1]):  # the hub may be forbidden, and the lab's own store allowed
+        if not any(place.is_relative_to(copies() / line.get(WHOLE, "-")) for line in read_json_lines(record)):
+            raise UsageError(f"{address}: not copied yet, and there is to be no network", "unset VITMED_OFFLINE once")
+        return place
+    with _readable(address, home):
+        home.mkdir(parents=True, exist_ok=True)
         system, files = _listed(address, home)
         with _alone(home / f".{keys[0]}.lock"):
-            _fetch(system, address, files, place, home / f".{keys[0]}.jsonl")
+            _fetch(system, address, files, place, record)
     return place
 
 
@@ -64,52 +69,63 @@ def names_below(address: str) -> list[str]:
     """List the addresses of the files at an address, sorted; nothing is copied. Raises as `copied`."""
     place = place_of(address)
     address = f"{address_of(place)}"
-    with _readable(address):
-        _, files = _listed(address, copies() / place.relative_to(copies()).parts[0])
+    home = copies() / place.relative_to(copies()).parts[0]
+    with _readable(address, home):
+        _, files = _listed(address, home)
     return sorted(f"{address_of(path)}" for path in files)
 
 
 @contextmanager
-def fetched(names: Sequence[str]) -> Iterator[None]:
-    """Copy those of these files that are at addresses into their places, and remove at the end what was copied."""
-    absent = {place: name for name in names if is_remote(name) and not (place := place_of(name)).exists()}
-    try:
-        for start in range(0, len(absent), AT_ONCE):
-            some = list(absent.items())[start : start + AT_ONCE]
-            with _readable(some[0][1]):
-                import fsspec
-
-                system, _ = fsspec.core.url_to_fs(some[0][1])
-                files = {place: Remote(name.partition("://")[2], -1, "") for place, name in some}
-                _get(system, files, some[0][1])
-        yield
-    finally:
-        for place in absent:
-            place.unlink(missing_ok=True)
+def fetched(names: Sequence[str]) -> Iterator[dict[str, Path]]:
+    """Copy those of these files that are at addresses, for the time of the block: address -> the copy. Raises as
+    `copied`."""
+    if not (addresses := [name for name in names if is_remote(name)]):
+        yield {}
+        return
+    copies().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".part-", dir=copies()) as folder:
+        places = {name: Path(folder, f"{i}{Path(name).suffix}") for i, name in enumerate(addresses)}
+        for scheme in REMOTE:
+            some = [name for name in addresses if name.startswith(f"{scheme}://")]
+            for start in range(0, len(some), AT_ONCE):
+                batch = some[start : start + AT_ONCE]
+                with _readable(batch[0], copies()):
+                    system = _system(batch[0])[0]
+                    _get(system, {places[name]: Remote(name.partition("://")[2], -1, "") for name in batch}, batch[0])
+        yield places
 
 
 @contextmanager
-def _readable(address: str) -> Iterator[None]:
+def _readable(address: str, home: Path) -> Iterator[None]:
     """Turn what the libraries of an address raise into a DataError; they have no common class."""
     try:
         yield
     except VitmedError:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and is_full(error):
+            raise not_written(home, error) from None
         problem = f"{address}: cannot be read: {first_line(error) or type(error).__name__}"
-        raise DataError(problem, "check the name, the network and the credentials") from None
+        raise DataError(problem, "check the name, the network and the credentials (docs/data.md)") from None
+
+
+def _system(address: str) -> tuple[Any, str]:
+    """The file system of an address, and its path there. Raises UsageError."""
+    scheme = address.split(":")[0]
+    if is_offline(names=OFFLINE[:1]):
+        raise UsageError(f"{address}: there is to be no network", "unset VITMED_OFFLINE")
+    try:
+        import fsspec
+
+        return fsspec.filesystem(scheme), address.partition("://")[2]
+    except ImportError:
+        problem = f"{address}: {scheme}:// needs the packages fsspec and {REMOTE[scheme]}"
+        raise UsageError(problem, "pip install 'vitmed[remote]'") from None
 
 
 def _listed(address: str, home: Path) -> tuple[Any, dict[Path, Remote]]:
     """The file system of an address, and its files by the places of their copies below `home`."""
-    scheme = address.split(":")[0]
-    try:
-        import fsspec
-
-        system, root = fsspec.core.url_to_fs(address)
-    except ImportError:
-        problem = f"{address}: {scheme}:// needs the packages fsspec and {REMOTE[scheme]}"
-        raise UsageError(problem, "pip install 'vitmed[remote]'") from None
+    system, root = _system(address)
     system.invalidate_cache()
     files = {}
     for key, about in system.find(root, detail=True).items():
@@ -140,10 +156,15 @@ def _fetch(system: Any, address: str, files: Mapping[Path, Remote], place: Path,
     """Make `place` hold exactly these files: copy what is new or has changed, remove what is not among them.
 
     Args:
-        record: a line for each file that was copied from the bucket: its key, size and etag.
+        record: a line for each file that was copied from the bucket: its key, size and etag; and one for each address
+            that was copied to its end.
     """
-    earlier = {line["key"]: line for line in read_json_lines(record)}
-    missing = [path for path, file in files.items() if earlier.get(file.key) != file._asdict() or not path.is_file()]
+    earlier = {line["key"]: line for line in read_json_lines(record) if "key" in line}
+    missing = [
+        path
+        for path, file in files.items()
+        if earlier.get(file.key) != file._asdict() or not path.is_file() or path.stat().st_size != file.size
+    ]
     size = sum(files[path].size for path in missing)
     say(f"{address}: {counted(len(files), 'file')}; {len(missing)} to copy, {megabytes(size)}, into the cache folder")
     check_room(record.parent, size + MARGIN * bool(size))
@@ -157,11 +178,12 @@ def _fetch(system: Any, address: str, files: Mapping[Path, Remote], place: Path,
             lines.writelines(json.dumps(file._asdict()) + "\n" for file in some.values())
             lines.flush()
             advance(start + len(some), len(missing))
+        lines.write(json.dumps({WHOLE: place.relative_to(copies()).as_posix()}) + "\n")
 
 
 def _get(system: Any, files: Mapping[Path, Remote], address: str) -> None:
     """Copy files, each whole or not at all."""
-    parts = {path: path.with_name(f".{path.name[:200]}.part") for path in files}
+    parts = {path: path.with_name(f".{secrets.token_hex(8)}.part") for path in files}
     for path in files:
         path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -169,6 +191,8 @@ def _get(system: Any, files: Mapping[Path, Remote], address: str) -> None:
         for path, file in files.items():
             if file.size not in (-1, parts[path].stat().st_size):
                 raise DataError(f"{address}: {file.key} changed while it was copied", "run the command again")
+            with parts[path].open("rb") as stream:
+                os.fsync(stream.fileno())
             parts[path].replace(path)
     finally:
         for part in parts.values():

@@ -265,8 +265,8 @@ def address_of(place: Path) -> str | None:
     """The address of which a path is the copy; None of a path elsewhere."""
     if not (place := Path(os.path.normpath(place.absolute()))).is_relative_to(copies()):
         return None
-    scheme, *key = place.relative_to(copies()).parts
-    return f"{scheme}://{'/'.join(key)}"
+    scheme, *key = place.relative_to(copies()).parts or ("",)
+    return f"{scheme}://{'/'.join(key)}" if scheme in REMOTE else None
 
 
 def store_path(path: str | Path, folder: str | Path) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import glob
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.messages import say, warn
 from vitmed.core.places import local_path, refuse_archive
-from vitmed.core.run_folder import RunFolder, is_remote, place_of
+from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted_doing
 from vitmed.data.folders import image_names, import_fix
 from vitmed.decisions.evaluation_folder import validation_of
@@ -91,6 +91,7 @@ class ImageFiles:
 
     names: Sequence[str]
     how: Preprocessing
+    places: Mapping[str, Path] = field(default_factory=dict)  # of copies, by their addresses
 
     def __len__(self) -> int:
         return len(self.names)
@@ -101,7 +102,7 @@ class ImageFiles:
 
     def path(self, name: str) -> str | Path:
         """Where an image lies, whatever names it."""
-        return place_of(name) if is_remote(name) else name
+        return self.places.get(name, name)
 
     def predictions(self, saved: SavedModel, outputs: Outputs) -> Predictions:
         """Those of the readable files; `errors` names the others."""
@@ -113,11 +114,17 @@ class ImageFiles:
         return saved.predictions(names, outputs.logits, columns, errors)
 
 
-def files_for(names: Sequence[str], saved: SavedModel, frame: int | None, window: str | None = None) -> ImageFiles:
-    """Give the files as a model reads them; warns of what makes its answers worse."""
+def files_for(
+    names: Sequence[str],
+    saved: SavedModel,
+    frame: int | None,
+    window: str | None = None,
+    places: Mapping[str, Path] | None = None,
+) -> ImageFiles:
+    """Give the files as a model reads them; warns of what makes its answers worse. `places`: of copies, by address."""
     if saved.policy is None:
         warn(f"{saved.path}: {RAW}")
-    files, flat = ImageFiles(names, preprocessing_of(saved, frame, window)), 0
+    files, flat = ImageFiles(names, preprocessing_of(saved, frame, window), places or {}), 0
     if window is not None:
         warn(f"deep images are {windowed_note(window)}")
     for name in names if saved.preprocessing.window is not None else ():
