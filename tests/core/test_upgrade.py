@@ -146,3 +146,19 @@ def test_a_stored_pdf_or_tensorboard_changed_no_result_and_is_left_out_with_a_no
         evaluate_config(EvaluateConfig(), {"format": "pdf"})
     with pytest.warns(upgrade.OldNameWarning):
         assert build_config({"evaluate": {"format": "pdf"}}).evaluate.format == "html"
+
+
+def test_readers_of_0_2_0_have_numbers_without_intervals() -> None:
+    from vitmed.metrics.readers import ReaderComparison
+
+    test = {"difference": {"value": 0.1, "low": None, "high": None}, "statistic": None, "degrees": None, "p": None}
+    row = {"number": "auroc", "n": 9, "model": 0.9, "mean": 0.8, "readers": {"ann": 0.8, "bob": None}}
+    stored = {"readers": [row | {"random_readers": None, "fixed_readers": test}]}
+    new = ReaderComparison.model_validate(upgrade.results(stored)["readers"][0])
+    assert (new.model.value, new.model.low, new.readers["ann"].value, new.readers["bob"].value) == (
+        0.9,
+        None,
+        0.8,
+        None,
+    )
+    assert upgrade.results({"readers": [new.model_dump()]})["readers"] == [new.model_dump()]

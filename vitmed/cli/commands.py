@@ -17,7 +17,7 @@ import typer
 import vitmed
 import vitmed.cli.terminal as terminal
 from vitmed.cli.options import AsJson, command, with_options
-from vitmed.core.errors import excluded
+from vitmed.core.errors import UsageError, excluded
 from vitmed.core.messages import say, warn
 from vitmed.core.options import AskedWindow, Devices, Option
 
@@ -212,9 +212,10 @@ def without(flag: str, words: list[str]) -> list[str]:
 def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> None:
     """Train on a folder of labelled images, then evaluate the best checkpoint on validation and on the test split."""
     if devices is not None and devices > 1 and "RANK" not in os.environ:  # so many processes run this command line
-        if (on := options.get("on") or os.environ.get("VITMED_ON", "local")) != "local" and options.get(
-            "folds"
-        ) is None:
+        on = options.get("on") or os.environ.get("VITMED_ON", "local")
+        if on != "local" and options.get("folds") is None:
+            if as_json:
+                raise UsageError("--json: not with --devices and --on", "vitmed runs --json, when it has ended")
             from vitmed.studies.training_on_nodes import train_on_nodes
 
             raise SystemExit(train_on_nodes(on, devices, options, without("--on", sys.argv[2:])))

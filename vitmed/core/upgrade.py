@@ -158,12 +158,22 @@ def results(content: Mapping[str, Any]) -> dict[str, Any]:
         found = _without(found, gone.split("."))
     for column in found.get("subgroups") or ():
         found = _without(found, ["subgroups", column, "equalised_odds"])
+    if isinstance(found.get("readers"), list):  # of 0.2.0 without intervals
+        found["readers"] = [_with_intervals(row) for row in found["readers"]]
     if isinstance(report := found.get("report"), Mapping):
         if isinstance(report.get("policy"), Mapping):
             check_policy(report["policy"])
         if isinstance(report.get("evaluate"), Mapping):
             found["report"] = {**report, **without_gone({"evaluate": report["evaluate"]})}
     return found
+
+
+def _with_intervals(row: Any) -> Any:
+    """A comparison with readers whose numbers may have an interval."""
+    if not isinstance(row, Mapping) or isinstance(row.get("model"), Mapping) or "readers" not in row:
+        return row
+    numbers = {name: {"value": value, "low": None, "high": None} for name, value in row["readers"].items()}
+    return {**row, "model": {"value": row.get("model"), "low": None, "high": None}, "readers": numbers}
 
 
 def _without(content: Any, keys: Sequence[str]) -> Any:

@@ -166,7 +166,7 @@ def compare_with_readers(
             influences = (right[:, rows] - means[:, None]) / max(1, int(rows.sum()))
             areas = [Area(float(mean), influence) for mean, influence in zip(means, influences, strict=True)]
             units = Units(np.unique(predictions.units[rows], return_inverse=True)[1])
-            numbers = [of_share(share(of_one[rows], None, units)) for of_one in right]
+            numbers = [of_share(share(of_one, rows, Units(predictions.units))) for of_one in right]
             comparisons.append(_comparison(name, raters, areas, numbers, partial(spread, units=units)))
     return comparisons or None
 

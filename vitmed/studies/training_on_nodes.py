@@ -6,6 +6,7 @@ so PyTorch's process group, checkpoints and `--resume` are those of any training
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import signal
 import socket
@@ -29,7 +30,7 @@ def train_on_nodes(on: str, devices: int, options: Mapping[str, Any], words: Seq
     """Run `vitmed train` with these words in `devices` processes on a cluster, and return the exit code.
 
     Args:
-        options: those of the command line, by name; words: the same as written, without `--on` and `--devices`.
+        options: those of the command line, by name; words: the same as written, without `--on`.
 
     Raises:
         UsageError: no cluster, or no place for so many processes at once. Interrupted: the cluster is lost.
@@ -43,21 +44,18 @@ def train_on_nodes(on: str, devices: int, options: Mapping[str, Any], words: Seq
             raise UsageError(f"--devices {devices} --on {on}: expected a Ray cluster", "--on ray:HOST:PORT")
         place.bundle = (0, devices)
         prepare(place, files_of(options), output, parallel=devices)
-        address, port = result_of(submit(place, free_port, place.name))
+        address, port = result_of(submit(place, free_port))
         shared = {"MASTER_ADDR": address, "MASTER_PORT": f"{port}", "WORLD_SIZE": f"{devices}", "LOCAL_RANK": "0"}
         shared |= {"LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": f"{devices}", "OMP_NUM_THREADS": f"{place.cpus}"}
         logs = [output / f"{mark.name[1:]}-rank-{rank}.log" for rank in range(devices)]
         say(f"{devices} processes on {place.name}; see {logs[0].with_name(mark.name[1:])}-rank-*.log")
         stop = mark.with_suffix(".stop")
-        running = []
+        running = list[Future[Any]]()
         for rank, log in enumerate(logs):
             place.bundle = (rank, devices)
             running.append(submit(place, run_process, list(words), log, shared | {"RANK": f"{rank}"}, stop))
         try:
-            codes = _followed(running, logs[0])
-        except KeyboardInterrupt:
-            stop.touch()
-            codes = _followed(running, logs[0])
+            codes = _followed(running, logs[0], stop)
         finally:
             stop.unlink(missing_ok=True)
     return _code(codes)
@@ -71,26 +69,39 @@ def files_of(options: Mapping[str, Any]) -> list[Path]:
     return [*images, *run, *(Path(file) for file in named if file is not None and Path(f"{file}").is_file())]
 
 
-def free_port(cluster: str) -> tuple[str, int]:
-    """The address by which this node reaches the head of the cluster, and a port that is free here."""
-    host, _, port = cluster.removeprefix("ray:").rpartition(":")
-    with socket.create_connection((host, int(port))) as to_head, socket.socket() as free:
-        address = to_head.getsockname()[0]
+def free_port() -> tuple[str, int]:
+    """The address of this node in its cluster, and a port that is free here."""
+    import ray  # a worker of Ray has it
+
+    address = ray.util.get_node_ip_address()
+    with socket.socket() as free:
         free.bind((address, 0))
         return address, free.getsockname()[1]
 
 
-def _followed(running: Sequence[Future[Any]], log: Path) -> list[int]:
-    """Say what rank 0 says until all have ended: their exit codes, that of a signal where a worker was killed."""
+def _followed(running: Sequence[Future[Any]], log: Path, stop: Path) -> list[int]:
+    """Say what rank 0 says until all have ended: their exit codes, that of a signal where a worker was killed.
+
+    Ctrl-C, or the end of one that failed, stops the others: they save their last.pt, or are killed after a moment.
+    """
     read = 0
     while True:
-        over = not wait(running, PAUSE).not_done
-        content = log.read_bytes()[read:] if log.exists() else b""
-        lines = content if over else content[: content.rfind(b"\n") + 1]
+        try:
+            done, left = wait(running, PAUSE)
+            if any(_ended(future) for future in done):
+                stop.touch()
+        except KeyboardInterrupt:
+            stop.touch()
+            continue
+        content = b""
+        with contextlib.suppress(FileNotFoundError), log.open("rb") as stream:
+            stream.seek(read)
+            content = stream.read()
+        lines = content[: content.rfind(b"\n") + 1] if left else content
         read += len(lines)
         if text := lines.decode(errors="replace").rstrip():
             say(text)
-        if over:
+        if not left:
             return [_ended(future) for future in running]
 
 
@@ -102,7 +113,7 @@ def _ended(future: Future[Any]) -> int:
 
 
 def _code(codes: Sequence[int]) -> int:
-    """The exit code of all: that of the first that failed by itself. Raises VitmedError where one was killed."""
+    """The largest exit code of those that failed by themselves. Raises VitmedError where one was killed."""
     if reported := [code for code in codes if 1 < code != Interrupted.exit_code]:
         return max(reported)
     if killed := [rank for rank, code in enumerate(codes) if code < 0]:
