@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -154,6 +155,12 @@ def test_images_are_copied_for_a_moment_apart_from_the_copy(bucket: Any) -> None
             assert [places[name].read_bytes() for name in names] == [b"one", b"two"]
         assert "local.png" not in first and not place_of(ADDRESS).exists()
     assert not first[names[0]].exists() and not second[names[0]].exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of POSIX")
+def test_only_this_account_opens_the_copies(bucket: Any) -> None:
+    again()
+    assert run_folder.copies().stat().st_mode & 0o777 == 0o700
 
 
 def test_the_folder_of_all_copies_is_a_folder(bucket: Any) -> None:

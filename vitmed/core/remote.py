@@ -58,7 +58,8 @@ def copied(address: str, place: Path) -> Path:
             raise UsageError(f"{address}: not copied yet, and there is to be no network", "unset VITMED_OFFLINE once")
         return place
     with _readable(address, home):
-        home.mkdir(parents=True, exist_ok=True)
+        _make_private()
+        home.mkdir(exist_ok=True)
         system, files = _listed(address, home)
         with _alone(home / f".{keys[0]}.lock"):
             _fetch(system, address, files, place, record)
@@ -82,7 +83,7 @@ def fetched(names: Sequence[str]) -> Iterator[dict[str, Path]]:
     if not (addresses := [name for name in names if is_remote(name)]):
         yield {}
         return
-    copies().mkdir(parents=True, exist_ok=True)
+    _make_private()
     with tempfile.TemporaryDirectory(prefix=".part-", dir=copies()) as folder:
         places = {name: Path(folder, f"{i}{Path(name).suffix}") for i, name in enumerate(addresses)}
         for scheme in REMOTE:
@@ -93,6 +94,12 @@ def fetched(names: Sequence[str]) -> Iterator[dict[str, Path]]:
                     system = _system(batch[0])[0]
                     _get(system, {places[name]: Remote(name.partition("://")[2], -1, "") for name in batch}, batch[0])
         yield places
+
+
+def _make_private() -> None:
+    """Make the folder of copies, which only this account opens: they are a user's images."""
+    copies().parent.mkdir(parents=True, exist_ok=True)
+    copies().mkdir(mode=0o700, exist_ok=True)
 
 
 @contextmanager
