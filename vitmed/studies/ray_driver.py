@@ -34,6 +34,13 @@ def nodes_of(ray: Any) -> list[Node]:
     return [Node(row["NodeID"], row["NodeManagerAddress"], has.get("CPU", 0), has.get("GPU", 0)) for row, has in rows]
 
 
+def node_address() -> str:
+    """The address of this node in its cluster; for a worker, which has Ray."""
+    import ray
+
+    return str(ray.util.get_node_ip_address())
+
+
 def apply(function: Any, *arguments: Any) -> Any:
     return function(*arguments)
 

@@ -21,6 +21,7 @@ from vitmed.core.messages import say
 from vitmed.core.run_folder import RunFolder, is_remote
 from vitmed.data.folders import image_names
 from vitmed.studies.cluster import Killed, RayCluster, opened, prepare, result_of, submit, three
+from vitmed.studies.ray_driver import node_address
 from vitmed.studies.study import PAUSE, run_process
 
 TABLES = ("config", "labels", "groups", "weights")  # options that may name a file, which every node has to see
@@ -71,9 +72,7 @@ def files_of(options: Mapping[str, Any]) -> list[Path]:
 
 def free_port() -> tuple[str, int]:
     """The address of this node in its cluster, and a port that is free here."""
-    import ray  # a worker of Ray has it
-
-    address = ray.util.get_node_ip_address()
+    address = node_address()
     with socket.socket() as free:
         free.bind((address, 0))
         return address, free.getsockname()[1]
