@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings
 from vitmed.metrics.kinds.number import NumberPredictions, distribution_scores
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.studies.comparison import Model, compare_models
 
 
 def draw(noise: float, size: int = 120, classes: int = 2, each: int | None = 3, seed: int = 0) -> Predictions:
@@ -476,3 +478,12 @@ def test_two_classes_are_compared_in_the_sensitivity_and_specificity_of_the_posi
         assert gaps["ill"].value == pytest.approx(first.mean() - second.mean())
         assert gaps["ill"].p == pytest.approx(stats.chi2.sf((only[0] - only[1]) ** 2 / sum(only), 1))
         assert gaps["ill"].p_holm == gaps["ill"].p  # one pair
+
+
+def test_groups_that_are_no_patients_are_named_as_in_the_reports() -> None:
+    """Originals of copies, which `--groups copies` finds: the sentence does not speak of patients."""
+    known: Any = SimpleNamespace(metrics={"flow": {"how": "as originals of augmented copies"}})
+    models = [Model(name, draw(noise), known=known) for name, noise in (("a", 1.0), ("b", 2.0))]
+    found = compare_models(models, resamples=0)
+    assert "40 originals" in found.verdict and "patient" not in found.verdict and found.resampling == "by original"
+    assert any("Patients are unknown, originals are compared" in note for note in found.notes)

@@ -19,6 +19,7 @@ from vitmed.core.messages import bar
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import YamlError, from_cell, read_yaml
+from vitmed.data.patient_names import group_word
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
 from vitmed.decisions.operating_points import TITLES
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
@@ -58,6 +59,12 @@ class Model:
         """Of the labels; a table shows classes where its report says that they are grades."""
         said = {} if self.known is None else self.known.metrics.get("target", {})
         return "grades" if said.get("kind") == "grades" else self.predictions.kind
+
+    @property
+    def unit(self) -> str:
+        """What the groups of its images are: patients, or what its report says, such as originals of copies."""
+        flow = None if self.known is None else self.known.metrics.get("flow")
+        return group_word(flow.get("how") or "") if isinstance(flow, Mapping) else "patient"
 
 
 def read_all(paths: Sequence[Path]) -> list[Model]:
@@ -263,11 +270,12 @@ def compare_models(
     of: Kind = labels or ("grades" if any(model.kind == "grades" for model in models) else first.kind)
     kind = TARGETS[of]
     numbers = {model.name: kind.numbers.evaluate(model.predictions, resamples).overall for model in models}
+    unit = "image" if first.groups is None else next((m.unit for m in models if m.unit != "patient"), "patient")
     every, pairs = [*itertools.combinations(models, 2)], list[ComparedPair]()
     for count in (0, 1):  # baselines in a pair: p is adjusted over those without one, or over those with one
         if family := [pair for pair in every if sum(bool(m.baseline_of) for m in pair) == count]:
-            pairs += _compare_family(family, kind, resamples, points or {})
-    unit, deciding = "image" if first.groups is None else "patient", list(pairs[0].tests)[:2]
+            pairs += _compare_family(family, kind, resamples, points or {}, unit)
+    deciding = list(pairs[0].tests)[:2]
     groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
     seeds = [seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
     trained = {model.name for model in models if model.baseline_of is None}
@@ -284,7 +292,11 @@ def compare_models(
         notes.append(UNKNOWN)
     elif units < FEW_GROUPS:
         verb = "is" if units == 1 else "are"
-        notes.append(f"There {verb} only {counted(units, 'patient')}: too few to show which model is better.")
+        notes.append(f"There {verb} only {counted(units, unit)}: too few to show which model is better.")
+    if unit not in ("image", "patient"):
+        notes.append(
+            f"Patients are unknown, {unit}s are compared: more certain than it should be, if a patient has several."
+        )
     described = dict[str, ComparedModel]()
     for model in models:  # a baseline has no report: the one beside its table is about another model
         stated: Any = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
@@ -322,7 +334,7 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
 
 
 def _compare_family(
-    family: Sequence[tuple[Model, Model]], kind: TargetKind, resamples: int, points: Mapping[str, str]
+    family: Sequence[tuple[Model, Model]], kind: TargetKind, resamples: int, points: Mapping[str, str], unit: str
 ) -> list[ComparedPair]:
     """Pairs of models with a verdict. The p of a test is adjusted over the pairs; that of a class or finding over the
     pairs and all of these. Two with different `points` are compared by the likeliest class."""
@@ -350,7 +362,7 @@ def _compare_family(
             classes=parts.pop("auroc", None),
             **parts,
         )
-        text = _verdict(pair, kind, decided[0], decided[1], len(family))
+        text = _verdict(pair, kind, (decided[0], decided[1]), len(family), unit)
         pairs.append(pair.model_copy(update={"verdict": text}))
     return pairs
 
@@ -359,8 +371,10 @@ def _adjusted(tests: Sequence[Test]) -> list[Test]:
     return [test.model_copy(update={"p_holm": p}) for test, p in zip(tests, holm([t.p for t in tests]), strict=True)]
 
 
-def _verdict(pair: ComparedPair, kind: TargetKind, a: Any, b: Any, pairs: int) -> str:
-    """Which of two is better, in a sentence; `pairs` are compared, and p is adjusted for them."""
+def _verdict(pair: ComparedPair, kind: TargetKind, both: tuple[Any, Any], pairs: int, group: str) -> str:
+    """Which of two is better, in a sentence; `pairs` are compared, and p is adjusted for them. `group`: a patient, or
+    another kind of group."""
+    a, b = both
     decided = a.kind == "number" or np.array_equal(a.predicted, b.predicted)
     if decided and same_predictions(a, b):
         return f"{pair.first} and {pair.second} are the same: they predict the same for every image"
@@ -369,11 +383,11 @@ def _verdict(pair: ComparedPair, kind: TargetKind, a: Any, b: Any, pairs: int) -
     same = name == second and pair.difference[usual].value is not None
     gap, p, names = pair.difference[name], pair.tests[name].p_holm, (pair.first, pair.second)
     if gap.value is None:
-        both = f"{metrics[second].phrase} and {metrics[usual].phrase}"
-        return f"{names[0]} and {names[1]} cannot be compared: {both} are undefined"
+        undefined = f"{metrics[second].phrase} and {metrics[usual].phrase}"
+        return f"{names[0]} and {names[1]} cannot be compared: {undefined} are undefined"
     if (gap.value < 0) == metrics[name].higher_is_better and gap.value:
         names, gap = names[::-1], gap.reversed
-    count, of = counted(units, "patient" if patients else "image"), f" {unit}" if unit and metrics[name].in_unit else ""
+    count, of = counted(units, group), f" {unit}" if unit and metrics[name].in_unit else ""
     interval = "" if gap.low is None or gap.high is None else f" ({gap.low:+.3f} to {gap.high:+.3f})"
     result = f"{f'the same {metrics[usual].phrase}, ' if same else ''}{metrics[name].phrase} difference"
     result = f"{result} {gap.value:+.3f}{interval}{of}, {count}"
