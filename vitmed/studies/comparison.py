@@ -288,15 +288,7 @@ def compare_models(
 
     best, following = (model.name for model in sorted(models, key=height)[:2])
     verdict = next(pair.verdict for pair in pairs if {pair.first, pair.second} == {best, following})
-    if first.groups is None:
-        notes.append(UNKNOWN)
-    elif units < FEW_GROUPS:
-        verb = "is" if units == 1 else "are"
-        notes.append(f"There {verb} only {counted(units, unit)}: too few to show which model is better.")
-    if unit not in ("image", "patient"):
-        notes.append(
-            f"Patients are unknown, {unit}s are compared: more certain than it should be, if a patient has several."
-        )
+    notes += _cautions(unit, units)
     described = dict[str, ComparedModel]()
     for model in models:  # a baseline has no report: the one beside its table is about another model
         stated: Any = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
@@ -331,6 +323,15 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
                 continue
             groups.setdefault(json.dumps(content, sort_keys=True, default=str), {})[model.name] = seed
     return [group for group in groups.values() if len(set(group.values())) == len(group) > 1]
+
+
+def _cautions(unit: str, units: int) -> list[str]:
+    """What limits a comparison over so many patients, images, or groups of another kind."""
+    if unit == "image":
+        return [UNKNOWN]
+    few = f"There {'is' if units == 1 else 'are'} only {counted(units, unit)}: too few to show which model is better."
+    groups = f"Patients are unknown, {unit}s are compared: more certain than it should be, if a patient has several."
+    return [few] * (units < FEW_GROUPS) + [groups] * (unit != "patient")
 
 
 def _compare_family(
