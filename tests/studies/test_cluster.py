@@ -267,3 +267,6 @@ def test_no_free_place_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     nodes.busy = True
     with pytest.raises(UsageError, match=r"ray:fake: no node had 2 cores free for 0 s\nFix: wait until others end"):
         prepare(nodes, [], tmp_path, parallel=1)
+    nodes.bundle = (0, 3)
+    with pytest.raises(UsageError, match="ray:fake: there were not 3 places at once with 1 core free for 0 s"):
+        prepare(nodes, [], tmp_path, parallel=3)

@@ -216,16 +216,14 @@ def test_a_training_on_two_nodes_is_that_of_two_processes_here_and_resumes(tmp_p
 
     command = nodes.start("train", *args, "--name", "killed", "--epochs", 400)
     wait_for(lambda: (tmp_path / "killed" / "last.pt").is_file())
-    os.kill(processes("--name")[-1], signal.SIGKILL)
+    ranks = [number for number in processes("vitmed") if number in processes("killed")]
+    os.kill(ranks[-1], signal.SIGKILL)
     said, _ = command.communicate(timeout=300)
     assert command.returncode == 1 and "--resume" in said and "Traceback" not in said, said
     code, said = nodes.run("train", "--resume", tmp_path / "killed", "--devices", 2, "--epochs", 400)
     assert code == 0, said
     lines = (tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [*range(1, len(lines) + 1)]  # it stopped early
-
-    code, said = nodes.run("train", *args[:-1], 9, "--name", "wide")
-    assert code == 2 and "there were not 9 places at once" in said, said
 
 
 def test_folds_go_on_when_their_processes_the_node_and_the_head_are_killed(tmp_path: Path, nodes: Nodes) -> None:

@@ -37,7 +37,8 @@ def train_on_nodes(on: str, devices: int, options: Mapping[str, Any], words: Seq
         UsageError: no cluster, or no place for so many processes at once. Interrupted: the cluster is lost.
         VitmedError: a process, its worker or its node was killed. `--resume` goes on from what was saved.
     """
-    output = Path(options.get("output") or "runs")
+    resumed = options.get("resume")
+    output = Path(options.get("output") or "runs") if resumed is None else Path(resumed).parent
     make_folder(output)
     mark = output / f".vitmed-{secrets.token_hex(4)}"
     with opened(on, strict=bool(options.get("strict"))) as (_, place):
