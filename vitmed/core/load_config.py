@@ -203,7 +203,8 @@ def read_config(path: Path) -> dict[str, Any]:
         tree = read_yaml(path)
     except YamlError as error:
         raise UsageError(f"{path}: not a readable YAML file ({error})", error.fix) from None
-    if not isinstance(tree := {} if tree is None else _number(tree), dict):
+    tree = {} if tree is None else _number(tree)
+    if not isinstance(tree, dict):
         sections = "write data:, model:, augment:, train:"
         raise UsageError(f"{path}: holds {type(tree).__name__}, expected sections", sections)
     return find_paths(tree, path.parent)

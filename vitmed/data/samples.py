@@ -26,9 +26,8 @@ class Sample(NamedTuple):
     """One image."""
 
     path: str  # relative to the data root, with forward slashes
-    label: (
-        int  # index of its class, otherwise of its stratum (`Splits.strata`), in proportion to which images are split
-    )
+    # Index of its class, otherwise of its stratum (`Splits.strata`), in proportion to which images are split.
+    label: int
     group: str | None  # patient, or None
     columns: tuple[str, ...] = ()  # its cells in the order of `Splits.columns`
     targets: tuple[float, ...] = ()  # of findings 1, 0 or `UNKNOWN` for each; of a number the number; else ()

@@ -140,6 +140,8 @@ class Network(ABC):
         """Run the network over `count` images. A column `answer` names those without content, where there are any.
 
         Args:
+            read: index -> (S, S, C) uint8; what raises DataError becomes a problem of this image.
+            progress: called with the numbers of images that are done and of all.
             also_features: return the features of each image, too; an exported model has none.
 
         Raises:

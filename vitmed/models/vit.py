@@ -272,9 +272,8 @@ class ViT(nn.Module):
         if positions in ("learned", "learned_rotary"):
             nn.init.trunc_normal_(self.pos_embed, std=0.02)
         else:
-            table = (layers.sincos_1d if positions == "sincos_1d" else layers.sincos_2d)(
-                grid, self.width
-            )  # (1, 1 + L, D)
+            make = layers.sincos_1d if positions == "sincos_1d" else layers.sincos_2d
+            table = make(grid, self.width)  # (1, 1 + L, D)
             self.pos_embed.data.copy_(table[:, -self.pos_embed.shape[1] :])
 
 

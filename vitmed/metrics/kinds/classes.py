@@ -343,16 +343,11 @@ class PreparedPredictions(Prepared):
         """In AUROC, of up to `MANY_CLASSES`; of two classes with a positive one in its sensitivity and specificity."""
         if self.positive is not None:
             rates = dict[str, dict[str, ClassDifference]]()
-            mine, yours, positive = (
-                self.labels == self.predicted,
-                self.labels == other.predicted,
-                self.labels == self.positive,
-            )
+            mine, yours = self.labels == self.predicted, self.labels == other.predicted
+            positive, title = self.labels == self.positive, self.predictions.classes[self.positive]
             for name, counted in (("sensitivity", positive), ("specificity", ~positive)):
                 gap, test = share_difference(mine, yours, counted, self.units)
-                rates[name] = {
-                    self.predictions.classes[self.positive]: ClassDifference(**dict(of_share(gap)), p=test.p)
-                }
+                rates[name] = {title: ClassDifference(**dict(of_share(gap)), p=test.p)}
             return rates
         if not 2 < self.size <= MANY_CLASSES:
             return {}

@@ -118,10 +118,9 @@ def _places(name: str) -> Iterator[tuple[str, Path, str]]:
         for path in sorted(hub.glob(f"models--timm--{MADE_OF[name]}/snapshots/*/model.safetensors")):
             yield str(path), path, "the cache of the Hugging Face hub"
     home = Path(os.environ.get("TORCH_HOME") or Path.home() / ".cache" / "torch").expanduser()
-    if (sha256 := catalogue.entry_of(name).sha256) and sha256 in catalogue.entry_of(
-        name
-    ).file:  # a name that no other file has
-        path = home / "hub" / "checkpoints" / catalogue.entry_of(name).file
+    entry = catalogue.entry_of(name)
+    if entry.sha256 and entry.sha256 in entry.file:  # a name that no other file has
+        path = home / "hub" / "checkpoints" / entry.file
         yield str(path), path, "the cache of PyTorch's hub"
 
 

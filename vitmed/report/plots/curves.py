@@ -103,12 +103,8 @@ def stress_curves(found: Robustness | None) -> Figure | None:
         for name, style in zip(kind.stress, OF_NUMBERS, strict=False):
             shown = [found.clean[name], *(row[name] for row in part.strengths)]
             if shown[0].value is not None:
-                strength, values, (colour, line, marker) = (
-                    range(len(shown)),
-                    drawing.numbers(one.value for one in shown),
-                    style,
-                )
-                label = kind.metrics[name].phrase + unit
+                strength, (colour, line, marker) = range(len(shown)), style
+                values, label = drawing.numbers(number.value for number in shown), kind.metrics[name].phrase + unit
                 axes.plot(strength, values, line, color=colour, marker=marker, markersize=3.5, label=label)
                 drawing.draw_band(axes, strength, shown, colour)
         if found.guess is not None:
