@@ -228,7 +228,7 @@ def test_a_training_on_two_nodes_is_that_of_two_processes_here_and_resumes(tmp_p
 
 def test_folds_go_on_when_their_processes_the_node_and_the_head_are_killed(tmp_path: Path, nodes: Nodes) -> None:
     data = draw_pairs(tmp_path / "data", 24)
-    args = [*TINY_ARGS, "--epochs", 300, "--patience", 300, "--folds", 3, "--no-baseline", "--no-report"]
+    args = [*TINY_ARGS, "--epochs", 150, "--patience", 150, "--folds", 3, "--no-baseline", "--no-report"]
     args += ["--resamples", 0, "--no-autotune", "--set", "train.threads=1"]  # which each process would measure anew
     args += ["--group-regex", r"(p\d+)_", "--output", tmp_path]
     assert nodes.start("cross-validate", data, *args, "--name", "here", on=False).wait(400) == 0
