@@ -48,11 +48,8 @@ def copied(address: str, place: Path) -> Path:
         UsageError: a package is missing, the copy does not fit on the disk, or there is no network and no whole copy.
         DataError: the address cannot be read, is empty, or names files that a folder cannot hold.
     """
-    scheme, *keys = place.relative_to(copies()).parts
-    if not keys:
-        raise UsageError(f"{address}: names no bucket", "s3://BUCKET/FOLDER")
-    home = copies() / scheme
-    record = home / f".{keys[0]}.jsonl"
+    home, bucket = _bucket(address, place)
+    record = home / f".{bucket}.jsonl"
     if is_offline(names=OFFLINE[:1]):  # the hub may be forbidden, and the lab's own store allowed
         if not any(place.is_relative_to(copies() / line.get(WHOLE, "-")) for line in read_json_lines(record)):
             raise UsageError(f"{address}: not copied yet, and there is to be no network", "unset VITMED_OFFLINE once")
@@ -61,7 +58,7 @@ def copied(address: str, place: Path) -> Path:
         _make_private()
         home.mkdir(exist_ok=True)
         system, files = _listed(address, home)
-        with _alone(home / f".{keys[0]}.lock"):
+        with _alone(home / f".{bucket}.lock"):
             _fetch(system, address, files, place, record)
     return place
 
@@ -69,8 +66,8 @@ def copied(address: str, place: Path) -> Path:
 def names_below(address: str) -> list[str]:
     """List the addresses of the files at an address, sorted; nothing is copied. Raises as `copied`."""
     place = place_of(address)
+    home, _ = _bucket(address, place)
     address = f"{address_of(place)}"
-    home = copies() / place.relative_to(copies()).parts[0]
     with _readable(address, home):
         _, files = _listed(address, home)
     return sorted(f"{address_of(path)}" for path in files)
@@ -94,6 +91,14 @@ def fetched(names: Sequence[str]) -> Iterator[dict[str, Path]]:
                     system = _system(batch[0])[0]
                     _get(system, {places[name]: Remote(name.partition("://")[2], -1, "") for name in batch}, batch[0])
         yield places
+
+
+def _bucket(address: str, place: Path) -> tuple[Path, str]:
+    """The folder of the copies of a scheme, and the name of the bucket. Raises UsageError without a bucket."""
+    scheme, *keys = place.relative_to(copies()).parts
+    if not keys:
+        raise UsageError(f"{address}: names no bucket", "s3://BUCKET/FOLDER")
+    return copies() / scheme, keys[0]
 
 
 def _make_private() -> None:
