@@ -208,9 +208,10 @@ def differences(content: ComparisonResults) -> Figure:
         axes.spines[["top", "right", "left"]].set_visible(False)
     names = [f"{drawing.short(pair.first, 26)}\nminus {drawing.short(pair.second, 26)}" for pair in pairs]
     columns[0].set_yticks(range(count), names, fontsize=8)
-    patients = "" if content.patients is None else f" of {counted(content.patients, 'patient')}"
-    unknown = "; patients unknown, likely too narrow" if content.patients is None else ""
-    images = f"n = {counted(content.images, 'image')}{patients}"
+    unit = content.resampling.removeprefix("by ")  # patient, image, or what else the groups are
+    groups = "" if content.patients is None else f" of {counted(content.patients, unit)}"
+    unknown = "" if unit == "patient" else "; patients unknown, likely too narrow"
+    images = f"n = {counted(content.images, 'image')}{groups}"
     figure.suptitle(f"{images}; {content.level:.0%} intervals{unknown}", fontsize=10)
     meaning = "filled: the interval does not contain 0; not adjusted for several pairs"
     figure.supxlabel(f"difference (first minus second); {meaning}", fontsize=9)
