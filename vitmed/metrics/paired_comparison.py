@@ -119,7 +119,7 @@ class ComparisonResults(Frozen):
     kind: Kind = "classes"  # of labels
     images: int
     patients: int | None  # None where they are unknown
-    resampling: str  # "by image", "by patient", or by another kind of group, such as "by original"
+    resampling: str  # "by image", "by patient" or by another group, such as "by original"
     level: float
     resamples: int
     classes: list[str]
