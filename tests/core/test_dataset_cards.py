@@ -14,7 +14,7 @@ from PIL import Image
 from timm.models.vision_transformer import VisionTransformer
 
 from vitmed.core.config import Config, PretrainConfig
-from vitmed.core.dataset_cards import cards, read_card
+from vitmed.core.dataset_cards import card_like, cards, read_card
 from vitmed.core.errors import DataError
 from vitmed.core.load_config import build_config, load_config
 from vitmed.data.splits import make_splits
@@ -188,3 +188,20 @@ def test_weights_that_have_seen_the_set_are_warned_of(tmp_path: Path, monkeypatc
     assert warned["ham10000"] == warned[None] == []
     for card in ("busi", "breastmnist_224"):
         assert len(warned[card]) == 1 and f"the images of {card} among those" in warned[card][0]
+    for i in range(60):  # without a card, but with the classes of one
+        draw(tmp_path / f"oct/{('CNV', 'DME', 'DRUSEN', 'NORMAL')[i % 4]}/{i}.png")
+    seen = entry_of("retfound_cfp")._replace(size=None, seen=("kermany_oct",))
+    monkeypatch.setitem(public_weights(), "retfound_cfp", seen)
+    ui = recording()
+    changes = {"data.root": str(tmp_path / "oct"), "model.weights": "retfound_cfp"}
+    make_plan(load_config(overrides=changes), plans=False, offline=True)
+    assert sum("the classes are those of kermany_oct" in text for text in ui.warned) == 1
+
+
+def test_a_folder_is_recognised_by_its_classes_and_few_classes_also_by_their_images() -> None:
+    assert card_like(["CNV", "DME", "DRUSEN", "Normal"], 400) == "kermany_oct"  # a part of it, written otherwise
+    assert card_like(["Uninfected", "Parasitized"], 27_558) == "nih_malaria"
+    assert card_like(["benign", "malignant"], 7_900) == "breakhis"  # ISIC 2020 has the same classes
+    assert card_like(["Uninfected", "Parasitized"], 2_000) is None  # anybody's cells
+    assert card_like(["0", "1", "2", "3", "4"], 100) is None  # grades of anything
+    assert card_like(["benign", "malignant", "other"], 7_900) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -129,6 +130,19 @@ def find_card(name: str) -> Card:
     if (card := next((card for card in cards().values() if name in (card.name, *card.sets)), None)) is None:
         raise unknown_key("card", name, cards())
     return card
+
+
+def card_like(classes: Sequence[str], images: int) -> str | None:
+    """The only card with these classes, in any order and case: four names or more, else also this number of images."""
+    names = {name.lower() for name in classes}
+    telling = len(names) > 3 and not all(map(str.isdecimal, names))
+    alike = [
+        card.name
+        for card in cards().values()
+        if isinstance(card.classes, list) and {name.lower() for name in card.classes} == names
+        if telling or abs(images - card.total) <= card.total / 20
+    ]
+    return alike[0] if len(alike) == 1 else None
 
 
 def report_card(name: str | None) -> None:

@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from vitmed.core.config import Config
-from vitmed.core.dataset_cards import report_card
+from vitmed.core.dataset_cards import card_like, report_card
 from vitmed.core.downloads import digest_of
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
@@ -112,8 +112,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     if asked == "auto":
         config, weights = with_choice(config, splits, forecaster, offline)
         check_weights(config)
-    if weights is not None and weights.entry is not None and weights.entry.has_seen(config.data.card):
-        warn(SEEN.format(config.data.card, Path(config.model.start or "").name))
+    warn_of_seen(weights, config, splits)
     inputs = plan_inputs(config, splits, weights, device)
     idle = [f"train.{name}" for name in sorted(config.train.model_fields_set - USED_WHEN_FROZEN)]
     idle += [f"augment.{name}" for name in sorted(config.augment.model_fields_set)]
@@ -209,6 +208,14 @@ def standardised(splits: Splits) -> Splits:
     numbers = np.array([sample.targets[0] for sample in splits.samples["train"]])
     values = {"centre": float(numbers.mean()), "spread": float(numbers.std()) or 1.0}
     return replace(splits, target=splits.target.model_copy(update=values))
+
+
+def warn_of_seen(weights: Weights | None, config: Config, splits: Splits) -> None:
+    """Warn where the weights were made with these images, by the card that is named, else by one that fits."""
+    card = config.data.card or card_like(splits.classes, sum(map(len, splits.samples.values())))
+    if weights is not None and weights.entry is not None and weights.entry.has_seen(card):
+        guess = f"the classes are those of {card}; if these are its images, name it (--card {card}): "
+        warn((guess if config.data.card is None else "") + SEEN.format(card, Path(config.model.start or "").name))
 
 
 def plan_inputs(config: Config, splits: Splits, weights: Weights | None, device: torch.device) -> PlanInputs:
