@@ -6,8 +6,9 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -57,11 +58,19 @@ def pick_precision(name: str, device: torch.device) -> Precision:
         return Precision("fp16", torch.float16, "this GPU has no bf16; the loss is scaled")
     if device.type == "cpu":
         # Without these instructions bf16 is emulated: a tenth of the fp32 speed, measured on an AVX2 machine.
-        features = torch.cpu.get_capabilities()
+        features = cpu_features()
         if features.get("amx_bf16") or features.get("avx512_bf16") or features.get("bf16"):
             return Precision("bf16", torch.bfloat16, "supported by this CPU")
         return Precision("fp32", torch.float32, "this CPU has no bf16 instructions")
     return Precision("fp32", torch.float32, f"the safe choice on {device.type}")
+
+
+def cpu_features() -> Mapping[str, Any]:
+    """What the CPU can do, by torch's names: "amx_bf16", "avx512_bf16", ...; of torch 2.10 these and "amx_tile"."""
+    if hasattr(torch.cpu, "get_capabilities"):
+        return torch.cpu.get_capabilities()
+    amx = torch.cpu._is_amx_tile_supported()
+    return {"amx_tile": amx, "amx_bf16": amx, "avx512_bf16": torch.cpu._is_avx512_bf16_supported()}
 
 
 @contextlib.contextmanager
@@ -135,7 +144,7 @@ def machine(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{describe(device)}, CUDA {torch.version.cuda}"
     spin = os.environ.get("GOMP_SPINCOUNT"), os.environ.get("OMP_WAIT_POLICY")
-    features = [name for name, there in sorted(torch.cpu.get_capabilities().items()) if there]
+    features = [name for name, there in sorted(cpu_features().items()) if there]
     return f"{device.type} {platform.machine()}, {cores()} cores, {torch.get_num_threads()} threads, {features}, {spin}"
 
 

@@ -20,12 +20,13 @@ from torch.utils.checkpoint import checkpoint
 from vitmed.core.errors import UsageError
 from vitmed.core.sections import ModelConfig
 from vitmed.models import layers
+from vitmed.models.hardware import cpu_features
 from vitmed.models.sizes import resolved, size_of
 
 ALL = slice(None)
 ROTARY = ("rotary", "learned_rotary")  # values of `ModelConfig.positions`
 KERNELS = {"auto": None, "fused": True, "explicit": False}  # of attention, in training -> `Attention.fused`
-AMX = bool(torch.cpu.get_capabilities().get("amx_tile"))  # units of the CPU that multiply matrices
+AMX = bool(cpu_features().get("amx_tile"))  # units of the CPU that multiply matrices
 Angles = tuple[Tensor, Tensor]  # of rotary positions: cosine and sine, (L, D/A) each
 
 
