@@ -50,13 +50,22 @@ Copies = dict[str, list[list[int]]]  # key of COPIES, worst first -> groups of c
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong."""
+    """One thing that is wrong.
 
-    severity: str  # "error", "warning" or "note"
-    code: str  # a key of PROBLEMS
-    text: str  # what was found, with numbers; without file names and patients, so that a report can show it
-    files: tuple[str, ...]  # the first files, folders or patients that it is about
-    count: int  # how many there are in all
+    Attributes:
+        severity: "error", "warning" or "note".
+        code: a key of `PROBLEMS`.
+        text: what was found, with numbers; without file names and patients, so that a report can show it.
+        files: the first files, folders or patients that it is about.
+        count: how many there are in all.
+        fix: what to do about it.
+    """
+
+    severity: str
+    code: str
+    text: str
+    files: tuple[str, ...]
+    count: int
     fix: str
 
 

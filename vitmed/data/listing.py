@@ -73,8 +73,8 @@ def labels_from_table(
     groups = None if group is None else table.cells(group, "patient")
     splits = None if split is None else table.cells(split, "split")
     strange = sorted({splits[row] for row in rows if splits[row].lower() not in SPLIT_WORDS}) if splits else []
-    if strange:
-        what = f"{', '.join(map(repr, strange[:FIRST]))} in column {table.header[split or 0]!r} is not a split"
+    if split is not None and strange:
+        what = f"{', '.join(map(repr, strange[:FIRST]))} in column {table.header[split]!r} is not a split"
         raise DataError(f"{table.file}: {what}", f"use one of {', '.join(SPLIT_WORDS)}; or rename the column")
     return replace(
         read,

@@ -177,7 +177,9 @@ class EnsembleNetwork(Network):
             raise UsageError(f"{self.saved.path}: an ensemble has no features", "name the best.pt of a member")
         indices, arrays, problems = saved_model.run_batches(read, count, AT_ONCE, self._mean, progress)
         logits, spread, *scores = arrays or [np.empty((0, self.saved.splits.outputs), np.float32), np.empty(0)]
-        columns = saved_model.score_column(*scores) | {DISAGREEMENT: tuple(f"{value:.6g}" for value in spread)}
+        columns = saved_model.score_column(scores[0] if scores else None) | {
+            DISAGREEMENT: tuple(f"{value:.6g}" for value in spread)
+        }
         return Outputs(indices, logits, columns, problems)
 
     def _mean(self, squares: np.ndarray) -> list[np.ndarray]:

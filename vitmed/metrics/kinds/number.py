@@ -184,8 +184,9 @@ def _labels(table: Table) -> np.ndarray | None:
     if not any(cell.strip() for cell in cells):
         return None
     labels = table.floats(["label"])[:, 0]
-    for row in np.flatnonzero(~np.isfinite(labels))[:1]:
-        raise table.wrong(int(row), "label", "a finite number") if cells[row].strip() else table.some_unlabelled(row)
+    if not (finite := np.isfinite(labels)).all():
+        row = int(finite.argmin())  # the first that is not
+        raise table.wrong(row, "label", "a finite number") if cells[row].strip() else table.some_unlabelled(row)
     return labels
 
 
