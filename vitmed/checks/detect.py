@@ -216,8 +216,8 @@ def _sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]], near:
     for group in groups:
         copies = [images[i] for i in group]
         if copies[0].values:
-            known = (column[np.isfinite(column)] for column in np.array([image.values for image in copies]).T)
-            two = any(len(column) > 1 and np.ptp(column) > apart for column in known)
+            finite = (column[np.isfinite(column)] for column in np.array([image.values for image in copies]).T)
+            two = any(len(column) > 1 and np.ptp(column) > apart for column in finite)
         else:
             two = len({image.label for image in copies} - {None}) > 1
         splits = {image.split for image in copies}

@@ -277,12 +277,12 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> 
     cells = [row[label].strip() for row in table.rows]
     sets: dict[str, set[str]] = {}
     for line, cell in zip(table.lines, cells, strict=True):
-        own = {name.strip() for name in cell.split(BAR)} - {""}
-        none = {name for name in own if name.lower() in NONE_WORDS}
-        if none and len(own) > len(none):
+        findings = {name.strip() for name in cell.split(BAR)} - {""}
+        none = {name for name in findings if name.lower() in NONE_WORDS}
+        if none and len(findings) > len(none):
             problem = f"{table.file}: line {line}: {cell!r} names a finding beside {none.pop()!r}"
             raise DataError(problem, "keep one of the two")
-        sets[cell] = own if not none and cell.lower() not in MISSING else set()
+        sets[cell] = findings if not none and cell.lower() not in MISSING else set()
     names = sorted(set().union(*sets.values()))
     of_name = {table.header[i]: i for i in columns}
     if names and set(names) <= set(of_name):
@@ -342,8 +342,8 @@ def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], asked: Ask
         raise DataError(
             f"{table.file}: no label of {listed(wanted)} is known: all are empty or uncertain", f"write {BIT}"
         )
-    known, classes = (values != UNKNOWN).any(axis=1), (*wanted, NO_FINDING)
-    strata = zip(finding_strata(values).tolist(), known.tolist(), strict=True)
+    read, classes = (values != UNKNOWN).any(axis=1), (*wanted, NO_FINDING)
+    strata = zip(finding_strata(values).tolist(), read.tolist(), strict=True)
     labels = [classes[k] if there else "" for k, there in strata]
     return Labels(Target(kind="findings"), labels, classes, wanted, values, source, notes)
 

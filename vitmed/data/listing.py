@@ -253,8 +253,8 @@ def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Listing:
 def with_patients(listing: Listing, config: DataConfig) -> Listing:
     """Add the patients that the configuration names; if it and the table name none, a guess from file names."""
     by_folder = not listing.source.is_file()
-    if (found := find_patients(config, listing.root, listing.paths, by_folder)) is not None:
-        return replace(listing, groups=found.groups, patients=found.source, notes=(*listing.notes, *found.notes))
+    if (named := find_patients(config, listing.root, listing.paths, by_folder)) is not None:
+        return replace(listing, groups=named.groups, patients=named.source, notes=(*listing.notes, *named.notes))
     return listing if listing.groups is not None else replace(listing, guess=suggest_groups(listing.paths, by_folder))
 
 

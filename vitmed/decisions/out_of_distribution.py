@@ -59,8 +59,8 @@ class OodScore(Stored):
         with LOCK, blas().limit(limits=1):  # its threads would spin on, and take the cores from the network's
             moved = x @ full  # (S, D)
             across = -2 * moved @ means.T
-        own = np.einsum("sd,sd->s", moved, x)[:, None]
-        squared = np.maximum((own + across + centre).min(axis=1), 0)
+        lengths = np.einsum("sd,sd->s", moved, x)[:, None]
+        squared = np.maximum((lengths + across + centre).min(axis=1), 0)
         return np.sqrt(squared / self.scale).astype(np.float32)
 
     @cached_property

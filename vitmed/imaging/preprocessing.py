@@ -189,8 +189,8 @@ def joint(members: Sequence[Preprocessing]) -> tuple[Preprocessing, tuple[int, .
     that read files in different ways: other channels or frames."""
     for name in ("channels", "frame"):
         if len(values := {getattr(how, name) for how in members}) > 1:
-            found = " and ".join(sorted(map(str, values)))
-            raise UsageError(f"the members differ in {name}: {found}", "join runs that read images in one way")
+            shown = " and ".join(sorted(map(str, values)))
+            raise UsageError(f"the members differ in {name}: {shown}", "join runs that read images in one way")
     # What decides about the pixels, without the normalisation, which each network does itself.
     readings = [replace(how, normalize="half", mean=None, std=None) for how in members]
     each = tuple(dict.fromkeys(readings))

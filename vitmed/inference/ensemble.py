@@ -141,21 +141,21 @@ def load_ensemble(path: Path) -> Ensemble:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError, VitmedError) as error:
         raise CheckpointError(f"{path}: damaged: {first_line(error)}", AGAIN) from None
     members = []
-    for file, known, _ in rows:
+    for file, stated_hash, _ in rows:
         if not file.is_file():
             raise CheckpointError(f"{path}: its member {file} is missing", "put it back, or move the whole folder")
         members.append(load_checkpoint(file))
-        if members[-1].weights_hash != known:
+        if members[-1].weights_hash != stated_hash:
             raise CheckpointError(f"{path}: its member {file} holds other weights than before", AGAIN)
     try:
-        found = join_members(path, members, [share for *_, share in rows], splits, hashes, chosen)
+        ensemble = join_members(path, members, [share for *_, share in rows], splits, hashes, chosen)
     except UsageError as error:
         raise CheckpointError(f"{path}: {error.problem}", AGAIN) from None
     of_0_2 = hash_of_members(members, [share for *_, share in rows], policy_of_0_2)
-    if content["weights_hash"] not in (found.weights_hash, of_0_2):
+    if content["weights_hash"] not in (ensemble.weights_hash, of_0_2):
         raise CheckpointError(f"{path}: a member has another decision policy than before", AGAIN)
     seen = tuple(content["data"].get("seen", ()))
-    return replace(found, policy=policy, weights_hash=content["weights_hash"], seen=seen)
+    return replace(ensemble, policy=policy, weights_hash=content["weights_hash"], seen=seen)
 
 
 class EnsembleNetwork(Network):

@@ -147,9 +147,9 @@ class NumberPredictions(Predictions):
     @classmethod
     def _fields(cls, table: Table, target: Target | None) -> dict[str, Any]:
         needed = [*RAW, *([TARGET + "centre", TARGET + "spread"] if target is None else [])]
-        own = FIXED_COLUMNS[:4] + OF_NUMBERS
+        columns = FIXED_COLUMNS[:4] + OF_NUMBERS
         if missing := [name for name in needed if name not in table.header]:
-            expected = f"give a predictions.csv with the columns {', '.join(own)}"
+            expected = f"give a predictions.csv with the columns {', '.join(columns)}"
             raise DataError(f"{table.file}: lacks the column {', '.join(missing)}; {table.found}", expected)
         labels, name, logits = _labels(table), _same(table, TARGET + "name"), table.logits(RAW).astype(np.float32)
         if target is None and table.rows:
@@ -162,7 +162,7 @@ class NumberPredictions(Predictions):
             "classes": (name or "number",),
             "logits": logits,
             "target": Target(kind="number") if target is None else target,
-            "columns": table.further(own, ()),
+            "columns": table.further(columns, ()),
             "reach": _float(table, "reach", 0.0) if _same(table, "reach") else None,
         }
 
