@@ -255,7 +255,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     classes = sorted({kind for image in images for kind in image.kinds})
     by_name = _name_problems(classes, guess if source is None else None, contents)
     problems = in_order([*checked.problems, *by_name, *folder_problems(contents)])
-    rows = [{"split": split, "text": FAMILIES[one.family], **asdict(one)} for split, one in checked.shortcuts]
+    rows = [{"split": split, "text": FAMILIES[clue.family], **asdict(clue)} for split, clue in checked.shortcuts]
     numbers = {
         "data": root.resolve().name,
         "images": len(images),

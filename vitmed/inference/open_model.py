@@ -47,7 +47,7 @@ def open_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, 
     if isinstance(saved, OnnxModel):
         return OnnxNetwork(saved, device, precision)
     if isinstance(saved, Ensemble):
-        networks = [open_network(one, one.policy, device, precision) for one in saved.members]
+        networks = [open_network(member, member.policy, device, precision) for member in saved.members]
         return EnsembleNetwork(saved, networks)
     from vitmed.inference.predict import TorchNetwork
 
@@ -182,5 +182,5 @@ def preprocessing_of(saved: SavedModel, frame: int | None, window: str | None = 
         raise UsageError(f"--window {window}: expected the centre and the width of the window", "for example 40/400")
     how = replace(how, window=window)
     if isinstance(how, JointPreprocessing):
-        return replace(how, each=tuple(replace(one, window=window) for one in how.each))
+        return replace(how, each=tuple(replace(reading, window=window) for reading in how.each))
     return how

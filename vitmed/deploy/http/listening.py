@@ -148,13 +148,13 @@ def close_stale(connections: Iterable[Any], seen: Seen, now: float, timeout: flo
     """Close connections of uvicorn that send no request for too long, or do not fetch its answer. `seen` is what the
     call before returned; `now` and `timeout` in s."""
     left: Seen = {}
-    for one in list(connections):
-        idle = one.cycle is None or one.cycle.response_complete
-        cycle, was_idle, since = seen.get(one, (one.cycle, idle, now))
-        if (cycle, was_idle) != (one.cycle, idle):
+    for connection in list(connections):
+        idle = connection.cycle is None or connection.cycle.response_complete
+        cycle, was_idle, since = seen.get(connection, (connection.cycle, idle, now))
+        if (cycle, was_idle) != (connection.cycle, idle):
             since = now
         if now - since > (timeout if idle else 3 * timeout):  # a request has one for its way and one for its answer
-            one.transport.abort()
+            connection.transport.abort()
         else:
-            left[one] = one.cycle, idle, since
+            left[connection] = connection.cycle, idle, since
     return left
