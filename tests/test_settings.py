@@ -451,7 +451,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "merge": ("commands/test_predict_shard cli/test_written_files", "folder output force"),
     "evaluate": (
         "commands/test_evaluate decisions/test_policy",
-        "checkpoint data split allow_leakage output positive precision fail_under unlike",
+        "checkpoint data split allow_leakage output positive precision fail_under",
     ),
     "compare": ("commands/test_compare deploy/test_acceptance", "output results accept resamples"),
     "explain": ("commands/test_explain", "images checkpoint runs methods target output"),
@@ -618,28 +618,11 @@ def test_an_evaluation_refuses_what_the_labels_have_no_use_for(
                 evaluate(source, output=tmp_path / "r", **given)
 
 
-def test_other_images_are_shown_for_findings_and_numbers(
-    ages: TrainResult, findings: TrainResult, tmp_path: Path, no_figures: None
-) -> None:
-    """With --unlike the AUROC with which their score tells them apart stands in metrics.json and on the page."""
-    rng = np.random.default_rng(0)
-    (tmp_path / "other").mkdir()
-    for i in range(8):
-        Image.fromarray(rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)).save(tmp_path / "other" / f"{i}.png")
-    for name, run in (("ages", ages), ("findings", findings)):
-        place = tmp_path / name
-        found = evaluate(run.checkpoint, unlike=tmp_path / "other", output=place, map_images=0)
-        other = found.metrics.out_of_distribution
-        assert other is not None and other.unlike is not None and other.unlike.n == 8, name
-        assert other.unlike.auroc.value is not None and len(other.quantiles) == 5
-        assert "Of 8 other images" in (place / "report.html").read_text(), name
-
-
 def test_a_table_is_evaluated_without_images(ages: TrainResult, tmp_path: Path) -> None:
     table = ages.folder / "test" / "predictions.csv"
     for name, value in {
         "data": tmp_path, "split": "val", "device": "cpu", "precision": "bf16", "group_regex": "x", "groups": "names",
-        "allow_leakage": True, "unlike": tmp_path,
+        "allow_leakage": True,
     }.items():  # fmt: skip
         with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: a predictions.csv is evaluated without"):
             evaluate(table, output=tmp_path / "r", **{name: value})

@@ -33,7 +33,7 @@ evaluate:
   --allow-leakage --calibration --cost --coverage --data --device --fail-under --format --group-regex --groups
   --json --labels --map-images --max-risk --no-allow-leakage --no-show-names --no-youden --ordinal --output
   --prevalence --rater --resamples --show-names --split --subgroup --target-sensitivity --target-specificity
-  --unlike --youden -o
+  --youden -o
 predict: --checkpoint --csv --device --frame --json --plot --runs --top-k
 summary: --channels --image-size --num-classes --patch-size
 explain: --checkpoint --device --frame --json --method --output --runs --target -o

@@ -111,6 +111,10 @@ def test_what_trained_many_runs_says_what_replaces_it(
             ["runs", ".", "--html", "p.html"],
             "--html is no longer there; vitmed 0.2.0 has it\nFix: --json has",
         ),
+        (
+            ["evaluate", ".", "--unlike", "d"],
+            "--unlike is no longer there; vitmed 0.2.0 has it\nFix: vitmed predict DIR",
+        ),
         (["bundle", ".", "--report"], "--report is no longer there; vitmed 0.2.0 has it\nFix: copy report.html"),
         (["train", ".", "--track", "tensorboard,mlflow"], "--track tensorboard is no longer there; vitmed 0.2.0"),
         (["train", ".", "--format", "html,pdf"], "--format pdf is no longer there; vitmed 0.2.0 has it\nFix: print"),

@@ -110,12 +110,11 @@ def test_the_report_against_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     scores, others = rng.lognormal(-0.6, 0.3, 300), rng.lognormal(0.2, 0.4, 100)
     p = scored(scores)
-    found = report_ood_scores(p, OodScore(n=50, scale=1.0), others.tolist(), CONFIG)
+    detection = detection_auroc(scores, None, others)
     truth = np.repeat([0, 1], [300, 100])
-    assert found["unlike"]["auroc"]["value"] == pytest.approx(
-        roc_auc_score(truth, np.concatenate([scores, others])), abs=1e-4
-    )
-    assert found["unlike"]["auroc"]["low"] < found["unlike"]["auroc"]["value"] < found["unlike"]["auroc"]["high"]
+    assert detection.value == pytest.approx(roc_auc_score(truth, np.concatenate([scores, others])), abs=1e-4)
+    assert detection.low < detection.value < detection.high
+    found = report_ood_scores(p, OodScore(n=50, scale=1.0), CONFIG)
     assert found["flagged"]["value"] == pytest.approx((scores > 1).mean())
     assert found["error_rate_above"]["value"] == 1 and found["error_rate_below"]["value"] == 0
 
@@ -138,13 +137,11 @@ def test_the_interval_of_the_detection_counts_every_patient_once(images: int) ->
 
 def test_the_shares_above_and_their_quantiles_by_hand() -> None:
     scores = np.array([0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.0])
-    found = report_ood_scores(scored(scores), OodScore(n=50, scale=1.0), (), CONFIG)
-    assert (found.n, found.n_above, found.unlike) == (50, 2, None) and found.flagged.value == 0.25
+    found = report_ood_scores(scored(scores), OodScore(n=50, scale=1.0), CONFIG)
+    assert (found.n, found.n_above) == (50, 2) and found.flagged.value == 0.25
     assert found.quantiles == pytest.approx(np.quantile(scores, [0.05, 0.25, 0.5, 0.75, 0.95]))
-    other = report_ood_scores(scored(scores), OodScore(n=50, scale=1.0), [0.5, 1.0, 3.0, 2.0], CONFIG).unlike
-    assert (other.n, other.scores, other.flagged.value) == (4, [0.5, 1.0, 3.0, 2.0], 0.5)
     unknown = replace(scored(scores), labels=None)
-    assert report_ood_scores(unknown, OodScore(n=50, scale=1.0), (), CONFIG).error_rate_above is None
+    assert report_ood_scores(unknown, OodScore(n=50, scale=1.0), CONFIG).error_rate_above is None
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1e4])
@@ -168,12 +165,12 @@ def test_twenty_training_images_are_enough_and_a_hundred_classes_have_their_own_
 
 def test_without_scores_there_is_nothing_to_say() -> None:
     p = scored(np.ones(4))
-    assert report_ood_scores(replace(p, columns={}), OodScore(n=5, scale=1.0), (), CONFIG) is None
-    assert report_ood_scores(p, None, (), CONFIG) is None
+    assert report_ood_scores(replace(p, columns={}), OodScore(n=5, scale=1.0), CONFIG) is None
+    assert report_ood_scores(p, None, CONFIG) is None
 
 
 @pytest.mark.parametrize("cell", ["a word", "", "nan", "inf"])
 def test_a_table_with_another_score_has_none(cell: str) -> None:
     """Somebody edited the table."""
     p = replace(scored(np.ones(4)), columns={OOD_SCORE: ("0.5", "2", "1", cell)})
-    assert scores_of(p) is None and report_ood_scores(p, OodScore(n=5, scale=1.0), (), CONFIG) is None
+    assert scores_of(p) is None and report_ood_scores(p, OodScore(n=5, scale=1.0), CONFIG) is None

@@ -64,8 +64,8 @@ def check_before_training(
         )
         for (name, sample), record, group in zip(samples, records, groups, strict=True)
     ]
-    found = run_checks(images, source, splits=("train",))
-    serious = _report(found.problems, splits.root)
+    checked = run_checks(images, source, splits=("train",))
+    serious = _report(checked.problems, splits.root)
     leaks = [problem.code for problem in serious if problem.code in ("patients_across_splits", "copies_across_splits")]
     if leaks and splits.ready_made:
         how = "keeps copies in one split" if source is None else "splits by patient"
@@ -75,8 +75,8 @@ def check_before_training(
     if labels is not None and not config.data.allow_leakage:
         raise DataError(f"{labels.text}:\n" + "\n".join(labels.files[:10]), labels.fix)
     with contextlib.suppress(DataError):  # a folder beside the classes that cannot be read
-        found.counts["found"] = len(image_names(splits.root))
-    counts = {name: found.counts[name] for name in COUNTS if name in found.counts} | {"unreadable": skipped}
+        checked.counts["found"] = len(image_names(splits.root))
+    counts = {name: checked.counts[name] for name in COUNTS if name in checked.counts} | {"unreadable": skipped}
     notes = [f"Data: {problem.text}." for problem in serious if problem.code in IN_REPORT]
     if skipped:
         lost = counted_doing(skipped, "file", "cannot be read and is", "cannot be read and are")
@@ -125,8 +125,8 @@ def _report(problems: Iterable[Problem], root: Path) -> list[Problem]:
 def _patients_of_splits(images: Sequence[Image], unit: str) -> str:
     """How many patients each split has, and whether one is in two, in a line; "" without splits."""
     groups = {split: {i.group for i in images if i.split == split} - {None} for split in SPLITS}
-    each = [f"{len(known):,} in {split}" for split, known in groups.items() if known]
-    two = sum(count > 1 for count in Counter(group for known in groups.values() for group in known).values())
+    each = [f"{len(patients):,} in {split}" for split, patients in groups.items() if patients]
+    two = sum(count > 1 for count in Counter(group for patients in groups.values() for group in patients).values())
     return f"{unit}s: {', '.join(each)}; {f'{two:,}' if two else 'none'} in two splits" if len(each) > 1 else ""
 
 
@@ -180,10 +180,10 @@ def _patients(
 ) -> tuple[Sequence[str | None], str | None]:
     """The patient of each image, None where unknown, and how patients are known, in words."""
     if config.group_regex is not None:
-        found = groups_of(config.group_regex, paths)
-        if missed := found.count(None):
+        groups = groups_of(config.group_regex, paths)
+        if missed := groups.count(None):
             warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
-        return found, f"--group-regex {config.group_regex}"
+        return groups, f"--group-regex {config.group_regex}"
     if (known := find_patients(config, root, paths)) is not None:
         return known.groups, known.source
     if guess is None or guess.what != "patient":
@@ -251,11 +251,11 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         Image(path, record, place.label, place.split, group).with_labels(labels_of.target, labels_of.outputs, targets)
         for path, record, place, group, targets in parts
     ]
-    found = run_checks(images, source)
+    checked = run_checks(images, source)
     classes = sorted({kind for image in images for kind in image.kinds})
     by_name = _name_problems(classes, guess if source is None else None, contents)
-    problems = in_order([*found.problems, *by_name, *folder_problems(contents)])
-    rows = [{"split": split, "text": FAMILIES[one.family], **asdict(one)} for split, one in found.shortcuts]
+    problems = in_order([*checked.problems, *by_name, *folder_problems(contents)])
+    rows = [{"split": split, "text": FAMILIES[clue.family], **asdict(clue)} for split, clue in checked.shortcuts]
     numbers = {
         "data": root.resolve().name,
         "images": len(images),
@@ -263,7 +263,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         "patients": len({image.group for image in images} - {None}) if source is not None else None,
         "patients_from": source,
         "splits": "" if source is None else _patients_of_splits(images, group_word(source)),
-        **found.counts,
+        **checked.counts,
         "table": table(images),
         "sizes": sizes(images),
         "shortcuts": [
@@ -272,4 +272,4 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         "card": None if data.card is None else find_card(data.card).model_dump(include=OF_CARD),
         "problems": [{**asdict(problem), "files": list(problem.files)} for problem in problems],
     }
-    return FolderCheck(images, problems, {"exact": found.exact, "near": found.near}, numbers)
+    return FolderCheck(images, problems, {"exact": checked.exact, "near": checked.near}, numbers)

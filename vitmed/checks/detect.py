@@ -50,13 +50,22 @@ Copies = dict[str, list[list[int]]]  # key of COPIES, worst first -> groups of c
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong."""
+    """One thing that is wrong.
 
-    severity: str  # "error", "warning" or "note"
-    code: str  # a key of PROBLEMS
-    text: str  # what was found, with numbers; without file names and patients, so that a report can show it
-    files: tuple[str, ...]  # the first files, folders or patients that it is about
-    count: int  # how many there are in all
+    Attributes:
+        severity: "error", "warning" or "note".
+        code: a key of `PROBLEMS`.
+        text: what was found, with numbers; without file names and patients, so that a report can show it.
+        files: the first files, folders or patients that it is about.
+        count: how many there are in all.
+        fix: what to do about it.
+    """
+
+    severity: str
+    code: str
+    text: str
+    files: tuple[str, ...]
+    count: int
     fix: str
 
 
@@ -207,8 +216,8 @@ def _sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]], near:
     for group in groups:
         copies = [images[i] for i in group]
         if copies[0].values:
-            known = (column[np.isfinite(column)] for column in np.array([image.values for image in copies]).T)
-            two = any(len(column) > 1 and np.ptp(column) > apart for column in known)
+            finite = (column[np.isfinite(column)] for column in np.array([image.values for image in copies]).T)
+            two = any(len(column) > 1 and np.ptp(column) > apart for column in finite)
         else:
             two = len({image.label for image in copies} - {None}) > 1
         splits = {image.split for image in copies}

@@ -195,9 +195,9 @@ def leakage(
     """
     notes = []
     made_with = [name for name in ("train", "val") if name in saved.hashes]
-    known = {digest for name in made_with for digest in saved.hashes[name]} | set(saved.seen)
+    made_from = {digest for name in made_with for digest in saved.hashes[name]} | set(saved.seen)
     hashes = hash_files([str((root / sample.path).absolute()) for sample in samples], cache)
-    seen = [root / sample.path for sample, digest in zip(samples, hashes, strict=True) if digest in known]
+    seen = [root / sample.path for sample, digest in zip(samples, hashes, strict=True) if digest in made_from]
     if seen:
         text = f"{len(seen):,} of {counted(len(samples), 'image')} {'was' if len(seen) == 1 else 'were'} used to make "
         text += "this model (train, val or pretraining)"

@@ -202,8 +202,8 @@ def _class_counts(contents: FolderContents, classes: Sequence[str]) -> Iterator[
         starts = contents.splits.get(split, ()) if split is not None else (contents.base.rstrip("/"),)
         empty = []  # a folder that cannot be read, or holds one, may hold images
         for name in folders:
-            own = tuple(f"{start}/{name}/".lstrip("/") for start in starts)
-            if not counts[split, name] and not any(f"{path}/".startswith(own) for path in contents.unreadable):
+            places = tuple(f"{start}/{name}/".lstrip("/") for start in starts)
+            if not counts[split, name] and not any(f"{path}/".startswith(places) for path in contents.unreadable):
                 empty.append(name)
         if empty and classes:
             yield make("empty_class", f"{where}no image of {listed([*map(repr, empty)])}", empty)

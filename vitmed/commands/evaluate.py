@@ -33,9 +33,6 @@ def evaluate(
     split: Split = "test",
     allow_leakage: AllowLeakage = False,
     output: Annotated[Path | str | None, Option("Folder of the report.", "--output -o", panel=FIRST)] = None,
-    unlike: Annotated[
-        Path | str | None, Option("Folder of other images, to see whether the model notices them.", panel=FIRST)
-    ] = None,
     positive: Annotated[
         str | None, Option("Three classes or more: evaluate this class against the rest.", metavar="CLASS", panel=FIRST)
     ] = None,
@@ -60,7 +57,6 @@ def evaluate(
         labels: of `data`, as in `train`; without `data` a table that adds columns of subgroups and readers to the
             images of the run or of predictions.csv.
         allow_leakage: evaluate on `data` even if the model was trained on some of it.
-        unlike: a folder of other images, to see whether the model notices them.
         positive: of three classes or more, this one against the rest, with a decision policy of its own, from the
             predictions.csv of the run's test, or from the one that you name.
         baselines: returns predictions of the baselines for the same images; called after the model has predicted.
@@ -78,7 +74,7 @@ def evaluate(
         checkpoint = table_of(checkpoint if checkpoint.is_dir() else checkpoint.parent)
     if checkpoint.suffix == ".csv":
         of_images: dict[str, Any] = {"data": data, "group-regex": group_regex, "groups": groups}
-        of_images |= {"unlike": unlike, "split": split != "test", "device": device != "auto"}
+        of_images |= {"split": split != "test", "device": device != "auto"}
         of_images |= {"precision": precision != "fp32", "allow-leakage": allow_leakage}
         if given := [f"--{flag}" for flag, value in of_images.items() if value]:
             raise excluded("table", given=", ".join(given))
@@ -89,7 +85,7 @@ def evaluate(
         raise unknown_key("split", split, SPLITS)
     check_precision(precision)
     saved = open_model(checkpoint)
-    closed = [saved.splits.root, *(Path(place) for place in (data, unlike) if place is not None)]
+    closed = [saved.splits.root, *([Path(data)] if data is not None else [])]
     if output is not None:
         output_folder(output, Path(output), *closed)  # now, not after all images were compared
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
@@ -105,8 +101,6 @@ def evaluate(
     with bar(f"evaluating {name}") as advance:
         predictions = chosen.predictions(saved, network.outputs(chosen.read, len(chosen), advance))
     predictions = predictions if policy is None else policy.apply(predictions)
-    if unlike is not None:
-        policy = reporting.score_other_images(Path(unlike), saved, network, policy)
     used = reporting.ModelOnImages(saved, network, policy, chosen, split, config, notes)
     with gathering():  # the notes tell what is grave
         metrics = reporting.report_images(folder, used, predictions, baselines)

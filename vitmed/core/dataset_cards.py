@@ -82,13 +82,16 @@ class Card(Section):
 
     def licence_of(self, name: str) -> str:
         """The licence of a set; in a collection the entry under its name, or under "others"."""
-        of_sets = {"": self.licence} if isinstance(self.licence, str) else self.licence
-        return next((text for key, text in of_sets.items() if name.startswith(key.lower())), of_sets.get("others", ""))
+        if isinstance(self.licence, str):
+            return self.licence
+        own = [text for key, text in self.licence.items() if name.startswith(key.lower())]
+        return own[0] if own else self.licence.get("others", "")
 
     def policy_of(self, name: str) -> str | None:
-        """The augmentation policy of a set; None for a collection, which has one for each of its sets."""
-        of_sets = {"": self.augmentation} if isinstance(self.augmentation, str) else self.augmentation
-        return next((policy for key, policy in of_sets.items() if name.startswith(key.lower())), None)
+        """The augmentation policy of a set; None for a set that the card of its collection does not name."""
+        if isinstance(self.augmentation, str):
+            return self.augmentation
+        return next((policy for key, policy in self.augmentation.items() if name.startswith(key.lower())), None)
 
     def sources(self, name: str) -> list[Source]:
         """The files of a set, for `downloads.fetch_file`."""

@@ -234,8 +234,8 @@ def _check_answer(source: Source) -> None:
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(ANSWER)
-    for problem in problems[:1]:
-        raise source.error(f"{source.url}: {problem}", f"later, or with a better connection: {source.again}")
+    if problems:
+        raise source.error(f"{source.url}: {problems[0]}", f"later, or with a better connection: {source.again}")
 
 
 def _open(source: Source, headers: dict[str, str], method: str = "GET") -> Any:

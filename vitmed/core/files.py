@@ -29,9 +29,12 @@ SPECIAL = {
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-    """Refuse what is not a regular file before it is opened, because opening a FIFO waits for ever. Raises DataError: a
-    FIFO, a socket, a device, a folder, or a link that leads back to itself or nowhere. OSError: no such file, or its
-    folder cannot be searched."""
+    """Refuse what is not a regular file before it is opened, because opening a FIFO waits for ever.
+
+    Raises:
+        DataError: a FIFO, a socket, a device, a folder, or a link that leads back to itself or nowhere.
+        OSError: no such file, or its folder cannot be searched.
+    """
     try:
         kind = stat.S_IFMT(os.stat(path).st_mode)  # noqa: PTH116  (a million of them)
     except OSError as error:

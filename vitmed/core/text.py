@@ -114,10 +114,10 @@ def read_duration(value: object) -> object:
     """
     if not isinstance(value, str):
         return float(value) if type(value) is int else value
-    found = PATTERN.fullmatch(value.strip())
-    if not found or not found[0]:
+    match = PATTERN.fullmatch(value.strip())
+    if not match or not match[0]:
         raise ValueError(f"{value!r} is not a duration: expected a number and its unit, such as 90s, 20m, 2h or 1h30m")
-    return float(sum(float(number) * UNITS[unit] for unit, number in found.groupdict("0").items()))
+    return float(sum(float(number) * UNITS[unit] for unit, number in match.groupdict("0").items()))
 
 
 def duration_text(seconds: float) -> str:

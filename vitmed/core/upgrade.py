@@ -30,6 +30,7 @@ FLAGS: dict[str, str] = {  # "--flag", or "command --flag" where other commands 
     "bundle --report": "copy report.html of the test yourself",
     "runs --html": "--json has the table, and report.html of a run its curves",
     "runs --force": "leave it out: no page is written",
+    "evaluate --unlike": "vitmed predict DIR --csv FILE writes the ood_score of each of its images",
     "--int8": "export without it and quantise the file with onnxruntime, see docs/export.md",
     "ensemble --way": "leave it out: every member counts alike",
     **{f"serve --{flag}": "let a proxy in front encrypt: docs/serving.md" for flag in ("tls-cert", "tls-key")},
@@ -72,6 +73,7 @@ GONE = (  # parts of a metrics.json of 0.2.0, each by the keys that lead to it
     "finding_errors.pairs",
     "label_errors.pairs",
     "member_disagreement",
+    "out_of_distribution.unlike",
     "interval_levels",
     "patient_level.noisy_or",
     "patient_level.best_on_validation",
@@ -100,18 +102,18 @@ def checkpoint(content: Mapping[str, Any]) -> dict[str, Any]:
     """A best.pt, a last.pt, or the last.pt of pretraining. Raises UsageError: 0.1.0 wrote it, or it was made with a
     setting that is gone, or by pretraining that compared views."""
     check_version(str(content.get("versions", {}).get("vitmed")).startswith("0.1."))
-    found = dict(content)
-    found["data"] = {"fingerprints": {}, **found["data"]}
-    found["config"] = settings(found["config"])
-    if found.get("training") is not None:
-        found["training"] = {"spent": 0.0, "share": 0.0, **found["training"]}
-    stem = found["config"]["model"]["stem"] if found["format"] == "vitmed pretraining" else "patch"
+    today = dict(content)
+    today["data"] = {"fingerprints": {}, **today["data"]}
+    today["config"] = settings(today["config"])
+    if today.get("training") is not None:
+        today["training"] = {"spent": 0.0, "share": 0.0, **today["training"]}
+    stem = today["config"]["model"]["stem"] if today["format"] == "vitmed pretraining" else "patch"
     if stem in ("conv", "residual"):
         problem = f"pretraining behind the stem {stem!r} is no longer there; vitmed {READER} has it"
         raise UsageError(
             problem, "vitmed pretrain DIR without --stem; the encoder.pt of the old run still starts a training"
         )
-    return found
+    return today
 
 
 def settings(tree: dict[str, Any]) -> dict[str, Any]:
@@ -138,34 +140,34 @@ def reduced_precision(content: Mapping[str, Any] | None) -> Mapping[str, Any] | 
 
 def policy_of_0_2(content: Mapping[str, Any]) -> dict[str, Any]:
     """A decision policy as 0.2.0 wrote it: the hashes of its ensembles are made of that."""
-    found = copy.deepcopy(dict(content))
-    for part in (found, *(found.get("findings") or {}).values()):
+    written = copy.deepcopy(dict(content))
+    for part in (written, *(written.get("findings") or {}).values()):
         part["asked"]["conformal"] = "lac"
         if part.get("prediction_sets") is not None:
             part["prediction_sets"]["score"] = "lac"
-    return found
+    return written
 
 
 def results(content: Mapping[str, Any]) -> dict[str, Any]:
     """A metrics.json. Raises UsageError for one of 0.1.0, for prediction sets by APS or RAPS, and for settings that are
     gone."""
-    found, report = dict(content), content.get("report")
-    check_version("familiarity" in found or (isinstance(report, Mapping) and "judgement" in report))
-    if "target" in found:
-        found["target"] = target(found["target"])
-    _check_score(found.get("conformal"))
+    today, report = dict(content), content.get("report")
+    check_version("familiarity" in today or (isinstance(report, Mapping) and "judgement" in report))
+    if "target" in today:
+        today["target"] = target(today["target"])
+    _check_score(today.get("conformal"))
     for gone in GONE:
-        found = _without(found, gone.split("."))
-    for column in found.get("subgroups") or ():
-        found = _without(found, ["subgroups", column, "equalised_odds"])
-    if isinstance(found.get("readers"), list):  # of 0.2.0 without intervals
-        found["readers"] = [_with_intervals(row) for row in found["readers"]]
-    if isinstance(report := found.get("report"), Mapping):
+        today = _without(today, gone.split("."))
+    for column in today.get("subgroups") or ():
+        today = _without(today, ["subgroups", column, "equalised_odds"])
+    if isinstance(today.get("readers"), list):  # of 0.2.0 without intervals
+        today["readers"] = [_with_intervals(row) for row in today["readers"]]
+    if isinstance(report := today.get("report"), Mapping):
         if isinstance(report.get("policy"), Mapping):
             check_policy(report["policy"])
         if isinstance(report.get("evaluate"), Mapping):
-            found["report"] = {**report, **without_gone({"evaluate": report["evaluate"]})}
-    return found
+            today["report"] = {**report, **without_gone({"evaluate": report["evaluate"]})}
+    return today
 
 
 def _with_intervals(row: Any) -> Any:

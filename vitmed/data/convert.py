@@ -219,11 +219,11 @@ def pick_classes(archive: Path, card: Card, part: Path) -> None:
     assert card.download is not None
     with _unpacked(archive, part) as top:
         for name in card.classes:
-            found = top / card.download.folder / name
-            if not found.is_dir():
+            folder = top / card.download.folder / name
+            if not folder.is_dir():
                 missing = f"{archive}: has no folder {card.download.folder}/{name}"
                 raise DataError(missing, "report it: the card of this set may be out of date")
-            found.rename(part / name)
+            folder.rename(part / name)
 
 
 def write_groups(folder: Path, images: list[Path], card: Card) -> int | None:
@@ -391,16 +391,16 @@ MNIST = {"train": ("train-images-idx3", "train-labels-idx1"), "test": ("t10k-ima
 
 def _mnist(path: Path) -> PublicSet | None:
     names = [name for both in MNIST.values() for name in both]
-    found = {}
+    files = {}
     for name in names:  # some programs unpack "train-images-idx3-ubyte" as "train-images.idx3-ubyte"
         written = [f"{text}-ubyte{gz}" for text in (name, name.replace("-idx", ".idx")) for gz in ("", ".gz")]
         if file := next((path / text for text in written if (path / text).is_file()), None):
-            found[name] = file
-    if not found:
+            files[name] = file
+    if not files:
         return None
-    if missing := [name.rpartition("-")[0] for name in names if name not in found]:
+    if missing := [name.rpartition("-")[0] for name in names if name not in files]:
         raise DataError(f"{path}: {', '.join(missing)} is missing, expected MNIST's four files", AGAIN)
-    parts = {split: Split(read_idx(found[x], 3), read_idx(found[y], 1)) for split, (x, y) in MNIST.items()}
+    parts = {split: Split(read_idx(files[x], 3), read_idx(files[y], 1)) for split, (x, y) in MNIST.items()}
     numbers = sorted({k for part in parts.values() for k in np.unique(part.labels).tolist()})
     return PublicSet({k: str(k) for k in numbers}, parts)
 

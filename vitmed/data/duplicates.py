@@ -74,13 +74,13 @@ def fingerprints(records: Sequence[FileRecord]) -> list[str]:
 def near_any(fingerprints: Sequence[str], others: Sequence[str]) -> np.ndarray:
     """(N,) bool: whether each of N images is a near copy of one of the others, by `fingerprints`."""
     near, rows = np.zeros(len(fingerprints), bool), [i for i, text in enumerate(fingerprints) if text]
-    some, known = (
+    some, other = (
         np.frombuffer(bytes.fromhex("".join(texts)), np.uint64).reshape(-1, FINE * FINE // 64)
         for texts in (fingerprints, others)
     )
-    step = max(1, BLOCK // max(1, 4 * len(known)))
-    for start in range(0, len(some) if len(known) else 0, step):
-        differ = np.bitwise_count(some[start : start + step, None] ^ known[None]).sum(axis=2)
+    step = max(1, BLOCK // max(1, 4 * len(other)))
+    for start in range(0, len(some) if len(other) else 0, step):
+        differ = np.bitwise_count(some[start : start + step, None] ^ other[None]).sum(axis=2)
         near[rows[start : start + step]] = differ.min(axis=1) <= FINE_DISTANCE
     return near
 

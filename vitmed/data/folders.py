@@ -143,7 +143,7 @@ def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEnt
 
     `followed`: the targets of the links that lead here. Raises OSError if the folder cannot be read.
     """
-    found = FolderEntries([], {}, [], [])
+    listed = FolderEntries([], {}, [], [])
     with os.scandir(where) as entries:
         for entry in entries:
             name, is_folder = entry.name, False
@@ -151,23 +151,23 @@ def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEnt
                 is_folder = entry.is_dir()
             if name[0] == "." or name.lower() in RUBBISH:
                 if (name[:2] == "._" or name.lower() in RUBBISH) and not is_folder:
-                    found.rubbish.append(name)
+                    listed.rubbish.append(name)
             elif not is_folder:
                 image = name[name.rfind(".") :].lower() in READERS or is_image(entry.path)  # the first is faster
-                (found.images if image else found.others).append(name)
+                (listed.images if image else listed.others).append(name)
             elif name.lower() in RUBBISH_FOLDERS:
                 continue
             elif not entry.is_symlink():
-                found.folders[name] = followed
+                listed.folders[name] = followed
             elif (target := os.path.realpath(entry.path)) not in followed:
                 real = os.path.realpath(where)  # in the target, the link would lead round in a circle
                 if real != target and not real.startswith(target.rstrip(os.sep) + os.sep):
-                    found.folders[name] = followed | {target}
-    found.images.sort()
+                    listed.folders[name] = followed | {target}
+    listed.images.sort()
     # Names can be listed, but no file be opened.
-    if (found.images or found.others) and not os.access(where, os.X_OK):
+    if (listed.images or listed.others) and not os.access(where, os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), where)
-    return found
+    return listed
 
 
 def _unreadable(where: str | Path, error: OSError) -> DataError:

@@ -125,9 +125,12 @@ def plain_grade(name: str) -> str:
 
 
 def grade_order(classes: Sequence[str], order: Sequence[str], where: str) -> tuple[str, ...]:
-    """The classes from the lowest grade to the highest: as `order` says, else by the one number in each name. Raises
-    DataError: a class that is not in the order, or no order in the names. UsageError: an order with a class that is not
-    there."""
+    """Order the classes from the lowest grade to the highest: as `order` says, else by the one number in each name.
+
+    Raises:
+        DataError: a class that is not in the order, or no order in the names.
+        UsageError: an order with a class that is not there.
+    """
     if order:
         if strange := [name for name in classes if name not in order]:
             raise DataError(
@@ -150,8 +153,11 @@ def grade_order(classes: Sequence[str], order: Sequence[str], where: str) -> tup
 
 
 def read_number(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Labels:
-    """A quantity. Empty cells are not known. Raises DataError for a cell that is no number, or a number too large to
-    compute with; or if all are the same."""
+    """Read a quantity. Empty cells are not known.
+
+    Raises:
+        DataError: a cell that is no number, or a number too large to compute with; or all are the same.
+    """
     if label is None:  # the number of a model; else the one column of more than two numbers, or of little else
         of_columns = {i: [number_in(cell) for row in table.rows if (cell := row[i].strip())] for i in others}
         finite = {i: [v for v in column if v is not None and math.isfinite(v)] for i, column in of_columns.items()}
@@ -271,12 +277,12 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> 
     cells = [row[label].strip() for row in table.rows]
     sets: dict[str, set[str]] = {}
     for line, cell in zip(table.lines, cells, strict=True):
-        own = {name.strip() for name in cell.split(BAR)} - {""}
-        none = {name for name in own if name.lower() in NONE_WORDS}
-        if none and len(own) > len(none):
+        findings = {name.strip() for name in cell.split(BAR)} - {""}
+        none = {name for name in findings if name.lower() in NONE_WORDS}
+        if none and len(findings) > len(none):
             problem = f"{table.file}: line {line}: {cell!r} names a finding beside {none.pop()!r}"
             raise DataError(problem, "keep one of the two")
-        sets[cell] = own if not none and cell.lower() not in MISSING else set()
+        sets[cell] = findings if not none and cell.lower() not in MISSING else set()
     names = sorted(set().union(*sets.values()))
     of_name = {table.header[i]: i for i in columns}
     if names and set(names) <= set(of_name):
@@ -336,8 +342,8 @@ def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], asked: Ask
         raise DataError(
             f"{table.file}: no label of {listed(wanted)} is known: all are empty or uncertain", f"write {BIT}"
         )
-    known, classes = (values != UNKNOWN).any(axis=1), (*wanted, NO_FINDING)
-    strata = zip(finding_strata(values).tolist(), known.tolist(), strict=True)
+    read, classes = (values != UNKNOWN).any(axis=1), (*wanted, NO_FINDING)
+    strata = zip(finding_strata(values).tolist(), read.tolist(), strict=True)
     labels = [classes[k] if there else "" for k, there in strata]
     return Labels(Target(kind="findings"), labels, classes, wanted, values, source, notes)
 
@@ -387,9 +393,16 @@ def _finding(cell: str) -> float | None:
 
 
 def read_targets(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Labels:
-    """The labels of every row of a table; `label` is their column, if it has one of the usual names, `others` are the
-    columns that are neither path, patient, split nor label. Raises DataError: no such column, or a cell that is no
-    label; with the line. UsageError: a finding that is no column."""
+    """Read the labels of every row of a table.
+
+    Args:
+        label: their column, if it has one of the usual names.
+        others: the columns that are neither path, patient, split nor label.
+
+    Raises:
+        DataError: no such column, or a cell that is no label; with the line.
+        UsageError: a finding that is no column.
+    """
     kind = asked.kind if asked.kind != "auto" else _recognise(table, label, others)
     if read := {"findings": read_findings, "number": read_number}.get(kind):
         return read(table, label, others, asked)

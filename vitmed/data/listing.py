@@ -73,8 +73,8 @@ def labels_from_table(
     groups = None if group is None else table.cells(group, "patient")
     splits = None if split is None else table.cells(split, "split")
     strange = sorted({splits[row] for row in rows if splits[row].lower() not in SPLIT_WORDS}) if splits else []
-    if strange:
-        what = f"{', '.join(map(repr, strange[:FIRST]))} in column {table.header[split or 0]!r} is not a split"
+    if split is not None and strange:
+        what = f"{', '.join(map(repr, strange[:FIRST]))} in column {table.header[split]!r} is not a split"
         raise DataError(f"{table.file}: {what}", f"use one of {', '.join(SPLIT_WORDS)}; or rename the column")
     return replace(
         read,
@@ -253,8 +253,8 @@ def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Listing:
 def with_patients(listing: Listing, config: DataConfig) -> Listing:
     """Add the patients that the configuration names; if it and the table name none, a guess from file names."""
     by_folder = not listing.source.is_file()
-    if (found := find_patients(config, listing.root, listing.paths, by_folder)) is not None:
-        return replace(listing, groups=found.groups, patients=found.source, notes=(*listing.notes, *found.notes))
+    if (named := find_patients(config, listing.root, listing.paths, by_folder)) is not None:
+        return replace(listing, groups=named.groups, patients=named.source, notes=(*listing.notes, *named.notes))
     return listing if listing.groups is not None else replace(listing, guess=suggest_groups(listing.paths, by_folder))
 
 

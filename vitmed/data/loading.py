@@ -230,8 +230,8 @@ def pick_workers(asked: int | None, augments: bool, in_memory: bool, device: tor
         return asked
     if in_memory and not augments:
         return 0
-    own = cores() // ranks
-    return max(1, own // 2) if device.type == "cpu" else max(1, min(16, own - 1))  # one core launches the kernels
+    share = cores() // ranks
+    return max(1, share // 2) if device.type == "cpu" else max(1, min(16, share - 1))  # one core launches the kernels
 
 
 def pick_place(asked: str, device: torch.device, ranks: int = 1) -> str:
@@ -347,8 +347,8 @@ class Reader:
         """Whether memory is enough: squares are missing and, by a sample, decoding them in every run is quick."""
         if sum(part.megabytes for name, part in self.images.items() if name != "test") > MEMORY_MB:
             return False
-        found = self.scan.cache.squares(self.scan.digests)
-        rows = list(range(len(self.usable))) if found is None else found.missing.tolist()
+        squares = self.scan.cache.squares(self.scan.digests)
+        rows = list(range(len(self.usable))) if squares is None else squares.missing.tolist()
         seconds: list[float] = []
         for i in rows[:: max(1, len(rows) // TIMED)]:
             start = time.perf_counter()
@@ -384,16 +384,16 @@ class Reader:
         """Give every split its part of an entry of the pixel cache, made now if needed; False if it cannot be made."""
         cache, digests = self.scan.cache, self.scan.digests
         try:
-            found = cache.squares(digests)
-            if found is not None and not len(found.missing):
+            squares = cache.squares(digests)
+            if squares is not None and not len(squares.missing):
                 say(f"images decoded by an earlier run, from {pixel_folder()}")
             else:
                 with cache.alone(digests, lambda: show("another process decodes these images: waiting for it")):
-                    found = cache.squares(digests)  # the other process may have made the squares and the records
+                    squares = cache.squares(digests)  # the other process may have made the squares and the records
                     if self.scan.records:
                         self.scan.records = cache.records(digests)
-                    if found is None or len(found.missing):
-                        found = cache.add(digests, self._squares(found))
+                    if squares is None or len(squares.missing):
+                        squares = cache.add(digests, self._squares(squares))
                         say(f"decoded images are kept in {pixel_folder()}, for this run and later ones (--no-cache)")
         except OSError as error:
             warn(
@@ -402,7 +402,7 @@ class Reader:
             )
             return False
         for name, rows in self.rows.items():
-            self.images[name].cache = Squares(found.folder, found.rows[rows.start : rows.stop])
+            self.images[name].cache = Squares(squares.folder, squares.rows[rows.start : rows.stop])
         return True
 
     def _squares(self, found: Squares | None) -> Iterator[np.ndarray]:

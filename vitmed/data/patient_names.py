@@ -228,12 +228,14 @@ def _marks(some: Sequence[tuple[str, str]], names: Sequence[tuple[str, str]]) ->
     yield tuple(used)
     matches = [match for _, stem in some if (match := KERAS.match(stem))]
     numbers, indices = [int(match[3]) for match in matches], {match[2] for match in matches}
-    for limit in RANDOM if len(numbers) >= FEWEST else ():  # draws of `randint(limit)`, or counters or coordinates?
-        different = limit * (1 - (1 - 1 / limit) ** len(numbers))  # expected
-        random_like = abs(len(set(numbers)) / different - 1) < 0.1 and abs(median(numbers) / limit - 0.5) < 0.2
-        if limit / 2 <= max(numbers) < limit and random_like:
+    if len(numbers) < FEWEST:
+        return
+    for limit in RANDOM:  # are the numbers draws of `randint(limit)`, or rather counters or coordinates?
+        expected = limit * (1 - (1 - 1 / limit) ** len(numbers))  # different numbers among so many draws
+        fills_range = limit / 2 <= max(numbers) < limit and abs(median(numbers) / limit - 0.5) < 0.2
+        if fills_range and abs(len(set(numbers)) / expected - 1) < 0.1:
             if len(indices) == 1:  # one image at a time: the prefix is the original
-                yield (rf"_{indices.pop()}_\d+",)
+                yield (rf"_{next(iter(indices))}_\d+",)
             elif len(matches) == len(some):
                 yield (r"(?<=\d)_\d+",)
 

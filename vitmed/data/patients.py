@@ -128,7 +128,7 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
     """
     pattern = compile_group(expression)
     seconds = max(SECONDS, SECONDS_A_PATH * len(paths))
-    end, found = time.monotonic() + seconds, list[str | None]()
+    end, groups = time.monotonic() + seconds, list[str | None]()
     for path in paths:
         try:
             match = pattern.search(path, timeout=max(0.001, end - time.monotonic()))
@@ -139,19 +139,19 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
                 "write it without a repetition of a repetition, such as (a+)+; or use --groups TABLE",
             ) from None
         texts = (match.groups() if pattern.groups else (match[0],)) if match else ()
-        found.append(next(filter(None, texts), None))
-    return found
+        groups.append(next(filter(None, texts), None))
+    return groups
 
 
 def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[str]:
-    found = groups_of(expression, paths)
-    if missed := [path for path, group in zip(paths, found, strict=True) if group is None]:
+    groups = groups_of(expression, paths)
+    if missed := [path for path, group in zip(paths, groups, strict=True) if group is None]:
         raise DataError(
             f"{root}: --group-regex {expression!r} finds no patient in {len(missed):,} of {len(paths):,} paths:\n"
             + lines_of(missed),
             "widen the expression, or move these files away",
         )
-    return [sys.intern(str(group)) for group in found]
+    return [sys.intern(str(group)) for group in groups]
 
 
 @QUIET

@@ -82,8 +82,8 @@ def scan(root: Path, paths: Sequence[str], cache: ImageCache) -> list[FileRecord
             records += [record for record in part.records if record is not None]
             advance(len(records), len(paths))
     if decoded:
-        known = f"{len(paths) - decoded:,} known from earlier scans"
-        say(f"checking: {decoded_text(decoded, time.monotonic() - started)}; {known}")
+        from_before = f"{len(paths) - decoded:,} known from earlier scans"
+        say(f"checking: {decoded_text(decoded, time.monotonic() - started)}; {from_before}")
     return records
 
 

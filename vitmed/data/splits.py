@@ -92,8 +92,8 @@ def _unlabelled_splits(config: PretrainDataConfig) -> Splits:
     if not len(parts["train"]):
         raise DataError(f"{root}: holds no image to pretrain on", "name a folder of images")
     listing = Listing(root, root, ["image"], paths, np.zeros(len(paths), np.int64), parts)
-    if (found := find_patients(config, root, paths, folders_are_classes=False)) is not None:
-        listing = replace(listing, groups=found.groups, patients=found.source, notes=tuple(found.notes))
+    if (patients := find_patients(config, root, paths, folders_are_classes=False)) is not None:
+        listing = replace(listing, groups=patients.groups, patients=patients.source, notes=tuple(patients.notes))
     made = {"train": "all other images", "val": "", "test": ""}
     if "val" in folders:
         made["val"] = f"folder {folders['val'].name}/"

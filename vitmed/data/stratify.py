@@ -222,18 +222,18 @@ def balanced_parts(
     room = (shares * len(codes)).tolist()
     number = np.empty(len(size), dtype=np.int64)
     for patient in order.tolist():
-        own = range(begin[patient], begin[patient + 1])
+        cells = range(begin[patient], begin[patient + 1])
         added = [0.0] * parts
-        for i in own:  # plain lists are faster than arrays of a few numbers
+        for i in cells:  # plain lists are faster than arrays of a few numbers
             added = [sum_ + weight[i] * n for sum_, n in zip(added, held[kind_of[i]], strict=True)]
         if not equal:
-            half = sum(weight[i] * count_of[i] for i in own) / 2
+            half = sum(weight[i] * count_of[i] for i in cells) / 2
             added = [(sum_ + half) * by for sum_, by in zip(added, per_share, strict=True)]
         own_images = int(count_of_patient[patient])
         fits = [part for part in range(parts) if room[part] >= own_images / 2] or [room.index(max(room))]
         best = parts - 1 if kept is not None and kept[patient] else min(fits, key=added.__getitem__)
         room[best] -= own_images
-        for i in own:
+        for i in cells:
             held[kind_of[i]][best] += count_of[i]
         number[patient] = best
     return number

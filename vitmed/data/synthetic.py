@@ -79,12 +79,12 @@ def _is_there(root: Path, arguments: dict[str, Any]) -> bool:
     if not root.exists() or is_empty(root):
         return False
     try:
-        found = json.loads((root / "demo.json").read_text(encoding="utf-8"))
+        stated = json.loads((root / "demo.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise DataError(f"{root}: exists and is not a demo set", "name another folder: --output") from None
     there = sum(1 for _ in root.glob("*/*/P*_c*.png"))
-    if found != arguments or there != arguments["cells"]:
-        problem = f"{root}: holds {there} images of the demo set {found}, wanted {arguments}"
+    if stated != arguments or there != arguments["cells"]:
+        problem = f"{root}: holds {there} images of the demo set {stated}, wanted {arguments}"
         raise DataError(problem, "name another folder: --output")
     return True
 

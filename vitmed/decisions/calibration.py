@@ -148,8 +148,8 @@ def _choose(logits: np.ndarray, labels: np.ndarray, units: Units) -> Calibration
         trials.append(Trial(method=method, than=chosen, gain=gain, error=error))
         if gain > STANDARD_ERRORS[method] * error:
             chosen, lowest = method, nats
-    known = METHODS[chosen](logits, labels) if chosen != "none" else Calibration.none(classes)
-    return known.model_copy(update={"trials": tuple(trials)})
+    calibration = METHODS[chosen](logits, labels) if chosen != "none" else Calibration.none(classes)
+    return calibration.model_copy(update={"trials": tuple(trials)})
 
 
 def _nats(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:

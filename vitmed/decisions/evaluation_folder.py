@@ -229,7 +229,7 @@ def folds_of_classes(
     """Folds of classes, or of one finding, from the numbers of each fold on its test, and its policy. `names` are those
     of the numbers that are kept, `auroc` is that of the pooled images, NaN where undefined."""
     k, each, costs, decided = len(results[0].classes), list[Fold](), None, dict[str, Any]()
-    asked = asked_point(config, k)
+    point = asked_point(config, k)
     for result, policy in zip(results, policies, strict=True):
         numbers = {name: result.overall[name] for name in names}
         if result.positive_class is not None:
@@ -238,7 +238,7 @@ def folds_of_classes(
             operating = policy.operating
             costs = operating.model_dump(mode="json")["costs"] if not each else costs
             decided = {"calibration": policy.calibration, "point": operating.chosen, "threshold": operating.threshold}
-            decided["why"] = operating.points[asked].why if asked in operating.points else ""
+            decided["why"] = operating.points[point].why if point in operating.points else ""
         else:
             calibration = Calibration.none(k, "no calibration is known for these predictions")
             decided = {"calibration": calibration, "point": "default", "threshold": None, "why": ""}
@@ -246,7 +246,7 @@ def folds_of_classes(
     areas = [value for fold in each if (value := fold.numbers["auroc"].value) is not None]
     mean = statistics.mean(areas) if len(areas) == len(each) else None  # of classes undefined in one fold, so in all
     areas_of = FoldsAuroc(pooled=finite(auroc), mean=mean)
-    return Folds(asked=asked, target=target_of(config, asked), costs=costs, each=each, auroc=areas_of)
+    return Folds(asked=point, target=target_of(config, point), costs=costs, each=each, auroc=areas_of)
 
 
 def by_fold(folds: Folds | None) -> bool:
@@ -305,16 +305,16 @@ def undefined_notes(folds: Folds) -> list[str]:
 
 
 def _decisions(folds: Folds) -> str:
-    asked = TITLES[folds.asked].lower() + ("" if folds.target is None else f" {folds.target}")
+    title = TITLES[folds.asked].lower() + ("" if folds.target is None else f" {folds.target}")
     if folds.findings:
-        return f"Each fold calls each finding from its own threshold, chosen on its validation ({asked})."
+        return f"Each fold calls each finding from its own threshold, chosen on its validation ({title})."
     thresholds = [fold.threshold for fold in folds.each]
     if folds.costs is not None and all(limit is None for limit in thresholds) and by_fold(folds):
         return "Each fold predicts the class with the lowest expected cost, by the costs of the configuration."
     if folds.asked == "balanced":
         return "Each fold predicts the class with the largest ratio of probability to prevalence in its validation."
     texts = numbered(["the likelier class" if limit is None else f"from {limit:.3g}" for limit in thresholds])
-    return f"Each fold decides at its own threshold, chosen on its validation ({asked}): {texts}."
+    return f"Each fold decides at its own threshold, chosen on its validation ({title}): {texts}."
 
 
 def spread_of(each: Sequence[Fold], name: str) -> str:

@@ -20,8 +20,8 @@ from vitmed.core.base_models import Frozen, Stored
 from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.areas import area_interval, class_areas
 from vitmed.metrics.bootstrap import Bootstrap
-from vitmed.metrics.estimates import Estimate, estimate, of_share
-from vitmed.metrics.intervals import Units, share
+from vitmed.metrics.estimates import Estimate, estimate
+from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, group_index
 from vitmed.metrics.predictions_csv import OOD_SCORE
 
@@ -59,8 +59,8 @@ class OodScore(Stored):
         with LOCK, blas().limit(limits=1):  # its threads would spin on, and take the cores from the network's
             moved = x @ full  # (S, D)
             across = -2 * moved @ means.T
-        own = np.einsum("sd,sd->s", moved, x)[:, None]
-        squared = np.maximum((own + across + centre).min(axis=1), 0)
+        lengths = np.einsum("sd,sd->s", moved, x)[:, None]
+        squared = np.maximum((lengths + across + centre).min(axis=1), 0)
         return np.sqrt(squared / self.scale).astype(np.float32)
 
     @cached_property
@@ -110,15 +110,6 @@ def fit_ood_score(train: np.ndarray, labels: np.ndarray, validation: np.ndarray)
     return unscaled.model_copy(update={"scale": edge}) if edge > 0 else None
 
 
-class Unlike(Frozen):
-    """`n` other images: how well the score detects them, the share with a score above 1, and all scores."""
-
-    n: int
-    auroc: Estimate
-    flagged: Estimate
-    scores: list[float]
-
-
 class OutOfDistribution(Frozen):
     """How many of the evaluated images are unlike the training images, by a score that `n` training images gave.
 
@@ -130,30 +121,24 @@ class OutOfDistribution(Frozen):
     n_above: int
     flagged: Estimate
     quantiles: list[float]
-    unlike: Unlike | None  # None without other images
     error_rate_below: Estimate | None = None
     error_rate_above: Estimate | None = None
 
 
 def report_ood_scores(
-    predictions: Predictions, fitted: OodScore | None, others: Sequence[float], config: EvaluateConfig
+    predictions: Predictions, fitted: OodScore | None, config: EvaluateConfig
 ) -> OutOfDistribution | None:
     """How many of the evaluated images are unlike the training images, and of classes how often their predictions are
-    wrong; None where the predictions hold no scores. `others` are the scores of other images."""
+    wrong; None where the predictions hold no scores."""
     scores = scores_of(predictions)
     if scores is None or fitted is None or not len(scores):
         return None
-    boot, above = Bootstrap.of(predictions, config.resamples), scores > 1
-    unlike, other, errors = None, np.array(others, dtype=np.float64), dict[str, Any]()
-    if len(other):
-        flagged = of_share(share(other > 1, None, Units(np.arange(len(other)))))
-        auroc, listed = detection_auroc(scores, predictions.groups, other), [float(f"{score:.5g}") for score in other]
-        unlike = Unlike(n=len(other), auroc=auroc, flagged=flagged, scores=listed)
+    boot, above, errors = Bootstrap.of(predictions, config.resamples), scores > 1, dict[str, Any]()
     if predictions.kind == "classes" and predictions.labels is not None:
         wrong, parts = predictions.predicted != predictions.labels, {"below": ~above, "above": above}
         errors = {f"error_rate_{name}": boot.proportion(wrong, part) for name, part in parts.items()}
     counts: dict[str, Any] = {"n": fitted.n, "n_above": int(above.sum()), "flagged": boot.proportion(above)}
-    return OutOfDistribution(**counts, quantiles=np.quantile(scores, QUANTILES).tolist(), unlike=unlike, **errors)
+    return OutOfDistribution(**counts, quantiles=np.quantile(scores, QUANTILES).tolist(), **errors)
 
 
 def detection_auroc(

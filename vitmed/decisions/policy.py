@@ -48,7 +48,7 @@ class DecisionPolicy(Stored):
     n: int  # validation images
     weights_hash: str | None = None  # None: not known
     ood_score: OodScore | None = None  # None where it could not be fitted
-    other_scores: Numbers = ()  # OOD scores of the images that `--unlike` names
+    other_scores: Numbers = ()  # always (): it is in the hash of an ensemble
     known_logits: Numbers = ()  # (K,) of `Preprocessing.drawn` in fp32, for a self-test; (): not known
 
     @classmethod

@@ -62,9 +62,9 @@ def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> N
     kind = TARGETS[models[0].kind]
     of_class = set[str]() if new.kind == "number" else set(ClassNumbers.model_fields) - {"n"}
     for criterion in criteria.criteria:
-        known = [*kind.metrics, *of_class]
-        if criterion.metric not in known:
-            raise unknown_key("metric", criterion.metric, known, " in the criteria")
+        metrics = [*kind.metrics, *of_class]
+        if criterion.metric not in metrics:
+            raise unknown_key("metric", criterion.metric, metrics, " in the criteria")
         if criterion.of is not None and (not of_class or criterion.of not in new.classes):
             raise unknown_key("class", criterion.of, new.classes, f" in the criterion of {criterion.metric}")
         if criterion.of is not None and criterion.metric not in of_class:
@@ -99,8 +99,8 @@ def judge(criteria: Criteria, read: Sequence[Model], models: Sequence[Model], re
             judged.append(_judged(criterion, "", _number(criterion, new, numbers)))
     described = list[dict[str, str]]()
     for model in read[:2]:
-        known = model.known
-        given = {} if known is None else {"run": known.run, "weights": known.weights_hash, "evaluated": known.created}
+        facts = model.known
+        given = {} if facts is None else {"run": facts.run, "weights": facts.weights_hash, "evaluated": facts.created}
         if model.baseline_of is None:
             described.append({"name": model.name} | {key: value for key, value in given.items() if value})
     return Acceptance(
@@ -164,11 +164,11 @@ def _of_strata(
     column = criterion.in_each
     assert column is not None
     unit = "images" if predictions.groups is None else "patients"
-    found = strata(predictions.columns[column], predictions.units.tolist(), unit)
-    if found.why:
-        yield column, UNKNOWN, found.why
-    for g, name in enumerate(found.names):
-        part: Any = predictions.take(np.flatnonzero(found.of == g))
+    cut = strata(predictions.columns[column], predictions.units.tolist(), unit)
+    if cut.why:
+        yield column, UNKNOWN, cut.why
+    for g, name in enumerate(cut.names):
+        part: Any = predictions.take(np.flatnonzero(cut.of == g))
         count = len(np.unique(part.units))
         if count < FEWEST:
             yield f"{column} {name}", UNKNOWN, f"fewer than {FEWEST} {unit}"

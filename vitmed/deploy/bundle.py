@@ -69,9 +69,9 @@ def _add_wheels(folder: Path, place: Path, extras: Collection[str], exported: bo
     about, package = metadata.distribution("vitmed"), Path(vitmed.__file__).parent
     if about.version != vitmed.__version__:
         raise UsageError(f"vitmed {vitmed.__version__} runs, and {about.version} is installed", "pip install -e .")
-    known = about.metadata.get_all("Provides-Extra") or []
-    if unknown := [extra for extra in extras if extra not in known]:
-        fix = f"one of: {listed(known, 50)}; after an update of a checkout: pip install -e . again"
+    offered = about.metadata.get_all("Provides-Extra") or []
+    if unknown := [extra for extra in extras if extra not in offered]:
+        fix = f"one of: {listed(offered, 50)}; after an update of a checkout: pip install -e . again"
         raise UsageError(f"--extras {unknown[0]}: vitmed has no such extra", fix)
     stated = next(Path(str(part.locate())) for part in about.files or () if part.name == "METADATA")
     info = shutil.copytree(stated.parent, place / "own" / stated.parent.name, ignore=LEFT_HERE)
@@ -83,8 +83,8 @@ def _add_wheels(folder: Path, place: Path, extras: Collection[str], exported: bo
         (info / "METADATA").write_text(OF_TORCH.sub("", stated.read_text(encoding="utf-8")), encoding="utf-8")
     _run("wheel", "pack", place / "own", "-d", place)
     (place / "pins.txt").write_text(_run("pip", "list", "--format=freeze", "--exclude=vitmed"))
-    own = str(next(place.glob("*.whl"))) + f"[{','.join(extras)}]" * bool(extras)
-    _run("pip", "wheel", "-q", "-w", folder, "-c", place / "pins.txt", own, *["onnxruntime"] * exported)
+    wheel = str(next(place.glob("*.whl"))) + f"[{','.join(extras)}]" * bool(extras)
+    _run("pip", "wheel", "-q", "-w", folder, "-c", place / "pins.txt", wheel, *["onnxruntime"] * exported)
 
 
 def _add_model(top: Path, saved: SavedModel) -> None:

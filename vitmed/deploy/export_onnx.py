@@ -91,7 +91,7 @@ def compare_export(
     it may: images (B, H, W, C) uint8 -> outputs by name."""
     assert saved.policy is not None
     how, chosen = saved.preprocessing, validation_images(saved)
-    found = dict[str, list[np.ndarray]]()
+    exported = dict[str, list[np.ndarray]]()
     outputs = checkpoint_outputs(saved, chosen, root)
     with bar("comparing: exported") as advance:
         for index, sample in enumerate(chosen):
@@ -101,9 +101,9 @@ def compare_export(
             else:
                 image = how.read(root / sample.path)
             for name, value in run(image[None]).items():
-                found.setdefault(name, []).append(value)
+                exported.setdefault(name, []).append(value)
             advance(index + 1, len(chosen))
-    theirs = {name: np.concatenate(values) for name, values in found.items()}
+    theirs = {name: np.concatenate(values) for name, values in exported.items()}
     undecided = labelled_by(saved.splits.target, saved.classes, chosen, outputs.logits, saved.config.data.positive)
     scores = score_column(theirs.get("ood_score"))
     exact = saved.policy.apply(replace(undecided, columns=outputs.columns))

@@ -221,12 +221,12 @@ def compare_weights(saved: Checkpoint, folder: Path, target: Path, root: Path) -
     except Exception as error:  # of timm, which has errors of its own
         problem = f"{target}: not written, since timm cannot load it ({first_line(error)})"
         raise GateError(problem, "please report it, with the version of timm") from None
-    exact, found = torch.from_numpy(checkpoint_outputs(saved, chosen, root).logits), list[Tensor]()
+    exact, logits = torch.from_numpy(checkpoint_outputs(saved, chosen, root).logits), list[Tensor]()
     with bar("comparing: timm") as advance, torch.inference_mode():
         for index, sample in enumerate(chosen):
             square = torch.tensor(how.read(root / sample.path))[None]
-            found.append(network(how.normalise(square)))
+            logits.append(network(how.normalise(square)))
             advance(index + 1, len(chosen))
-    largest = float((torch.cat(found) - exact).abs().max())
+    largest = float((torch.cat(logits) - exact).abs().max())
     relative = largest / max(1.0, float(exact.abs().max()))
     return WeightsGate(library=f"timm {version('timm')}", images=len(chosen), largest=largest, relative=relative)

@@ -51,10 +51,10 @@ def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
                 f"vitmed evaluate {saved.path} writes it",
             )
         folder = file.parent
-    known = read_evaluation(folder / PREDICTIONS)
-    if known.policy is None:
+    reference = read_evaluation(folder / PREDICTIONS)
+    if reference.policy is None:
         raise UsageError(f"{folder / NUMBERS}: holds no decision policy", f"vitmed evaluate {folder.parent} writes one")
-    return folder, known
+    return folder, reference
 
 
 def in_order(table: Table) -> tuple[Table, list[str]]:
@@ -216,9 +216,9 @@ def _streams_of(table: Table, known: Evaluated) -> tuple[Predictions, Streams]:
     labelled = _labelled(table)
     keep = {name for name in table.header if name != "path" and name != "label" and not name.startswith(LABEL)}
     bare = replace(table, rows=[{k: v if k in keep else "" for k, v in row.items()} for row in table.rows])
-    found = _read(bare, known)
+    predictions = _read(bare, known)
     watch = TARGETS[target_of(known.predictions).kind].watch
-    streams = watch(found)
+    streams = watch(predictions)
     if labelled.any():
         rows = np.flatnonzero(labelled)
         part = _rows(replace(table, rows=[{**row, "path": ""} for row in table.rows]), rows.tolist())
@@ -227,7 +227,7 @@ def _streams_of(table: Table, known: Evaluated) -> tuple[Predictions, Streams]:
                 values = np.full(len(table.rows), np.nan)
                 values[rows] = stream.values
                 streams[name] = replace(stream, values=values)
-    return found, streams
+    return predictions, streams
 
 
 def _read(table: Table, known: Evaluated) -> Predictions:

@@ -103,8 +103,8 @@ def unit_code(unit: str) -> Any:
     """The UCUM code of a user's unit; of one that UCUM does not know an annotation, {like this}."""
     if not unit:
         return codes.UCUM.NoUnits
-    if known := UCUM.get(unit):
-        return sr.CodedConcept(known, "UCUM", unit)
+    if code := UCUM.get(unit):
+        return sr.CodedConcept(code, "UCUM", unit)
     noted = "".join(c for c in unit if c.isascii() and c.isprintable() and c not in "{}\\")[:14]
     return sr.CodedConcept(f"{{{noted}}}" if noted.strip() else "1", "UCUM", coded(unit).meaning)
 

@@ -71,9 +71,9 @@ def check_maps(
         targets: (B,) what to explain, such as the predicted class.
         units: (B,) int, the patient of each image: intervals are of patient means. None: every image counts by itself.
     """
-    found = unchecked(model, len(images), kind)
-    if found.reason is not None:
-        return found
+    result = unchecked(model, len(images), kind)
+    if result.reason is not None:
+        return result
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
     maps = relevance(model, x, targets, kind)
     scores = _areas(model, x, targets, maps, kind, centre_shift(model))
@@ -96,7 +96,7 @@ def check_maps(
 
     ends = {name: float(scores[name].mean()) for name in ("whole", "blank")}
     methods, random = {name: check(name) for name in METHODS}, mean(scores["random"].mean(axis=1))
-    return found.model_copy(update={"methods": methods, "stages": [EVERYTHING], "random": random, **ends})
+    return result.model_copy(update={"methods": methods, "stages": [EVERYTHING], "random": random, **ends})
 
 
 def unchecked(model: ViT, images: int, kind: Kind) -> Attention:
@@ -167,10 +167,10 @@ def sample(labels: np.ndarray, groups: Sequence[str] | None, count: int) -> tupl
         return order[:count], np.arange(len(order[:count])), "drawn at random; intervals by image, patients unknown"
     patients = np.unique([name or f"\0{i}" for i, name in enumerate(groups)], return_inverse=True)[1]
     rows = order[np.argsort(_turns(patients[order]), kind="stable")][:count]
-    known = len(np.unique(patients[rows]))
-    if known < FEW:
-        return rows, np.arange(len(rows)), f"of {counted(known, 'patient')}; intervals by image, which are too narrow"
-    return rows, patients[rows], f"of {counted(known, 'patient')}; intervals by patient"
+    held = len(np.unique(patients[rows]))
+    if held < FEW:
+        return rows, np.arange(len(rows)), f"of {counted(held, 'patient')}; intervals by image, which are too narrow"
+    return rows, patients[rows], f"of {counted(held, 'patient')}; intervals by patient"
 
 
 def _turns(keys: np.ndarray) -> np.ndarray:
@@ -220,12 +220,12 @@ def curves(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _probabilities(model: ViT, x: Tensor, blank: Tensor, kept: np.ndarray, near: np.ndarray, kind: Kind) -> np.ndarray:
     """(M, K) the probability of each answer when only the patches `kept` (M, L) of x (C, S, S) are left."""
     grids = kept.reshape(len(kept), 1, near[-1] + 1, -1)  # (M, 1, h, w)
-    learning, found = LEARNING[kind], []
+    learning, chances = LEARNING[kind], []
     for start in range(0, len(kept), BATCH):
         mask = torch.from_numpy(grids[start : start + BATCH][..., near[:, None], near]).to(x.device)  # (m, 1, S, S)
         logits = learning.answers(model(torch.where(mask, x, blank)))
-        found.append(learning.chances(logits).double().cpu().numpy())
-    return np.concatenate(found)
+        chances.append(learning.chances(logits).double().cpu().numpy())
+    return np.concatenate(chances)
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -256,10 +256,10 @@ def check_attention(
     strata = known_labels(predictions) if kind == "classes" else explained
     rows, units, drawn = sample(strata, predictions.groups, count)
     pictures = np.stack([read(int(i)) for i in rows])
-    found = check_maps(model, preprocessing, pictures, explained[rows], units, kind)
-    verdicts = "; ".join(f"{part.title}: {part.verdict}" for part in found.methods.values())
-    say(f"test of the attention maps: {verdicts or f'not checked: {found.reason}'}")
-    return found.model_copy(update={"drawn": drawn}), maps
+    checked = check_maps(model, preprocessing, pictures, explained[rows], units, kind)
+    verdicts = "; ".join(f"{part.title}: {part.verdict}" for part in checked.methods.values())
+    say(f"test of the attention maps: {verdicts or f'not checked: {checked.reason}'}")
+    return checked.model_copy(update={"drawn": drawn}), maps
 
 
 def images_to_draw(predictions: Predictions) -> np.ndarray:

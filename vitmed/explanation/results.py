@@ -159,10 +159,10 @@ def mean_of_maps(each: Sequence[Maps], shares: Sequence[float]) -> Maps:
     Raises UsageError if their grids of patches differ.
     """
     first = each[0]
-    if len({grid.shape[1:] for one in each for grid in one.grids.values()}) > 1:
+    if len({grid.shape[1:] for maps in each for grid in maps.grids.values()}) > 1:
         raise UsageError("the members divide an image into different patches", "explain one of them")
     grids = {
-        name: np.sum([share * one.grids[name] for share, one in zip(shares, each, strict=True)], axis=0)
+        name: np.sum([share * maps.grids[name] for share, maps in zip(shares, each, strict=True)], axis=0)
         for name in first.grids
     }
     return replace(first, grids={name: grid.astype(np.float32) for name, grid in grids.items()})

@@ -164,11 +164,11 @@ def known_stress(run: Path, weights_hash: str) -> Robustness | None:
     files = sorted(run.glob(f"{FOLDER}*/{NUMBERS}"), key=lambda file: file.stat().st_mtime_ns)
     for file in reversed(files):
         try:
-            found = Robustness.model_validate_json(file.read_text(encoding="utf-8"))
+            stress = Robustness.model_validate_json(file.read_text(encoding="utf-8"))
         except (OSError, ValueError):  # a file that vitmed did not write
             continue
-        if found.weights_sha256 == weights_hash:
-            return found
+        if stress.weights_sha256 == weights_hash:
+            return stress
     return None
 
 
@@ -217,7 +217,7 @@ def stress_images(
         f"{counted(len(names), 'corruption')} of 5 strengths, {(1 + 5 * len(names)) * len(decoded):,} passes"
     )
     clean, corrupted = _predict_all(saved, chosen, decoded, names, request)
-    found = measure_robustness(clean, corrupted, request.resamples, seed, saved.splits.target)
+    robustness = measure_robustness(clean, corrupted, request.resamples, seed, saved.splits.target)
     unread = [f"{unreadable:,} images could not be read and are not counted."] if unreadable else []
     about = {
         "what": what,
@@ -228,15 +228,15 @@ def stress_images(
         "seed": seed,
         "skipped": skipped,
         "image_size": saved.preprocessing.image_size,
-        "notes": [*chosen.notes, *found.notes, *unread],
+        "notes": [*chosen.notes, *robustness.notes, *unread],
     }
-    positive = None if found.positive_class is None else found.classes.index(found.positive_class)
+    positive = None if robustness.positive_class is None else robustness.classes.index(robustness.positive_class)
     row = next((row for row in decoded if chosen.samples[row].label == positive), next(iter(decoded)))
     pictures = {
         CORRUPTIONS[name].title: [np.asarray(corrupt(decoded[row], name, s, (seed, row))) for s in range(6)]
-        for name in found.corruptions
+        for name in robustness.corruptions
     }
-    return found.model_copy(update=about), pictures
+    return robustness.model_copy(update=about), pictures
 
 
 def _predict_all(
@@ -271,13 +271,13 @@ def _predict_all(
 
 def pick_images(labels: Sequence[int], most: int, seed: int) -> list[int]:
     """Which images, in their order: all, or `most` drawn at random, each stratum in proportion and at least once."""
-    found = np.asarray(labels, dtype=np.int64)
-    if len(found) <= most:
-        return list(range(len(found)))
-    order = np.random.default_rng([seed, 3]).permutation(len(found))
-    turn = np.empty(len(found))
-    for k in np.unique(found):
-        rows = order[found[order] == k]
+    strata = np.asarray(labels, dtype=np.int64)
+    if len(strata) <= most:
+        return list(range(len(strata)))
+    order = np.random.default_rng([seed, 3]).permutation(len(strata))
+    turn = np.empty(len(strata))
+    for k in np.unique(strata):
+        rows = order[strata[order] == k]
         turn[rows] = np.arange(len(rows)) / len(rows)  # 0 for the first of each stratum, so every one has one
     return sorted(int(i) for i in order[np.argsort(turn[order], kind="stable")][:most])
 

@@ -112,16 +112,16 @@ def _header_if_windowed(path: Path) -> ImageHeader | bool:
 def _values(path: Path, frame: int | None) -> tuple[np.ndarray, Sequence[FileWindow]] | None:
     """A reproducible sample of an image's values, without padding; and the windows that the file stores."""
     try:
-        found = decode(path, frame)
+        raw = decode(path, frame)
     except DataError:
         return None
-    if not isinstance(found, RawImage):
+    if not isinstance(raw, RawImage):
         return None
-    masked = found.valid is not None and found.valid.any()
-    values = (found.values[found.valid] if masked else found.values).reshape(-1)
+    masked = raw.valid is not None and raw.valid.any()
+    values = (raw.values[raw.valid] if masked else raw.values).reshape(-1)
     if values.size > VALUES:
         values = values[np.random.default_rng(values.size).integers(0, values.size, VALUES)]
-    return values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32), found.windows
+    return values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32), raw.windows
 
 
 def _saturation(parts: Iterable[tuple[np.ndarray, FileWindow]]) -> list[str]:

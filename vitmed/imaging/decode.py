@@ -69,10 +69,10 @@ def decode(path: str | Path, frame: int | None = None, min_size: MinSize | None 
     """The stored pixels: a `RawImage` where a window is needed, else a Pillow image. Raises as `read_image`."""
     path = Path(path)
     with _as_data_error(path):
-        found: RawImage | Image.Image = _reader(path).read(path, frame, min_size)
-        if isinstance(found, RawImage) and not np.isfinite([found.values.min(), found.values.max()]).all():
+        image: RawImage | Image.Image = _reader(path).read(path, frame, min_size)
+        if isinstance(image, RawImage) and not np.isfinite([image.values.min(), image.values.max()]).all():
             raise DataError(f"{path}: holds values that are not finite (NaN or infinite)", "repair or remove it")
-        return found
+        return image
 
 
 def read_header(path: str | Path) -> ImageHeader:

@@ -67,10 +67,10 @@ def examine(
                 begun = FileRecord(len(data), sha256, personal=personal_fields(path, data) if data else ())
             if begun.size > 0:
                 begun = replace(begun, header=read_header(path))
-        found = decode(path, frame, None if preprocessing is None else preprocessing.min_size)
-        made = _finished(path, begun, found, preprocessing is not None, window) if record else None
+        decoded = decode(path, frame, None if preprocessing is None else preprocessing.min_size)
+        made = _finished(path, begun, decoded, preprocessing is not None, window) if record else None
         if preprocessing is not None:
-            square = preprocessing.square(path, found)
+            square = preprocessing.square(path, decoded)
     except VitmedError as error:
         problem, kind = error.problem.removeprefix(f"{path}: ").replace(str(path), path.name), "unreadable"
         if begun.size == 0:

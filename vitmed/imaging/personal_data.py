@@ -68,7 +68,7 @@ def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
     head = data if data[:4] == b"\x89PNG" else data[: 1 << 18]
     if not any(mark in head for mark in MARKS):
         return ()
-    found: set[str] = set()
+    fields: set[str] = set()
     # Pillow warns and raises for many kinds of damage, which the decoder reports.
     with suppress(Exception), NO_WARNINGS, Image.open(io.BytesIO(data)) as image:
         exif = image.getexif()
@@ -78,9 +78,9 @@ def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
             value = exif.get(tag, inner.get(tag))
             text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
             if text.strip(" \x00") if name in EXIF_FIELDS else looks_like_a_person(text[:2000]):
-                found.add(f"EXIF {name}")
+                fields.add(f"EXIF {name}")
         if 2 in position or 4 in position:  # latitude, longitude
-            found.add("EXIF GPS position")
+            fields.add("EXIF GPS position")
         texts = dict(image.info)
         if isinstance(image, ImageFile.ImageFile) and image.format == "PNG":
             texts |= getattr(image, "text", {})  # also texts after the pixels
@@ -89,8 +89,8 @@ def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
             if key in ("exif", "icc_profile", "photoshop") or not isinstance(text, str) or not text.strip():
                 continue
             if (KEYS.search(str(key)) and not NO_PERSON.search(text)) or looks_like_a_person(text[:2000]):
-                found.add(f"{image.format} text '{str(key)[:40]}'")
-    return tuple(sorted(found))
+                fields.add(f"{image.format} text '{str(key)[:40]}'")
+    return tuple(sorted(fields))
 
 
 @QUIET
@@ -100,16 +100,16 @@ def _dicom(data: bytes) -> tuple[str, ...]:
         import pydicom
     except ImportError:
         return ()
-    found = []
+    fields = []
     with suppress(Exception):  # the decoder reports a damaged file
         tags = [*DICOM_FIELDS, "BurnedInAnnotation", "Modality", "PatientID"]
         head = pydicom.dcmread(io.BytesIO(data), stop_before_pixels=True, specific_tags=tags, force=True)
         for name in DICOM_FIELDS:
             value = str(head.get(name, "") or "").strip(" ^=")
             if value and not NO_PERSON.search(value) and value != str(head.get("PatientID", "")):
-                found.append(f"DICOM {name}")
+                fields.append(f"DICOM {name}")
         if str(head.get("BurnedInAnnotation", "")).upper() == "YES":
-            found.append("DICOM BurnedInAnnotation YES")
+            fields.append("DICOM BurnedInAnnotation YES")
         elif (modality := str(head.get("Modality", ""))) in BURNED:
-            found.append(f"DICOM modality {modality} ({BURNED[modality]}), which often has text in the image")
-    return tuple(found)
+            fields.append(f"DICOM modality {modality} ({BURNED[modality]}), which often has text in the image")
+    return tuple(fields)

@@ -26,17 +26,28 @@ if TYPE_CHECKING:  # an exported model runs without torch
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How an image becomes the network's input."""
+    """How an image becomes the network's input.
 
-    image_size: int  # side S of the square, px
-    channels: int  # C
-    resize: str  # "pad", "squash" or "crop"; antialiased by Pillow
-    normalize: str  # "imagenet", "half", "image" or "given"; see `DataConfig.normalize`
-    mean: tuple[float, ...] | None = None  # for "given": one number, one each for R, G and B, or one per channel
+    Attributes:
+        image_size: side S of the square, px.
+        channels: C.
+        resize: "pad", "squash" or "crop"; antialiased by Pillow.
+        normalize: "imagenet", "half", "image" or "given"; see `DataConfig.normalize`.
+        mean, std: for "given": one number, one each for R, G and B, or one per channel.
+        interpolation: a key of `RESAMPLING`.
+        frame: to read of a file with several; None refuses such files.
+        window: how values of more than 8 bits become grey levels; None refuses such files.
+    """
+
+    image_size: int
+    channels: int
+    resize: str
+    normalize: str
+    mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    interpolation: str = "bilinear"  # a key of `RESAMPLING`
-    frame: int | None = None  # the frame to read of a file with several; None refuses such files
-    window: Window = None  # how values of more than 8 bits become grey levels; None refuses such files
+    interpolation: str = "bilinear"
+    frame: int | None = None
+    window: Window = None
 
     @classmethod
     def of(cls, config: Config | PretrainConfig) -> Preprocessing:
@@ -178,8 +189,8 @@ def joint(members: Sequence[Preprocessing]) -> tuple[Preprocessing, tuple[int, .
     that read files in different ways: other channels or frames."""
     for name in ("channels", "frame"):
         if len(values := {getattr(how, name) for how in members}) > 1:
-            found = " and ".join(sorted(map(str, values)))
-            raise UsageError(f"the members differ in {name}: {found}", "join runs that read images in one way")
+            shown = " and ".join(sorted(map(str, values)))
+            raise UsageError(f"the members differ in {name}: {shown}", "join runs that read images in one way")
     # What decides about the pixels, without the normalisation, which each network does itself.
     readings = [replace(how, normalize="half", mean=None, std=None) for how in members]
     each = tuple(dict.fromkeys(readings))

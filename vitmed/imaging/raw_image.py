@@ -28,17 +28,28 @@ MinSize = Callable[[tuple[int, int]], tuple[int, int]]  # (width, height) of a f
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """What the header of an image file states, read before any pixel is decoded."""
+    """What the header of an image file states, read before any pixel is decoded.
 
-    format: str  # PNG, JPEG, TIFF, DICOM, NPY, ...
-    mode: str  # Pillow's mode (L, P, RGB, CMYK, I;16, ...), or the photometric interpretation of a DICOM file
-    bits: int  # per channel
-    width: int  # as stored, px
+    Attributes:
+        format: PNG, JPEG, TIFF, DICOM, NPY, ...
+        mode: Pillow's (L, P, RGB, CMYK, I;16, ...), or the photometric interpretation of a DICOM file.
+        bits: per channel.
+        width, height: as stored, px.
+        frames: the number of pages or frames.
+        orientation: the EXIF tag, 1 to 8; 1 if there is none.
+        needs_window: whether values have more than 8 bits, a sign or a fraction, or belong to a grey DICOM.
+        windows: how many a DICOM file stores.
+    """
+
+    format: str
+    mode: str
+    bits: int
+    width: int
     height: int
-    frames: int  # number of pages or frames
-    orientation: int  # the EXIF tag, 1 to 8; 1 if there is none
-    needs_window: bool = False  # more than 8 bits, signed or floating point, or a grey DICOM
-    windows: int = 0  # how many windows a DICOM file stores
+    frames: int
+    orientation: int
+    needs_window: bool = False
+    windows: int = 0
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -70,21 +70,28 @@ class Checkpoint(SavedModel):
         return model.eval()
 
 
+class MadeWith(NamedTuple):
+    """The images that a checkpoint is made with; the fields are those of `SavedModel`."""
+
+    splits: Splits
+    hashes: dict[str, list[str]]
+    seen: Sequence[str] = ()
+    fingerprints: Mapping[str, list[str]] | None = None
+
+
 def save_checkpoint(
     path: Path,
-    *,
     config: Config,
-    splits: Splits,
-    hashes: dict[str, list[str]],
+    images: MadeWith,
+    *,
     weights: dict[str, torch.Tensor],
     record: dict[str, Any],
     training: dict[str, Any] | None = None,
-    seen: Sequence[str] = (),
-    fingerprints: Mapping[str, list[str]] | None = None,
 ) -> None:
     """Write a checkpoint. Paths are stored relative to its folder."""
-    data = {**membership_of(splits, hashes, path), "seen": list(seen), "fingerprints": dict(fingerprints or {})}
-    about = {"classes": list(splits.classes), "preprocessing": Preprocessing.of(config).to_dict(), "data": data}
+    data = membership_of(images.splits, images.hashes, path)
+    data |= {"seen": list(images.seen), "fingerprints": dict(images.fingerprints or {})}
+    about = {"classes": list(images.splits.classes), "preprocessing": Preprocessing.of(config).to_dict(), "data": data}
     _save(path, FORMAT, config, **about, weights=weights, record=record, training=training)
 
 
@@ -267,10 +274,10 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     fix = "weights alone have no classes: train --weights FILE, or vitmed.build_model(weights=FILE)"
     content = _load(path, FORMAT, "a vitmed checkpoint", fix)
     with _damage(path):
-        found = _parse(path, content)
-        if found.policy is not None and found.policy.weights_hash not in (None, found.weights_hash):
+        checkpoint = _parse(path, content)
+        if checkpoint.policy is not None and checkpoint.policy.weights_hash not in (None, checkpoint.weights_hash):
             raise ValueError("its decision policy was chosen for other weights")
-        return found
+        return checkpoint
 
 
 def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:

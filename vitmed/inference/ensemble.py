@@ -53,7 +53,7 @@ class Ensemble(SavedModel):
         return {
             "Model": f"the mean of {counted(len(self.members), 'model')} ({shares})",
             "Model choice": self.chosen.get("words", ""),
-            "Seed": ", ".join(str(seed) for seed in dict.fromkeys(one.config.train.seed for one in self.members)),
+            "Seed": ", ".join(str(seed) for seed in dict.fromkeys(member.config.train.seed for member in self.members)),
         }
 
 
@@ -73,12 +73,12 @@ def join_members(
         if same[0] != same[1]:
             problem = f"{other.path}: {', '.join(other.classes)}; {first.path}: {', '.join(first.classes)}"
             raise UsageError(f"members of different classes: {problem}", "join runs of the same classes")
-    preprocessing, readings = joint([one.preprocessing for one in members])
-    seen = tuple(dict.fromkeys(digest for one in members for digest in one.seen))
+    preprocessing, readings = joint([member.preprocessing for member in members])
+    seen = tuple(dict.fromkeys(digest for member in members for digest in member.seen))
     prints: dict[str, str] = {}
-    for one in members:
-        for name, part in one.fingerprints.items():
-            prints |= {sample.path: text for sample, text in zip(one.splits.samples[name], part, strict=True)}
+    for member in members:
+        for name, part in member.fingerprints.items():
+            prints |= {sample.path: text for sample, text in zip(member.splits.samples[name], part, strict=True)}
     fingerprints = {
         name: [prints.get(sample.path, "") for sample in samples]
         for name, samples in splits.samples.items()
@@ -95,8 +95,8 @@ def hash_of_members(
     """The sha256 of the weights of all members with their policies, as a version has `written` them, and their
     shares."""
     stated = [
-        [one.weights_hash, share, None if one.policy is None else written(one.policy.to_json())]
-        for one, share in zip(members, shares, strict=True)
+        [member.weights_hash, share, None if member.policy is None else written(member.policy.to_json())]
+        for member, share in zip(members, shares, strict=True)
     ]
     return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
 
@@ -105,8 +105,8 @@ def save_ensemble(ensemble: Ensemble) -> None:
     """Write ensemble.json; the paths of the members are relative to its folder."""
     folder = ensemble.path.parent
     members = [
-        {"path": store_path(one.path, folder), "weights_hash": one.weights_hash, "share": share}
-        for one, share in zip(ensemble.members, ensemble.shares, strict=True)
+        {"path": store_path(member.path, folder), "weights_hash": member.weights_hash, "share": share}
+        for member, share in zip(ensemble.members, ensemble.shares, strict=True)
     ]
     data = saved_model.membership_of(ensemble.splits, ensemble.hashes, ensemble.path)
     policy = None if ensemble.policy is None else ensemble.policy.to_json()
@@ -141,21 +141,21 @@ def load_ensemble(path: Path) -> Ensemble:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError, VitmedError) as error:
         raise CheckpointError(f"{path}: damaged: {first_line(error)}", AGAIN) from None
     members = []
-    for file, known, _ in rows:
+    for file, stated_hash, _ in rows:
         if not file.is_file():
             raise CheckpointError(f"{path}: its member {file} is missing", "put it back, or move the whole folder")
         members.append(load_checkpoint(file))
-        if members[-1].weights_hash != known:
+        if members[-1].weights_hash != stated_hash:
             raise CheckpointError(f"{path}: its member {file} holds other weights than before", AGAIN)
     try:
-        found = join_members(path, members, [share for *_, share in rows], splits, hashes, chosen)
+        ensemble = join_members(path, members, [share for *_, share in rows], splits, hashes, chosen)
     except UsageError as error:
         raise CheckpointError(f"{path}: {error.problem}", AGAIN) from None
     of_0_2 = hash_of_members(members, [share for *_, share in rows], policy_of_0_2)
-    if content["weights_hash"] not in (found.weights_hash, of_0_2):
+    if content["weights_hash"] not in (ensemble.weights_hash, of_0_2):
         raise CheckpointError(f"{path}: a member has another decision policy than before", AGAIN)
     seen = tuple(content["data"].get("seen", ()))
-    return replace(found, policy=policy, weights_hash=content["weights_hash"], seen=seen)
+    return replace(ensemble, policy=policy, weights_hash=content["weights_hash"], seen=seen)
 
 
 class EnsembleNetwork(Network):
@@ -177,7 +177,9 @@ class EnsembleNetwork(Network):
             raise UsageError(f"{self.saved.path}: an ensemble has no features", "name the best.pt of a member")
         indices, arrays, problems = saved_model.run_batches(read, count, AT_ONCE, self._mean, progress)
         logits, spread, *scores = arrays or [np.empty((0, self.saved.splits.outputs), np.float32), np.empty(0)]
-        columns = saved_model.score_column(*scores) | {DISAGREEMENT: tuple(f"{value:.6g}" for value in spread)}
+        columns = saved_model.score_column(scores[0] if scores else None) | {
+            DISAGREEMENT: tuple(f"{value:.6g}" for value in spread)
+        }
         return Outputs(indices, logits, columns, problems)
 
     def _mean(self, squares: np.ndarray) -> list[np.ndarray]:

@@ -93,19 +93,19 @@ class _EnsembleMean(nn.Module):
 
     def __init__(self, saved: Ensemble):
         super().__init__()
-        self.networks = nn.ModuleList([_Network(one) for one in saved.members])
+        self.networks = nn.ModuleList([_Network(member) for member in saved.members])
         self.decide = nn.ModuleList(
             decisions_of(member.chosen_policy(), member.splits.target, member.classes) for member in saved.members
         )
         self.shares, self.target = saved.shares, saved.splits.target
-        self.targets = [one.splits.target for one in saved.members]
-        self.orders = [[one.classes.index(name) for name in saved.classes] for one in saved.members]
+        self.targets = [member.splits.target for member in saved.members]
+        self.orders = [[member.classes.index(name) for name in saved.classes] for member in saved.members]
         self.scored = all(network.scored for network in self.networks)
 
     def forward(self, squares: Tensor) -> tuple[Tensor, Tensor]:
-        found = [network(squares) for network in self.networks]
-        scores = sum(share * one[1] for share, one in zip(self.shares, found, strict=True))
-        logits = [one[0].double() for one in found]
+        answers = [network(squares) for network in self.networks]
+        scores = sum(share * pair[1] for share, pair in zip(self.shares, answers, strict=True))
+        logits = [pair[0].double() for pair in answers]
         if self.target.kind == "number":
             return self._mixture(logits).float(), scores
         parts = zip(self.shares, self.decide, logits, self.orders, strict=True)
@@ -152,9 +152,9 @@ class _Decisions(nn.Module):
     def __init__(self, policies: Sequence[ClassPolicy], positive: Sequence[int], findings: bool):
         super().__init__()
         self.findings = findings
-        self.scale = _numbers([one.calibration.scale for one in policies])  # (G, K)
-        self.bias = _numbers([one.calibration.bias for one in policies])
-        points = [one.operating for one in policies]
+        self.scale = _numbers([policy.calibration.scale for policy in policies])  # (G, K)
+        self.bias = _numbers([policy.calibration.bias for policy in policies])
+        points = [policy.operating for policy in policies]
         thresholds = [point.threshold if point.positive is not None else None for point in points]
         self.positive = torch.tensor(positive)
         self.thresholds = _numbers([0.5 if limit is None else limit for limit in thresholds])  # (G,)
@@ -166,13 +166,13 @@ class _Decisions(nn.Module):
                 assert expected is not None
                 costs = list(costs_of_balance(expected))
             self.costs = _numbers(costs)  # (K, K)
-        sets = [one.prediction_sets for one in policies]
+        sets = [policy.prediction_sets for policy in policies]
         answers = len(policies[0].calibration.scale)
         never = [[math.inf] * answers]  # only the predicted answer is in a set that was not fitted
-        self.least = _numbers([never[0] if one is None else one.least for one in sets])  # (G, K)
-        unsure = [one.abstention for one in policies]
+        self.least = _numbers([never[0] if fitted is None else fitted.least for fitted in sets])  # (G, K)
+        unsure = [policy.abstention for policy in policies]
         self.sure = _numbers([-1.0 if a is None else math.inf if a.least is None else a.least for a in unsure])  # (G,)
-        self.several = any(one is not None for one in sets) and not findings
+        self.several = any(fitted is not None for fitted in sets) and not findings
         self.outputs = ("probabilities", "prediction", *(("in_set",) if any(sets) else ()))
 
     def forward(self, logits: Tensor) -> tuple[Tensor, ...]:
@@ -189,17 +189,17 @@ class _Decisions(nn.Module):
         sure = p.gather(2, predicted[:, :, None])[:, :, 0]  # (B, G)
         if two:
             odds = torch.logit(self.thresholds, LEAST)
-            own, other = (z.gather(2, where)[:, :, 0] for where in (positive, 1 - positive))
-            sure = torch.where(self.moved, torch.sigmoid((own - other - odds).abs()), sure)
+            mine, other = (z.gather(2, where)[:, :, 0] for where in (positive, 1 - positive))
+            sure = torch.where(self.moved, torch.sigmoid((mine - other - odds).abs()), sure)
         inside = (p >= self.least) | (torch.arange(p.shape[2]) == predicted[:, :, None])  # (B, G, K)
         answered = (sure >= self.sure).all(dim=1)
         if self.several:
             answered = answered & (inside.sum(dim=2) <= 1).all(dim=1)
         if self.findings:
-            found: tuple[Tensor, ...] = (p[:, :, 1].float(), predicted == 1, inside[:, :, 1])
+            answers: tuple[Tensor, ...] = (p[:, :, 1].float(), predicted == 1, inside[:, :, 1])
         else:
-            found = (p[:, 0].float(), predicted[:, 0], inside[:, 0])
-        return *found[: len(self.outputs)], answered
+            answers = (p[:, 0].float(), predicted[:, 0], inside[:, 0])
+        return *answers[: len(self.outputs)], answered
 
 
 class _Number(nn.Module):

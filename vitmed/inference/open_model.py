@@ -47,8 +47,8 @@ def open_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, 
     if isinstance(saved, OnnxModel):
         return OnnxNetwork(saved, device, precision)
     if isinstance(saved, Ensemble):
-        known = [open_network(one, one.policy, device, precision) for one in saved.members]
-        return EnsembleNetwork(saved, known)
+        networks = [open_network(member, member.policy, device, precision) for member in saved.members]
+        return EnsembleNetwork(saved, networks)
     from vitmed.inference.predict import TorchNetwork
 
     return TorchNetwork.opened(saved, policy, device, precision)
@@ -143,31 +143,31 @@ def windowed_note(window: Window) -> str:
 
 def list_images(names: Sequence[str | Path]) -> list[str]:
     """List files, images in folders, and matches of patterns. Raises DataError without any."""
-    found: list[str] = []
+    files: list[str] = []
     for path in find_named(names):
         refuse_archive(path)
         # a missing file becomes a row with its error
         inside = image_names(path, (path / "_").as_posix()[:-1]) if path.is_dir() else [path.as_posix()]
         if not inside and path in map(Path, names):
             raise DataError(f"{path}: no images in this folder", import_fix(path) or "name a folder of images")
-        found += inside
-    if not found:
+        files += inside
+    if not files:
         raise DataError("no image is named", "vitmed predict image.png")
-    return found
+    return files
 
 
 def find_named(names: Sequence[str | Path]) -> list[Path]:
     """Find files and folders by name, and the matches of patterns. Raises DataError for a pattern without any."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for name in map(local_path, names):
         if not glob.has_magic(str(name)) or Path(name).exists():
-            found.append(Path(name))
+            paths.append(Path(name))
             continue
         matches = sorted(Path(match) for match in glob.glob(str(name), recursive=True))  # noqa: PTH207  absolute too
         if not matches:
             raise DataError(f"{name}: no file matches", "check the pattern, and quote it for the shell")
-        found += matches
-    return found
+        paths += matches
+    return paths
 
 
 def preprocessing_of(saved: SavedModel, frame: int | None, window: str | None = None) -> Preprocessing:
@@ -182,5 +182,5 @@ def preprocessing_of(saved: SavedModel, frame: int | None, window: str | None = 
         raise UsageError(f"--window {window}: expected the centre and the width of the window", "for example 40/400")
     how = replace(how, window=window)
     if isinstance(how, JointPreprocessing):
-        return replace(how, each=tuple(replace(one, window=window) for one in how.each))
+        return replace(how, each=tuple(replace(reading, window=window) for reading in how.each))
     return how

@@ -209,7 +209,7 @@ class TorchNetwork(Network):
         if not indices:
             outputs = np.empty((0, K + scored + self.model.head.in_features * also_features), np.float32)
         logits, scores, features = np.split(outputs, [K, K + scored], axis=1)
-        return Outputs(indices, logits, score_column(*scores.T), problems, features)
+        return Outputs(indices, logits, score_column(scores[:, 0] if scored else None), problems, features)
 
     def _near(self, outputs: np.ndarray) -> np.ndarray:
         """The rows of outputs (B, K + 1) in reduced precision that must be computed in fp32: near a border of the
@@ -220,7 +220,7 @@ class TorchNetwork(Network):
         finite = np.flatnonzero(np.isfinite(outputs).all(axis=1))
         logits, scores = np.split(outputs[finite], [self.saved.splits.outputs], axis=1)
         names = ("",) * len(finite)
-        images = self.saved.predictions(names, logits, score_column(*scores.T))
+        images = self.saved.predictions(names, logits, score_column(scores[:, 0] if scores.shape[1] else None))
         return np.setdiff1d(np.arange(len(outputs)), finite[~policy.near(images, self._deviations)])
 
 

@@ -187,7 +187,7 @@ def check_precision(name: str) -> None:
         raise unknown_key("precision", name, PRECISIONS)
 
 
-def score_column(scores: np.ndarray | None = None) -> dict[str, tuple[str, ...]]:
+def score_column(scores: np.ndarray | None) -> dict[str, tuple[str, ...]]:
     """The column of OOD scores (S,), where there are any."""
     return {} if scores is None else {OOD_SCORE: tuple(f"{score:.6g}" for score in scores)}
 

@@ -69,9 +69,9 @@ def class_areas(scores: np.ndarray, positive: np.ndarray) -> tuple[Area, Area]:
     precision = hits_to / every_to
     average = float(hits @ precision) / m
     # An image adds 1 to the images, and to the hits if it is positive, of every threshold that reaches it.
-    own = (hits / every_to)[::-1].cumsum()[::-1] / m
+    gained = (hits / every_to)[::-1].cumsum()[::-1] / m
     diluted = (hits * precision / every_to)[::-1].cumsum()[::-1] / m
-    pull = np.where(positive, (precision[tie] - average) / m + own[tie], 0) - diluted[tie]
+    pull = np.where(positive, (precision[tie] - average) / m + gained[tie], 0) - diluted[tie]
     return Area(auroc, area), Area(average, pull)
 
 
@@ -94,8 +94,8 @@ def area_spread(influence: np.ndarray, positive: np.ndarray, units: Units) -> Sp
         return Spread(total, INFINITE)
     both = 2 * units.count / (units.count - 1) * float((sums[0] * sums[1]).sum())
     squares = units.sums(up**2), units.sums(down**2)
-    known = [degrees_between(*three) for three in zip(sizes, sums, squares, strict=True)]
-    degrees = total**2 / sum(part**2 / d for part, d in zip(parts, known, strict=True)) if total > 0 else INFINITE
+    freedoms = [degrees_between(*three) for three in zip(sizes, sums, squares, strict=True)]
+    degrees = total**2 / sum(part**2 / d for part, d in zip(parts, freedoms, strict=True)) if total > 0 else INFINITE
     of_patients = degrees_between(sizes[0] + sizes[1], sums[0] + sums[1], squares[0] + squares[1])
     return Spread(max(0.0, total + both), min(degrees, of_patients))
 

@@ -48,7 +48,7 @@ def out_of_fold(tests: Sequence[Predictions], folds: int) -> Predictions:
 def aligned(parts: Sequence[Any]) -> list[Any]:
     """Predictions of the same images with rows and classes in the order of the first. Raises DataError where images,
     classes or labels differ."""
-    first, found = parts[0], [parts[0]]
+    first, in_order = parts[0], [parts[0]]
     place = {path: row for row, path in enumerate(first.paths)}
     for other in parts[1:]:
         if set(other.classes) != set(first.classes) or other.kind != first.kind:
@@ -66,8 +66,8 @@ def aligned(parts: Sequence[Any]) -> list[Any]:
         other = other.take(np.array([rows[path] for path in first.paths], dtype=np.int64)).like(first)
         if first.labels is not None and other.labels is not None and not np.array_equal(first.labels, other.labels):
             raise DataError("the same images have different labels in two runs", "join models of the same data")
-        found.append(other)
-    return found
+        in_order.append(other)
+    return in_order
 
 
 def averaged(parts: Sequence[Predictions], weights: Sequence[float] | np.ndarray | None = None) -> Predictions:

@@ -214,8 +214,8 @@ def undefined(found: Numbers) -> dict[str, str]:
                 reasons[f"{name} of {c}"] = why if n else "there are no images"
     for name in [name for name, entry in found.overall.items() if entry.value is None]:
         base = _of_each(name)
-        one = found.positive_class if name in ("auroc", "average_precision") else None
-        keys = [f"{base} of {c}" for c in ([one] if one else per_class)]
+        positive = found.positive_class if name in ("auroc", "average_precision") else None
+        keys = [f"{base} of {c}" for c in ([positive] if positive else per_class)]
         whys = [reasons[key] for key in keys if key in reasons]
         # without one it is MCC or kappa, which need two classes and not the numbers of each
         reasons[name] = whys[0] if whys else "all images are of one class" if n else "there are no images"
@@ -337,10 +337,10 @@ def learnt_nothing(found: Numbers) -> list[str]:
         if r2 is None or r2 > few:
             return []
         return [f"R² is {r2:.3f}: one number for all images would be about as good, so the model does not predict it."]
-    held = [one for one in found.per_class.values() if one.n and one.sensitivity.value is not None]
-    present = sum(one.n for one in held)
-    hits = round(sum(one.n * (one.sensitivity.value or 0.0) for one in held))
-    specific = [one.specificity.value for one in found.per_class.values() if one.specificity.value is not None]
+    held = [rates for rates in found.per_class.values() if rates.n and rates.sensitivity.value is not None]
+    present = sum(rates.n for rates in held)
+    hits = round(sum(rates.n * (rates.sensitivity.value or 0.0) for rates in held))
+    specific = [rates.specificity.value for rates in found.per_class.values() if rates.specificity.value is not None]
     if not present or hits > few * present or min(specific, default=1.0) < NEARLY_ALL:
         return []
     what = "No finding is called" if not hits and min(specific, default=1.0) == 1 else "Hardly any finding is called"

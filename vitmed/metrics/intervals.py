@@ -241,11 +241,11 @@ def mean_interval(parts: Iterable[Part], units: Units, lowest: float = 0.0) -> t
     """
     value, alone, joint = 0.0, [0.0, 0.0], [np.zeros(units.count), np.zeros(units.count)]
     for part in parts:  # one at a time: those of a thousand classes do not fit into memory together
-        own, value = units.sums(part.influence), value + part.weight * part.value
-        error = float(np.linalg.norm(own))
+        sums, value = units.sums(part.influence), value + part.weight * part.value
+        error = float(np.linalg.norm(sums))
         for side, arm in enumerate((part.value - part.low, part.high - part.value)):
             if error > 0:
-                joint[side] += own * (part.weight * arm / error)
+                joint[side] += sums * (part.weight * arm / error)
             else:  # no error was seen, so nothing shows what it goes with
                 alone[side] += (part.weight * arm) ** 2
     reach = [np.sqrt(a + float((j**2).sum())) for a, j in zip(alone, joint, strict=True)]

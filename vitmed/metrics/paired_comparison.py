@@ -200,8 +200,8 @@ def share_difference(
         effects = [variance / alone if alone > 0 else float("nan")]
         if (squares > 0).sum() < FEW:
             effects += [share(right, counted, units).design_effect for right in (first, second)]
-        known = [e for e in effects if np.isfinite(e)]
-        effect = max(1.0, *known) if known else n / len(sizes)  # without any error, each patient counts once
+        finite = [e for e in effects if np.isfinite(e)]
+        effect = max(1.0, *finite) if finite else n / len(sizes)  # without any error, each patient counts once
         if effect > 1:  # else the images count as independent
             degrees = satterthwaite(sizes, correlation(sizes, sums, squares))
     plus, minus, independent = plus / effect, minus / effect, n / effect
@@ -253,11 +253,11 @@ def gap_estimate(gap: float, reach: float, test: ComparisonTest, limit: float = 
 def holm(ps: Sequence[float | None]) -> list[float | None]:
     """p-values adjusted for how many there are; None stays None and is not counted. Holm, Scand. J. Stat. 6 (1979) 65:
     the smallest times their number, the next times one less, never falling."""
-    known = sorted((p, i) for i, p in enumerate(ps) if p is not None)
+    ranked = sorted((p, i) for i, p in enumerate(ps) if p is not None)
     adjusted: list[float | None] = [None] * len(ps)
     highest = 0.0
-    for rank, (p, i) in enumerate(known):
-        highest = max(highest, min(1.0, p * (len(known) - rank)))
+    for rank, (p, i) in enumerate(ranked):
+        highest = max(highest, min(1.0, p * (len(ranked) - rank)))
         adjusted[i] = highest
     return adjusted
 
@@ -280,8 +280,8 @@ def seed_spread(
         )
         if len(values) < len(overall):
             continue
-        known = len(lows) == len(highs) == len(overall)
-        ends = {"low": float(np.mean(lows)), "high": float(np.mean(highs))} if known else {"low": None, "high": None}
+        bounded = len(lows) == len(highs) == len(overall)
+        ends = {"low": float(np.mean(lows)), "high": float(np.mean(highs))} if bounded else {"low": None, "high": None}
         spread = {"sd": float(np.std(values, ddof=1)), "smallest": min(values), "largest": max(values)}
         numbers[name] = SeedNumber(mean=float(np.mean(values)), **spread, **ends)
     text = f"{listed(list(seeds))} differ by the training seed only ({listed([str(seed) for seed in seeds.values()])})"

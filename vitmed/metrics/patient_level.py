@@ -256,8 +256,8 @@ def shares(predictions: Predictions) -> dict[str, tuple[np.ndarray, np.ndarray]]
     if positive is not None:
         kinds |= {"sensitivity": labels == positive, "specificity": labels != positive}
     return {
-        name: (np.bincount(units[own], minlength=size), np.bincount(units[own & right], minlength=size))
-        for name, own in kinds.items()
+        name: (np.bincount(units[images], minlength=size), np.bincount(units[images & right], minlength=size))
+        for name, images in kinds.items()
     }
 
 

@@ -139,7 +139,8 @@ class Table:
 
     def check(self, columns: Sequence[str], good: np.ndarray, expected: str) -> None:
         """Raise the error for the first cell that is not good, (S, C) bool."""
-        for row, column in np.argwhere(~good)[:1]:
+        if not good.all():
+            row, column = np.argwhere(~good)[0]
             raise self.wrong(row, columns[column], expected)
 
     def logits(self, columns: Sequence[str]) -> np.ndarray:

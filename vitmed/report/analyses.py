@@ -128,7 +128,7 @@ def compare_with_own_test(
 
 OF_EVERY_KIND: dict[str, Analysis] = {
     "out_of_distribution": lambda m: (
-        report_ood_scores(m.predictions, m.policy.ood_score, m.policy.other_scores, m.config) if m.policy else None
+        report_ood_scores(m.predictions, m.policy.ood_score, m.config) if m.policy else None
     ),
 }
 CLASS_ANALYSES: dict[str, Analysis] = {

@@ -18,9 +18,8 @@ from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.sections import TrainConfig
-from vitmed.core.text import counted, duration_text, listed
+from vitmed.core.text import duration_text, listed
 from vitmed.core.upgrade import without_gone
-from vitmed.data.folders import image_files
 from vitmed.data.listing import further_columns
 from vitmed.data.patients import describe_patients
 from vitmed.data.samples import cells_of
@@ -32,7 +31,7 @@ from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import thumbnail
 from vitmed.inference.saved_model import Network, SavedModel
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.predictions_csv import OOD_SCORE, WRITTEN
+from vitmed.metrics.predictions_csv import WRITTEN
 from vitmed.metrics.readers import check_readers
 from vitmed.metrics.subgroups import MOST, check_columns, strata
 from vitmed.models.sizes import describe_model
@@ -41,30 +40,6 @@ from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import counted_again, evaluated_images, run_flow
 from vitmed.report.results import Origin, Results
 from vitmed.report.write import TABLE_ALONE, About, Report, read_baselines
-
-MOST_OTHERS = 2000  # other images to score at most
-
-
-def score_other_images(
-    folder: Path, saved: SavedModel, network: Network, policy: DecisionPolicy | None
-) -> DecisionPolicy:
-    """The policy with the OOD scores of at most `MOST_OTHERS` images of a folder, evenly spread. Raises UsageError
-    where the model has no OOD score, DataError where no image in the folder can be read."""
-    if policy is None or policy.ood_score is None:
-        raise UsageError(
-            f"{saved.path}: has no out-of-distribution score, which --unlike needs", "train again with this version"
-        )
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder", "--unlike DIR names a folder of other images")
-    files = image_files(folder)
-    files = files[:: max(1, -(-len(files) // MOST_OTHERS))]
-    with bar("other images") as advance:
-        found = network.outputs(lambda i: saved.preprocessing.read(files[i]), len(files), advance)
-    if not found.indices:
-        raise DataError(f"{folder}: holds no image that can be read", "--unlike DIR names a folder of other images")
-    if found.problems:
-        warn(f"{folder}: {len(found.problems):,} of {counted(len(files), 'image')} could not be read")
-    return policy.model_copy(update={"other_scores": tuple(map(float, found.columns[OOD_SCORE]))})
 
 
 def evaluate_settings(

@@ -60,9 +60,16 @@ HERE = Places()
 
 @contextlib.contextmanager
 def opened(on: str | Executor | None, parallel: int | None = None, strict: bool = False) -> Iterator[Places]:
-    """Open where jobs run: "local", "ray", "ray:HOST:PORT" or an executor, which stays open; default: the variable
-    VITMED_ON. `parallel` trainings run at the same time; default 1, or as many as the cluster has GPUs or, without,
-    nodes. With `strict`, a node that cannot be used ends the command. Raises UsageError."""
+    """Open where jobs run.
+
+    Args:
+        on: "local", "ray", "ray:HOST:PORT" or an executor, which stays open; default: the variable VITMED_ON.
+        parallel: trainings that run at the same time; default 1, or as many as the cluster has GPUs or, without, nodes.
+        strict: a node that cannot be used ends the command.
+
+    Raises:
+        UsageError: another text, `parallel` below 1, or a cluster that cannot be used.
+    """
     on = on or os.environ.get(VARIABLE) or "local"
     if parallel is not None and parallel < 1:
         raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
@@ -177,9 +184,13 @@ def look(files: Sequence[str], new: str) -> dict[str, str]:
 
 
 class RayCluster(Executor):
-    """A Ray cluster that is there already: calls of functions on the nodes that see what this process sees. `places`
-    are calls at the same time, `runs` trainings: a GPU for each or, where there is none, a core or a node. Raises
-    UsageError where nothing answers at the address, or not as a cluster of this version."""
+    """A Ray cluster that is there already: calls of functions on the nodes that see what this process sees.
+
+    `places` are calls at the same time, `runs` trainings: a GPU for each or, where there is none, a core or a node.
+
+    Raises:
+        UsageError: nothing answers at the address, or not as a cluster of this version.
+    """
 
     def __init__(self, address: str, strict: bool = False) -> None:
         self.name, self.strict, self.left_out, self.cpus, self.gpus = f"ray:{address}", strict, list[str](), 1, 0
@@ -307,9 +318,15 @@ def _why_not(answer: Future[Any], file: Path, here: dict[str, str]) -> str:
 def prepare(
     place: Executor | None, files: Sequence[str | Path], folder: Path, parallel: int = 0, devices: int = 1
 ) -> None:
-    """Look at the nodes of a Ray cluster and at its free places, for so many trainings at the same time (0: calls of
-    one core), each on so many devices; another executor is as its owner made it. Raises UsageError as `leave_out`, or
-    without a place for a job."""
+    """Look at the nodes of a Ray cluster and at its free places; another executor is as its owner made it.
+
+    Args:
+        parallel: trainings at the same time; 0: calls of one core.
+        devices: for each training.
+
+    Raises:
+        UsageError: no place for a job, or as `leave_out`.
+    """
     if not isinstance(place, RayCluster):
         return
     place.leave_out(files, folder)

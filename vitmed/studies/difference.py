@@ -50,14 +50,24 @@ class ImageDifferences(Frozen):
 
 
 class RunDiff(Frozen):
-    """What differs between two runs."""
+    """What differs between two runs.
+
+    Attributes:
+        first, second: the folders of the runs, as they were named.
+        settings: that differ.
+        images: None where the images of a run are not known.
+        environment: versions and machine; None where one run does not say.
+        metrics: the first number of each run, as `vitmed runs` lists it.
+        notes: what is not known of a run, and how to compare their numbers.
+        verdict: what differs, in a sentence.
+    """
 
     first: str
     second: str
     settings: list[Difference]
-    images: ImageDifferences | None  # None where the images of a run are not known
-    environment: list[Difference] | None  # None where one run does not say
-    metrics: list[RunMetric | None]  # the first number of each run, as `vitmed runs` lists it
+    images: ImageDifferences | None
+    environment: list[Difference] | None
+    metrics: list[RunMetric | None]
     notes: list[str]
     verdict: str = ""
 

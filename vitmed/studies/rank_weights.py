@@ -69,9 +69,14 @@ class RankingResult:
 
 
 def weight_list(given: str | Path | Sequence[str | Path] | None) -> list[str] | None:
-    """List the weights that `--weights` names (a text with commas is a list, unless it is a file), where they are to be
-    ranked; None for none, or for one. Raises UsageError for `all-local` without a file in the cache folder, an unknown
-    name, or one file twice; CheckpointError for a file that is not there."""
+    """List the weights that `--weights` names, where they are to be ranked; None for none, or for one.
+
+    A text with commas is a list, unless it is a file.
+
+    Raises:
+        UsageError: `all-local` without a file in the cache folder, an unknown name, or one file twice.
+        CheckpointError: a file that is not there.
+    """
     if given == ALL_LOCAL:
         folder, named = cache_folder() / "weights", {weight_path(name): name for name in public_weights()}
         files = sorted(file for file in folder.rglob("*") if file.suffix in SUFFIXES and file.is_file())
@@ -96,9 +101,16 @@ def weight_list(given: str | Path | Sequence[str | Path] | None) -> list[str] | 
 def rank_weights(
     settings: Config, splits: Splits, names: Sequence[str], offline: bool, place: Executor | None = None
 ) -> tuple[dict[str, Any], list[list[str]], str]:
-    """Rank weights by a linear model of their frozen features, fitted on train and computed at `place`; the test is not
-    read. Returns the first fields of `RankingResult`, and the best weights as they were named. Raises CheckpointError
-    where none can be used, or as `probe`."""
+    """Rank weights by a linear model of their frozen features, fitted on train and computed at `place`.
+
+    The test is not read.
+
+    Returns:
+        The first fields of `RankingResult`, and the best weights as they were named.
+
+    Raises:
+        CheckpointError: none can be used. Else as `probe`.
+    """
     splits = replace(splits, samples={part: splits.samples[part] for part in ("train", "val")})
     given = dict(zip(short_names([Path(name).absolute().parts for name in names]), names, strict=True))
     models, seconds, left_out = list[Model](), dict[str, float](), dict[str, str]()
@@ -207,9 +219,13 @@ def open_folder(config: Config, output: str | Path, parts: str) -> tuple[Config,
 def evaluate_colours(
     config: Config, splits: Splits, output: str | Path, name: str
 ) -> tuple[RunFolder, dict[str, Evaluation]]:
-    """Fit a linear model of colours and size on train, and evaluate it on val and test, each with a report in a new run
-    folder in `output`. Raises DataError for an image that cannot be read, or a problem of the data that training
-    refuses."""
+    """Fit a linear model of colours and size on train, and evaluate it on val and test.
+
+    Each evaluation has a report in a new run folder in `output`.
+
+    Raises:
+        DataError: an image that cannot be read, or a problem of the data that training refuses.
+    """
     preprocessing = Preprocessing.of(config)
     splits, images, hashes, records, skipped = check_images(splits, preprocessing, config.data)
     notes, counts = check_before_training(splits, records, skipped, config)

@@ -59,20 +59,29 @@ class RunMetric(Frozen):
 
 
 class ListedRun(Frozen):
-    """A run, as far as its files can be read."""
+    """A run, as far as its files can be read.
 
-    run: str  # the path in the folder that is listed
-    parent: str | None  # that of the run that it is a part of
+    Attributes:
+        run: its path in the folder that is listed.
+        parent: the path of the run that it is a part of; None for a run on its own.
+        done, of: epochs, or the folds of a cross-validation: how many, and of how many.
+        seconds: spent in the epochs.
+        started: ISO date and time, UTC.
+        problem: why the run is not finished, or which file cannot be read.
+    """
+
+    run: str
+    parent: str | None
     kind: RunKind
     state: State
     data: str = ""
     model: str = ""
     metric: RunMetric | None = None
-    done: int = 0  # epochs, or the folds of a cross-validation
+    done: int = 0
     of: int | None = None
-    seconds: float | None = None  # spent in the epochs
-    started: str | None = None  # ISO date and time, UTC
-    problem: str = ""  # why the run is not finished, or which file cannot be read
+    seconds: float | None = None
+    started: str | None = None
+    problem: str = ""
 
     @property
     def name(self) -> str:

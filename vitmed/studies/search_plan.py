@@ -88,7 +88,10 @@ def plan_study(
     settings: Config, plans: bool, seconds: float | None, offline: bool, processes: int
 ) -> tuple[Plan, dict[str, float]]:
     """Plan the base of all trials; with `seconds`, of as many epochs as fit `SHARE` times into it, and forecast a run.
-    Raises UsageError for settings that do not go with a search, or too little time for a trial and the winner."""
+
+    Raises:
+        UsageError: settings that do not go with a search, or too little time for a trial and the winner.
+    """
     if settings.data.divided or settings.train.freeze or not settings.train.test:
         raise excluded("choices of tune")
     prepared = make_plan(settings, plans, offline, processes)
@@ -110,9 +113,14 @@ def plan_study(
 
 
 def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: str) -> tuple[RunFolder, Asked]:
-    """Begin a study: a new folder with the base configuration and `what` was asked for: `space`, `trials`, `time` in s
-    and `prune` of `Asked`, and the forecast of a run where there is a time. Raises UsageError where no setting is left
-    to search, or for a grid of too many trials."""
+    """Begin a study: a new folder with the base configuration, what was asked for, and the forecast of a run.
+
+    Args:
+        what: `space`, `trials`, `time` in s and `prune` of `Asked`.
+
+    Raises:
+        UsageError: no setting is left to search, or a grid of too many trials.
+    """
     config, train = prepared.config, prepared.config.train
     domains = what["space"] = what["space"] or default_space(prepared)
     if not domains:
@@ -137,8 +145,11 @@ def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: st
 
 
 def resumed_study(folder: RunFolder, trials: int | None, seconds: float | None) -> tuple[RunFolder, Asked]:
-    """Open a study again, with more trials or time. Raises UsageError if its winner is chosen already, DataError for
-    other images, labels or splits."""
+    """Open a study again, with more trials or time.
+
+    Raises:
+        UsageError: its winner is chosen already. DataError: other images, labels or splits.
+    """
     asked, more = Asked.read(folder), {"trials": trials, "time": seconds}
     check_same_data(load_config(folder.path / BASE), asked.data, folder)
     if more := {key: value for key, value in more.items() if value is not None}:
@@ -152,9 +163,15 @@ def resumed_study(folder: RunFolder, trials: int | None, seconds: float | None) 
 
 
 def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--space") -> Space:
-    """Read {"train.lr": "1e-5..1e-3"} from "lr=1e-5..1e-3" or "train.lr=1e-5..1e-3", with `sets` that hold for all
-    trials, for a flag: --space; or --grid or --seeds, which have no ranges. Raises UsageError for another form, an
-    unknown setting, or a value that it cannot have."""
+    """Read {"train.lr": "1e-5..1e-3"} from "lr=1e-5..1e-3" or "train.lr=1e-5..1e-3".
+
+    Args:
+        sets: hold for all trials.
+        flag: --space; or --grid or --seeds, which have no ranges.
+
+    Raises:
+        UsageError: another form, an unknown setting, or a value that it cannot have.
+    """
     space: Space = {}
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))

@@ -127,8 +127,11 @@ class Study(ABC, Generic[Result]):
 
 
 def conduct(study: Study[Result]) -> Result:
-    """Train the runs of a study that are not done, and finish it. Raises Interrupted, which says how to continue, or as
-    `Study.ended`."""
+    """Train the runs of a study that are not done, and finish it.
+
+    Raises:
+        Interrupted: says how to continue. Else as `Study.ended`.
+    """
     jobs, running = study.jobs(), dict[Future[RunFolder | None], Job]()
     parallel, place = study.places
     try:

@@ -61,9 +61,12 @@ def epoch_record(state: TrainState, predictions: Predictions, config: Config, ki
     values = {name: v for name, v in target.numbers.values(predictions).items() if math.isfinite(v)}
     value, loss, metric = values.get(monitor), values[target.val_loss], target.metrics[monitor]
     sign = 1 if metric.higher_is_better else -1  # of equal monitors the lower loss wins
-    epochs = ((value, loss), (state.best, state.best_loss))
-    now, before = ((score is not None, sign * (score or 0.0), -lost) for score, lost in epochs)
-    if best := state.epoch == 0 or now > before:
+
+    def rank(score: float | None, val_loss: float) -> tuple[bool, float, float]:
+        """Of a better epoch it is higher; one with an undefined monitor comes last."""
+        return score is not None, sign * (score or 0.0), -val_loss
+
+    if best := state.epoch == 0 or rank(value, loss) > rank(state.best, state.best_loss):
         state.best, state.best_loss = value, loss
     if kept := best or config.train.choose == "last":
         state.best_epoch = state.epoch + 1

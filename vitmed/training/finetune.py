@@ -23,7 +23,7 @@ from vitmed.data.thread_batches import check_readable
 from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
 from vitmed.decisions.policy import FASTER, DecisionPolicy, ReducedPrecision, choose_policy, compare_precision
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint, save_checkpoint
+from vitmed.inference.checkpoint import Checkpoint, MadeWith, add_policy, load_checkpoint, save_checkpoint
 from vitmed.inference.predict import TorchNetwork, speedup
 from vitmed.inference.saved_model import Outputs, score_column
 from vitmed.metrics.predictions import Predictions, positive_class
@@ -135,8 +135,8 @@ class Finetune(Task[Config]):
 
     def save(self, run: Run[Config], path: Path, **parts: Any) -> None:
         """Save a checkpoint of the run: `weights`, `record` and `training` of `save_checkpoint`."""
-        made_of: dict[str, Any] = {"seen": self.seen, "fingerprints": self.fingerprints}
-        save_checkpoint(path, config=run.config, splits=run.splits, hashes=run.hashes, **made_of, **parts)
+        images = MadeWith(run.splits, run.hashes, self.seen, self.fingerprints)
+        save_checkpoint(path, run.config, images, **parts)
 
     def end(self, run: Run[Config]) -> None:
         """Say which epoch is kept, after the last."""
@@ -313,17 +313,17 @@ def _compare_precision(
     if not precision.mixed:
         return None
     faster = speedup(model, saved.preprocessing, device, precision)
-    found = ReducedPrecision(precision=precision.name, device=device.type, speedup=round(faster, 2))
+    compared = ReducedPrecision(precision=precision.name, device=device.type, speedup=round(faster, 2))
     if faster < FASTER:
-        return found
+        return compared
     rows = np.linspace(0, len(val) - 1, min(len(val), MOST_COMPARED)).round().astype(np.int64)
     try:
         with bar(f"predicting val in {precision.name}") as advance:
             network = TorchNetwork(saved, policy, device, precision, model)
             again = network.outputs(lambda i: val.read(int(rows[i])), len(rows), advance)
     except CheckpointError:  # numbers that fp32 holds and fp16 does not
-        return found.model_copy(update={"images": len(rows), "finite": False})
+        return compared.model_copy(update={"images": len(rows), "finite": False})
     check_readable(again.problems)
     exact = exact.take(rows)
     reduced = policy.apply(replace(exact, logits=again.logits, columns=again.columns))
-    return compare_precision(found, policy, exact, reduced)
+    return compare_precision(compared, policy, exact, reduced)

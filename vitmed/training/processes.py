@@ -174,9 +174,9 @@ class Ranks:
     def parts(self, total: int, at_once: int | None) -> list[slice]:
         """This rank's share of a batch of `total` images, at least one for each, in parts of about equal size, as many
         on every rank, of at most so many `at_once`; where the shares are unequal, a part of 2 may replace two."""
-        own = len(range(total)[self.share])
+        share = len(range(total)[self.share])
         count = 1 if at_once is None else min(total // self.world, -(-total // (self.world * at_once)))
-        return [slice(*cuts) for cuts in pairwise(own * i // count for i in range(count + 1))]
+        return [slice(*cuts) for cuts in pairwise(share * i // count for i in range(count + 1))]
 
     def check_batch(self, total: int) -> None:
         """Raises UsageError if a batch has fewer images than there are ranks."""

@@ -86,13 +86,13 @@ class MLflow:
     def _experiment(self, name: str, files: str | None) -> str:
         from mlflow.exceptions import MlflowException
 
-        if (found := self.client.get_experiment_by_name(name)) is None:
+        if (entry := self.client.get_experiment_by_name(name)) is None:
             try:
                 return self.client.create_experiment(name, artifact_location=files)
             except MlflowException:
-                if (found := self.client.get_experiment_by_name(name)) is None:  # else another fold has just made it
+                if (entry := self.client.get_experiment_by_name(name)) is None:  # else another fold has just made it
                     raise
-        return found.experiment_id
+        return entry.experiment_id
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         from mlflow.entities import Metric

@@ -126,8 +126,8 @@ class TrainState:
     def _own(self, name: str, saved: dict[str, Any]) -> dict[str, Any]:
         """What this rank keeps of the saved state of a part: all of it, unless the network is sharded."""
         if name in ("model", "ema"):
-            own = getattr(self, name).state_dict()
-            return {key: sharded_like(value, own[key]) if key in own else value for key, value in saved.items()}
+            mine = getattr(self, name).state_dict()
+            return {key: sharded_like(value, mine[key]) if key in mine else value for key, value in saved.items()}
         if name == "optimiser":
             owners = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
             states = {

@@ -242,8 +242,8 @@ class Service:
 
 
 def _numbers(answer: Answer) -> np.ndarray:
-    own = [answer.prediction, *(answer.interval or ())] if isinstance(answer.prediction, float) else []
-    return np.array([*answer.probabilities.values(), *own], np.float64)
+    quantities = [answer.prediction, *(answer.interval or ())] if isinstance(answer.prediction, float) else []
+    return np.array([*answer.probabilities.values(), *quantities], np.float64)
 
 
 def _stored(model: Model, drawn: np.ndarray) -> np.ndarray | None:

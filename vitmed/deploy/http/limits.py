@@ -33,7 +33,10 @@ class Refusal(Exception):
     """A request that is not answered.
 
     Args:
-        status: of HTTP; problem, fix: as in `VitmedError`; content: further keys of the answer; headers: of it.
+        status: of HTTP.
+        problem, fix: as in `VitmedError`.
+        content: further keys of the answer.
+        headers: of the answer.
     """
 
     def __init__(
@@ -49,7 +52,8 @@ class Limits:
     """What a request may cost.
 
     Attributes:
-        megabytes: of a request; images: in a request.
+        megabytes: of a request.
+        images: in a request.
         timeout: s, for sending a request, and again for answering it.
         queue: images that wait for an answer, of all requests.
     """
@@ -86,7 +90,8 @@ class Load:
     """What the server holds now.
 
     Attributes:
-        images: that wait for an answer; bytes: of requests in memory.
+        images: that wait for an answer.
+        bytes: of requests in memory.
         decoding: images of these that are not decoded yet.
         stopping: the server answers what it has and takes nothing more.
     """
@@ -150,9 +155,12 @@ def too_many_bytes(limits: Limits) -> Refusal:
 
 
 async def read_uploads(request: Request, limits: Limits, add: Callable[[int], None]) -> list[Upload]:
-    """The files of a form, in memory; `add` counts their bytes. Raises Refusal 413: too many bytes or images, 415:
-    another kind of request, 422: no image or not a form, 429: memory is full of other requests, 400: the sender has
-    gone."""
+    """Read the files of a form into memory; `add` counts their bytes.
+
+    Raises:
+        Refusal: 400 the sender has gone; 413 too many bytes or images; 415 another kind of request; 422 no image or not
+            a form; 429 memory is full of other requests.
+    """
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         fix = "send a form: curl -F images=@image.png ADDRESS/v1/predict"
         raise Refusal(415, "the request is not multipart/form-data", fix)

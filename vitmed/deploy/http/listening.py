@@ -55,17 +55,17 @@ def open_socket(host: str, port: int) -> tuple[socket.socket, bool]:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError):
         raise UsageError(f"--host {host}: no such address", "--host 127.0.0.1, or --host 0.0.0.0 for all") from None
-    found = socket.socket(family, kind, protocol)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    opened = socket.socket(family, kind, protocol)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind(address)
+        opened.bind(address)
     except OSError as error:
-        found.close()
+        opened.close()
         another = f"choose another: --port {port + 1 if 1023 < port < 65535 else 8001}"
         fix = "--host 127.0.0.1" if error.errno == errno.EADDRNOTAVAIL else another
         raise UsageError(f"{host}, port {port}: cannot be used ({error.strerror})", fix) from None
     bound = str(address[0])
-    return found, bound == "::1" or bound.startswith("127.")
+    return opened, bound == "::1" or bound.startswith("127.")
 
 
 class Door(NamedTuple):
@@ -147,14 +147,14 @@ Seen = dict[Any, tuple[object, bool, float]]  # connection -> its request, wheth
 def close_stale(connections: Iterable[Any], seen: Seen, now: float, timeout: float) -> Seen:
     """Close connections of uvicorn that send no request for too long, or do not fetch its answer. `seen` is what the
     call before returned; `now` and `timeout` in s."""
-    found: Seen = {}
-    for one in list(connections):
-        idle = one.cycle is None or one.cycle.response_complete
-        cycle, was_idle, since = seen.get(one, (one.cycle, idle, now))
-        if (cycle, was_idle) != (one.cycle, idle):
+    left: Seen = {}
+    for connection in list(connections):
+        idle = connection.cycle is None or connection.cycle.response_complete
+        cycle, was_idle, since = seen.get(connection, (connection.cycle, idle, now))
+        if (cycle, was_idle) != (connection.cycle, idle):
             since = now
         if now - since > (timeout if idle else 3 * timeout):  # a request has one for its way and one for its answer
-            one.transport.abort()
+            connection.transport.abort()
         else:
-            found[one] = one.cycle, idle, since
-    return found
+            left[connection] = connection.cycle, idle, since
+    return left

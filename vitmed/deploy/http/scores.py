@@ -124,10 +124,10 @@ class ScoreLog:
     def add(self, predictions: Predictions) -> list[str]:
         """A line for each image, and their ids; several threads may call this."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        own = [predictions.header().index(name) for name in self.columns]
+        places = [predictions.header().index(name) for name in self.columns]
         ids = [secrets.token_hex(8) for _ in range(len(predictions))]
         pairs = zip(ids, predictions.rows(), strict=True)
-        rows = [[now, self.weights_hash, name, *(row[i] for i in own)] for name, row in pairs]
+        rows = [[now, self.weights_hash, name, *(row[i] for i in places)] for name, row in pairs]
         with self.lock:
             if self.broken:
                 return ids

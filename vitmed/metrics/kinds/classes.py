@@ -250,7 +250,11 @@ class PreparedPredictions(Prepared):
         overall |= {f"{kind}_macro": self._mean(kind) for kind in ("specificity", "ppv", "npv", "f1")}
         overall |= {kind: self._mean(kind) if positive is None else self.per_class[positive][kind] for kind in AREAS}
         for column, name in enumerate(LOSSES):
-            overall[name] = estimate(self.point[name], *self._loss_interval(column), "influence")
+            loss, interval = self.losses[:, column], NONE
+            if self.accuracy.value != 1 and len(loss) and not self.too_few:  # else no image shows what an error costs
+                influence = self.units.leveraged((loss - loss.mean()) / len(loss), self.labels)
+                interval = log_interval(float(loss.mean()), influence_spread(influence, self.units))
+            overall[name] = estimate(self.point[name], *interval, "influence")
         for name in ("mcc", "cohen_kappa"):
             value = min(self.point[name], 1.0)  # a rounding error may lie above
             overall[name] = estimate(value, *self._correlation_interval(name), "influence")
@@ -276,14 +280,6 @@ class PreparedPredictions(Prepared):
         else:
             influence = self.areas[c][kind == "average_precision"].influence
         return Part(entry.value, entry.low, entry.high, influence, weight)
-
-    def _loss_interval(self, column: int) -> tuple[float, float]:
-        """The interval of a mean loss; none without an error, as no image shows what one costs."""
-        loss = self.losses[:, column]
-        if self.accuracy.value == 1 or not len(loss) or self.too_few:
-            return NONE
-        influence = self.units.leveraged((loss - loss.mean()) / len(loss), self.labels)
-        return log_interval(float(loss.mean()), influence_spread(influence, self.units))
 
     def _correlation_interval(self, name: str) -> tuple[float, float]:
         """The interval of MCC or kappa on -1..1: Wilson's, of as many images as give a proportion their variance.

@@ -164,8 +164,8 @@ def is_of_findings(header: Sequence[str]) -> bool:
     """Whether the columns, as `Table.header` names them, are those of findings. A table of classes may have a further
     column `label_<class>`, but beside the column `label`, and not of each class."""
     names = {name.removeprefix(kind) for name in header for kind in (PROB, LOGIT) if name.startswith(kind)}
-    own = [LABEL + name in header for name in names]
-    return bool(own) and (all(own) if "label" in header else any(own))
+    labelled = [LABEL + name in header for name in names]
+    return bool(labelled) and (all(labelled) if "label" in header else any(labelled))
 
 
 def absence(finding: str) -> str:

@@ -196,15 +196,15 @@ def kappa_estimate(
 ) -> tuple[Estimate, str]:
     """Kappa of two readings, (S,) int64, with its interval, and why it has none, or no value; "" where it has both. The
     weights of the disagreements are (K, K); `read` are the images that both have read, None: all."""
-    known = np.ones(len(first), bool) if read is None else read
-    summands = kappa_summands(np.where(known, first, 0), np.where(known, second, 0), weights)
-    whole, drawn = boot.sums(summands * known[:, None])
+    both = np.ones(len(first), bool) if read is None else read
+    summands = kappa_summands(np.where(both, first, 0), np.where(both, second, 0), weights)
+    whole, drawn = boot.sums(summands * both[:, None])
     value, units = float(kappa_of_sums(whole, weights)), boot.units.count
     found = kappa_of_sums(drawn, weights)
     found = found[np.isfinite(found)]
     variance = float(found.var()) * units / max(1, units - 1) if 2 * len(found) > len(drawn) else 0.0
     why, interval = "", NONE
-    if not known.any():
+    if not both.any():
         why = "no image was read by both"
     elif not np.isfinite(value):
         why = "both gave the same class to every image"

@@ -147,9 +147,9 @@ class NumberPredictions(Predictions):
     @classmethod
     def _fields(cls, table: Table, target: Target | None) -> dict[str, Any]:
         needed = [*RAW, *([TARGET + "centre", TARGET + "spread"] if target is None else [])]
-        own = FIXED_COLUMNS[:4] + OF_NUMBERS
+        columns = FIXED_COLUMNS[:4] + OF_NUMBERS
         if missing := [name for name in needed if name not in table.header]:
-            expected = f"give a predictions.csv with the columns {', '.join(own)}"
+            expected = f"give a predictions.csv with the columns {', '.join(columns)}"
             raise DataError(f"{table.file}: lacks the column {', '.join(missing)}; {table.found}", expected)
         labels, name, logits = _labels(table), _same(table, TARGET + "name"), table.logits(RAW).astype(np.float32)
         if target is None and table.rows:
@@ -162,7 +162,7 @@ class NumberPredictions(Predictions):
             "classes": (name or "number",),
             "logits": logits,
             "target": Target(kind="number") if target is None else target,
-            "columns": table.further(own, ()),
+            "columns": table.further(columns, ()),
             "reach": _float(table, "reach", 0.0) if _same(table, "reach") else None,
         }
 
@@ -184,8 +184,9 @@ def _labels(table: Table) -> np.ndarray | None:
     if not any(cell.strip() for cell in cells):
         return None
     labels = table.floats(["label"])[:, 0]
-    for row in np.flatnonzero(~np.isfinite(labels))[:1]:
-        raise table.wrong(int(row), "label", "a finite number") if cells[row].strip() else table.some_unlabelled(row)
+    if not (finite := np.isfinite(labels)).all():
+        row = int(finite.argmin())  # the first that is not
+        raise table.wrong(row, "label", "a finite number") if cells[row].strip() else table.some_unlabelled(row)
     return labels
 
 

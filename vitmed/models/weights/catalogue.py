@@ -184,12 +184,12 @@ def about_weights(path: Path) -> dict[str, Any]:
         ("open_clip_config.json", "preprocess_cfg", "mean", "std", "interpolation"),  # OpenCLIP
     ):
         try:
-            found = json_of(path.with_name(name).read_text(encoding="utf-8"))
-            found = found[section] if section else found
-            how, licence = found.get(resized), found.get("license")
+            stated = json_of(path.with_name(name).read_text(encoding="utf-8"))
+            stated = stated[section] if section else stated
+            how, licence = stated.get(resized), stated.get("license")
             return {
-                "mean": tuple(float(value) for value in found[mean]),
-                "std": tuple(float(value) for value in found[std]) if found.get(std) else None,
+                "mean": tuple(float(value) for value in stated[mean]),
+                "std": tuple(float(value) for value in stated[std]) if stated.get(std) else None,
                 "interpolation": how if how in PIL_RESAMPLING.values() else PIL_RESAMPLING.get(how),
                 "licence": licence if isinstance(licence, str) else _licence_of_card(path.with_name("README.md")),
             }
@@ -272,17 +272,17 @@ def _entry(
     """An entry as catalogue.yaml states it; the note ends in how its hash is known."""
     sha256: str | None = fields.get("sha256")
     if hub:
-        known = "sha256: from the hub when fetching"
+        hash_note = "sha256: from the hub when fetching"
     elif sha256 is None:
-        known = "no sha256 is published"
+        hash_note = "no sha256 is published"
     elif len(sha256) < 64:
-        known = "sha256: its first digits, in the file's name"
+        hash_note = "sha256: its first digits, in the file's name"
     else:
-        known = "sha256: not the publisher's, but the same in several public projects"
+        hash_note = "sha256: not the publisher's, but the same in several public projects"
     url = f"https://huggingface.co/{hub}/resolve/main/{file}" if hub else folder + file
     mean, std = map(tuple, _stated()[1]["norms"][norm])
     fields["seen"] = tuple(fields.get("seen", ()))
-    entry = Entry(url=url, note=f"{note}; {known}", mean=mean, std=std, hub=hub, **fields)
+    entry = Entry(url=url, note=f"{note}; {hash_note}", mean=mean, std=std, hub=hub, **fields)
     return entry if "commercial" in fields else entry._replace(commercial=not entry.non_commercial)
 
 

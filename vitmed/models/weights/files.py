@@ -188,18 +188,18 @@ def digests_of(content: Mapping[str, Any]) -> dict[str, str]:
 
     A tensor's digest covers its type, shape and bytes.
     """
-    found, tensors = {}, dict[str, torch.Tensor]()
+    digests, tensors = {}, dict[str, torch.Tensor]()
     for name, entry in content.items():
         if name == DIGESTS:
             continue
         plain = hashlib.sha256()
         for text in _walk(entry, name, tensors):
             plain.update(text.encode())
-        found[name] = plain.hexdigest()
+        digests[name] = plain.hexdigest()
     if sum(tensor.nbytes for tensor in tensors.values()) < SMALL:
-        return found | {name: _digest(tensor) for name, tensor in tensors.items()}
+        return digests | {name: _digest(tensor) for name, tensor in tensors.items()}
     with ThreadPoolExecutor() as pool:  # hashing releases Python's lock
-        return found | dict(zip(tensors, pool.map(_digest, tensors.values()), strict=True))
+        return digests | dict(zip(tensors, pool.map(_digest, tensors.values()), strict=True))
 
 
 def check_digests(path: Path, content: Mapping[str, Any]) -> None:
@@ -211,8 +211,8 @@ def check_digests(path: Path, content: Mapping[str, Any]) -> None:
         return
     stated = content[DIGESTS]
     try:
-        found = digests_of(content)
-        changed = [str(name) for name in [*found, *stated] if found.get(name) != stated.get(name)]
+        digests = digests_of(content)
+        changed = [str(name) for name in [*digests, *stated] if digests.get(name) != stated.get(name)]
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"{path}: damaged: its digests cannot be read ({first_line(error)})", AGAIN) from None
     if changed:

@@ -177,7 +177,7 @@ def _google(state: State) -> State | None:
     stacked = {name: value for name, value in state.items() if name.startswith("Transformer/encoderblock/")}
     for name, value in stacked.items():  # big_vision keeps all blocks in one tensor
         del state[name]
-        state |= {name.replace("encoderblock", f"encoderblock_{i}"): one for i, one in enumerate(value)}
+        state |= {name.replace("encoderblock", f"encoderblock_{i}"): tensor for i, tensor in enumerate(value)}
     new: State = {}
     for name, value in _rename(state, _rules("google")).items():
         kernel = name.endswith(".kernel")

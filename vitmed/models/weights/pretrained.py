@@ -129,9 +129,9 @@ def open_weights(value: str, offline: bool = False, sha256: str | None = None) -
 
 def _check_same(path: Path, sha256: str | None) -> None:
     """Raise CheckpointError for a file that is not the one of the run whose configuration this is."""
-    if sha256 is not None and path.is_file() and (found := digest_of(path)) != sha256:
+    if sha256 is not None and path.is_file() and (digest := digest_of(path)) != sha256:
         raise CheckpointError(
-            f"{path}: its sha256 is {found}, and the configuration states {sha256}",
+            f"{path}: its sha256 is {digest}, and the configuration states {sha256}",
             "use the file that the run had, or name the new one on the command line: --weights FILE",
         )
 
@@ -147,11 +147,11 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
             f"{path}: a Git LFS pointer of {path.stat().st_size} bytes, not the weights", "run: git lfs pull"
         )
     read = {".npz": files.read_npz, ".safetensors": files.read_safetensors}.get(path.suffix)
-    found = read(path) if read is not None else files.safe_load(path, foreign=True)
-    if isinstance(found, dict) and is_text(found.get("format"), FORMAT, ENCODER):
-        files.check_digests(path, found)
-        return _vitmed_weights(found, path)
-    state, left_out = _unwrap(found, path)
+    content = read(path) if read is not None else files.safe_load(path, foreign=True)
+    if isinstance(content, dict) and is_text(content.get("format"), FORMAT, ENCODER):
+        files.check_digests(path, content)
+        return _vitmed_weights(content, path)
+    state, left_out = _unwrap(content, path)
     try:
         layout, converted = convert(state) or ("", state)
     except (KeyError, ValueError, IndexError, RuntimeError) as error:
@@ -172,16 +172,16 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     if entry is None:
         about, kind = catalogue.about_weights(path), SUPERVISED if "head.weight" in plain else DISTILLED
         kind = MASKED if any("decoder" in name for name in unused) else kind  # only a masked autoencoder has one
-        known = catalogue.about_network(path, swiglu="swiglu" in model["mlp"])
+        shown = catalogue.about_network(path, swiglu="swiglu" in model["mlp"])
     else:
         about, kind = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}, entry.kind
-        known = {"pool": entry.readout}
+        shown = {"pool": entry.readout}
     normalize = catalogue.normalisation(about.get("mean"), about.get("std"), layout)
     name = f"{path.absolute().parent.name}/{path.name}".lower()
     named = next((how for word, how in NAMED.items() if word in name), None) if not about.get("mean") else None
     usual = kind != SUPERVISED or layout in ("torchvision", "Google npz")
     about |= {"assumed": not (usual or named or about.get("mean")), "entry": entry}
-    return Weights(path, layout, plain, model | known, kind, named or normalize, unused, **about)
+    return Weights(path, layout, plain, model | shown, kind, named or normalize, unused, **about)
 
 
 NAMED = {"augreg": "half", "deit": "imagenet"}  # in the name of a file or its folder -> how its images were normalised
@@ -210,8 +210,8 @@ def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
             )
     patch = config.patch_size if "patch_size" in given else decided["patch_size"]
     if "image_size" not in given and weights.layout != "vitmed":
-        own = decided["image_size"] if decided["image_size"] <= 384 else 224  # DINOv2 ended training at 518
-        decided["image_size"] = max(1, round(own / patch)) * patch
+        trained_on = decided["image_size"] if decided["image_size"] <= 384 else 224  # DINOv2 ended training at 518
+        decided["image_size"] = max(1, round(trained_on / patch)) * patch
     if "heads" not in given and decided["heads"] is None:
         raise UsageError(
             f"{file}: the number of attention heads is not in the file, and width {decided['width']} has no usual one",

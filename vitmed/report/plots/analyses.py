@@ -146,29 +146,23 @@ def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
 
 
 def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | None:
-    """How unlike the training images the evaluated images are, and other images if any are given."""
+    """How unlike the training images the evaluated images are."""
     found, scores = metrics.out_of_distribution, scores_of(predictions)
     if found is None or scores is None:
         return None
     figure, axes = drawing.plot("OOD score (log scale; above 1: unlike the training images)", "share of the images")
-    parts = [("evaluated", scores, found.flagged, BLUE, "//")]
-    title = f"features of {counted(found.n, 'training image')}"
-    if found.unlike is not None:
-        parts.append(("other images", np.array(found.unlike.scores), found.unlike.flagged, RED, "\\\\"))
-        title += f"; detected with AUROC {value_text(found.unlike.auroc)}"
-    every = np.maximum(np.concatenate([part[1] for part in parts]), 1e-3)
-    low, high = min(float(every.min()), 0.9), max(float(every.max()), 1.1) * 1.001
-    for name, values, flagged, colour, hatch in parts:
-        label = f"{name}, n = {len(values):,}: {_share(flagged)} above 1"
-        style: dict[str, Any] = {"color": colour, "alpha": 0.55, "hatch": hatch, "edgecolor": colour, "label": label}
-        weights, bins = np.full(len(values), 1 / len(values)), np.geomspace(low, high, 41).tolist()
-        axes.hist(np.maximum(values, 1e-3), bins=bins, weights=weights, **style)
+    scores = np.maximum(scores, 1e-3)
+    low, high = min(float(scores.min()), 0.9), max(float(scores.max()), 1.1) * 1.001
+    label = f"evaluated, n = {len(scores):,}: {_share(found.flagged)} above 1"
+    style: dict[str, Any] = {"color": BLUE, "alpha": 0.55, "hatch": "//", "edgecolor": BLUE, "label": label}
+    weights, bins = np.full(len(scores), 1 / len(scores)), np.geomspace(low, high, 41).tolist()
+    axes.hist(scores, bins=bins, weights=weights, **style)
     axes.axvline(1, color=BLACK, linestyle="--", label="99 % of the validation images are below")
     axes.set_xscale("log")
     shown = [value for value in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low <= value <= high]
     axes.set_xticks(shown, [f"{value:g}" for value in shown])
     axes.minorticks_off()
-    axes.set_title(title, fontsize=11)
+    axes.set_title(f"features of {counted(found.n, 'training image')}", fontsize=11)
     axes.legend(fontsize=9, loc="upper right")
     return figure
 

@@ -125,7 +125,7 @@ class Forecaster:
 
     def image(self, config: Config) -> float:
         """Seconds that an image takes in training: of its step or of loading it, whichever is slower."""
-        train, own, step = config.train, cores() / self.processes, IN_TRAINING * self.step(config)
+        train, cores_each, step = config.train, cores() / self.processes, IN_TRAINING * self.step(config)
         if pick_place(train.augment_on, self.device, self.processes) == "device":
             return step
         augment = augmenting_seconds(config)
@@ -133,7 +133,7 @@ class Forecaster:
         if not workers:
             return step + augment
         work = step * torch.get_num_threads() + augment if self.device.type == "cpu" else augment  # of all cores
-        return max(step, augment / workers, work / own)
+        return max(step, augment / workers, work / cores_each)
 
 
 class After:
