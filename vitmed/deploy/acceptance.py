@@ -101,7 +101,7 @@ def judge(criteria: Criteria, read: Sequence[Model], models: Sequence[Model], re
     for model in read[:2]:
         known = model.known
         given = {} if known is None else {"run": known.run, "weights": known.weights_hash, "evaluated": known.created}
-        if model.baseline_of is None:
+        if not model.baseline_of:
             described.append({"name": model.name} | {key: value for key, value in given.items() if value})
     return Acceptance(
         title=criteria.title,

@@ -42,7 +42,8 @@ class Items(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A cell of a table, over several columns or rows; `small` is the interval beside a number."""
+    """A cell of a table, over several columns or rows; `small` is the interval beside a number, and `numbers` what both
+    say, unrounded: a number, or value, low and high."""
 
     words: Markup
     small: Markup | None = None
@@ -50,6 +51,7 @@ class Cell(NamedTuple):
     head: bool = False
     columns: int = 1
     rows: int = 1
+    numbers: tuple[float | None, ...] = ()
 
 
 class Table(NamedTuple):
@@ -150,7 +152,12 @@ def td(text: object, small: object = None, css: str = "", columns: int = 1, rows
 
 def cell(entry: Estimate, text: Callable[[Estimate], str] = value) -> Cell:
     """A number with its interval."""
-    return td(text(entry), interval(entry))
+    return td(text(entry), interval(entry))._replace(numbers=(entry.value, entry.low, entry.high))
+
+
+def p_cell(p: float | None) -> Cell:
+    """The p of a test; empty where there is none."""
+    return td("" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}")._replace(numbers=(p,))
 
 
 def cells(entries: Any, names: Iterable[str]) -> list[Cell]:
