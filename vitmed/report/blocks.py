@@ -143,6 +143,11 @@ def interval(entry: Estimate) -> str:
     return "" if entry.low is None else f"{entry.low:z.{digits}f} to {entry.high:z.{digits}f}"
 
 
+def signed(found: Estimate) -> str:
+    """The value of a difference, with its sign."""
+    return "undefined" if found.value is None else f"{found.value:+z.{decimals(found)}f}"
+
+
 def td(text: object, small: object = None, css: str = "", columns: int = 1, rows: int = 1, head: bool = False) -> Cell:
     """A cell, for `row`; a cell as it is."""
     if isinstance(text, Cell):
@@ -150,14 +155,21 @@ def td(text: object, small: object = None, css: str = "", columns: int = 1, rows
     return Cell(words(text), None if small is None else words(small), css, head, columns, rows)
 
 
-def cell(entry: Estimate, text: Callable[[Estimate], str] = value) -> Cell:
-    """A number with its interval."""
-    return td(text(entry), interval(entry))._replace(numbers=(entry.value, entry.low, entry.high))
+def cell(entry: Estimate, text: Callable[[Estimate], str] = value, why: str = "") -> Cell:
+    """A number with its interval, or why it has none."""
+    return td(text(entry), interval(entry) or why)._replace(numbers=(entry.value, entry.low, entry.high))
 
 
 def p_cell(p: float | None) -> Cell:
     """The p of a test; empty where there is none."""
     return td("" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}")._replace(numbers=(p,))
+
+
+def gap_cell(gap: Estimate, p: float | None) -> Cell:
+    """A difference with its interval and p."""
+    shown, chance = cell(gap, signed), p_cell(p)
+    small = f"{shown.small}, p {chance.words if (p or 0) < 0.001 else f'= {chance.words}'}" if p is not None else None
+    return shown._replace(small=words(small) if small else shown.small, numbers=(*shown.numbers, p))
 
 
 def cells(entries: Any, names: Iterable[str]) -> list[Cell]:

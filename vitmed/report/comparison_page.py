@@ -14,10 +14,10 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.paired_comparison import ComparedPair, ComparisonResults
-from vitmed.report.blocks import Cell, Table, cell, data_uri, html, td, words
+from vitmed.report.blocks import Cell, Table, cell, data_uri, html, signed, td, words
 from vitmed.report.plots.analyses import differences
 from vitmed.report.plots.drawing import png
-from vitmed.report.templates import fill, signed
+from vitmed.report.templates import fill
 from vitmed.report.write import PREAMBLE, latex
 
 PAGE, TABLE, LATEX, PICTURE = "comparison.html", "comparison.csv", "comparison.tex", "differences.png"

@@ -31,7 +31,7 @@ from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_files import read_predictions
 from vitmed.report.analyses import ANALYSES, Extra, Material
-from vitmed.report.blocks import Block, Cell, Document, Group, Picture, Table, escape_markdown, grid, to_markdown, words
+from vitmed.report.blocks import Block, Cell, Document, Group, Picture, Table, escape_markdown, grid, to_markdown
 from vitmed.report.chapters import MAIN, MANY, document, plots, render
 from vitmed.report.methods_text import methods_markdown
 from vitmed.report.participant_flow import counted_again
@@ -262,6 +262,7 @@ PAPER = "paper"
 SENTENCE, LATEX = "results.txt", "tables.tex"
 LEFT_OUT, CHECKLIST = "prose", "checklist"  # tables of explanations, which methods.md has; those of text, no LaTeX
 PREAMBLE = "% \\usepackage{adjustbox, booktabs}; below the numbers: confidence intervals"
+NUMBER = re.compile(r"^-?\d{1,3}(,\d{3})+(\.\d+)?$")  # 1,234: no number for a program
 SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
@@ -294,16 +295,18 @@ def _text(found: Markup) -> str:
 def _columns(table: Table) -> list[list[str]]:
     """Title and cells of a table. A number is written as it is, its interval in two columns; a text beside another in a
     column of its own."""
-    rows = [[Cell(title) for title in table.head], *grid(table)]
-    lines: list[list[str]] = [[] for _ in rows]
-    for title, *column in zip(*rows, strict=True):
-        ends = (", low", ", high") if any(len(cell.numbers) > 1 for cell in column) else ()
-        beside = (", note",) if any(cell.small and len(cell.numbers) < 2 for cell in column) else ()
-        lines[0] += [f"{_text(title.words)}{end}" for end in ("", *ends, *beside)]
-        for line, cell in zip(lines[1:], column, strict=True):
-            numbers = ["" if x is None else f"{x:.6g}" for x in cell.numbers] or [_text(cell.words)]
-            line += [*numbers, *repeat("", 1 + len(ends) - len(numbers))]
-            line += [_text(cell.small or words("")) if len(cell.numbers) < 2 else ""] * len(beside)
+    rows, titles = grid(table), [_text(title) for title in table.head]
+    lines: list[list[str]] = [[], *([] for _ in rows)]
+    for k, column in enumerate(zip(*rows, strict=True)):
+        title = titles[k] if titles.count(titles[k]) == 1 else f"{titles[k - 1]}, {titles[k]}"  # of the column before
+        ends = ("", ", low", ", high", ", p")[: max([1, *(len(cell.numbers) for cell in column)])]
+        notes = [_text(cell.small) if cell.small and cell.numbers[1:2] in ((), (None,)) else "" for cell in column]
+        beside = (", note",) if any(notes) else ()
+        lines[0] += [f"{title}{end}" for end in (*ends, *beside)]
+        for line, cell, note in zip(lines[1:], column, notes, strict=True):
+            text = NUMBER.sub(lambda found: found[0].replace(",", ""), _text(cell.words))
+            numbers = ["" if x is None else f"{x:.6g}" for x in cell.numbers] or ["" if text == "undefined" else text]
+            line += [*numbers, *repeat("", len(ends) - len(numbers)), *([note] if beside else [])]
     return lines
 
 
