@@ -232,6 +232,7 @@ def print_check(checked: Any) -> None:
         code = styled(f" ({problem.code})", "dim")
         lines.append(styled(problem.severity, colour) + plain(f": {problem.text}") + code)
         if number >= whole:
+            lines += [plain(f"    fix: {problem.fix}")] * problem.code.startswith("near_copies")
             continue
         lines += [plain(f"    {file}") for file in problem.files[:3]]
         if problem.count > 3:
