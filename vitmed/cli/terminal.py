@@ -250,47 +250,24 @@ def print_comparison(comparison: Comparison) -> None:
     baseline; then the verdict of each pair, that of the best two first."""
     from vitmed.decisions.targets import TARGETS
     from vitmed.metrics.estimates import value_text
-    from vitmed.report.comparison_page import UNADJUSTED, comparison_rows, letters, p_text
+    from vitmed.report.comparison_page import terminal_tables
 
     content = comparison.content
-    letter, numbers = letters(content), dict[str, dict[str, str]]()
-    asked, beside = comparison_rows(content)
-    for row in (*asked, *beside):
-        both = {row.pair.first: row.first, row.pair.second: row.second}
-        numbers.setdefault(row.title, {}).update({letter[name]: value_text(own) for name, own in both.items()})
-    titles = "|".join(f">{name}" for name in letter.values())
-    which = [
-        f"{letter[name]}: {name}{f' ({model.identity})' * bool(model.identity)}"
-        for name, model in content.models.items()
-    ]
-    rows = [[title, *(own.get(name, "") for name in letter.values())] for title, own in numbers.items()]
-    print_rows(f"number (95 % interval)|{titles}", rows, *which, caption="")
     others = [pair.verdict for pair in content.pairs if pair.verdict != comparison.verdict]
     kind = TARGETS[content.kind]
+    for columns, rows, lines in terminal_tables(content):
+        print_rows(columns, rows, *lines, caption="")
     for group in content.seeds:
-        lines = []
+        rows = []
         for name, spread in ((name, group.numbers.get(name)) for name in kind.headline[:3]):
             if spread:
                 interval = "" if spread.low is None else f"{spread.low:.3f} to {spread.high:.3f}"
-                lines.append([kind.metrics[name].phrase, f"{spread.mean:.3f}", f"{spread.sd:.3f}", interval])
-        print_rows(
-            f"number, {len(group.seeds)} seeds|>mean|>SD over seeds|>95 % interval of one run", lines, caption=""
-        )
+                rows.append([kind.metrics[name].phrase, f"{spread.mean:.3f}", f"{spread.sd:.3f}", interval])
+        columns = f"number, {len(group.seeds)} seeds|>mean|>SD over seeds|>95 % interval of one run"
+        print_rows(columns, rows, caption="")
         others += [group.text] * (group.text != comparison.verdict)
-    several = len({row.pair.verdict for row in asked}) > 1
-    for table, caption in ((asked, ""), (beside, UNADJUSTED)):
-        adjusted = several and table is asked
-        lines = []
-        for row in table:
-            ps = [p_text(row.p), p_text(row.p_holm)][: 1 + adjusted]
-            pair = f"{letter[row.pair.first]} - {letter[row.pair.second]}"
-            lines.append([pair, row.title, value_text(row.gap, "+"), *ps])
-        if table:
-            holm = "|>p, Holm" * adjusted
-            print_rows(f"pair|number|>difference (95 % interval)|>p{holm}", lines, caption=caption)
-    others += ["one class against the rest: --positive CLASS"] * (
-        content.kind == "classes" and len(content.classes) > 2
-    )
+    if content.kind == "classes" and len(content.classes) > 2:
+        others.append("one class against the rest: --positive CLASS")
     for line in (NOTICE, comparison.verdict, *others):
         sys.stdout.write(f"{visible(line)}\n")
     if comparison.acceptance is not None:

@@ -34,12 +34,8 @@ class Comparison:
 
 def compare(
     *results: Annotated[Path | str, Argument("predictions.csv, folder of a report, or run folder.")],
-    output: Annotated[
-        Path | str | None, Option("Folder for compare.json, page, tables (CSV, LaTeX) and picture.", "--output -o")
-    ] = None,
-    positive: Annotated[
-        str | None, Option("Three classes or more: compare this class against the rest.", metavar="CLASS")
-    ] = None,
+    output: Annotated[Path | str | None, Option("Folder for compare.json, page and tables.", "--output -o")] = None,
+    positive: Annotated[str | None, Option("Of three classes or more, this one against the rest.")] = None,
     accept: Annotated[
         Path | str | None, Option("Pre-stated criteria (YAML) for the first model; exit code 6 unless all are met.")
     ] = None,
@@ -72,9 +68,7 @@ def compare(
     notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
     points, differ = operating_points(models)
     content = compare_models(models, resamples, notes + differ, points=points)
-    judged = None
-    if stated is not None:
-        judged = judge(stated, read, models, resamples)
+    judged = None if stated is None else judge(stated, read, models, resamples)
     if folder is not None:
         from vitmed.report.comparison_page import write_comparison
 

@@ -162,14 +162,17 @@ def cell(entry: Estimate, text: Callable[[Estimate], str] = value, why: str = ""
 
 def p_cell(p: float | None) -> Cell:
     """The p of a test; empty where there is none."""
-    return td("" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}")._replace(numbers=(p,))
+    return td(p_text(p))._replace(numbers=(p,))
+
+
+def p_text(p: float | None) -> str:
+    return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def gap_cell(gap: Estimate, p: float | None) -> Cell:
     """A difference with its interval and p."""
-    shown, chance = cell(gap, signed), p_cell(p)
-    small = f"{shown.small}, p {chance.words if (p or 0) < 0.001 else f'= {chance.words}'}" if p is not None else None
-    return shown._replace(small=words(small) if small else shown.small, numbers=(*shown.numbers, p))
+    chance = "" if p is None else f", p {'' if p < 0.001 else '= '}{p_text(p)}"
+    return td(signed(gap), interval(gap) + chance)._replace(numbers=(gap.value, gap.low, gap.high, p))
 
 
 def cells(entries: Any, names: Iterable[str]) -> list[Cell]:
@@ -188,7 +191,7 @@ class Sheet:
         """What a template may call: `quiet("text")`, or `{% call quiet() %}text{% endcall %}`."""
         made = (self.p, self.h3, self.item, self.table, self.row, self.put, self.headline, self.group, self.widget)
         styled = {css: partial(self.p, css=css) for css in ("quiet", "note")}
-        return {function.__name__: function for function in made} | styled
+        return {function.__name__: function for function in (*made, p_cell, gap_cell)} | styled
 
     def add(self, block: Block) -> str:
         """Append a block; what is returned stands in the text of the template."""

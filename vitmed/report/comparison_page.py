@@ -11,10 +11,10 @@ from vitmed.core.files import write_bytes, write_text
 from vitmed.core.text import NOTICE, counted
 from vitmed.core.text_files import csv_text
 from vitmed.decisions.targets import TARGETS
-from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.paired_comparison import ComparedPair, ComparisonResults
-from vitmed.report.blocks import Cell, Table, cell, data_uri, html, signed, td, words
+from vitmed.report.blocks import Cell, Table, cell, data_uri, html, p_cell, p_text, signed, td, words
 from vitmed.report.plots.analyses import differences
 from vitmed.report.plots.drawing import png
 from vitmed.report.templates import fill
@@ -68,8 +68,36 @@ def letters(content: ComparisonResults) -> dict[str, str]:
     return {name: (string.ascii_uppercase[k : k + 1] or str(k + 1)) for k, name in enumerate(content.models)}
 
 
-def p_text(p: float | None) -> str:
-    return "" if p is None else "< 0.0001" if p < 1e-4 else f"{p:.4f}"
+def terminal_tables(content: ComparisonResults) -> Iterator[tuple[str, list[list[str]], list[str]]]:
+    """Columns, rows and the lines below them: the numbers of each model, then the differences of two."""
+    asked, beside = comparison_rows(content)
+    letter, numbers = letters(content), dict[str, dict[str, str]]()
+    for row in (*asked, *beside):
+        own = {row.pair.first: value_text(row.first), row.pair.second: value_text(row.second)}
+        numbers[row.title] = numbers.get(row.title, {}) | own
+    identities = [(name, model.identity) for name, model in content.models.items()]
+    named = [f"{letter[name]}: {name}{f' ({which})' if which else ''}" for name, which in identities]
+    lines = [[title, *(own.get(name, "") for name in letter)] for title, own in numbers.items()]
+    yield f"number (95 % interval)|{'|'.join(f'>{of}' for of in letter.values())}", lines, named
+    for rows, notes in ((asked, []), (beside, [UNADJUSTED])):
+        holm = "|>p, Holm" * _adjusted(rows)
+        lines = [
+            [
+                f"{letter[row.pair.first]} - {letter[row.pair.second]}",
+                row.title,
+                value_text(row.gap, "+"),
+                p_text(row.p),
+            ]
+            + [p_text(row.p_holm)] * bool(holm)
+            for row in rows
+        ]
+        if rows:
+            yield f"pair|number|>difference (95 % interval)|>p{holm}", lines, notes
+
+
+def _adjusted(rows: list[Row]) -> bool:
+    """Whether p is adjusted for several pairs."""
+    return any(row.p_holm not in (None, row.p) for row in rows)
 
 
 def write_comparison(folder: Path, content: ComparisonResults) -> None:
@@ -86,18 +114,15 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     write_text(folder / LATEX, "\n".join(lines) + "\n")
     about = f"{counted(content.images, 'image')}, {content.level:.0%} intervals {content.resampling}"
     named = {letter: (name, content.models[name].identity) for name, letter in letters(content).items()}
-    page = fill(
-        "comparison.html.j2",
-        content=content, about=about, named=named, tables=tables, picture=data_uri(picture), notice=NOTICE, html=html,
-    )  # fmt: skip
-    write_text(folder / PAGE, page)
+    shown = {"about": about, "named": named, "tables": tables, "picture": data_uri(picture), "notice": NOTICE}
+    write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, **shown))
 
 
 def _table(content: ComparisonResults, rows: list[Row]) -> Table:
     """A table of blocks; the columns of a pair are its letters where there is one pair, else first and second."""
     letter = letters(content)
     pairs = {(letter[row.pair.first], letter[row.pair.second]) for row in rows}
-    one, adjusted = len(pairs) == 1, any(row.p_holm != row.p for row in rows if row.p_holm is not None)
+    one, adjusted = len(pairs) == 1, _adjusted(rows)
     first, second = next(iter(pairs)) if one else ("First", "Second")
     head = [*([] if one else ["Pair"]), "Number", first, second, f"{first} minus {second}", "p"] + [
         "p, Holm"
@@ -107,7 +132,7 @@ def _table(content: ComparisonResults, rows: list[Row]) -> Table:
         pair = [] if one else [td(f"{letter[row.pair.first]} minus {letter[row.pair.second]}")]
         ps = [row.p, row.p_holm][: 1 + adjusted]
         values = [cell(row.first), cell(row.second), cell(row.gap, signed)]
-        line = [*pair, td(row.title), *values, *(td(p_text(p)) for p in ps)]
+        line = [*pair, td(row.title), *values, *map(p_cell, ps)]
         lines.append([line[0]._replace(head=True), *line[1:]])
     return Table([words(title) for title in head], lines)
 

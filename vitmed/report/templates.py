@@ -25,21 +25,7 @@ from vitmed.metrics.estimates import APART, FEW_GROUPS, FEWEST, Estimate, decima
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, methods, phrase
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
-from vitmed.report.blocks import (
-    Block,
-    Page,
-    Sheet,
-    cell,
-    cells,
-    escape_markdown,
-    gap_cell,
-    interval,
-    number,
-    p_cell,
-    signed,
-    td,
-    value,
-)
+from vitmed.report.blocks import Block, Page, Sheet, cell, cells, escape_markdown, interval, number, signed, td, value
 from vitmed.report.methods_text import methods_text, name_of
 from vitmed.report.plots.drawing import plain
 from vitmed.report.results import Results
@@ -307,22 +293,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
         one.__name__: one
         for one in (
             *(number, value, interval, signed, share, percent, in_percent, percentage, ranges, phrase, reasons),
-            *(
-                td,
-                cell,
-                cells,
-                gap_cell,
-                p_cell,
-                counted,
-                counted_doing,
-                summary_of,
-                title_of,
-                titles_of,
-                sampling_of,
-                worth,
-                at,
-                rows,
-            ),
+            *(td, cell, cells, counted, counted_doing, summary_of, title_of, titles_of, sampling_of, worth, at, rows),
             *(at_threshold, at_threshold_of, of_classes, methods_text, results_sentence, why_chosen),
         )
     },

@@ -297,14 +297,12 @@ def compare_models(
     of: Kind = labels or ("grades" if any(model.kind == "grades" for model in models) else first.kind)
     kind = TARGETS[of]
     found = {model.name: kind.numbers.evaluate(model.predictions, resamples) for model in models}
-    numbers = {name: of_model.overall for name, of_model in found.items()}
+    numbers = {name: evaluated.overall for name, evaluated in found.items()}
     unit = "image" if first.groups is None else next((m.unit for m in models if m.unit != "patient"), "patient")
-    every, pairs = [*itertools.combinations(models, 2)], list[ComparedPair]()
+    every = [*itertools.combinations(models, 2)]
     asked = [(a, b) for a, b in every if not a.baseline_of and not b.baseline_of]
     beside = [(a, b) for a, b in every if a.name in b.baseline_of]  # a model and its own baseline, which nobody named
-    for family in (asked, beside):
-        if family:
-            pairs += _compare_family(family, kind, resamples, points or {}, unit)
+    pairs = [p for of in (asked, beside) if of for p in _compare_family(of, kind, resamples, points or {}, unit)]
     deciding = list(pairs[0].tests)[:2]
     groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
     seeds = [seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
@@ -323,12 +321,8 @@ def compare_models(
     for model in models:  # a baseline has no report: the one beside its table is about another model
         stated: Any = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
         identity = {name: value for name, value in stated.items() if value}
-        described[model.name] = ComparedModel(
-            baseline_of=next(iter(model.baseline_of), None),
-            overall=numbers[model.name],
-            per_class=found[model.name].per_class,
-            **identity,
-        )
+        own: Any = {"overall": numbers[model.name], "per_class": found[model.name].per_class}
+        described[model.name] = ComparedModel(baseline_of=next(iter(model.baseline_of), None), **own, **identity)
     return ComparisonResults(
         kind=of,
         images=len(first),
