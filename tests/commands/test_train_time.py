@@ -231,9 +231,7 @@ def test_a_run_that_is_slower_than_planned_says_so_and_what_the_time_is_enough_f
     assert not any("less than half" in text for text in ui.warned)
 
 
-def test_a_time_for_few_epochs_is_called_too_short_before_training_and_a_busy_machine_named(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_time_for_few_epochs_is_called_too_short_before_training(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 99.0, 99.0))
     ui = recording()
     flags = {key: value for key, value in MANY.items() if key != "epochs"}

@@ -124,9 +124,14 @@ def _table(content: ComparisonResults, rows: list[Row]) -> Table:
     pairs = {(letter[row.pair.first], letter[row.pair.second]) for row in rows}
     one, adjusted = len(pairs) == 1, _adjusted(rows)
     first, second = next(iter(pairs)) if one else ("First", "Second")
-    head = [*([] if one else ["Pair"]), "Number", first, second, f"{first} minus {second}", "p"] + [
-        "p, Holm"
-    ] * adjusted
+    head = [
+        *([] if one else ["Pair"]),
+        "Number",
+        first,
+        second,
+        f"{first} minus {second if one else 'second'}",
+        "p",
+    ] + ["p, Holm"] * adjusted
     lines = list[list[Cell]]()
     for row in rows:
         pair = [] if one else [td(f"{letter[row.pair.first]} minus {letter[row.pair.second]}")]
