@@ -15,7 +15,7 @@ import numpy as np
 
 from vitmed.core.base_models import Kind
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.messages import bar
+from vitmed.core.messages import bar, gravest_first
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import YamlError, from_cell, read_yaml
@@ -334,7 +334,7 @@ def compare_models(
         positive_class=first.positive,
         models=described,
         pairs=pairs,
-        notes=notes,
+        notes=gravest_first(notes),
         verdict=seeds[0].text if only_seeds else verdict,
         **({"seeds": seeds} if seeds else {}),
     )
