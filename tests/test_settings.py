@@ -453,7 +453,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
         "commands/test_evaluate decisions/test_policy",
         "checkpoint data split allow_leakage output positive precision fail_under",
     ),
-    "compare": ("commands/test_compare deploy/test_acceptance", "output results accept resamples"),
+    "compare": ("commands/test_compare deploy/test_acceptance", "output results positive accept resamples"),
     "explain": ("commands/test_explain", "images checkpoint runs methods target output"),
     "stress": (
         "commands/test_stress commands/test_evaluate",

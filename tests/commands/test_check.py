@@ -535,6 +535,23 @@ def test_training_says_the_problems_and_puts_them_into_the_report(trained: Train
     assert any(note.startswith("Data: train: the label can be predicted from the mean colour alone") for note in notes)
 
 
+def test_where_near_copies_are_found_the_flag_that_keeps_them_together_is_named(
+    tmp_path: Path, vitmed: RUN, ui: Recorder
+) -> None:
+    root = draw_splits(tmp_path / "data", train=12, val=6, test=6)
+    photo().save(root / "train/amber/first.png")
+    photo().save(root / "test/amber/second.jpg", quality=85)
+    train(root, output=tmp_path / "runs", sets=TINY_SETS, **TINY | {"epochs": 1, "baseline": False, "report": False})
+    (said,) = [text for text in ui.warned if "near_copies_across_splits" in text]
+    assert "(near_copies_across_splits; --groups copies keeps copies in one split): " in said
+    shutil.copy(root / "train/amber/first.png", root / "train/blue/first.png")
+    (root / "test/amber/second.jpg").rename(root / "train/amber/second.jpg")
+    lines = vitmed("check", root, "-o", tmp_path / "report").out.splitlines()
+    (place,) = [k for k, line in enumerate(lines) if "(near_copies)" in line]
+    assert any(line.startswith("error: ") for line in lines[:place])  # the flag is named beside a graver problem too
+    assert "--groups copies, which keeps copies in one split" in lines[place + 1]
+
+
 def test_training_refuses_an_image_under_two_labels(folder: Path, tmp_path: Path) -> None:
     same_file_two_labels(folder)
     with pytest.raises(DataError, match="the same file under two labels: 1 file") as error:

@@ -1,5 +1,6 @@
 """Models on the same images: matched by path, tested against scipy and by hand, and told in a sentence."""
 
+import csv
 import hashlib
 import json
 import shutil
@@ -67,7 +68,7 @@ def test_a_clear_difference_and_none(tmp_path: Path) -> None:
     assert by_pair["good", "poor"]["verdict"].startswith("good is better than poor: AUROC difference +0.")
     assert "40 patients, p " in by_pair["good", "poor"]["verdict"]
     assert by_pair["good", "poor"]["verdict"].endswith(" adjusted for 3 pairs")  # the interval beside it is not
-    assert "is not clearly better than" in by_pair["good", "near"]["verdict"]
+    assert "is not clearly better or worse than" in by_pair["good", "near"]["verdict"]
     assert found.verdict == by_pair["good", "near"]["verdict"]  # the two best
     for pair in content["pairs"]:
         for name in ("auroc", "accuracy"):
@@ -170,7 +171,8 @@ def test_runs_and_reports_and_their_baselines(trained: Trained, tmp_path: Path) 
     save(replace(noisy, logits=noisy.logits.astype(np.float32)), tmp_path / "other" / "test")
     found = judge(trained.folder / "test", tmp_path / "other")
     assert list(found.content["models"]) == [trained.folder.name, "other", "colour_and_size"]
-    assert len(found.content["pairs"]) == 3
+    pairs = [(pair["first"], pair["second"]) for pair in found.content["pairs"]]
+    assert pairs == [(trained.folder.name, "other"), (trained.folder.name, "colour_and_size")]  # not other's baseline
     known = trained.result.test.metrics["overall"]
     assert found.content["models"][trained.folder.name]["overall"]["auroc"] == known["auroc"]
     assert "images" in found.verdict and any("Patients are unknown" in note for note in found.content["notes"])
@@ -185,7 +187,8 @@ def test_runs_of_one_name_are_told_apart_by_date_and_weights(tmp_path: Path, vit
             about = {"title": "test of cells", "facts": {}, "run": "cells", "weights_hash": weights}
             write_report(folder, draw(noise), config=EvaluateConfig(resamples=20), **about)
         date = "2023-11-14 22:13" if place == "a" else "2024-03-09 16:00"
-        lines.append(f"{place}/cells: run cells, {date} UTC, weights {weights[:12]}")
+        letter = place.upper()
+        lines.append(f"{letter}: {place}/cells (run cells, {date} UTC, weights {weights[:12]})")
     answer = vitmed("compare", tmp_path / "a" / "cells", tmp_path / "b" / "cells", "--resamples", "20")
     assert answer.code == 0 and all(line in answer.out for line in lines), answer.out
 
@@ -233,11 +236,10 @@ def test_the_pairs_that_were_asked_stand_first_and_alone_count_for_holm(tmp_path
     assert (first["first"], first["second"]) == ("a", "b") and len(others) == 2
     for name in ("auroc", "accuracy"):
         assert first["tests"][name]["p_holm"] == first["tests"][name]["p"]
-        beside = [pair["tests"][name] for pair in others]
-        assert [test["p_holm"] for test in beside] == holm([test["p"] for test in beside])
-    assert "adjusted" not in first["verdict"] and all("adjusted for 2 pairs" in pair["verdict"] for pair in others)
+        assert [pair["tests"][name]["p_holm"] for pair in others] == [None, None]  # each model's own baseline
+    assert "adjusted" not in first["verdict"] and all(pair["verdict"].endswith(", not adjusted") for pair in others)
     lines = vitmed("compare", *folders, "--resamples", 20).out.splitlines()
-    said = [place for place, line in enumerate(lines) if "better than" in line]
+    said = [place for place, line in enumerate(lines) if "better or worse than" in line]
     assert lines[said[0]] == first["verdict"] and len(said) == 3
 
 
@@ -268,7 +270,7 @@ def test_models_of_other_operating_points_are_compared_by_the_likeliest_class(tm
 def test_few_patients_tell_nothing(tmp_path: Path) -> None:
     files = [save(draw(noise, size=60, each=20), tmp_path / str(noise)) for noise in (0.5, 4.0)]
     found = judge(*files)
-    assert found.verdict.endswith("3 patients, too few to decide") and "not clearly better" in found.verdict
+    assert found.verdict.endswith("3 patients, too few to decide") and "not clearly better or worse" in found.verdict
     one = [save(draw(noise, size=60, each=60), tmp_path / f"one{noise}") for noise in (0.5, 4.0)]
     assert "1 patient, too few" in judge(*one).verdict
 
@@ -374,14 +376,16 @@ def test_runs_that_differ_by_the_seed_have_a_spread_over_seeds(vitmed: Any, tmp_
     assert json.loads((tmp_path / "out" / "compare.json").read_text())["seeds"][0]["seeds"]["seed-1"] == 1
     said = vitmed("compare", *runs, "--resamples", 20).out
     assert "SD over seeds" in said
-    assert 0 < said.index("training seed only") < said.index("clearly better than")
+    assert 0 < said.index("training seed only") < said.index("clearly better or worse than")
 
 
 def test_runs_that_differ_by_more_than_the_seed_have_none(tmp_path: Path) -> None:
     first, second = (seeded(tmp_path / f"s{seed}", seed, draw(2.0 + seed / 100)) for seed in range(2))
     other = seeded(tmp_path / "lr", 2, draw(1.0), lr=0.01)
     both = judge(first, second, other)
-    assert [list(group.seeds) for group in both.content.seeds] == [["s0", "s1"]] and "better than" in both.verdict
+    assert [list(group.seeds) for group in both.content.seeds] == [["s0", "s1"]] and both.verdict.startswith(
+        "s0 is worse than lr: AUROC difference -0."
+    )
     again = seeded(tmp_path / "again", 0, draw(2.5))
     for several in ((first, other), (first, again), (first, save(draw(1.5), tmp_path / "table"))):
         found = judge(*several)
@@ -431,7 +435,7 @@ def test_numbers_are_compared_and_the_smaller_error_is_better(tmp_path: Path, vi
     gap = found.content.pairs[0].difference["mae"]
     errors = [np.abs(one.values - one.labels).mean() for one in (poor, good) if one.labels is not None]
     assert gap.value == pytest.approx(errors[0] - errors[1], rel=1e-6) and gap.low is not None and gap.low > 0
-    assert found.verdict.startswith("good is better than poor: mean absolute error difference -")
+    assert found.verdict.startswith("poor is worse than good: mean absolute error difference +")  # as in the row
     assert ") years, 40 patients, p < 0.001" in found.verdict
     log_scores = [found.content.models[name].overall["log_score"].value for name in ("poor", "good")]
     assert log_scores[0] == pytest.approx(np.mean(distribution_scores(poor)[1]), rel=1e-5)  # the first keeps its own
@@ -487,3 +491,66 @@ def test_groups_that_are_no_patients_are_named_as_in_the_reports() -> None:
     found = compare_models(models, resamples=0)
     assert "40 originals" in found.verdict and "patient" not in found.verdict and found.resampling == "by original"
     assert any("Patients are unknown, originals are compared" in note for note in found.notes)
+
+
+def test_one_class_against_the_rest_at_the_threshold_of_each_model(tmp_path: Path, vitmed: Any) -> None:
+    """McNemar's test by hand; at 0.5 without an evaluation of that class, then at the threshold that it chose."""
+    made, called = [draw(noise, classes=3, each=None) for noise in (2.0, 3.0)], []
+    for name, predictions in zip("ab", made, strict=True):
+        write_report(tmp_path / name, predictions, config=EvaluateConfig(resamples=0, report=False), title=name)
+        called.append(predictions.probabilities[:, 1] > 0.5)
+    sick = known_labels(made[0]) == 1
+    found = judge(tmp_path / "a", tmp_path / "b", positive="sick").content
+    pair = found.pairs[0]
+    for name, counted, gaps in (("sensitivity", sick, pair.sensitivity), ("specificity", ~sick, pair.specificity)):
+        right = [(of == sick)[counted] for of in called]
+        b, c = (right[0] & ~right[1]).sum(), (right[1] & ~right[0]).sum()
+        assert gaps is not None and gaps["sick"].value == pytest.approx(right[0].mean() - right[1].mean())
+        assert gaps["sick"].p == pytest.approx(stats.chi2.sf((b - c) ** 2 / (b + c), 1))
+        assert getattr(found.models["a"].per_class["sick"], name).value == pytest.approx(right[0].mean())
+    assert sum("the threshold is 0.5; evaluate it with --positive sick" in note for note in found.notes) == 2
+    asked = EvaluateConfig(target_sensitivity=0.99, calibration="none", resamples=0, report=False)
+    policy = choose_policy(draw(3.0, classes=3, each=None, seed=7).against_rest("sick"), asked)
+    for name, predictions in zip("ab", made, strict=True):
+        decided = policy.apply(predictions.against_rest("sick"))
+        write_report(tmp_path / name / "against-rest", decided, asked, policy=policy, title=name)
+        assert decided.threshold != 0.5
+    stated = judge(tmp_path / "a", tmp_path / "b", positive="sick").content
+    own = (made[0].probabilities[:, 1] >= decided.threshold)[sick].mean()
+    assert stated.models["a"].per_class["sick"].sensitivity.value == pytest.approx(own)
+    assert not any("threshold" in note for note in stated.notes)
+    answer = vitmed("compare", tmp_path / "a", tmp_path / "b", "--positive", "sick", "--resamples", 20)
+    assert answer.code == 0 and "sick: sensitivity" in answer.out, answer.err
+    for wrong, told in (("sik", "did you mean 'sick'"), ("healthy", "")):
+        two = save(draw(1.0), tmp_path / "two") if not told else tmp_path / "a"
+        answer = vitmed("compare", two, two, "--positive", wrong)
+        assert answer.code == 2 and (told or "is for three classes or more") in answer.err
+    assert "--positive CLASS" in vitmed("compare", tmp_path / "a", tmp_path / "b", "--resamples", 20).out
+
+
+def test_the_tables_hold_each_models_own_numbers_beside_the_difference(tmp_path: Path) -> None:
+    """One direction everywhere: CSV, LaTeX, page and sentence say the first minus the second."""
+    files = [save(draw(noise), tmp_path / name) for name, noise in (("poor", 4.0), ("=good", 1.0))]
+    found = judge(*files, output=tmp_path / "out")
+    rows = list(csv.DictReader((tmp_path / "out" / "comparison.csv").open(newline="")))
+    assert [row["number"] for row in rows] == [
+        "AUROC", "balanced accuracy", "accuracy", "sick: sensitivity", "sick: specificity",
+    ]  # fmt: skip
+    pair, models = found.content.pairs[0], found.content.models
+    assert rows[0]["second"] == "'=good"  # no formula for a spreadsheet
+    for row, name in zip(rows, ("auroc", "balanced_accuracy", "accuracy"), strict=False):
+        for title, entry in (
+            ("first_value", models["poor"].overall[name]),
+            ("second_value", models["=good"].overall[name]),
+            ("difference", pair.difference[name]),
+        ):
+            ends = [float(row[title + end]) for end in ("", "_low", "_high")]
+            assert ends == pytest.approx([entry.value, entry.low, entry.high], rel=1e-5)
+    assert float(rows[0]["p"]) == pytest.approx(pair.tests["auroc"].p, rel=1e-5) and rows[1]["p"] == ""
+    assert float(rows[0]["difference"]) < 0
+    shown = f"{pair.difference['auroc'].value:+.3f}"
+    latex, page = ((tmp_path / "out" / f"comparison.{kind}").read_text() for kind in ("tex", "html"))
+    assert r"\label{tab:comparison-1}" in latex and "A minus B" in latex and shown in latex
+    assert shown in page and f"poor is worse than =good: AUROC difference {shown}" in page
+    for own in (models["poor"].overall["auroc"], models["=good"].overall["auroc"]):
+        assert all(f"{own.value:.3f}" in text for text in (latex, page))

@@ -231,10 +231,12 @@ def test_a_run_that_is_slower_than_planned_says_so_and_what_the_time_is_enough_f
     assert not any("less than half" in text for text in ui.warned)
 
 
-def test_a_time_for_few_epochs_is_called_too_short_before_training(data: Path) -> None:
+def test_a_time_for_few_epochs_is_called_too_short_before_training(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 99.0, 99.0))
     ui = recording()
     flags = {key: value for key, value in MANY.items() if key != "epochs"}
     train(data, output=data.parent, name="run", sets=TINY_SETS, **flags, time="30s")
-    assert len([text for text in ui.said if text.startswith("time: 30s (")]) == 1
+    (line,) = [text for text in ui.said if text.startswith("time: 30s (")]
+    assert "other programs need the cores (load 99.0 on " in line and line.endswith("it may take longer than --time")
     (line,) = [text for text in ui.warned if "worse than it could be: --time " in text]
     assert " is enough for " in line and "after which more gains little" in line

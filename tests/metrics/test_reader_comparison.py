@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Answer
+from reports import write_report
 from scipy.stats import binomtest, norm, t
 
 from vitmed.commands.evaluate import evaluate
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.metrics.areas import area_spread, class_areas
 from vitmed.metrics.intervals import Units, quantile, spread
@@ -189,3 +195,42 @@ def test_the_report_of_a_table_with_readers(tmp_path: Path) -> None:
     for wrong in ({"rater_score": ["nosuch"]}, {"rater_score": ["c0"]}):
         with pytest.raises((UsageError, DataError)):
             evaluate(tmp_path / "predictions.csv", output=tmp_path / "x", **options, **wrong)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_answers_of_two_kinds_are_read_where_a_positive_class_is_named_and_are_on_the_screen(
+    tmp_path: Path, vitmed: Callable[..., Answer]
+) -> None:
+    p, quick = table(), EvaluateConfig(resamples=0, report=False)
+    names = p.columns["c0"]
+    for k, (no, yes) in enumerate((("0", "1"), ("No", "yes"), ("false", "TRUE"))):
+        said = tuple(cell and (no, yes)[cell == p.classes[1]] for cell in names)
+        for positive in (None, p.classes[1]):
+            file = tmp_path / f"of-{k}{positive}" / "predictions.csv"
+            asked = replace(p, positive=positive, columns={"said": said})
+            if positive is None:  # a table alone names none
+                file.parent.mkdir()
+                file.write_text(asked.to_csv())
+            else:
+                write_report(file.parent, asked, quick, title="t")
+            answer = vitmed("evaluate", file, "--rater", "said", "--resamples", 0, "-o", tmp_path / f"{k}{positive}")
+            if positive is None:
+                assert answer.code != 0 and "in the column said is no class" in answer.err
+                continue
+            assert answer.code == 0, answer.err
+            found = json.loads((tmp_path / f"{k}{positive}" / "metrics.json").read_text())["readers"]
+            again = compare_with_readers(replace(p, positive=positive), ["c0"])
+            assert again is not None
+            for own, known in zip(found, again, strict=True):
+                reader, gap = known.readers["c0"], known.fixed_readers.difference
+                assert own["readers"]["said"]["value"] == reader.value and reader.low is not None
+                shown = " ".join(answer.err.split())
+                assert f"{own['number']} {reader.value:.3f} ({reader.low:.3f} to {reader.high:.3f})" in shown
+                assert "reader said: sensitivity" in shown and "model minus the reader, on the same images" in shown
+                assert f"{own['number']} {gap.value:+.3f}" in shown
+    first = next(path for path, cell in zip(p.paths, said, strict=True) if cell)
+    cells = tuple("2" if path == first else cell for path, cell in zip(p.paths, said, strict=True))
+    file = tmp_path / "wrong" / "predictions.csv"
+    write_report(file.parent, replace(p, columns={"said": cells}), quick, title="t")
+    answer = vitmed("evaluate", file, "--rater", "said", "--resamples", 0, "-o", tmp_path / "no")
+    assert answer.code != 0 and f"{first}: '2' in the column said is no class" in answer.err

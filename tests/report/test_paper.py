@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Any]:
         CLASSES, tuple(f"{i}.png" for i in range(60)), tuple(f"p{i % 12}" for i in range(60)), labels, logits
     )
     config = EvaluateConfig(resamples=20, format="html,paper")
-    write_report(tmp_path / "report", p, title="t", facts={}, config=config)
+    better = replace(p, logits=p.logits + np.eye(2, dtype=np.float32)[labels])
+    write_report(tmp_path / "report", p, title="t", facts={}, config=config, baselines={"colour_and_size": better})
     found = json.loads((tmp_path / "report/metrics.json").read_text())
     return tmp_path / "report/paper", found
 
@@ -41,8 +43,18 @@ def test_tables_are_numbers_and_intervals_of_metrics_json(paper: tuple[Path, Any
     assert rows.keys() == set(CLASSES)
     for name, row in zip(metrics["per_class"], rows.values(), strict=True):
         own = metrics["per_class"][name]["sensitivity"]
-        assert row["Sensitivity"] == f"{own['value']:.3f}"
-        assert row["Sensitivity, interval"] == f"{own['low']:.3f} to {own['high']:.3f}"
+        read = [float(row[f"Sensitivity{end}"]) for end in ("", ", low", ", high")]  # as a spreadsheet and R read them
+        assert read == pytest.approx([own["value"], own["low"], own["high"]], rel=1e-5)
+
+
+def test_a_negative_difference_is_a_number_and_only_text_is_kept_from_being_a_formula(paper: tuple[Path, Any]) -> None:
+    folder, metrics = paper
+    text = next(t for t in (file.read_text() for file in folder.glob("results-*.csv")) if t.startswith("Baseline"))
+    (row,) = csv.DictReader(text.splitlines())
+    gap = metrics["baselines"]["colour_and_size"]["difference"]["accuracy"]
+    read = [float(row[f"Accuracy, model minus baseline{end}"]) for end in ("", ", low", ", high")]
+    assert read == pytest.approx([gap["value"], gap["low"], gap["high"]], rel=1e-5) and gap["high"] < 0
+    assert "'" not in text and " to " not in text
 
 
 def test_latex_has_no_open_special_character_and_as_many_cells_as_columns(paper: tuple[Path, Any]) -> None:
@@ -52,6 +64,8 @@ def test_latex_has_no_open_special_character_and_as_many_cells_as_columns(paper:
         for line in (line for line in body.splitlines() if line.endswith(r" \\")):
             assert len(re.findall(r"(?<!\\)&", line)) == len(columns) - 1
             assert not re.search(r"(?<!\\)[%#$_~^]", line), line
+    labels = re.findall(r"\\label\{(tab:[a-z_]+-\d+)\}", text)
+    assert len(labels) == len(set(labels)) == text.count(r"\begin{table}") and "tab:results-1" in labels
     assert r"50 \% \& more\_\{a\}" in text and r"\#2 \textbackslash{} \textasciicircum{}\textasciitilde{}\$" in text
 
 

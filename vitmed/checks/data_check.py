@@ -114,7 +114,8 @@ def _report(problems: Iterable[Problem], root: Path) -> list[Problem]:
         named = f": {', '.join(problem.files[:3])}{', ...' * (problem.count > 3)}" if problem.files else ""
         advice = f". {problem.fix[0].upper()}{problem.fix[1:]}" * (problem.code in advised)
         advised -= {problem.code}
-        warn(f"{problem.text} ({problem.code}){named}{advice}")
+        together = "; --groups copies keeps copies in one split" * (problem.code == "near_copies_across_splits")
+        warn(f"{problem.text} ({problem.code}{together}){named}{advice}")
         if problem.count > 3:
             say(f"  {problem.code}: {', '.join(problem.files)}")
     if len(serious) > LINES:

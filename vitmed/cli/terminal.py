@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # loaded late
 
     from vitmed.commands.compare import Comparison
     from vitmed.commands.runs import RunList
-    from vitmed.metrics.estimates import Estimate
-    from vitmed.metrics.paired_comparison import ComparedPair
     from vitmed.studies.difference import RunDiff
 
 
@@ -234,6 +232,7 @@ def print_check(checked: Any) -> None:
         code = styled(f" ({problem.code})", "dim")
         lines.append(styled(problem.severity, colour) + plain(f": {problem.text}") + code)
         if number >= whole:
+            lines += [plain(f"    fix: {problem.fix}")] * problem.code.startswith("near_copies")
             continue
         lines += [plain(f"    {file}") for file in problem.files[:3]]
         if problem.count > 3:
@@ -247,56 +246,36 @@ def print_check(checked: Any) -> None:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print a row for each pair and number, and of findings for each finding; then the verdict of each pair, that of
-    the best two first."""
+    """Print the numbers of each model, then the differences of the pairs that were asked and of each model and its own
+    baseline; then the verdict of each pair, that of the best two first."""
     from vitmed.decisions.targets import TARGETS
     from vitmed.metrics.estimates import value_text
-    from vitmed.metrics.metric_table import METRICS
+    from vitmed.report.comparison_page import terminal_tables
 
-    rows: list[list[str]] = []
-    kind = TARGETS[comparison.content.kind]
-    for pair in comparison.content.pairs:
-        names = list(dict.fromkeys([*kind.headline[:3], *pair.tests]))
-        for name in names:
-            gap, test, title = pair.difference[name], pair.tests.get(name), kind.metrics[name].phrase
-            rows.append(_difference(pair, title, gap, *((test.p, test.p_holm) if test else (None, None))))
-        for title, rates in (("sensitivity", pair.sensitivity), ("specificity", pair.specificity)):
-            for name, gap in (rates or {}).items():
-                rows.append(_difference(pair, f"{title}, {name}", gap, gap.p, gap.p_holm))
-        if comparison.content.kind == "findings":
-            parts = {"auroc": pair.classes or {}, "average_precision": pair.average_precision or {}}
-            for finding in comparison.content.classes:
-                for name, of in parts.items():
-                    title, gap = f"{finding}: {METRICS[name].phrase}", of[finding]
-                    rows.append(_difference(pair, title, gap, gap.p, gap.p_holm))
-    others = [pair.verdict for pair in comparison.content.pairs if pair.verdict != comparison.verdict]
-    columns = "first|second|number|>difference|>95 % interval|>p|>p, Holm"
-    which = [f"{name}: {model.identity}" for name, model in comparison.content.models.items() if model.identity]
-    for group in comparison.content.seeds:
-        lines = []
-        for name in names:
-            if spread := group.numbers.get(name):
+    content = comparison.content
+    others = [pair.verdict for pair in content.pairs if pair.verdict != comparison.verdict]
+    kind = TARGETS[content.kind]
+    for columns, rows, lines in terminal_tables(content):
+        print_rows(columns, rows, *lines, caption="")
+    for group in content.seeds:
+        rows = []
+        for name, spread in ((name, group.numbers.get(name)) for name in kind.headline[:3]):
+            if spread:
                 interval = "" if spread.low is None else f"{spread.low:.3f} to {spread.high:.3f}"
-                lines.append([kind.metrics[name].phrase, f"{spread.mean:.3f}", f"{spread.sd:.3f}", interval])
-        print_rows(
-            f"number, {len(group.seeds)} seeds|>mean|>SD over seeds|>95 % interval of one run", lines, caption=""
-        )
+                rows.append([kind.metrics[name].phrase, f"{spread.mean:.3f}", f"{spread.sd:.3f}", interval])
+        columns = f"number, {len(group.seeds)} seeds|>mean|>SD over seeds|>95 % interval of one run"
+        print_rows(columns, rows, caption="")
         others += [group.text] * (group.text != comparison.verdict)
-    print_rows(columns, rows, *which, comparison.verdict, *others)
+    if content.kind == "classes" and len(content.classes) > 2:
+        others.append("one class against the rest: --positive CLASS")
+    for line in (NOTICE, comparison.verdict, *others):
+        sys.stdout.write(f"{visible(line)}\n")
     if comparison.acceptance is not None:
         rows = [
             [row.criterion.text, row.where, row.why or value_text(row.found), row.state]
             for row in comparison.acceptance.judged
         ]
         print_rows("criterion|for|>found|result", rows, comparison.acceptance.verdict)
-
-
-def _difference(pair: ComparedPair, title: str, gap: Estimate, *ps: float | None) -> list[str]:
-    """A row of `print_comparison`; the p, and p adjusted."""
-    value = "undefined" if gap.value is None else f"{gap.value:+.3f}"
-    interval = "" if gap.low is None else f"{gap.low:+.3f} to {gap.high:+.3f}"
-    shown = ["" if p is None else "<0.0001" if p < 1e-4 else f"{p:.4f}" for p in ps]
-    return [pair.first, pair.second, title, value, interval, *shown]
 
 
 def print_tune(result: Any) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.core.errors import GateError
-from vitmed.core.files import whole_folder, write_bytes, write_json
+from vitmed.core.files import whole_folder, write_json
 from vitmed.core.messages import warn
 from vitmed.core.options import Argument, Option
 from vitmed.core.places import data_of_runs, output_folder
@@ -34,7 +34,8 @@ class Comparison:
 
 def compare(
     *results: Annotated[Path | str, Argument("predictions.csv, folder of a report, or run folder.")],
-    output: Annotated[Path | str | None, Option("Folder for compare.json and a picture.", "--output -o")] = None,
+    output: Annotated[Path | str | None, Option("Folder for compare.json, page and tables.", "--output -o")] = None,
+    positive: Annotated[str | None, Option("Of three classes or more, this one against the rest.")] = None,
     accept: Annotated[
         Path | str | None, Option("Pre-stated criteria (YAML) for the first model; exit code 6 unless all are met.")
     ] = None,
@@ -47,6 +48,8 @@ def compare(
 
     Args:
         *results: at least two, or one with baselines in its folder.
+        positive: of three classes or more, this one against the rest, at the threshold that `vitmed evaluate RUN
+            --positive` chose for each model; 0.5 where there is no such evaluation.
         accept: some of the criteria compare the first model with the second.
 
     Raises:
@@ -58,24 +61,20 @@ def compare(
     paths = [Path(result) for result in results]
     folder = None if output is None else output_folder(output, Path(output), *data_of_runs(paths))
     stated = None if accept is None else read_criteria(Path(accept))
-    read = read_all(paths)
+    read = read_all(paths, positive)
     if stated is not None:
         check_criteria(stated, read, len(paths))
     models, notes = align(read)
     notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
     points, differ = operating_points(models)
     content = compare_models(models, resamples, notes + differ, points=points)
-    judged = None
-    if stated is not None:
-        judged = judge(stated, read, models, resamples)
+    judged = None if stated is None else judge(stated, read, models, resamples)
     if folder is not None:
-        from vitmed.report.plots.analyses import differences
-        from vitmed.report.plots.drawing import png
+        from vitmed.report.comparison_page import write_comparison
 
-        picture = png(differences(content))
         with whole_folder(folder) as part:
             write_json(part / "compare.json", content.to_dict())
-            write_bytes(part / "differences.png", picture)
+            write_comparison(part, content)
             if judged is not None:
                 write_acceptance(part, judged)
     for note in content.notes:

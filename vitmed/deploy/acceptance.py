@@ -101,7 +101,7 @@ def judge(criteria: Criteria, read: Sequence[Model], models: Sequence[Model], re
     for model in read[:2]:
         facts = model.known
         given = {} if facts is None else {"run": facts.run, "weights": facts.weights_hash, "evaluated": facts.created}
-        if model.baseline_of is None:
+        if not model.baseline_of:
             described.append({"name": model.name} | {key: value for key, value in given.items() if value})
     return Acceptance(
         title=criteria.title,

@@ -10,7 +10,7 @@ import numpy as np
 from vitmed.core.base_models import Frozen, Kind
 from vitmed.core.text import identity, listed
 from vitmed.metrics.areas import Area, area_spread
-from vitmed.metrics.estimates import Estimate, estimate
+from vitmed.metrics.estimates import ClassNumbers, Estimate, estimate
 from vitmed.metrics.intervals import (
     INFINITE,
     NONE,
@@ -36,7 +36,7 @@ class ComparisonTest(Frozen):
     statistic: float | None
     p: float | None
     method: str
-    p_holm: float | None = None  # p adjusted for all pairs that are compared
+    p_holm: float | None = None  # p adjusted for all pairs that were asked; None for a model and its own baseline
 
 
 class PairedComparison(Frozen):
@@ -58,7 +58,7 @@ class ClassDifference(Estimate):
 
 
 class ComparedModel(Frozen):
-    """One of the models that are compared; a baseline belongs to the model `baseline_of`.
+    """One of the models that are compared, with its own numbers; `baseline_of` is the first model that has it.
 
     `run`, `created` and `weights_hash` are those of its report, as in metrics.json, where they are known.
     """
@@ -68,6 +68,7 @@ class ComparedModel(Frozen):
     created: str | None = None
     weights_hash: str | None = None
     overall: dict[str, Estimate]
+    per_class: dict[str, ClassNumbers] = {}
 
     @property
     def identity(self) -> str:

@@ -42,7 +42,8 @@ class Items(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A cell of a table, over several columns or rows; `small` is the interval beside a number."""
+    """A cell of a table, over several columns or rows; `small` is the interval beside a number, and `numbers` what both
+    say, unrounded: a number, or value, low and high."""
 
     words: Markup
     small: Markup | None = None
@@ -50,6 +51,7 @@ class Cell(NamedTuple):
     head: bool = False
     columns: int = 1
     rows: int = 1
+    numbers: tuple[float | None, ...] = ()
 
 
 class Table(NamedTuple):
@@ -141,6 +143,11 @@ def interval(entry: Estimate) -> str:
     return "" if entry.low is None else f"{entry.low:z.{digits}f} to {entry.high:z.{digits}f}"
 
 
+def signed(found: Estimate) -> str:
+    """The value of a difference, with its sign."""
+    return "undefined" if found.value is None else f"{found.value:+z.{decimals(found)}f}"
+
+
 def td(text: object, small: object = None, css: str = "", columns: int = 1, rows: int = 1, head: bool = False) -> Cell:
     """A cell, for `row`; a cell as it is."""
     if isinstance(text, Cell):
@@ -148,9 +155,24 @@ def td(text: object, small: object = None, css: str = "", columns: int = 1, rows
     return Cell(words(text), None if small is None else words(small), css, head, columns, rows)
 
 
-def cell(entry: Estimate, text: Callable[[Estimate], str] = value) -> Cell:
-    """A number with its interval."""
-    return td(text(entry), interval(entry))
+def cell(entry: Estimate, text: Callable[[Estimate], str] = value, why: str = "") -> Cell:
+    """A number with its interval, or why it has none."""
+    return td(text(entry), interval(entry) or why)._replace(numbers=(entry.value, entry.low, entry.high))
+
+
+def p_cell(p: float | None) -> Cell:
+    """The p of a test; empty where there is none."""
+    return td(p_text(p))._replace(numbers=(p,))
+
+
+def p_text(p: float | None) -> str:
+    return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def gap_cell(gap: Estimate, p: float | None) -> Cell:
+    """A difference with its interval and p."""
+    chance = "" if p is None else f", p {'' if p < 0.001 else '= '}{p_text(p)}"
+    return td(signed(gap), interval(gap) + chance)._replace(numbers=(gap.value, gap.low, gap.high, p))
 
 
 def cells(entries: Any, names: Iterable[str]) -> list[Cell]:
@@ -169,7 +191,7 @@ class Sheet:
         """What a template may call: `quiet("text")`, or `{% call quiet() %}text{% endcall %}`."""
         made = (self.p, self.h3, self.item, self.table, self.row, self.put, self.headline, self.group, self.widget)
         styled = {css: partial(self.p, css=css) for css in ("quiet", "note")}
-        return {function.__name__: function for function in made} | styled
+        return {function.__name__: function for function in (*made, p_cell, gap_cell)} | styled
 
     def add(self, block: Block) -> str:
         """Append a block; what is returned stands in the text of the template."""

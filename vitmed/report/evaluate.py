@@ -41,6 +41,7 @@ from vitmed.report.participant_flow import counted_again, evaluated_images, run_
 from vitmed.report.results import Origin, Results
 from vitmed.report.write import TABLE_ALONE, About, Report, read_baselines
 
+AGAINST_REST = "against-rest"  # folder of the report of one class against the rest, in that of all classes
 
 def evaluate_settings(
     saved: SavedModel, chosen: EvaluationImages, flags: dict[str, Any]
@@ -297,21 +298,26 @@ def _with_table(
     return predictions, table_flags(flags, cells, predictions.kind, classes), notes
 
 
+def check_against_rest(predictions: Predictions, positive: str) -> None:
+    """Raises UsageError where `positive` is not one of three classes or more."""
+    if predictions.kind != "classes" or len(predictions.classes) < 3:
+        problem = f"--positive {positive}: one class against the rest is for three classes or more"
+        raise UsageError(problem, "leave it out; of findings each has a report: RUN/test/findings/FINDING")
+    if positive not in predictions.classes:
+        raise unknown_key("class", positive, predictions.classes)
+
+
 def report_against_rest(
     file: Path, positive: str, output: Any, gates: dict[str, float], flags: dict[str, Any], labels: str | Path | None
 ) -> Evaluation:
     """The report of a table of three classes or more, as one class against the rest, with a policy of its own."""
     evaluated, run = read_evaluation(file), RunFolder(file.parent.parent)
     predictions, flags, more = _with_table(evaluated.predictions, file, labels, flags)
-    if predictions.kind != "classes" or len(predictions.classes) < 3:
-        problem = f"--positive {positive}: one class against the rest is for three classes or more"
-        raise UsageError(problem, "leave it out; of findings each has a report: RUN/test/findings/FINDING")
-    if positive not in predictions.classes:
-        raise unknown_key("class", positive, predictions.classes)
+    check_against_rest(predictions, positive)
     before, changes = _earlier_report(file, evaluated)
     folds = None if before is None else before.folds
     _check_choosable(file, not file.name.startswith(BASELINE), folds, {"positive": positive})
-    folder = output_folder(output, file.parent / "against-rest", *data_of_runs([file]))
+    folder = output_folder(output, file.parent / AGAINST_REST, *data_of_runs([file]))
     validation = validation_of(run.best, evaluated.weights_hash, None).against_rest(positive)
     baselines = fitting_baselines(file.parent, predictions)
     assert before is not None  # else its validation is not known

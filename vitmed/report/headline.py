@@ -79,6 +79,8 @@ def _say_numbers(metrics: Results) -> None:
         say(curve.intended.sentence)
     for baseline in metrics.baselines.values():
         show(verdict(baseline, metrics.n_groups, metrics.target.kind, metrics.unit))
+    for line in reader_lines(metrics):
+        show(line)
     if metrics.external is not None:
         pair = metrics.external.numbers["auroc"]
         gap = "no interval for the difference"
@@ -96,6 +98,21 @@ def headline(metrics: Results) -> str:
         how = f"95 % intervals by {unit}: {main_methods(metrics)}"
     optimistic = "; likely optimistic" if metrics.n_groups is None else ""
     return "\n".join([*terminal(Headline(first)), f"{how}{optimistic}"])
+
+
+def reader_lines(metrics: Results) -> list[str]:
+    """Each reader's numbers, and the model's difference from the reader, or the mean of several, on the same images."""
+    lines, own, gaps = list[str](), dict[str, list[str]](), dict[int, list[str]]()
+    for found in metrics.readers or []:
+        title = ALL_METRICS[found.number].phrase if found.number in ALL_METRICS else found.number
+        for name, of_reader in found.readers.items():
+            own.setdefault(name, []).append(f"{title} {value_text(of_reader)}")
+        gaps.setdefault(len(found.readers), []).append(f"{title} {value_text(found.fixed_readers.difference, '+')}")
+    lines += [f"reader {name}: {', '.join(numbers)}" for name, numbers in own.items()]
+    for count, texts in gaps.items():
+        whom = "the reader" if count == 1 else f"the mean of {count} readers"
+        lines.append(f"model minus {whom}, on the same images: {', '.join(texts)}")
+    return lines
 
 
 def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes", unit: str = "patient") -> str:

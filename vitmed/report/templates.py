@@ -25,7 +25,7 @@ from vitmed.metrics.estimates import APART, FEW_GROUPS, FEWEST, Estimate, decima
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, methods, phrase
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
-from vitmed.report.blocks import Block, Page, Sheet, cell, cells, escape_markdown, interval, number, td, value
+from vitmed.report.blocks import Block, Page, Sheet, cell, cells, escape_markdown, interval, number, signed, td, value
 from vitmed.report.methods_text import methods_text, name_of
 from vitmed.report.plots.drawing import plain
 from vitmed.report.results import Results
@@ -105,11 +105,6 @@ def if_balanced(metrics: Results) -> list[tuple[str, str, Estimate]]:
         return []
     reached = getattr(points.points.get("balanced"), "reached", None) if points.chosen != "balanced" else None
     return [("if_balanced", BALANCED, reached.balanced_accuracy)] if isinstance(reached, DecisionShares) else []
-
-
-def signed(found: Estimate) -> str:
-    """The value of a difference, with its sign."""
-    return "undefined" if found.value is None else f"{found.value:+z.{decimals(found)}f}"
 
 
 def share(found: Estimate) -> str:

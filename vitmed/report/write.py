@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,7 +31,7 @@ from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_files import read_predictions
 from vitmed.report.analyses import ANALYSES, Extra, Material
-from vitmed.report.blocks import Block, Cell, Document, Group, Picture, Table, escape_markdown, grid, to_markdown, words
+from vitmed.report.blocks import Block, Cell, Document, Group, Picture, Table, escape_markdown, grid, to_markdown
 from vitmed.report.chapters import MAIN, MANY, document, plots, render
 from vitmed.report.methods_text import methods_markdown
 from vitmed.report.participant_flow import counted_again
@@ -260,23 +261,26 @@ def read_baselines(folder: Path) -> dict[str, Predictions]:
 PAPER = "paper"
 SENTENCE, LATEX = "results.txt", "tables.tex"
 LEFT_OUT, CHECKLIST = "prose", "checklist"  # tables of explanations, which methods.md has; those of text, no LaTeX
+PREAMBLE = "% \\usepackage{adjustbox, booktabs}; below the numbers: confidence intervals"
+NUMBER = re.compile(r"^-?\d{1,3}(,\d{3})+(\.\d+)?$")  # 1,234: no number for a program
 SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
 def write_paper(folder: Path, metrics: Results, content: Document) -> None:
     """Write the sentence, every table (CHAPTER-1.csv; those of numbers also in tables.tex), and every figure as PDF."""
     make_folder(folder)
-    latex = ["% \\usepackage{adjustbox, booktabs}; below the numbers: confidence intervals"]
+    lines = [PREAMBLE]
     write_text(folder / SENTENCE, results_sentence(metrics) + "\n")
     for chapter in content.chapters:
         blocks = list(_inside(chapter.blocks))
         tables = [block for block in blocks if isinstance(block, Table) and block.head and block.css != LEFT_OUT]
         for number, table in enumerate(tables, 1):
             write_text(folder / f"{chapter.key}-{number}.csv", csv_text(_columns(table)))
-            latex += [] if table.css == CHECKLIST else ["", *_latex(table, f"{chapter.title} ({number})")]
+            if table.css != CHECKLIST:
+                lines += ["", *latex(table, f"{chapter.title} ({number})", f"{chapter.key}-{number}")]
         for picture in (block for block in blocks if isinstance(block, Picture)):
             write_bytes(folder / f"{picture.name}.pdf", picture.drawn.pdf)
-    write_text(folder / LATEX, "\n".join(latex) + "\n")
+    write_text(folder / LATEX, "\n".join(lines) + "\n")
 
 
 def _inside(blocks: Sequence[Block]) -> Iterator[Block]:
@@ -289,19 +293,24 @@ def _text(found: Markup) -> str:
 
 
 def _columns(table: Table) -> list[list[str]]:
-    """Title and cells of a table; the intervals of a column stand in a column of their own."""
-    rows = [[Cell(title) for title in table.head], *grid(table)]
-    lines: list[list[str]] = [[] for _ in rows]
-    for column in zip(*rows, strict=True):
-        with_interval = any(cell.small for cell in column)
-        for k, (line, cell) in enumerate(zip(lines, column, strict=True)):
-            line.append(_text(cell.words))
-            if with_interval:
-                line.append(_text(cell.small or words("")) if k else f"{_text(cell.words)}, interval")
+    """Title and cells of a table. A number is written as it is, its interval in two columns; a text beside another in a
+    column of its own."""
+    rows, titles = grid(table), [_text(title) for title in table.head]
+    lines: list[list[str]] = [[], *([] for _ in rows)]
+    for k, column in enumerate(zip(*rows, strict=True)):
+        title = titles[k] if titles.count(titles[k]) == 1 else f"{titles[k - 1]}, {titles[k]}"  # of the column before
+        ends = ("", ", low", ", high", ", p")[: max([1, *(len(cell.numbers) for cell in column)])]
+        notes = [_text(cell.small) if cell.small and cell.numbers[1:2] in ((), (None,)) else "" for cell in column]
+        beside = (", note",) if any(notes) else ()
+        lines[0] += [f"{title}{end}" for end in (*ends, *beside)]
+        for line, cell, note in zip(lines[1:], column, notes, strict=True):
+            text = NUMBER.sub(lambda found: found[0].replace(",", ""), _text(cell.words))
+            numbers = ["" if x is None else f"{x:.6g}" for x in cell.numbers] or ["" if text == "undefined" else text]
+            line += [*numbers, *repeat("", len(ends) - len(numbers)), *([note] if beside else [])]
     return lines
 
 
-def _latex(table: Table, caption: str) -> Iterator[str]:
+def latex(table: Table, caption: str, label: str) -> Iterator[str]:
     def text(cell: Cell) -> str:
         number = _escaped(_text(cell.words))
         return rf"\shortstack[r]{{{number}\\({_escaped(_text(cell.small))})}}" if cell.small else number
@@ -310,7 +319,7 @@ def _latex(table: Table, caption: str) -> Iterator[str]:
         return " & ".join(map(text, cells)) + r" \\"
 
     rows = grid(table)
-    yield from (r"\begin{table}", r"\centering", rf"\caption{{{_escaped(caption)}}}")
+    yield from (r"\begin{table}", r"\centering", rf"\caption{{{_escaped(caption)}}}", rf"\label{{tab:{label}}}")
     yield r"\begin{adjustbox}{max width=\textwidth}"
     yield from (rf"\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", r"\toprule")
     yield from (row([Cell(title) for title in table.head]), r"\midrule", *map(row, rows))

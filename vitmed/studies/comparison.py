@@ -15,7 +15,7 @@ import numpy as np
 
 from vitmed.core.base_models import Kind
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.messages import bar
+from vitmed.core.messages import bar, gravest_first
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import YamlError, from_cell, read_yaml
@@ -35,22 +35,24 @@ from vitmed.metrics.paired_comparison import (
     seed_spread,
 )
 from vitmed.metrics.predictions import Predictions, known_labels, target_of
+from vitmed.report.evaluate import AGAINST_REST, check_against_rest
 from vitmed.report.write import read_baselines
 
 LEVEL = 0.95
 UNKNOWN = "Patients are unknown: each image counts as independent, so the comparison is more certain than it should be."
 Test = TypeVar("Test", ComparisonTest, ClassDifference)
 
+UNCLEAR = "not clearly better or worse"
 SAME = 1e-6  # a difference of probabilities that can come from rounding
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model, or a baseline with the name of its model; `known` is what its report says of it, `file` its table."""
+    """A model, or a baseline of other models; `known` is what its report says of it, `file` its table."""
 
     name: str
     predictions: Predictions
-    baseline_of: str | None = None
+    baseline_of: tuple[str, ...] = ()
     known: Evaluated | None = None
     file: Path | None = None
 
@@ -67,8 +69,9 @@ class Model:
         return group_word(flow.get("how") or "") if isinstance(flow, Mapping) else "patient"
 
 
-def read_all(paths: Sequence[Path]) -> list[Model]:
-    """Read the models, then the baselines in their folders, each under a unique name."""
+def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
+    """Read the models, then the baselines in their folders, each under a unique name; with `positive` as that class
+    against the rest, as decided by the evaluation that `vitmed evaluate --positive` wrote, else undecided."""
     tables, parts, models = [table_of(path) for path in paths], list[list[str]](), list[Model]()
     for file in tables:
         names = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])]
@@ -76,20 +79,44 @@ def read_all(paths: Sequence[Path]) -> list[Model]:
         parts.append(names[:-1] if inside_run else names)
     for name, file in zip(short_names(parts), tables, strict=True):
         read, of_run = read_evaluation(file), not file.name.startswith(BASELINE)
+        if positive is not None:
+            read = _against_rest(read, file, positive)
         models.append(Model(name, read.predictions, known=read if of_run else None, file=file if of_run else None))
-    other = [model.predictions for model in models if model.known is None]
+    named = [model.predictions for model in models if model.known is None]
     baselines = dict[str, Model]()
     for model in models:
         for key, predictions in {} if model.file is None else read_baselines(model.file.parent).items():
-            if any(same_predictions(other_table, predictions) for other_table in other):
+            if positive is not None and len(predictions.classes) > 2:
+                predictions = predictions.against_rest(positive)
+            if any(same_predictions(table, predictions) for table in named):
                 continue
-            other.append(predictions)
+            same = (name for name, of in baselines.items() if same_predictions(of.predictions, predictions))
+            if shared := next(same, None):
+                owners = (*baselines[shared].baseline_of, model.name)
+                baselines[shared] = replace(baselines[shared], baseline_of=owners)
+                continue
             name = f"{key} of {model.name}" if key in baselines else key
             predictions = replace(predictions, positive=model.predictions.positive)
-            baselines[name] = Model(name, predictions, model.name)
+            baselines[name] = Model(name, predictions, (model.name,))
     if len(models) + len(baselines) < 2 or not models:
         raise UsageError("there is nothing to compare: one model without baselines", "vitmed compare RUN_A RUN_B")
     return [*models, *baselines.values()]
+
+
+def _against_rest(read: Evaluated, file: Path, positive: str) -> Evaluated:
+    """A table of three classes or more as `positive` against the rest, at the threshold of its own evaluation of that
+    class where there is one. Raises UsageError for a table without that class, or of two classes or another kind."""
+    if len(read.predictions.classes) == 2 and read.predictions.positive == positive:
+        return read
+    check_against_rest(read.predictions, positive)
+    stated = file.parent / AGAINST_REST / PREDICTIONS
+    if stated.is_file():
+        known = read_evaluation(stated)
+        if known.predictions.positive == positive and known.weights_hash == read.weights_hash:
+            return known
+    fix = f"evaluate it with --positive {positive} to choose one on validation"
+    notes = (*read.predictions.notes, f"{positive} against the rest has no evaluation: the threshold is 0.5; {fix}.")
+    return replace(read, predictions=replace(read.predictions.against_rest(positive), notes=notes))
 
 
 def same_predictions(a: Predictions, b: Predictions) -> bool:
@@ -273,22 +300,23 @@ def compare_models(
     units = int(first.units.max()) + 1
     of: Kind = labels or ("grades" if any(model.kind == "grades" for model in models) else first.kind)
     kind = TARGETS[of]
-    numbers = {model.name: kind.numbers.evaluate(model.predictions, resamples).overall for model in models}
+    found = {model.name: kind.numbers.evaluate(model.predictions, resamples) for model in models}
+    numbers = {name: evaluated.overall for name, evaluated in found.items()}
     unit = "image" if first.groups is None else next((m.unit for m in models if m.unit != "patient"), "patient")
-    every, pairs = [*itertools.combinations(models, 2)], list[ComparedPair]()
-    for count in (0, 1):  # baselines in a pair: p is adjusted over those without one, or over those with one
-        if family := [pair for pair in every if sum(bool(m.baseline_of) for m in pair) == count]:
-            pairs += _compare_family(family, kind, resamples, points or {}, unit)
+    every = [*itertools.combinations(models, 2)]
+    asked = [(a, b) for a, b in every if not a.baseline_of and not b.baseline_of]
+    beside = [(a, b) for a, b in every if a.name in b.baseline_of]  # a model and its own baseline, which nobody named
+    pairs = [p for of in (asked, beside) if of for p in _compare_family(of, kind, resamples, points or {}, unit)]
     deciding = list(pairs[0].tests)[:2]
     groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
     seeds = [seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
-    trained = {model.name for model in models if model.baseline_of is None}
+    trained = {model.name for model in models if not model.baseline_of}
     only_seeds = bool(seeds) and trained == set(seeds[0].seeds)  # which seed is best says nothing
 
     def height(model: Model) -> tuple[bool, float]:  # the best first, a baseline last
         values = ((name, numbers[model.name][name].value) for name in deciding)
         name, value = next(((name, value) for name, value in values if value is not None), (deciding[0], 0.0))
-        return model.baseline_of is not None, -value if ALL_METRICS[name].higher_is_better else value
+        return bool(model.baseline_of), -value if ALL_METRICS[name].higher_is_better else value
 
     best, following = (model.name for model in sorted(models, key=height)[:2])
     verdict = next(pair.verdict for pair in pairs if {pair.first, pair.second} == {best, following})
@@ -297,7 +325,8 @@ def compare_models(
     for model in models:  # a baseline has no report: the one beside its table is about another model
         stated: Any = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
         identity = {name: value for name, value in stated.items() if value}
-        described[model.name] = ComparedModel(baseline_of=model.baseline_of, overall=numbers[model.name], **identity)
+        own: Any = {"overall": numbers[model.name], "per_class": found[model.name].per_class}
+        described[model.name] = ComparedModel(baseline_of=next(iter(model.baseline_of), None), **own, **identity)
     return ComparisonResults(
         kind=of,
         images=len(first),
@@ -309,7 +338,7 @@ def compare_models(
         positive_class=first.positive,
         models=described,
         pairs=pairs,
-        notes=notes,
+        notes=gravest_first(notes),
         verdict=seeds[0].text if only_seeds else verdict,
         **({"seeds": seeds} if seeds else {}),
     )
@@ -342,7 +371,8 @@ def _compare_family(
     family: Sequence[tuple[Model, Model]], kind: TargetKind, resamples: int, points: Mapping[str, str], unit: str
 ) -> list[ComparedPair]:
     """Pairs of models with a verdict. The p of a test is adjusted over the pairs; that of a class or finding over the
-    pairs and all of these. Two with different `points` are compared by the likeliest class."""
+    pairs and all of these; pairs with a baseline are not adjusted. Two with different `points` are compared by the
+    likeliest class."""
     together = list[list[Any]]()
     for a, b in family:
         both = [a.predictions, b.predictions]
@@ -354,8 +384,9 @@ def _compare_family(
             overall.append(kind.numbers.compare(first, second, resamples))
             each.append(kind.numbers(first).class_gaps(kind.numbers(second)))
             advance(len(overall), len(together))
-    tests = {name: iter(_adjusted([compared.tests[name] for compared in overall])) for name in overall[0].tests}
-    areas = {name: iter(_adjusted([gap for gaps in each for gap in gaps[name].values()])) for name in each[0]}
+    adjust = list if family[0][1].baseline_of else _adjusted
+    tests = {name: iter(adjust([compared.tests[name] for compared in overall])) for name in overall[0].tests}
+    areas = {name: iter(adjust([gap for gaps in each for gap in gaps[name].values()])) for name in each[0]}
     pairs = []
     for (a, b), decided, compared, gaps in zip(family, together, overall, each, strict=True):
         parts: dict[str, Any] = {name: {part: next(areas[name]) for part in gaps[name]} for name in gaps}
@@ -377,8 +408,8 @@ def _adjusted(tests: Sequence[Test]) -> list[Test]:
 
 
 def _verdict(pair: ComparedPair, kind: TargetKind, both: tuple[Any, Any], pairs: int, group: str) -> str:
-    """Which of two is better, in a sentence; `pairs` are compared, and p is adjusted for them. `group`: a patient, or
-    another kind of group."""
+    """Which of two is better, in a sentence about the first, minus the second; `pairs` are compared, and p is adjusted
+    for them. `group`: a patient, or another kind of group."""
     a, b = both
     decided = a.kind == "number" or np.array_equal(a.predicted, b.predicted)
     if decided and same_predictions(a, b):
@@ -386,31 +417,33 @@ def _verdict(pair: ComparedPair, kind: TargetKind, both: tuple[Any, Any], pairs:
     (usual, second), name, metrics = list(pair.tests)[:2], _deciding(pair), kind.metrics
     units, patients, unit = int(a.units.max()) + 1, a.groups is not None, target_of(a).unit
     same = name == second and pair.difference[usual].value is not None
-    gap, p, names = pair.difference[name], pair.tests[name].p_holm, (pair.first, pair.second)
+    gap, test, names = pair.difference[name], pair.tests[name], (pair.first, pair.second)
     if gap.value is None:
         undefined = f"{metrics[second].phrase} and {metrics[usual].phrase}"
         return f"{names[0]} and {names[1]} cannot be compared: {undefined} are undefined"
-    if (gap.value < 0) == metrics[name].higher_is_better and gap.value:
-        names, gap = names[::-1], gap.reversed
     count, of = counted(units, group), f" {unit}" if unit and metrics[name].in_unit else ""
     interval = "" if gap.low is None or gap.high is None else f" ({gap.low:+.3f} to {gap.high:+.3f})"
     result = f"{f'the same {metrics[usual].phrase}, ' if same else ''}{metrics[name].phrase} difference"
     result = f"{result} {gap.value:+.3f}{interval}{of}, {count}"
     if patients and units < FEW_GROUPS:
-        return f"{names[0]} is not clearly better than {names[1]}: {result}, too few to decide"
+        return f"{names[0]} is {UNCLEAR} than {names[1]}: {result}, too few to decide"
     if _no_gap(gap):
         return f"{names[0]} and {names[1]} are alike: {result}"
-    clear = better(pair, units, patients) is not None
+    winner = better(pair, units, patients)
+    how = UNCLEAR if winner is None else "better" if winner == pair.first else "worse"
+    p = test.p if test.p_holm is None else test.p_holm
     shown = "" if p is None else f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
-    shown += f" adjusted for {pairs} pairs" if shown and pairs > 1 else ""
-    return f"{names[0]} is {'' if clear else 'not clearly '}better than {names[1]}: {result}{shown}"
+    if shown and pairs > 1:
+        shown += ", not adjusted" if test.p_holm is None else f" adjusted for {pairs} pairs"
+    return f"{names[0]} is {how} than {names[1]}: {result}{shown}"
 
 
 def better(pair: ComparedPair, units: int, patients: bool) -> str | None:
     """Return the better of two; None where that cannot be said: too few patients (`units` are images unless
     `patients`), or a difference that may be chance."""
     name = _deciding(pair)
-    gap, p = pair.difference[name], pair.tests[name].p_holm
+    gap, test = pair.difference[name], pair.tests[name]
+    p = test.p if test.p_holm is None else test.p_holm
     few = patients and units < FEW_GROUPS
     if few or p is None or p >= 1 - LEVEL or gap.low is None or gap.high is None:
         return None

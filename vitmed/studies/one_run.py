@@ -33,7 +33,7 @@ from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint, load_pretraining, set_data_root
 from vitmed.inference.open_model import open_model
-from vitmed.models.hardware import pick_device
+from vitmed.models.hardware import busy, pick_device
 from vitmed.models.sizes import model_label
 from vitmed.models.weights.choice import warning_of
 from vitmed.report.headline import Evaluation, known_evaluation
@@ -97,7 +97,9 @@ class OneRun:
             parts = [*head, "\n".join(warnings) or "None.", "## Messages", "\n".join(messages)]
             write_text(folder.plan, "\n\n".join(parts) + "\n")
         kept.warn_gravest(folder.plan.name)
-        show(wrapped(f"run folder: {folder.path}; {folder.plan.name} there has the plan and all messages"))
+        images = "images" if run.config.train.freeze else f"images with augmentation '{run.config.augment.policy}'"
+        there = f"there: {folder.plan.name} (plan, all messages), {folder.contact_sheet.name} ({images})"
+        show(wrapped(f"run folder: {folder.path}; {there}"))
         with run_lock(folder) if self.ranks.leads else contextlib.nullcontext():
             return self._finish(run, task)
 
@@ -121,6 +123,8 @@ class OneRun:
         if not config.train.freeze and ranks.leads:
             _, line, short = time_needed(plan)
             line, _, longer = line.partition("; --time ")
+            if config.train.time is not None and (load := busy()):
+                line += f"; other programs need the cores ({load}): it may take longer than --time"
             show(line)
             if longer:
                 say(f"--time {longer}")

@@ -128,7 +128,7 @@ def rank_weights(
     read = read_splits(splits, Preprocessing.of(settings), settings.data, records=False)
     logits = fit_colours(read.splits, read.images)("val")
     predictions = labelled_by(splits.target, splits.classes, read.splits.samples["val"], logits, settings.data.positive)
-    models, notes = align([*models, Model(COLOURS, predictions, COLOURS)])
+    models, notes = align([*models, Model(COLOURS, predictions, tuple(model.name for model in models))])
     compared = compare_models(models, settings.evaluate.resamples, notes, splits.target.kind)
 
     metric = TARGETS[compared.kind].headline[0]

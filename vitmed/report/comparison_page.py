@@ -1,0 +1,151 @@
+"""The tables of a comparison of models: own numbers, differences and p values, as a page, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from vitmed.core.files import write_bytes, write_text
+from vitmed.core.text import NOTICE, counted
+from vitmed.core.text_files import csv_text
+from vitmed.decisions.targets import TARGETS
+from vitmed.metrics.estimates import Estimate, value_text
+from vitmed.metrics.metric_table import METRICS
+from vitmed.metrics.paired_comparison import ComparedPair, ComparisonResults
+from vitmed.report.blocks import Cell, Table, cell, data_uri, html, p_cell, p_text, signed, td, words
+from vitmed.report.plots.analyses import differences
+from vitmed.report.plots.drawing import png
+from vitmed.report.templates import fill
+from vitmed.report.write import PREAMBLE, latex
+
+PAGE, TABLE, LATEX, PICTURE = "comparison.html", "comparison.csv", "comparison.tex", "differences.png"
+UNADJUSTED = "Each model and its own baseline, which nobody named: p is not adjusted for several pairs."
+COLUMNS = "first,second,number,{of},difference,difference_low,difference_high,p,p_holm"
+ENDS = ("", "_low", "_high")
+
+
+class Row(NamedTuple):
+    """A number of two models: of the first, of the second, and the first minus the second."""
+
+    pair: ComparedPair
+    title: str
+    first: Estimate
+    second: Estimate
+    gap: Estimate
+    p: float | None
+    p_holm: float | None
+
+
+def comparison_rows(content: ComparisonResults) -> tuple[list[Row], list[Row]]:
+    """The rows of the pairs that were asked, and of each model with its own baseline."""
+    asked, beside = list[Row](), list[Row]()
+    for pair in content.pairs:
+        (asked if content.models[pair.second].baseline_of is None else beside).extend(_rows(content, pair))
+    return asked, beside
+
+
+def _rows(content: ComparisonResults, pair: ComparedPair) -> Iterator[Row]:
+    kind, both = TARGETS[content.kind], [content.models[name] for name in (pair.first, pair.second)]
+    for name in dict.fromkeys([*kind.headline[:3], *pair.tests]):
+        test, own = pair.tests.get(name), [model.overall[name] for model in both]
+        ps = (test.p, test.p_holm) if test else (None, None)
+        yield Row(pair, kind.metrics[name].phrase, own[0], own[1], pair.difference[name], *ps)
+    parts = {"sensitivity": pair.sensitivity, "specificity": pair.specificity}
+    if content.kind == "findings":
+        parts |= {"auroc": pair.classes, "average_precision": pair.average_precision}
+    for part in content.classes:
+        for name, gaps in parts.items():
+            if gap := (gaps or {}).get(part):
+                first, second = (getattr(model.per_class[part], name) for model in both)
+                title = f"{part}: {METRICS[name].phrase if name in METRICS else name}"
+                yield Row(pair, title, first, second, gap, gap.p, gap.p_holm)
+
+
+def letters(content: ComparisonResults) -> dict[str, str]:
+    """Model -> the letter that stands for it in a table; a number after 26 models."""
+    return {name: (string.ascii_uppercase[k : k + 1] or str(k + 1)) for k, name in enumerate(content.models)}
+
+
+def terminal_tables(content: ComparisonResults) -> Iterator[tuple[str, list[list[str]], list[str]]]:
+    """Columns, rows and the lines below them: the numbers of each model, then the differences of two."""
+    asked, beside = comparison_rows(content)
+    letter, numbers = letters(content), dict[str, dict[str, str]]()
+    for row in (*asked, *beside):
+        own = {row.pair.first: value_text(row.first), row.pair.second: value_text(row.second)}
+        numbers[row.title] = numbers.get(row.title, {}) | own
+    identities = [(name, model.identity) for name, model in content.models.items()]
+    named = [f"{letter[name]}: {name}{f' ({which})' if which else ''}" for name, which in identities]
+    lines = [[title, *(own.get(name, "") for name in letter)] for title, own in numbers.items()]
+    yield f"number (95 % interval)|{'|'.join(f'>{of}' for of in letter.values())}", lines, named
+    for rows, notes in ((asked, []), (beside, [UNADJUSTED])):
+        holm = "|>p, Holm" * _adjusted(rows)
+        lines = [
+            [
+                f"{letter[row.pair.first]} - {letter[row.pair.second]}",
+                row.title,
+                value_text(row.gap, "+"),
+                p_text(row.p),
+            ]
+            + [p_text(row.p_holm)] * bool(holm)
+            for row in rows
+        ]
+        if rows:
+            yield f"pair|number|>difference (95 % interval)|>p{holm}", lines, notes
+
+
+def _adjusted(rows: list[Row]) -> bool:
+    """Whether p is adjusted for several pairs."""
+    return any(row.p_holm not in (None, row.p) for row in rows)
+
+
+def write_comparison(folder: Path, content: ComparisonResults) -> None:
+    """The page, the tables as CSV and LaTeX, and the picture."""
+    asked, beside = comparison_rows(content)
+    tables = [(_table(content, asked), "")] * bool(asked) + [(_table(content, beside), UNADJUSTED)] * bool(beside)
+    picture = png(differences(content))
+    write_bytes(folder / PICTURE, picture)
+    write_text(folder / TABLE, csv_text(_csv_rows([*asked, *beside])))
+    names = "; ".join(f"{letter}: {name}" for name, letter in letters(content).items())
+    lines = [PREAMBLE]
+    for k, (table, note) in enumerate(tables, 1):
+        lines += ["", *latex(table, f"Comparison of models. {names}. {note}".strip(), f"comparison-{k}")]
+    write_text(folder / LATEX, "\n".join(lines) + "\n")
+    about = f"{counted(content.images, 'image')}, {content.level:.0%} intervals {content.resampling}"
+    named = {letter: (name, content.models[name].identity) for name, letter in letters(content).items()}
+    shown = {"about": about, "named": named, "tables": tables, "picture": data_uri(picture), "notice": NOTICE}
+    write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, **shown))
+
+
+def _table(content: ComparisonResults, rows: list[Row]) -> Table:
+    """A table of blocks; the columns of a pair are its letters where there is one pair, else first and second."""
+    letter = letters(content)
+    pairs = {(letter[row.pair.first], letter[row.pair.second]) for row in rows}
+    one, adjusted = len(pairs) == 1, _adjusted(rows)
+    first, second = next(iter(pairs)) if one else ("First", "Second")
+    head = [
+        *([] if one else ["Pair"]),
+        "Number",
+        first,
+        second,
+        f"{first} minus {second if one else 'second'}",
+        "p",
+    ] + ["p, Holm"] * adjusted
+    lines = list[list[Cell]]()
+    for row in rows:
+        pair = [] if one else [td(f"{letter[row.pair.first]} minus {letter[row.pair.second]}")]
+        ps = [row.p, row.p_holm][: 1 + adjusted]
+        values = [cell(row.first), cell(row.second), cell(row.gap, signed)]
+        line = [*pair, td(row.title), *values, *map(p_cell, ps)]
+        lines.append([line[0]._replace(head=True), *line[1:]])
+    return Table([words(title) for title in head], lines)
+
+
+def _csv_rows(rows: list[Row]) -> Iterator[list[str]]:
+    """A row for each pair and number; every number in a column of its own, empty where there is none."""
+    yield COLUMNS.format(of=",".join(f"{of}{end}" for of in ("first_value", "second_value") for end in ENDS)).split(",")
+    for row in rows:
+        numbers = [end for found in (row.first, row.second, row.gap) for end in (found.value, found.low, found.high)]
+        shown = ("" if x is None else f"{x:.6g}" for x in (*numbers, row.p, row.p_holm))
+        yield [row.pair.first, row.pair.second, row.title, *shown]
