@@ -26,6 +26,7 @@ from vitmed.core.text import counted, first_line
 
 AT_ONCE = 32  # files that are copied at the same time
 MARGIN = 2**30  # bytes that stay free
+ONLINE = "leave --offline out, and unset VITMED_OFFLINE"
 FIX = "name a folder that contains one folder of images per class"
 WHOLE = "whole"  # key of the line of a record that says which address was copied to its end
 
@@ -42,7 +43,7 @@ class Remote(NamedTuple):
 def copied(address: str, place: Path) -> Path:
     """Copy what lies at an s3:// or gs:// address into its place in the cache folder, and return the place.
 
-    Looks at an address once per process. Without a network (`VITMED_OFFLINE`), what was copied to its end before.
+    Looks at an address once per process. With `--offline` or `VITMED_OFFLINE`, what was copied to its end before.
 
     Raises:
         UsageError: a package is missing, the copy does not fit on the disk, or there is no network and no whole copy.
@@ -52,7 +53,7 @@ def copied(address: str, place: Path) -> Path:
     record = home / f".{bucket}.jsonl"
     if is_offline(names=OFFLINE[:1]):  # the hub may be forbidden, and the lab's own store allowed
         if not any(place.is_relative_to(copies() / line.get(WHOLE, "-")) for line in read_json_lines(record)):
-            raise UsageError(f"{address}: not copied yet, and there is to be no network", "unset VITMED_OFFLINE once")
+            raise UsageError(f"{address}: not copied yet, and there is to be no network", ONLINE)
         return place
     with _readable(address, home):
         _make_private()
@@ -75,8 +76,8 @@ def names_below(address: str) -> list[str]:
 
 @contextmanager
 def fetched(names: Sequence[str]) -> Iterator[dict[str, Path]]:
-    """Copy those of these files that are at addresses, for the time of the block: address -> the copy. Raises as
-    `copied`."""
+    """Copy those of these files that are at addresses, for the time of the block: address -> the copy, which is not
+    there if the file no longer is. Raises as `copied`."""
     if not (addresses := [name for name in names if is_remote(name)]):
         yield {}
         return
@@ -125,7 +126,7 @@ def _system(address: str) -> tuple[Any, str]:
     """The file system of an address, and its path there. Raises UsageError."""
     scheme = address.split(":")[0]
     if is_offline(names=OFFLINE[:1]):
-        raise UsageError(f"{address}: there is to be no network", "unset VITMED_OFFLINE")
+        raise UsageError(f"{address}: there is to be no network", ONLINE)
     try:
         import fsspec
 
@@ -186,15 +187,16 @@ def _fetch(system: Any, address: str, files: Mapping[Path, Remote], place: Path,
     with bar(f"copying {address}", unit="files") as advance, record.open("a", encoding="utf-8") as lines:
         for start in range(0, len(missing), AT_ONCE):
             some = {path: files[path] for path in missing[start : start + AT_ONCE]}
-            _get(system, some, address)
+            if gone := _get(system, some, address):
+                raise DataError(f"{address}: {gone[0]} vanished while it was copied", "run the command again")
             lines.writelines(json.dumps(file._asdict()) + "\n" for file in some.values())
             lines.flush()
             advance(start + len(some), len(missing))
         lines.write(json.dumps({WHOLE: place.relative_to(copies()).as_posix()}) + "\n")
 
 
-def _get(system: Any, files: Mapping[Path, Remote], address: str) -> None:
-    """Copy files, each whole or not at all."""
+def _get(system: Any, files: Mapping[Path, Remote], address: str) -> list[str]:
+    """Copy files, each whole or not at all, and return the keys of those that are no longer there."""
     parts = {path: path.with_name(f".{secrets.token_hex(8)}.part") for path in files}
     for path in files:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -206,6 +208,11 @@ def _get(system: Any, files: Mapping[Path, Remote], address: str) -> None:
             with parts[path].open("rb") as stream:
                 os.fsync(stream.fileno())
             parts[path].replace(path)
+        return []
+    except FileNotFoundError:
+        if len(files) == 1:
+            return [file.key for file in files.values()]
+        return [key for path in files for key in _get(system, {path: files[path]}, address)]
     finally:
         for part in parts.values():
             part.unlink(missing_ok=True)
