@@ -139,7 +139,7 @@ def main() -> None:
     commands: dict[str, list[Any]] = {
         "predict": ["predict", large, "--checkpoint", best, "--device=cpu", "--precision=fp32", "--output"],
         "folds": ["cross-validate", *trained, "--folds", 3, "--name"],
-        "tune": ["tune", *trained, "--trials", 3, "--no-prune", "--name"],
+        "tune": ["tune", *trained, "--trials", 2, "--no-prune", "--name"],
     }
     commands["tune"] = [word for word in commands["tune"] if word not in ("--no-baseline", "--no-report")]
     for kind, words in commands.items():
