@@ -74,7 +74,7 @@ def test_a_copy_that_is_cut_leaves_no_file(bucket: Any, monkeypatch: pytest.Monk
             again()
         assert [path for path in place_of(ADDRESS).rglob("*") if path.is_file()] == []
         patch.setenv("VITMED_OFFLINE", "1")
-        with pytest.raises(UsageError, match="not copied yet"):  # not to its end
+        with pytest.raises(UsageError, match="needs a network"):  # not to its end
             again()
     assert again() == {"a/1.png": b"one", "b/2.png": b"two"}
 
@@ -126,14 +126,14 @@ def test_what_does_not_fit_is_refused_before_it_is_copied(bucket: Any, monkeypat
 
 def test_without_a_network_the_earlier_copy_serves(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITMED_OFFLINE", "1")
-    with pytest.raises(UsageError, match="not copied yet"):
+    with pytest.raises(UsageError, match="needs a network"):
         again()
     monkeypatch.delenv("VITMED_OFFLINE")
     first = again()
     bucket.rm("/lab", recursive=True)
     for way in (lambda: remote.names_below(ADDRESS), lambda: remote.fetched([f"{ADDRESS}/a/1.png"]).__enter__()):
         monkeypatch.setenv("VITMED_OFFLINE", "1")
-        with pytest.raises(UsageError, match="there is to be no network"):
+        with pytest.raises(UsageError, match="needs a network"):
             way()
     monkeypatch.setenv("VITMED_OFFLINE", "1")
     assert again() == first
@@ -143,12 +143,12 @@ def test_offline_reaches_addresses(bucket: Any, vitmed: Any, tmp_path: Path) -> 
     command = ("train", f"{ADDRESS}", "--offline", "--output", f"{tmp_path / 'runs'}")
     answer = vitmed(*command)
     assert answer.code == 2 and answer.err.split() == (
-        f"error: {ADDRESS}: not copied yet, and there is to be no network Fix: {remote.ONLINE}".split()
+        f"error: {ADDRESS}: needs a network, which --offline or VITMED_OFFLINE forbids Fix: leave it out".split()
     )
     again()
     bucket.rm("/lab", recursive=True)
     remote.copied.cache_clear()
-    assert "not copied yet" not in vitmed(*command).err and not downloads.is_offline()
+    assert "needs a network" not in vitmed(*command).err and not downloads.is_offline()
 
 
 def test_a_missing_package_is_named(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:

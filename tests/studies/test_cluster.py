@@ -250,7 +250,7 @@ class Fake(RayCluster):
     busy, bundle = False, None
 
     def __init__(self, strict: bool = False, **looks: Any) -> None:
-        self.name, self.strict, self.left_out, self.looks = "ray:fake", strict, [], looks
+        self.name, self.strict, self.looks = "ray:fake", strict, looks
         self._use([Node(name, f"10.0.0.{name}", 2, 0) for name in looks])
 
     def _begin(self, call: Any, nodes: list[str], cpus: int = 0, gpus: int = 0, bundle: Any = None) -> Future[Any]:

@@ -26,7 +26,6 @@ from vitmed.core.text import counted, first_line
 
 AT_ONCE = 32  # files that are copied at the same time
 MARGIN = 2**30  # bytes that stay free
-ONLINE = "leave --offline out, and unset VITMED_OFFLINE"
 FIX = "name a folder that contains one folder of images per class"
 WHOLE = "whole"  # key of the line of a record that says which address was copied to its end
 
@@ -51,15 +50,16 @@ def copied(address: str, place: Path) -> Path:
     """
     home, bucket = _bucket(address, place)
     record = home / f".{bucket}.jsonl"
-    if is_offline(names=OFFLINE[:1]):  # the hub may be forbidden, and the lab's own store allowed
-        if not any(place.is_relative_to(copies() / line.get(WHOLE, "-")) for line in read_json_lines(record)):
-            raise UsageError(f"{address}: not copied yet, and there is to be no network", ONLINE)
+    earlier = [copies() / line[WHOLE] for line in read_json_lines(record) if WHOLE in line]
+    if is_offline(names=OFFLINE[:1]) and any(map(place.is_relative_to, earlier)):
         return place
     with _readable(address, home):
-        _make_private()
+        copies().mkdir(mode=0o700, parents=True, exist_ok=True)  # a user's images
         home.mkdir(exist_ok=True)
         system, files = _listed(address, home)
-        with _alone(home / f".{bucket}.lock"):
+        with (home / f".{bucket}.lock").open("w") as lock:
+            while claim(lock.fileno()) is False:  # another process copies from the same bucket
+                time.sleep(0.2)
             _fetch(system, address, files, place, record)
     return place
 
@@ -81,7 +81,7 @@ def fetched(names: Sequence[str]) -> Iterator[dict[str, Path]]:
     if not (addresses := [name for name in names if is_remote(name)]):
         yield {}
         return
-    _make_private()
+    copies().mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".part-", dir=copies()) as folder:
         places = {name: Path(folder, f"{i}{Path(name).suffix}") for i, name in enumerate(addresses)}
         for scheme in REMOTE:
@@ -102,12 +102,6 @@ def _bucket(address: str, place: Path) -> tuple[Path, str]:
     return copies() / scheme, keys[0]
 
 
-def _make_private() -> None:
-    """Make the folder of copies, which only this account opens: they are a user's images."""
-    copies().parent.mkdir(parents=True, exist_ok=True)
-    copies().mkdir(mode=0o700, exist_ok=True)
-
-
 @contextmanager
 def _readable(address: str, home: Path) -> Iterator[None]:
     """Turn what the libraries of an address raise into a DataError; they have no common class."""
@@ -125,8 +119,8 @@ def _readable(address: str, home: Path) -> Iterator[None]:
 def _system(address: str) -> tuple[Any, str]:
     """The file system of an address, and its path there. Raises UsageError."""
     scheme = address.split(":")[0]
-    if is_offline(names=OFFLINE[:1]):
-        raise UsageError(f"{address}: there is to be no network", ONLINE)
+    if is_offline(names=OFFLINE[:1]):  # the hub may be forbidden, and the lab's own store allowed
+        raise UsageError(f"{address}: needs a network, which --offline or VITMED_OFFLINE forbids", "leave it out")
     try:
         import fsspec
 
@@ -154,15 +148,6 @@ def _listed(address: str, home: Path) -> tuple[Any, dict[Path, Remote]]:
     if both := sorted(files.keys() & {parent for path in files for parent in path.parents}):
         raise DataError(f"{address}: {files[both[0]].key} is a file and a folder", "rename one of the two")
     return system, files
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Wait until no other process copies from the same bucket."""
-    with lock.open("w") as handle:
-        while claim(handle.fileno()) is False:
-            time.sleep(0.2)
-        yield
 
 
 def _fetch(system: Any, address: str, files: Mapping[Path, Remote], place: Path, record: Path) -> None:
