@@ -1,6 +1,6 @@
 """Kill a worker, a node or the head of a Ray cluster at random moments of a command, and compare its tables.
 
-    python benchmarks/cluster_kills.py --predict 12 --folds 9 --tune 9    # 45 minutes of 2 cores
+    python benchmarks/cluster_kills.py --predict 12 --folds 9 --tune 9    # an hour of 2 cores
 
 Two nodes of one core on this machine, as in tests/studies/test_ray.py; a new cluster each time. Where the command ends,
 the one that its message names goes on with `--on local`. Needs `pip install 'vitmed[ray,test]' psutil`, and Linux.

@@ -215,12 +215,14 @@ def test_auto_and_probe_find_there_what_they_find_here(
     for file in files:
         shutil.copy(start.folder / "best.pt", file)
     data = draw_pairs(tmp_path / "data", 40)
-    args = [data, *TINY_ARGS, "--group-regex", r"(p\d+)_", "--resamples", 20, "--output", tmp_path]
-    of_auto = [*args, "--epochs", 1, "--time", "5m", "--no-report", "--no-autotune", "--set", "train.threads=1"]
+    shared = ["--group-regex", r"(p\d+)_", "--resamples", 20, "--output", tmp_path]
+    of_auto = [data, *TINY_ARGS, *shared, "--epochs", 1, "--time", "5m", "--no-report", "--no-autotune"]
+    of_auto += ["--set", "train.threads=1"]  # which each process would measure anew
     assert nodes.start("auto", *of_auto, "--name", "here", on=False).wait(400) == 0
     code, said = nodes.run("auto", *of_auto, "--name", "there")
     assert code == 0, said
-    code, said = nodes.run("probe", *args, "--folds", 3, "--fold", 1, "--hold-out", 0.2, "--weights", "all-local")
+    of_probe = ["--folds", 3, "--fold", 1, "--hold-out", 0.2, "--image-size", 16, "--device", "cpu", *shared]
+    code, said = nodes.run("probe", data, *of_probe, "--weights", ",".join(map(str, files)))
     assert code == 0, said
 
     here, there = (json.loads((tmp_path / name / "auto.json").read_text()) for name in ("here", "there"))
