@@ -23,7 +23,7 @@ from vitmed.decisions.policy import CHOOSING
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.metrics.metric_table import METRICS
 from vitmed.models.sizes import SIZES
-from vitmed.models.weights.catalogue import means_file, weight_path
+from vitmed.models.weights.catalogue import means_file
 from vitmed.report.headline import check_gates, parse_gates
 from vitmed.studies import rank_weights as ranking
 from vitmed.studies.cluster import files_of, opened, prepare
@@ -114,8 +114,7 @@ def _rank(
     settings, splits = ranking.open_folder(with_values(settings, {"model.weights": None}), output, "folds")
     if executor is not None:
         make_folder(output)
-        there = [name for name in names if offline or means_file(name)]  # the others each node fetches
-        files = [RunFolder.weights_in(name) if means_file(name) else weight_path(name) for name in there]
+        files = [ranking.file_of(name) for name in names if offline or means_file(name)]  # each node fetches the others
         prepare(executor, [*files_of(settings), *files], Path(output))
     content, rows, best = ranking.rank_weights(settings, splits, names, offline, executor)
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings).rpartition('_')[0]}_weights")
