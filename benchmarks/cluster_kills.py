@@ -98,6 +98,7 @@ def once(words: list[Any], folder: Path, victim: str, moment: float, rng: random
     place = Path(tempfile.mkdtemp(dir="/tmp"))
     nodes = Nodes(place)
     try:
+        assert nodes.address, "no cluster has started"
         command = nodes.start(*words)
         wait_for(lambda: list(folder.glob(".vitmed-*")) or command.poll() is not None)
         wait_for(lambda: not list(folder.glob(".vitmed-*")))  # the nodes are looked at; the work begins

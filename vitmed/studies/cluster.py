@@ -255,13 +255,11 @@ class RayCluster(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the driver, with which Ray ends its workers; the cluster stays."""
-        try:
-            with contextlib.suppress(OSError):
-                self.driver.stdin.close()
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            self.driver.stdin.close()
             self.driver.wait(5)
-        except subprocess.TimeoutExpired:
-            self.driver.kill()
-            self.driver.wait()
+        self.driver.kill()
+        self.driver.wait()
 
     def leave_out(self, files: Sequence[str | Path], folder: Path) -> None:
         """Use only the nodes that see these files, and share the folder to be written. Raises UsageError."""
