@@ -245,7 +245,7 @@ def test_a_look_names_what_differs(tmp_path: Path) -> None:
 
 
 class Fake(RayCluster):
-    """A cluster whose nodes are functions."""
+    """A cluster whose nodes are functions, or None where one is silent."""
 
     busy, bundle = False, None
 
@@ -259,8 +259,8 @@ class Fake(RayCluster):
             self.size = (len(nodes), cpus, gpus)
             if not self.busy:
                 future.set_result("a node")
-        else:
-            future.set_result(self.looks[nodes[0]](function(*arguments)))
+        elif (answer := self.looks[nodes[0]]) is not None:
+            future.set_result(answer(function(*arguments)))
         return future
 
 
@@ -284,6 +284,14 @@ def test_a_node_that_sees_other_files_is_left_out(tmp_path: Path) -> None:
         prepare(Fake(strict=True, one=good, two=other), [image], tmp_path)
     with pytest.raises(UsageError, match="1 node cannot be used"):
         prepare(Fake(two=other), [image], tmp_path)
+
+
+def test_nodes_that_do_not_answer_are_awaited_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "NODE", 1.0)
+    ui, nodes, began = recording(), Fake(one=lambda answer: answer, two=None, three=None, four=None), time.monotonic()
+    nodes.leave_out([], tmp_path)
+    assert time.monotonic() - began < 2.5 and [node.number for node in nodes.nodes] == ["one"]
+    assert ui.warned[0] == "ray:fake: a node is left out, 10.0.0.two: no answer within 1 s" and len(ui.warned) == 3
 
 
 def test_no_free_place_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
