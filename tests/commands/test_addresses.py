@@ -12,6 +12,7 @@ from conftest import BARE, draw_classes
 from object_store import object_store, upload
 
 from vitmed import evaluate, merge, predict, predict_shard, train
+from vitmed.commands import predict_shard as verb
 from vitmed.core import remote
 from vitmed.core.errors import DataError
 from vitmed.core.run_folder import copies
@@ -19,6 +20,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.studies.one_run import TrainResult
 
 pytestmark = pytest.mark.slow
+s3fs = pytest.importorskip("s3fs")
 
 
 @pytest.fixture
@@ -54,6 +56,20 @@ def test_a_changed_image_is_seen(store: Any, tmp_path: Path) -> None:
     remote.copied.cache_clear()
     with pytest.raises(DataError, match="changed"):
         train(resume=run.folder, epochs=3)
+
+
+def test_an_image_that_vanished_is_a_row(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket that cannot be reached, or a name that is refused, ends the command."""
+    run = train(tmp_path / "local", **BARE, output=tmp_path / "runs", weights="none")
+    listed, gone = verb.names_below, "s3://lab/cells/blue/gone.png"
+    monkeypatch.setattr(verb, "names_below", lambda address: [*listed(address), gone])
+    written = predict_shard("s3://lab/cells", checkpoint=run.folder, output=tmp_path / "there", device="cpu")
+    (error,) = written.errors
+    assert written.read == 24 and error[0] == gone and error[1].startswith(f"{gone}: no such file")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(DataError, match="s3://lab/cells: cannot be read"):
+        predict_shard("s3://lab/cells", checkpoint=run.folder, output=tmp_path / "away", device="cpu")
 
 
 def test_parts_copy_their_images_for_a_moment(store: Any, tmp_path: Path) -> None:

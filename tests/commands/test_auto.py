@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,21 @@ def test_the_ways_are_compared_on_validation_and_the_best_is_cross_validated(don
     assert areas[done.content["winner"]] == max(areas.values()) and "AUROC" in done.content["why"]
     config = (done.folder / "folds" / "fold-1" / "config.yaml").read_text()
     assert ("own.pt" in config) == (done.content["winner"] == "weights")
+
+
+def test_workers_of_an_executor_do_the_same(data: Path, done: AutoRun, tmp_path: Path) -> None:
+    """The ranking, the ways and the folds; where no cluster answers, nothing begins."""
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as executor:
+        patch.setenv("VITMED_CACHE", str(done.folder.parent / "cache"))
+        there = run(data, tmp_path, on=executor, parallel=2, report=False)
+    for key in ("winner", "why", "test_of_the_ensemble", "tests_of_the_folds"):
+        assert there.content[key] == done.content[key], key
+    assert sorted(there.content["tried"], key=str) == sorted(done.content["tried"], key=str)
+    tables = [(found.model / "test" / "predictions.csv").read_bytes() for found in (done, there)]
+    assert tables[0] == tables[1] and (there.folder / "way-scratch.log").is_file()
+    with pytest.raises(UsageError, match="expected local, ray"):
+        run(data, tmp_path / "nowhere", on="nowhere")
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_the_held_out_images_are_in_no_step_and_judge_the_ensemble(done: AutoRun) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from vitmed.core import remote, run_folder
+from vitmed.core import downloads, remote, run_folder
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder, local_path
 from vitmed.core.run_folder import find_path, place_of, store_path
@@ -74,9 +74,23 @@ def test_a_copy_that_is_cut_leaves_no_file(bucket: Any, monkeypatch: pytest.Monk
             again()
         assert [path for path in place_of(ADDRESS).rglob("*") if path.is_file()] == []
         patch.setenv("VITMED_OFFLINE", "1")
-        with pytest.raises(UsageError, match="not copied yet"):  # not to its end
+        with pytest.raises(UsageError, match="needs a network"):  # not to its end
             again()
     assert again() == {"a/1.png": b"one", "b/2.png": b"two"}
+
+
+def test_what_vanished_after_the_list_was_read_is_not_there(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`predict --output` goes on without it, and a folder that is copied as a whole is listed anew."""
+    names = [f"{ADDRESS}/a/1.png", f"{ADDRESS}/gone.png", f"{ADDRESS}/b/2.png"]
+    with remote.fetched(names) as places:
+        assert [places[name].is_file() for name in names] == [True, False, True]
+        assert places[names[2]].read_bytes() == b"two"
+    find = type(bucket).find
+    gone = {"/lab/cells/gone.png": {"size": 3}}
+    monkeypatch.setattr(type(bucket), "find", lambda *given, **how: {**find(*given, **how), **gone})
+    with pytest.raises(DataError, match=r"gone\.png vanished while it was copied") as error:
+        again()
+    assert error.value.fix == "run the command again"
 
 
 @pytest.mark.parametrize("key", ["/lab/cells/../../x.png", "/lab/cells//x.png", "/lab/cells/a\\x.png"])
@@ -112,17 +126,29 @@ def test_what_does_not_fit_is_refused_before_it_is_copied(bucket: Any, monkeypat
 
 def test_without_a_network_the_earlier_copy_serves(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITMED_OFFLINE", "1")
-    with pytest.raises(UsageError, match="not copied yet"):
+    with pytest.raises(UsageError, match="needs a network"):
         again()
     monkeypatch.delenv("VITMED_OFFLINE")
     first = again()
     bucket.rm("/lab", recursive=True)
     for way in (lambda: remote.names_below(ADDRESS), lambda: remote.fetched([f"{ADDRESS}/a/1.png"]).__enter__()):
         monkeypatch.setenv("VITMED_OFFLINE", "1")
-        with pytest.raises(UsageError, match="there is to be no network"):
+        with pytest.raises(UsageError, match="needs a network"):
             way()
     monkeypatch.setenv("VITMED_OFFLINE", "1")
     assert again() == first
+
+
+def test_offline_reaches_addresses(bucket: Any, vitmed: Any, tmp_path: Path) -> None:
+    command = ("train", f"{ADDRESS}", "--offline", "--output", f"{tmp_path / 'runs'}")
+    answer = vitmed(*command)
+    assert answer.code == 2 and answer.err.split() == (
+        f"error: {ADDRESS}: needs a network, which --offline or VITMED_OFFLINE forbids Fix: leave it out".split()
+    )
+    again()
+    bucket.rm("/lab", recursive=True)
+    remote.copied.cache_clear()
+    assert "needs a network" not in vitmed(*command).err and not downloads.is_offline()
 
 
 def test_a_missing_package_is_named(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +169,7 @@ def test_files_name_the_address_and_not_its_copy(bucket: Any, tmp_path: Path) ->
 
 
 def test_other_kinds_of_addresses_are_refused_by_name() -> None:
-    with pytest.raises(DataError, match="vitmed reads no ftp:// addresses"):
+    with pytest.raises(DataError, match=r"^ftp://host/images: vitmed reads no ftp:// addresses"):
         data_folder("ftp://host/images")
 
 

@@ -15,11 +15,12 @@ from conftest import BARE, TINY_SETS, draw_classes, draw_pairs, python, recordin
 
 from vitmed import cross_validate, merge, predict_shard, train, tune
 from vitmed.commands import predict_shard as verb
-from vitmed.core.errors import DataError, UsageError, VitmedError
+from vitmed.core.errors import DataError, Interrupted, UsageError, VitmedError
 from vitmed.core.messages import warn
 from vitmed.studies import cluster
 from vitmed.studies.cluster import Killed, RayCluster, each, look, opened, prepare, ray_address
 from vitmed.studies.ray_driver import Node
+from vitmed.studies.training_on_nodes import _code, files_of
 
 
 def table(folder: Path, output: Path, on: Any, **options: Any) -> bytes:
@@ -153,6 +154,30 @@ def test_one_run_is_not_divided(tmp_path: Path) -> None:
         train(data, on="local", output=tmp_path)
 
 
+# ---- one training on several nodes ----
+
+
+def test_a_node_has_to_see_the_files_of_the_settings_wherever_they_stand(tmp_path: Path) -> None:
+    data, plan = draw_classes(tmp_path / "data", 2), tmp_path / "plan.yaml"
+    plan.write_text(f"data: {{root: {data}}}\n")
+    images = [data / "amber" / "amber_0.png", data / "blue" / "blue_0.png", data / "blue" / "blue_1.png"]
+    assert files_of({"data": str(data), "output": "runs", "epochs": 1}) == images
+    assert files_of({"config": plan, "devices": 2}) == [plan, *images]
+    labels = draw_classes(tmp_path / "other", 1) / "labels.csv"
+    labels.write_text("path,label\namber/amber_0.png,a\nblue/blue_0.png,b\n")
+    there = files_of({"data": labels.parent, "config": plan, "sets": [f"data.labels={labels}"]})
+    assert there[0] == plan and there[-1] == labels and labels.parent in there[1].parents
+
+
+def test_a_process_that_is_killed_after_ctrl_c_was_interrupted() -> None:
+    assert _code([0, 0], stopped=True) == 0 and _code([130, 130], stopped=True) == 130
+    with pytest.raises(Interrupted, match="stopped; process 1 of 2 did not end within 30 s") as stopped:
+        _code([130, -9], stopped=True)
+    assert "--resume RUN" in stopped.value.fix
+    with pytest.raises(VitmedError, match="process 1 of 2 was killed, or its node was lost"):
+        _code([130, -9], stopped=False)
+
+
 # ---- which cluster ----
 
 
@@ -220,12 +245,12 @@ def test_a_look_names_what_differs(tmp_path: Path) -> None:
 
 
 class Fake(RayCluster):
-    """A cluster whose nodes are functions."""
+    """A cluster whose nodes are functions, or None where one is silent."""
 
     busy, bundle = False, None
 
     def __init__(self, strict: bool = False, **looks: Any) -> None:
-        self.name, self.strict, self.left_out, self.looks = "ray:fake", strict, [], looks
+        self.name, self.strict, self.looks = "ray:fake", strict, looks
         self._use([Node(name, f"10.0.0.{name}", 2, 0) for name in looks])
 
     def _begin(self, call: Any, nodes: list[str], cpus: int = 0, gpus: int = 0, bundle: Any = None) -> Future[Any]:
@@ -234,8 +259,8 @@ class Fake(RayCluster):
             self.size = (len(nodes), cpus, gpus)
             if not self.busy:
                 future.set_result("a node")
-        else:
-            future.set_result(self.looks[nodes[0]](function(*arguments)))
+        elif (answer := self.looks[nodes[0]]) is not None:
+            future.set_result(answer(function(*arguments)))
         return future
 
 
@@ -259,6 +284,14 @@ def test_a_node_that_sees_other_files_is_left_out(tmp_path: Path) -> None:
         prepare(Fake(strict=True, one=good, two=other), [image], tmp_path)
     with pytest.raises(UsageError, match="1 node cannot be used"):
         prepare(Fake(two=other), [image], tmp_path)
+
+
+def test_nodes_that_do_not_answer_are_awaited_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "NODE", 1.0)
+    ui, nodes, began = recording(), Fake(one=lambda answer: answer, two=None, three=None, four=None), time.monotonic()
+    nodes.leave_out([], tmp_path)
+    assert time.monotonic() - began < 2.5 and [node.number for node in nodes.nodes] == ["one"]
+    assert ui.warned[0] == "ray:fake: a node is left out, 10.0.0.two: no answer within 1 s" and len(ui.warned) == 3
 
 
 def test_no_free_place_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

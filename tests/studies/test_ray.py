@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TINY_ARGS, draw_classes, draw_pairs
+from conftest import BARE, TINY_ARGS, TINY_SETS, draw_classes, draw_pairs, draw_splits
 from object_store import object_store
 
-from vitmed import merge, predict, predict_shard
+from vitmed import merge, predict, predict_shard, train
 from vitmed.commands import predict_shard as verb
 from vitmed.metrics.predictions_files import read_predictions
 
@@ -200,6 +200,41 @@ def test_nodes_copy_the_images_of_an_address(
         code, said = nodes.run("cross-validate", "s3://lab/cells", *args, "--output", tmp_path, "--name", "folds")
         assert code == 0, said
         assert len(read_predictions(tmp_path / "folds" / "test" / "predictions.csv").paths) == 60
+
+
+def test_auto_and_probe_find_there_what_they_find_here(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranking of weights, the ways to train, and the folds of the best."""
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))
+    nodes: Nodes = request.getfixturevalue("nodes")
+    other = draw_splits(tmp_path / "other", 8, 8, 4, seed=7)
+    start = train(other, **BARE, sets=TINY_SETS, output=tmp_path, name="start", weights="none")  # type: ignore[arg-type]
+    files = [tmp_path / "cache" / "weights" / name for name in ("one.pt", "two.pt")]
+    files[0].parent.mkdir(parents=True)
+    for file in files:
+        shutil.copy(start.folder / "best.pt", file)
+    data = draw_pairs(tmp_path / "data", 40)
+    shared = ["--group-regex", r"(p\d+)_", "--resamples", 20, "--output", tmp_path]
+    of_auto = [data, *TINY_ARGS, *shared, "--epochs", 1, "--time", "5m", "--no-report", "--no-autotune"]
+    of_auto += ["--set", "train.threads=1"]  # which each process would measure anew
+    assert nodes.start("auto", *of_auto, "--name", "here", on=False).wait(400) == 0
+    code, said = nodes.run("auto", *of_auto, "--name", "there")
+    assert code == 0, said
+    of_probe = ["--folds", 3, "--fold", 1, "--hold-out", 0.2, "--image-size", 16, "--device", "cpu", *shared]
+    code, said = nodes.run("probe", data, *of_probe, "--weights", ",".join(map(str, files)))
+    assert code == 0, said
+
+    here, there = (json.loads((tmp_path / name / "auto.json").read_text()) for name in ("here", "there"))
+    for key in ("tried", "winner", "why", "test_of_the_ensemble", "tests_of_the_folds"):
+        assert sorted(there[key], key=str) == sorted(here[key], key=str), key
+    assert len(here["tried"]) == 2
+    table = Path("folds", "ensemble", "test", "predictions.csv")
+    assert (tmp_path / "there" / table).read_bytes() == (tmp_path / "here" / table).read_bytes()
+    rankings = [*(tmp_path / name / "weights" / "ranking.csv" for name in ("here", "there"))]
+    rankings += tmp_path.glob("*_weights/ranking.csv")
+    rows = [[line.rpartition(",")[0] for line in file.read_text().splitlines()] for file in rankings]  # without ms
+    assert len(rows) == 3 and rows[0] == rows[1] == rows[2] and len(rows[0]) == 4
 
 
 def test_a_training_on_two_nodes_is_that_of_two_processes_here_and_resumes(tmp_path: Path, nodes: Nodes) -> None:

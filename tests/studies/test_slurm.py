@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import TINY, draw_classes
+from conftest import TINY, TINY_ARGS, draw_classes
 
 from vitmed import merge, predict
 from vitmed.metrics.predictions_files import read_predictions
@@ -157,3 +159,35 @@ def test_torchrun_trains_on_two_nodes(slurm: Path) -> None:
     submit(script)
     assert len((slurm / "runs" / "cells" / "metrics.jsonl").read_text().splitlines()) == 2
     assert (slurm / "runs" / "cells" / "test" / "metrics.json").is_file()
+
+
+def test_ray_runs_in_an_allocation(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both nodes train a trial, and the cluster ends with the job."""
+    pytest.importorskip("ray")
+    from test_ray import SLOW, VITMED, wait_for
+
+    data, (port,) = draw_classes(slurm / "images", 12), free_ports(1)
+    Path("command.py").write_text(VITMED)
+    folder = tempfile.mkdtemp(dir="/tmp")  # the path of a socket is short
+    for name, value in {**SLOW, "RAY_TMPDIR": folder, "DATA": f"{data}", "RUNS": f"{slurm / 'runs'}"}.items():
+        monkeypatch.setenv(name, value)
+    script = block_of_docs("ray start --head")
+    for old, new in {
+        "--nodes=4 --ntasks-per-node=1 --cpus-per-task=16 --gpus-per-node=2": "--nodes=2 --ntasks-per-node=1",
+        "--nodes=3 --ntasks=3 --cpus-per-task=16": "--nodes=1 --ntasks=1",
+        "--block": "--num-cpus 1 --object-store-memory 80000000 --block",
+        "6379": f"{port}",
+        "sleep 20": "sleep 40",
+        "vitmed tune": f"{sys.executable} command.py tune",
+        "--trials 100": f"--trials 2 --no-prune --name study --resamples 0 {shlex.join(map(str, TINY_ARGS))}",
+    }.items():
+        assert old in script
+        script = script.replace(old, new)
+    try:
+        submit(script)
+        said = "\n".join(file.read_text() for file in Path().glob("slurm-*.out"))
+        assert "2 at a time" in said and "node is left out" not in said
+        assert len((slurm / "runs" / "study" / "trials.csv").read_text().splitlines()) == 3
+        wait_for(lambda: subprocess.run(["pgrep", "-f", folder]).returncode == 1, 60)  # nothing of it is left
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

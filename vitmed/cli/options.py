@@ -20,6 +20,7 @@ from vitmed.cli.terminal import TYPER, Terminal
 from vitmed.core import options
 from vitmed.core.base_models import PANELS, fields_of, flag_of, spellings
 from vitmed.core.config import FLAGS, Config, RunConfig
+from vitmed.core.downloads import unconnected
 from vitmed.core.messages import listening
 from vitmed.core.options import FIRST, LAST, Argument, Fields, Option
 
@@ -87,7 +88,8 @@ def with_options(run: Callable[..., None], verb: str) -> Callable[..., None]:
         from vitmed.core.places import check_inputs
 
         chosen = {name: value for name, value in given.items() if value is not None}
-        with listening(Terminal(chosen.pop("quiet", False), chosen.pop("verbose", False))):
+        said = listening(Terminal(chosen.pop("quiet", False), chosen.pop("verbose", False)))
+        with said, unconnected(chosen.get("offline", False)):
             check_inputs(chosen, kind)
             run(**chosen)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from vitmed.core import options
+from vitmed.core.downloads import unconnected
 from vitmed.core.errors import CheckpointError, Interrupted, excluded
 from vitmed.core.files import json_of, write_json
 from vitmed.core.run_folder import RunFolder, run_lock
@@ -41,29 +42,28 @@ def auto(
         raise excluded("resume of auto")
     sets = [sets] if isinstance(sets, str) else list(sets)
     arguments = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
-    folder = RunFolder(resume) if resume is not None else begin_auto(arguments, output, name)
-    if folder.path.is_dir() and not folder.auto.exists():
-        raise CheckpointError(
-            f"{folder.path}: no auto has begun here, or it ended in the data check", "start it again, without --resume"
-        )
-    try:
-        state = dict(json_of(folder.auto.read_text(encoding="utf-8")))
-        before, _ = float(state["used"]), state["divided"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise CheckpointError(f"{folder.auto}: cannot be read", f"vitmed {READER} continues what it began") from None
-
-    def save() -> float:  # so that also a killed one goes on with the time that was left after its last step
-        state["used"] = before + time.monotonic() - began
-        write_json(folder.auto, state)
-        return float(state["used"])
-
-    with run_lock(folder):
+    with unconnected(offline), opened(on, parallel, strict) as places:
+        folder = RunFolder(resume) if resume is not None else begin_auto(arguments, output, name)
+        if folder.path.is_dir() and not folder.auto.exists():
+            problem = f"{folder.path}: no auto has begun here, or it ended in the data check"
+            raise CheckpointError(problem, "start it again, without --resume")
         try:
-            with opened(on, parallel, strict) as places:
+            state = dict(json_of(folder.auto.read_text(encoding="utf-8")))
+            before, _ = float(state["used"]), state["divided"]
+        except (OSError, ValueError, KeyError, TypeError):
+            fix = f"vitmed {READER} continues what it began"
+            raise CheckpointError(f"{folder.auto}: cannot be read", fix) from None
+
+        def save() -> float:  # so that also a killed one goes on with the time that was left after its last step
+            state["used"] = before + time.monotonic() - began
+            write_json(folder.auto, state)
+            return float(state["used"])
+
+        with run_lock(folder):
+            try:
                 return finish_auto(folder, state, save, places)
-        except (Interrupted, KeyboardInterrupt) as error:
-            raise Interrupted(
-                getattr(error, "problem", "stopped at once"), f"vitmed auto --resume {folder.path}"
-            ) from None
-        finally:
-            save()
+            except (Interrupted, KeyboardInterrupt) as error:
+                problem = getattr(error, "problem", "stopped at once")
+                raise Interrupted(problem, f"vitmed auto --resume {folder.path}") from None
+            finally:
+                save()

@@ -114,7 +114,8 @@ def _rank(
     settings, splits = ranking.open_folder(with_values(settings, {"model.weights": None}), output, "folds")
     if executor is not None:
         make_folder(output)
-        prepare(executor, [*files_of(settings), *filter(means_file, names)], Path(output))
+        files = [ranking.file_of(name) for name in names if offline or means_file(name)]  # each node fetches the others
+        prepare(executor, [*files_of(settings), *files], Path(output))
     content, rows, best = ranking.rank_weights(settings, splits, names, offline, executor)
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings).rpartition('_')[0]}_weights")
     write_text(folder.config, store_paths(settings, folder.path).to_yaml())

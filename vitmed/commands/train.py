@@ -8,6 +8,7 @@ from typing import Any
 
 from vitmed.core import options
 from vitmed.core.config import FLAGS, read_overrides
+from vitmed.core.downloads import unconnected
 from vitmed.core.errors import UsageError, excluded
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import Mute, listener, listening, say
@@ -60,7 +61,7 @@ def train(
         VitmedError: a subclass for each kind of problem; docs/training.md lists the exit codes. Of several processes,
             that of rank 0 raises it, and the others raise `core.errors.Reported`.
     """
-    with Ranks.join() as ranks, listening(listener() if ranks.leads else Mute()):
+    with Ranks.join() as ranks, listening(listener() if ranks.leads else Mute()), unconnected(offline):
         gates = parse_gates(fail_under)  # so that a wrong gate ends the run now, not after hours
         clock, listener().began = Clock(listener().began), None  # each of several folds has its own
         run = OneRun(ranks, clock, output, name, offline, each_epoch)

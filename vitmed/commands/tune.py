@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from vitmed.core import options
 from vitmed.core.config import FLAGS, TUNE_FLAGS, Config, read_overrides
+from vitmed.core.downloads import unconnected
 from vitmed.core.errors import UsageError, excluded
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import listener
@@ -90,6 +91,7 @@ def tune(
     except ImportError:
         raise UsageError("vitmed tune needs one more package", "pip install 'vitmed[tune]'") from None
     with contextlib.ExitStack() as stack:
+        stack.enter_context(unconnected(offline))
         places = stack.enter_context(opened(on, parallel, strict))
         if resume is not None:
             if (data, config, name, prune, seeds) != (None,) * 5 or space or grid or sets or flags:

@@ -20,6 +20,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -39,9 +40,26 @@ OFFLINE = ("VITMED_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 ROOM = "free some space, or name another disk: VITMED_CACHE=FOLDER"
 
 
+_OFFLINE: ContextVar[bool] = ContextVar("offline", default=False)
+
+
+@contextlib.contextmanager
+def unconnected(offline: bool) -> Iterator[None]:
+    """Forbid connections during the block, if `offline`."""
+    token = _OFFLINE.set(offline or _OFFLINE.get())
+    try:
+        yield
+    finally:
+        _OFFLINE.reset(token)
+
+
 def is_offline(flag: bool = False, names: Sequence[str] = OFFLINE) -> bool:
-    """Whether the flag or one of these variables forbids connections."""
-    return flag or any(os.environ.get(name, "").strip().lower() in ("1", "true", "yes", "on") for name in names)
+    """Whether the flag, a block of `unconnected` or one of these variables forbids connections."""
+    return (
+        flag
+        or _OFFLINE.get()
+        or any(os.environ.get(name, "").strip().lower() in ("1", "true", "yes", "on") for name in names)
+    )
 
 
 class Source(NamedTuple):

@@ -205,8 +205,10 @@ def data_folder(root: str | Path | None) -> Path:
 def refuse_archive(path: Path) -> None:
     """Raise DataError if a path is, or lies in, a .npz or .tar file, with the command that unpacks it, or is an
     address of another kind than `local_path` reads."""
-    if (scheme := re.match("[a-z][a-z0-9+.-]+:/", f"{path}")) and not path.exists():
-        raise DataError(f"{path}: vitmed reads no {scheme[0]}/ addresses", "mount it as a folder, or copy the files")
+    if (address := re.match("([a-z][a-z0-9+.-]+):/+(.*)", f"{path}")) and not path.exists():
+        scheme, rest = address.groups()  # a `Path` has one slash
+        problem = f"{scheme}://{rest}: vitmed reads no {scheme}:// addresses"
+        raise DataError(problem, "mount it as a folder, or copy the files")
     for archive in (path, *path.parents) if set(ARCHIVES) & {part[-4:].lower() for part in path.parts} else ():
         if archive.suffix.lower() in ARCHIVES and archive.is_file():
             problem = f"{archive}: vitmed reads no images from archives; vitmed {READER} does"

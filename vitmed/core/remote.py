@@ -42,7 +42,7 @@ class Remote(NamedTuple):
 def copied(address: str, place: Path) -> Path:
     """Copy what lies at an s3:// or gs:// address into its place in the cache folder, and return the place.
 
-    Looks at an address once per process. Without a network (`VITMED_OFFLINE`), what was copied to its end before.
+    Looks at an address once per process. With `--offline` or `VITMED_OFFLINE`, what was copied to its end before.
 
     Raises:
         UsageError: a package is missing, the copy does not fit on the disk, or there is no network and no whole copy.
@@ -50,15 +50,16 @@ def copied(address: str, place: Path) -> Path:
     """
     home, bucket = _bucket(address, place)
     record = home / f".{bucket}.jsonl"
-    if is_offline(names=OFFLINE[:1]):  # the hub may be forbidden, and the lab's own store allowed
-        if not any(place.is_relative_to(copies() / line.get(WHOLE, "-")) for line in read_json_lines(record)):
-            raise UsageError(f"{address}: not copied yet, and there is to be no network", "unset VITMED_OFFLINE once")
+    earlier = [copies() / line[WHOLE] for line in read_json_lines(record) if WHOLE in line]
+    if is_offline(names=OFFLINE[:1]) and any(map(place.is_relative_to, earlier)):
         return place
     with _readable(address, home):
-        _make_private()
+        copies().mkdir(mode=0o700, parents=True, exist_ok=True)  # a user's images
         home.mkdir(exist_ok=True)
         system, files = _listed(address, home)
-        with _alone(home / f".{bucket}.lock"):
+        with (home / f".{bucket}.lock").open("w") as lock:
+            while claim(lock.fileno()) is False:  # another process copies from the same bucket
+                time.sleep(0.2)
             _fetch(system, address, files, place, record)
     return place
 
@@ -75,12 +76,12 @@ def names_below(address: str) -> list[str]:
 
 @contextmanager
 def fetched(names: Sequence[str]) -> Iterator[dict[str, Path]]:
-    """Copy those of these files that are at addresses, for the time of the block: address -> the copy. Raises as
-    `copied`."""
+    """Copy those of these files that are at addresses, for the time of the block: address -> the copy, which is not
+    there if the file no longer is. Raises as `copied`."""
     if not (addresses := [name for name in names if is_remote(name)]):
         yield {}
         return
-    _make_private()
+    copies().mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".part-", dir=copies()) as folder:
         places = {name: Path(folder, f"{i}{Path(name).suffix}") for i, name in enumerate(addresses)}
         for scheme in REMOTE:
@@ -101,12 +102,6 @@ def _bucket(address: str, place: Path) -> tuple[Path, str]:
     return copies() / scheme, keys[0]
 
 
-def _make_private() -> None:
-    """Make the folder of copies, which only this account opens: they are a user's images."""
-    copies().parent.mkdir(parents=True, exist_ok=True)
-    copies().mkdir(mode=0o700, exist_ok=True)
-
-
 @contextmanager
 def _readable(address: str, home: Path) -> Iterator[None]:
     """Turn what the libraries of an address raise into a DataError; they have no common class."""
@@ -124,8 +119,8 @@ def _readable(address: str, home: Path) -> Iterator[None]:
 def _system(address: str) -> tuple[Any, str]:
     """The file system of an address, and its path there. Raises UsageError."""
     scheme = address.split(":")[0]
-    if is_offline(names=OFFLINE[:1]):
-        raise UsageError(f"{address}: there is to be no network", "unset VITMED_OFFLINE")
+    if is_offline(names=OFFLINE[:1]):  # the hub may be forbidden, and the lab's own store allowed
+        raise UsageError(f"{address}: needs a network, which --offline or VITMED_OFFLINE forbids", "leave it out")
     try:
         import fsspec
 
@@ -155,15 +150,6 @@ def _listed(address: str, home: Path) -> tuple[Any, dict[Path, Remote]]:
     return system, files
 
 
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Wait until no other process copies from the same bucket."""
-    with lock.open("w") as handle:
-        while claim(handle.fileno()) is False:
-            time.sleep(0.2)
-        yield
-
-
 def _fetch(system: Any, address: str, files: Mapping[Path, Remote], place: Path, record: Path) -> None:
     """Make `place` hold exactly these files: copy what is new or has changed, remove what is not among them.
 
@@ -186,15 +172,16 @@ def _fetch(system: Any, address: str, files: Mapping[Path, Remote], place: Path,
     with bar(f"copying {address}", unit="files") as advance, record.open("a", encoding="utf-8") as lines:
         for start in range(0, len(missing), AT_ONCE):
             some = {path: files[path] for path in missing[start : start + AT_ONCE]}
-            _get(system, some, address)
+            if gone := _get(system, some, address):
+                raise DataError(f"{address}: {gone[0]} vanished while it was copied", "run the command again")
             lines.writelines(json.dumps(file._asdict()) + "\n" for file in some.values())
             lines.flush()
             advance(start + len(some), len(missing))
         lines.write(json.dumps({WHOLE: place.relative_to(copies()).as_posix()}) + "\n")
 
 
-def _get(system: Any, files: Mapping[Path, Remote], address: str) -> None:
-    """Copy files, each whole or not at all."""
+def _get(system: Any, files: Mapping[Path, Remote], address: str) -> list[str]:
+    """Copy files, each whole or not at all, and return the keys of those that are no longer there."""
     parts = {path: path.with_name(f".{secrets.token_hex(8)}.part") for path in files}
     for path in files:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -206,6 +193,11 @@ def _get(system: Any, files: Mapping[Path, Remote], address: str) -> None:
             with parts[path].open("rb") as stream:
                 os.fsync(stream.fileno())
             parts[path].replace(path)
+        return []
+    except FileNotFoundError:
+        if len(files) == 1:
+            return [file.key for file in files.values()]
+        return [key for path in files for key in _get(system, {path: files[path]}, address)]
     finally:
         for part in parts.values():
             part.unlink(missing_ok=True)

@@ -98,7 +98,11 @@ class ImageFiles:
 
     def read(self, index: int) -> np.ndarray:
         """(S, S, C) uint8. Raises DataError if it cannot be read."""
-        return self.how.read(self.path(self.names[index]))
+        path = self.path(name := self.names[index])
+        try:
+            return self.how.read(path)
+        except DataError as error:
+            raise DataError(error.problem.replace(f"{path}", name), error.fix) from None
 
     def path(self, name: str) -> str | Path:
         """Where an image lies, whatever names it."""

@@ -193,7 +193,7 @@ class RayCluster(Executor):
     """
 
     def __init__(self, address: str, strict: bool = False) -> None:
-        self.name, self.strict, self.left_out, self.cpus, self.gpus = f"ray:{address}", strict, list[str](), 1, 0
+        self.name, self.strict, self.cpus, self.gpus = f"ray:{address}", strict, 1, 0
         self.bundle: Bundle | None = None  # for the calls of one training on several places
         if importlib.util.find_spec("ray") is None:
             raise UsageError(f"--on {self.name}: needs one more package", "pip install 'vitmed[ray]'")
@@ -266,36 +266,33 @@ class RayCluster(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the driver, with which Ray ends its workers; the cluster stays."""
-        try:
-            with contextlib.suppress(OSError):
-                self.driver.stdin.close()
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            self.driver.stdin.close()
             self.driver.wait(5)
-        except subprocess.TimeoutExpired:
-            self.driver.kill()
-            self.driver.wait()
+        self.driver.kill()
+        self.driver.wait()
 
     def leave_out(self, files: Sequence[str | Path], folder: Path) -> None:
         """Use only the nodes that see these files, and share the folder to be written. Raises UsageError."""
         mine = folder / f".vitmed-{secrets.token_hex(4)}"
-        names, asked = [*map(str, files), str(mine)], list[tuple[Node, Path, Future[Any]]]()
+        names, good, bad = [*map(str, files), str(mine)], list[Node](), list[str]()
         try:
             write_text(mine, self.name)
-            here, good = look(names, f"{mine}-here"), list[Node]()
-            for node in self.nodes:
-                file = mine.with_name(f"{mine.name}-{node.number}")
-                arguments = (names, str(file)), str(Path.cwd())
-                asked.append((node, file, self._begin((call, look, *arguments), [node.number])))
-            for node, file, answer in asked:
+            here, new = look(names, f"{mine}-here"), [Path(f"{mine}-{node.number}") for node in self.nodes]
+            calls = [(call, look, (names, str(file)), str(Path.cwd())) for file in new]
+            asked = [self._begin(one, [node.number]) for one, node in zip(calls, self.nodes, strict=True)]
+            wait(asked, NODE)
+            for node, file, answer in zip(self.nodes, new, asked, strict=True):
                 if why := _why_not(answer, file, here):
-                    self.left_out.append(f"{node.address}: {why}")
-                    warn(f"{self.name}: a node is left out, {self.left_out[-1]}")
+                    bad.append(f"{node.address}: {why}")
+                    warn(f"{self.name}: a node is left out, {bad[-1]}")
                 else:
                     good.append(node)
         finally:
             for file in folder.glob(f"{mine.name}*"):
                 file.unlink(missing_ok=True)
-        if not good or (self.strict and self.left_out):
-            problem = f"{self.name}: {counted(len(self.left_out), 'node')} cannot be used:\n{lines_of(self.left_out)}"
+        if not good or (self.strict and bad):
+            problem = f"{self.name}: {counted(len(bad), 'node')} cannot be used:\n{lines_of(bad)}"
             raise UsageError(problem, "mend that" + " or leave --strict out" * bool(good))
         self._use(good)
 
@@ -303,12 +300,13 @@ class RayCluster(Executor):
 def _why_not(answer: Future[Any], file: Path, here: dict[str, str]) -> str:
     """What a node sees otherwise than this process does; "" where it can be used."""
     try:
-        if wait([answer], NODE).not_done:
+        if not answer.done():
             return f"no answer within {NODE:.0f} s"
         there = result_of(answer)
-        other = [f"{what}: {value} here, {there.get(what)} there" for what, value in here.items()]
-        differing = [text for text, what in zip(other, here, strict=True) if there.get(what) != here[what]]
-        return (differing or [""])[0] or ("" if file.read_text() == f"{file}" else f"{file.parent}: another folder")
+        for what, value in here.items():
+            if there.get(what) != value:
+                return f"{what}: {value} here, {there.get(what)} there"
+        return "" if file.read_text() == f"{file}" else f"{file.parent}: another folder"
     except (Killed, VitmedError) as error:
         return getattr(error, "problem", f"{error}")
     except OSError as error:

@@ -89,13 +89,18 @@ def weight_list(given: str | Path | Sequence[str | Path] | None) -> list[str] | 
     names = [str(name).strip() for name in given or () if str(name).strip()]
     if len(names) < 2:
         return None
-    places = [RunFolder.weights_in(name).resolve() if means_file(name) else weight_path(name) for name in names]
+    places = [file_of(name).resolve() for name in names]
     for name, place in zip(names, places, strict=True):
         if means_file(name):
             magic(place)  # raises where there is no such file
         if places.count(place) > 1:
             raise UsageError(f"--weights names {name} twice", "name each weights once")
     return names
+
+
+def file_of(name: str) -> Path:
+    """The file that a name of weights means, there or not."""
+    return RunFolder.weights_in(name) if means_file(name) else weight_path(name)
 
 
 def rank_weights(

@@ -15,16 +15,16 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
+from vitmed.core.config import FLAGS
 from vitmed.core.errors import Interrupted, UsageError, VitmedError
 from vitmed.core.files import make_folder
+from vitmed.core.load_config import load_config
 from vitmed.core.messages import say
-from vitmed.core.run_folder import RunFolder, is_remote
-from vitmed.data.folders import image_names
-from vitmed.studies.cluster import Killed, RayCluster, opened, prepare, result_of, submit, three
+from vitmed.core.run_folder import RunFolder
+from vitmed.studies import cluster
+from vitmed.studies.cluster import Killed, RayCluster, opened, prepare, result_of, submit
 from vitmed.studies.ray_driver import node_address
-from vitmed.studies.study import PAUSE, run_process
-
-TABLES = ("config", "labels", "groups", "weights")  # options that may name a file, which every node has to see
+from vitmed.studies.study import GRACE, PAUSE, PLAIN, run_process, settings_of
 
 
 def train_on_nodes(on: str, devices: int, options: Mapping[str, Any], words: Sequence[str]) -> int:
@@ -57,18 +57,21 @@ def train_on_nodes(on: str, devices: int, options: Mapping[str, Any], words: Seq
             place.bundle = (rank, devices)
             running.append(submit(place, run_process, list(words), log, shared | {"RANK": f"{rank}"}, stop))
         try:
-            codes = _followed(running, logs[0], stop)
+            codes, stopped = _followed(running, logs[0], stop)
         finally:
             stop.unlink(missing_ok=True)
-    return _code(codes)
+    return _code(codes, stopped)
 
 
 def files_of(options: Mapping[str, Any]) -> list[Path]:
-    """What every node has to see: three images, tables and weights that are named, and the run to continue."""
-    data, named = options.get("data"), [options.get(name) for name in TABLES]
-    images = [] if data is None or is_remote(data) else three([Path(data) / name for name in image_names(Path(data))])
-    run = [] if options.get("resume") is None else [RunFolder(Path(options["resume"])).last]
-    return [*images, *run, *(Path(file) for file in named if file is not None and Path(f"{file}").is_file())]
+    """What every node has to see: the files of the settings, that of `--config`, and the run to continue."""
+    if options.get("resume") is not None:
+        run = RunFolder(options["resume"])
+        moved = None if options.get("data") is None else {"data.root": options["data"]}
+        return [run.last, *cluster.files_of(load_config(run.config, moved))]
+    given = {"data": None, "config": None, "sets": ()} | {k: v for k, v in options.items() if k in (*FLAGS, *PLAIN)}
+    config = [] if given["config"] is None else [Path(given["config"])]
+    return [*filter(Path.is_file, config), *cluster.files_of(settings_of(given, "train"))]
 
 
 def free_port() -> tuple[str, int]:
@@ -79,18 +82,20 @@ def free_port() -> tuple[str, int]:
         return address, free.getsockname()[1]
 
 
-def _followed(running: Sequence[Future[Any]], log: Path, stop: Path) -> list[int]:
-    """Say what rank 0 says until all have ended: their exit codes, that of a signal where a worker was killed.
+def _followed(running: Sequence[Future[Any]], log: Path, stop: Path) -> tuple[list[int], bool]:
+    """Say what rank 0 says until all have ended: their exit codes, that of a signal where a worker was killed, and
+    whether Ctrl-C stopped them.
 
     Ctrl-C, or the end of one that failed, stops the others: they save their last.pt, or are killed after a moment.
     """
-    read = 0
+    read, stopped = 0, False
     while True:
         try:
             done, left = wait(running, PAUSE)
             if any(_ended(future) for future in done):
                 stop.touch()
         except KeyboardInterrupt:
+            stopped = True
             stop.touch()
             continue
         content = b""
@@ -102,7 +107,7 @@ def _followed(running: Sequence[Future[Any]], log: Path, stop: Path) -> list[int
         if text := lines.decode(errors="replace").rstrip():
             say(text)
         if not left:
-            return [_ended(future) for future in running]
+            return [_ended(future) for future in running], stopped
 
 
 def _ended(future: Future[Any]) -> int:
@@ -112,13 +117,15 @@ def _ended(future: Future[Any]) -> int:
         return -signal.SIGKILL
 
 
-def _code(codes: Sequence[int]) -> int:
-    """The largest exit code of those that failed by themselves. Raises VitmedError where one was killed."""
+def _code(codes: Sequence[int], stopped: bool) -> int:
+    """The largest exit code of those that failed by themselves. Raises VitmedError where one was killed, Interrupted
+    where Ctrl-C was the reason."""
     if reported := [code for code in codes if 1 < code != Interrupted.exit_code]:
         return max(reported)
     if killed := [rank for rank, code in enumerate(codes) if code < 0]:
-        problem = f"process {killed[0]} of {len(codes)} was killed, or its node was lost"
-        raise VitmedError(
-            problem, "vitmed train --resume RUN with the same --devices and --on goes on from what is saved"
-        )
+        which = f"process {killed[0]} of {len(codes)}"
+        fix = "vitmed train --resume RUN with the same --devices and --on goes on from what is saved"
+        if stopped:
+            raise Interrupted(f"stopped; {which} did not end within {GRACE:.0f} s, and was killed", fix)
+        raise VitmedError(f"{which} was killed, or its node was lost", fix)
     return max(codes)
