@@ -43,6 +43,7 @@ from vitmed.report.write import TABLE_ALONE, About, Report, read_baselines
 
 AGAINST_REST = "against-rest"  # folder of the report of one class against the rest, in that of all classes
 
+
 def evaluate_settings(
     saved: SavedModel, chosen: EvaluationImages, flags: dict[str, Any]
 ) -> tuple[EvaluateConfig, list[str]]:
