@@ -2,7 +2,7 @@
 
     python benchmarks/finetune.py WORK_FOLDER --weights FILE [--data DATA_FOLDER] [--sets busi ...] [--minutes 2 5]
         [--contenders plan timm scratch resnet18 probe] [--seeds 0] [--set section.field=value ...] [--long 20]
-    python benchmarks/finetune.py WORK_FOLDER --tell
+    python benchmarks/finetune.py WORK_FOLDER --tell [--plot finetune.png]
 
 DATA_FOLDER (default: VITMED_DATA) holds the development sets; `medical_sets.py` divides each, and says what `val` and
 `shift` are. FILE is a ViT of timm's names, 224 px, class token (`vit_tiny_patch16_224_augreg.pth`).
@@ -38,6 +38,7 @@ from pathlib import Path
 import medical
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from medical import Trained, clock, in_memory, judged, of_network
 from medical_sets import SETS, folder_of, labels_table, split_table
 from medical_table import METRICS, Key, Line, add_line, finished_lines, spread_text
@@ -50,6 +51,7 @@ from vitmed.data.loading import Images
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.hardware import pick_precision, seeded
+from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, add_grid, png
 from vitmed.training.baselines import Baselines
 from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune
@@ -268,6 +270,41 @@ def tell(lines: Mapping[Key, Line], part: str) -> None:
                 print(f"| {who} | {' | '.join(cells)} |")
 
 
+def picture(lines: Mapping[Key, Line], file: Path) -> None:
+    """AUROC of validation over the minutes, with 95 % intervals: a panel for each set, a line for each contender."""
+    shown = {"plan": (BLUE, "o-"), "timm": (ORANGE, "s-"), "scratch": (GREY, "^--")}
+    sets = [name for name in SETS if any(key.set == name and key.contender == "plan" for key in lines)]
+    figure = Figure(figsize=(3.0 * min(4, len(sets)), 2.6 * -(-len(sets) // 4)), layout="constrained")
+    panels = figure.subplots(-(-len(sets) // 4), min(4, len(sets)), squeeze=False).flat
+    for panel in panels:
+        panel.set_visible(False)
+    for panel, name in zip(figure.axes, sets, strict=False):
+        panel.set_visible(True)
+        for place, (contender, (colour, style)) in enumerate(shown.items()):
+            runs: dict[float, list[list[float]]] = {}
+            for key, line in lines.items():
+                if key.set == name and key.contender == contender and key.minutes is not None:
+                    runs.setdefault(key.minutes, []).append(line["parts"]["val"]["auroc"])
+            at = sorted(runs)
+            means = [[statistics.mean(values) for values in zip(*runs[minutes], strict=True)] for minutes in at]
+            x = [minutes * (0.94 + 0.06 * place) for minutes in at]
+            gaps = [[mean[0] - mean[1] for mean in means], [mean[2] - mean[0] for mean in means]]
+            if at:
+                middle = [mean[0] for mean in means]
+                panel.errorbar(x, middle, gaps, fmt=style, color=colour, capsize=2, lw=1.2, ms=4, label=contender)
+        panel.set_xscale("log")
+        ticks = sorted({key.minutes for key in lines if key.minutes})
+        panel.set_xticks(ticks, [f"{minutes:g}" for minutes in ticks])
+        panel.minorticks_off()
+        panel.set_title(name, fontsize=9)
+        panel.set_xlabel("minutes of one core", fontsize=8)
+        panel.set_ylabel("AUROC, validation", fontsize=8)
+        panel.tick_params(labelsize=8)
+        add_grid(panel)
+    figure.axes[0].legend(fontsize=8, loc="lower right")
+    file.write_bytes(png(figure))
+
+
 def main() -> None:
     """Read the options, make the runs that are missing, print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -281,6 +318,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="a change of the plan; it is named after it")
     parser.add_argument("--long", type=float, help="R: thin the training images to R:1")
     parser.add_argument("--tell", action="store_true", help="only the tables of what is finished")
+    parser.add_argument("--plot", type=Path, help="with --tell: a picture of AUROC over minutes")
     options = parser.parse_args()
     if not options.tell and (options.data is None or options.weights is None):
         parser.error("name the folder of the sets with --data or VITMED_DATA, and the file of --weights")
@@ -300,6 +338,8 @@ def main() -> None:
     lines = finished_lines(options.work)
     for part in PARTS:
         tell(lines, part)
+    if options.plot is not None:
+        picture(lines, options.plot)
 
 
 if __name__ == "__main__":
