@@ -146,7 +146,7 @@ def test_the_first_screen_has_twelve_lines(vitmed: RUN, tmp_path: Path) -> None:
     text = " ".join(answer.err.partition("\nepoch ")[0].split())
     assert text.count("warning:") == 1 and "more warnings: plan.md)" in text
     assert "split" in text.partition("warning:")[2] and "patients are unknown" not in text
-    assert "plan.md (plan, all messages), contact_sheet.png (images with augmentation 'none')" in text
+    assert "with plan.md, contact_sheet.png (augmentation none)" in text
     page = (tmp_path / "runs" / "a" / "plan.md").read_text()
     spoken = vitmed(*args, "--name", "b", "--verbose").err
     for detail in ("patients are unknown", "train.ema true: always", "reading images", "(copies_across_splits)"):

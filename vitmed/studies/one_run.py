@@ -97,9 +97,8 @@ class OneRun:
             parts = [*head, "\n".join(warnings) or "None.", "## Messages", "\n".join(messages)]
             write_text(folder.plan, "\n\n".join(parts) + "\n")
         kept.warn_gravest(folder.plan.name)
-        images = "images" if run.config.train.freeze else f"images with augmentation '{run.config.augment.policy}'"
-        there = f"there: {folder.plan.name} (plan, all messages), {folder.contact_sheet.name} ({images})"
-        show(wrapped(f"run folder: {folder.path}; {there}"))
+        images = "sample images" if run.config.train.freeze else f"augmentation {run.config.augment.policy}"
+        show(wrapped(f"run folder: {folder.path} with {folder.plan.name}, {folder.contact_sheet.name} ({images})"))
         with run_lock(folder) if self.ranks.leads else contextlib.nullcontext():
             return self._finish(run, task)
 
@@ -124,7 +123,8 @@ class OneRun:
             _, line, short = time_needed(plan)
             line, _, longer = line.partition("; --time ")
             if config.train.time is not None and (load := busy()):
-                line += f"; other programs need the cores ({load}): it may take longer than --time"
+                slow = f"; {load}: it may take longer"
+                line, short = (line, short + slow) if short else (line + slow, short)
             show(line)
             if longer:
                 say(f"--time {longer}")
