@@ -126,7 +126,7 @@ def network(config: Config, kind: str) -> Any:
 
 def augmented(config: Config, kind: str) -> Any:
     image = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-    augment = Augmenter(config.augment.policy, 32, 3, config.augment.flips)
+    augment = Augmenter(config.augment.policy, 32, 3, config.augment.flips, config.augment.crop)
     return [augment(image, (0, 0, i)).tobytes() for i in range(8)]
 
 
@@ -354,6 +354,7 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
     "augment.policy": row("light", augmented),
     "augment.flips": row(False, augmented, {"augment.policy": "light"}),
     "augment.views": shown("tests/commands/test_train_views.py"),
+    "augment.crop": row(0.5, augmented),
     "augment.mixup": row(0.8, loss, findings="mixup", number="mixup"),
     "augment.cutmix": row(0.8, loss, findings="cutmix", number="cutmix"),
     "train.epochs": row(2, weights),

@@ -65,6 +65,25 @@ def test_every_policy_has_the_distribution_of_albumentations(policy: str) -> Non
     assert unchanged[0] == pytest.approx(unchanged[1], abs=0.1)
 
 
+def area_left(squares: np.ndarray) -> np.ndarray:
+    """The share of its area that is left of each image, whose columns once had the values 2, 4, 6, ..."""
+    middle = squares[:, SIDE // 2, SIDE // 4 : -SIDE // 4, 0].astype(float)
+    return ((middle[:, -1] - middle[:, 0]) / (2 * (middle.shape[1] - 1))) ** 2
+
+
+def test_a_random_crop_leaves_at_least_its_share_of_the_area_and_takes_the_place_of_the_policys() -> None:
+    ramp = np.ascontiguousarray(np.broadcast_to(np.uint8(2 * np.arange(SIDE))[None, :, None], (SIDE, SIDE, 3)))
+    images, indices = torch.from_numpy(np.stack([ramp] * DRAWS)), torch.arange(DRAWS)
+    ours = BatchAugmenter("none", SIDE, 3, crop=0.5)(images, 3, indices).numpy()
+    augment = Augmenter("none", SIDE, 3, crop=0.5)
+    theirs = np.stack([augment(ramp, (0, 0, i)) for i in range(DRAWS)])
+    for area in (area_left(ours), area_left(theirs)):  # the sides differ by up to 10 %, and values are rounded
+        assert 0.42 < area.min() < 0.5 and 0.9 < area.max() < 1.13 and abs(area.mean() - 0.75) < 0.03
+    assert stats.ks_2samp(area_left(ours), area_left(theirs)).pvalue > 1e-3
+    assert [change.values for change in POLICIES["histology"].steps(True, 3, 0.5) if change.name == "crop"] == [(0.5,)]
+    assert POLICIES["medical"].steps(False, 3, 0.5)[0].name == "crop"
+
+
 @pytest.mark.parametrize("policy", UPRIGHT)
 @pytest.mark.parametrize("flips", [True, False])
 def test_modalities_with_an_up_side_stay_upright_and_mirror_only_where_the_table_says(policy: str, flips: bool) -> None:

@@ -287,6 +287,13 @@ class AugmentConfig(Section):
         "docs/training.md.",
         Flag(panel="Evaluation"),
     )
+    crop: float = setting(
+        1.0,
+        "The least share of its area that a random crop leaves of an image, enlarged to the full size again; it takes "
+        "the place of the policy's own crop. 1: as the policy says.",
+        gt=0,
+        le=1,
+    )
     mixup: float = setting(0.0, "Alpha of mixup; 0 is off. It changes calibration.", Flag(), ge=0)
     cutmix: float = setting(0.0, "Alpha of cutmix; 0 is off. It changes calibration.", Flag(), ge=0)
 

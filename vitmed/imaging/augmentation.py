@@ -36,10 +36,12 @@ class Policy:
     changes: Sequence[Change]
     turns: bool = False  # whether the changes include quarter turns, each as likely as the image as it is
 
-    def steps(self, flips: bool, channels: int) -> list[Change]:
-        """The changes of images of so many channels, with or without the policy's flips."""
+    def steps(self, flips: bool, channels: int, crop: float = 1.0) -> list[Change]:
+        """The changes of images of so many channels, with or without the policy's flips; below 1, `crop` is the least
+        area of a crop that takes the place of the policy's."""
         left_out = (() if flips else ("mirror",)) + (() if channels == 3 else ("hue", "stain"))
-        return [change for change in self.changes if change.name not in left_out]
+        first = [Change("crop", crop)] if crop < 1 else []
+        return first + [change for change in self.changes if change.name not in (*left_out, *(c.name for c in first))]
 
 
 class Augmenter:
@@ -52,16 +54,18 @@ class Augmenter:
         size: side S of the images, px.
         channels: C, 1 to 4. Colour changes need exactly 3.
         flips: False forbids mirroring; turns remain.
+        crop: the least area of random crops instead of the policy's; 1: as the policy.
     """
 
-    def __init__(self, policy: str, size: int, channels: int, flips: bool = True):
+    def __init__(self, policy: str, size: int, channels: int, flips: bool = True, crop: float = 1.0):
         if policy not in POLICIES:
             raise unknown_key("policy", policy, POLICIES)
-        self.policy, self.size, self.channels, self.flips = policy, size, channels, flips
+        self.policy, self.size, self.channels, self.flips, self.crop = policy, size, channels, flips, crop
+        self.steps = POLICIES[policy].steps(flips, channels, crop)
         self._compose: Any = None  # built on the first call, in the process that uses it
 
     def __call__(self, image: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
-        """(S, S, C) uint8 -> (S, S, C) uint8, contiguous; policy `none` returns the same array.
+        """(S, S, C) uint8 -> (S, S, C) uint8, contiguous; without any change, the same array.
 
         Args:
             image: not changed. One whose three channels are equal everywhere stays grey.
@@ -69,11 +73,11 @@ class Augmenter:
         """
         shape = (self.size, self.size, self.channels)
         assert image.shape == shape and image.dtype == np.uint8, (image.shape, image.dtype, shape)
-        if self.policy == "none":
+        if not self.steps:
             return image
         if self._compose is None:
             do, steps = Changes(self.size, self.flips, self.channels == 3), list[Any]()
-            for change in POLICIES[self.policy].steps(self.flips, self.channels):
+            for change in self.steps:
                 made = getattr(do, change.name)(*change.values, **change.named)
                 steps += made if isinstance(made, list) else [made]
             # albumentations draws from two generators that all transforms share, and seeds them once. We set their
@@ -91,7 +95,7 @@ class Augmenter:
         return np.ascontiguousarray(changed)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Augmenter, (self.policy, self.size, self.channels, self.flips)
+        return Augmenter, (self.policy, self.size, self.channels, self.flips, self.crop)
 
 
 def _albumentations() -> Any:

@@ -25,8 +25,8 @@ class BatchAugmenter:
     So a resumed run, and a run with another number of processes, see the same images.
     """
 
-    def __init__(self, policy: str, size: int, channels: int, flips: bool = True):
-        self.flips, self.changes = flips, POLICIES[policy].steps(flips, channels)
+    def __init__(self, policy: str, size: int, channels: int, flips: bool = True, crop: float = 1.0):
+        self.flips, self.changes = flips, POLICIES[policy].steps(flips, channels, crop)
 
     @torch.no_grad()
     def __call__(self, images: Tensor, seed: int, indices: Tensor) -> Tensor:

@@ -170,14 +170,15 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
     elif how.window is not None:
         window.append(f"window of each file ({how.window})")
     counts = {name: len(samples) for name, samples in saved.splits.samples.items()}
-    views, record = config.augment.views, saved.record
+    augment, record = config.augment, saved.record
+    crop = f", crops of {augment.crop:.0%} of the area or more" if augment.crop < 1 else ""
     chosen = f"the best by validation {train.monitor}" if train.choose == "best" else "the last"
     choice = f"epoch {record.get('epoch')}, {chosen}; the test set was not used"
     if "C" in record:
         each = "an inverse penalty for each finding" if record["C"] is None else f"inverse penalty C = {record['C']:g}"
         choice = f"{each}, by the loss on validation; the test set was not used"
     terms = f"{model.licence or 'not known to vitmed'}{f'. {model.terms}' if model.terms else ''}"
-    copies = "the image alone" if views == "one" else f"mean output of {len(VIEWS[views])} copies of an image ({views})"
+    copies = f"mean output of {len(VIEWS[augment.views])} copies of an image ({augment.views})"
     return {
         "Images": f"{what}: {images:,} evaluated; the run had "
         + ", ".join(f"{n:,} {name}" for name, n in counts.items()),
@@ -187,8 +188,8 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
         "Started from": "random weights" if model.start is None else f"{Path(model.start).name}, licence {terms}",
         "Preprocessing": f"resize {config.data.resize}, {config.data.interpolation}, normalize "
         f"{config.data.normalize}, channels {model.channels}{''.join(f', {part}' for part in window)}",
-        "Augmentation": f"{config.augment.policy}, mixup {config.augment.mixup:g}, cutmix {config.augment.cutmix:g}",
-        "Views": copies,
+        "Augmentation": f"{augment.policy}{crop}, mixup {augment.mixup:g}, cutmix {augment.cutmix:g}",
+        "Views": "the image alone" if augment.views == "one" else copies,
         "Optimisation": optimisation(train, saved.splits.target.kind),
         "Model choice": choice,
         "Seed": str(train.seed),

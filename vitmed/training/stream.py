@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import DataError
 from vitmed.core.messages import Advance
+from vitmed.core.sections import AugmentConfig
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, train_loader
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.batch_augmentation import BatchAugmenter
@@ -46,9 +47,10 @@ class Stream:
         train, augment, model = config.train, config.augment, config.model
         on_device = train.augment_on == "device"  # auto is the CPU in runs from before there was a choice
         kind = BatchAugmenter if on_device else Augmenter
-        augmenter = kind(augment.policy, model.image_size, model.channels, augment.flips)
+        crop = augment.crop if isinstance(augment, AugmentConfig) else 1.0
+        augmenter = kind(augment.policy, model.image_size, model.channels, augment.flips, crop)
         batches = EpochBatches(images.labels, train.batch_size, train.seed, train.balance == "sampler", ranks.share)
-        augments = augment.policy != "none" and not on_device
+        augments = isinstance(augmenter, Augmenter) and bool(augmenter.steps)
         workers = pick_workers(train.workers, augments, images.in_memory, device, ranks.local_world)
         dataset = TrainImages(images, augmenter, train.seed)
         return cls(train_loader(dataset, batches, workers, device.type == "cuda"), device, train.accumulate)

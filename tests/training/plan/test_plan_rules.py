@@ -115,6 +115,15 @@ def test_small_sets_from_scratch_take_the_views_that_the_policy_calls_safe(
     assert "augment.views" not in {setting.field for setting in chosen}  # set by hand
 
 
+def test_crops_of_half_the_area_are_for_weights_and_few_images_under_the_policy_that_was_measured() -> None:
+    def crop(weights: str, images: int, policy: str) -> Any:
+        return values(PlanInputs(weights, images, 100, 130, "cpu", 192, policy=policy)).get("augment.crop")
+
+    assert crop(SUPERVISED, 1000, "medical") == 0.5
+    assert crop(SUPERVISED, 1001, "medical") is crop(SCRATCH, 500, "medical") is None
+    assert crop(SUPERVISED, 500, "chest_xray") is None
+
+
 def test_what_was_set_by_hand_stays() -> None:
     inputs = PlanInputs(SCRATCH, 300, 600, 130, "cpu", 192)
     found = values(inputs, train={"lr": 7e-4, "epochs": 3}, model={"image_size": 96})

@@ -230,6 +230,7 @@ def plan_inputs(config: Config, splits: Splits, weights: Weights | None, device:
         width=config.model.width or SIZES[config.model.name].width,
         lora=config.train.lora is not None,
         ratio=max(counts) / max(1, min(counts)),
+        policy=config.augment.policy,
         views=safe_views(config.augment.policy, config.augment.flips),
         kind=splits.target.kind,
     )

@@ -34,6 +34,7 @@ class PlanInputs:
         device: "cpu", "cuda" or "mps"; width: D of the network; lora: whether only low-rank additions learn.
         ratio: training images of the commonest class for each of the rarest.
         kind: of the labels, a key of `TARGETS`.
+        policy: of augmentation.
         views: a key of `imaging.exact_views.VIEWS`, the most that the augmentation policy calls safe.
     """
 
@@ -45,6 +46,7 @@ class PlanInputs:
     width: int
     lora: bool = False
     ratio: float = 1.0
+    policy: str = "medical"
     views: str = "one"
     kind: str = "classes"
 

@@ -249,10 +249,10 @@ def reading_seconds(splits: Splits, config: Config) -> float:
 
 def augmenting_seconds(config: Config) -> float:
     """The mean seconds that a core takes to augment an image."""
-    if config.augment.policy == "none":
+    side, channels, given = config.model.image_size, config.model.channels, config.augment
+    augment = Augmenter(given.policy, side, channels, given.flips, given.crop)
+    if not augment.steps:
         return 0.0
-    side, channels = config.model.image_size, config.model.channels
-    augment = Augmenter(config.augment.policy, side, channels, config.augment.flips)
     image = np.random.default_rng(0).integers(0, 256, (side, side, channels), dtype=np.uint8)
     augment(image, (0, 0, 0))  # the first is slower
     start = time.perf_counter()
