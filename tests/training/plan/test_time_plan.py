@@ -218,7 +218,16 @@ def test_with_weights_the_time_chooses_the_input(data: Path, tmp_path: Path, mon
     assert side(at[64] - 1) == 64  # nothing smaller is tried
     assert side(at[96], image_size=128) == 128 and side(at[128] + 1, epochs=3) == 224  # you chose
     why = planned(data, weights=foreign, time=f"{at[96] + 1:g}s")[1]
-    assert "at 224 px the time is enough for fewer than 4 passes" in why
+    assert "at 224 px the time is enough for fewer than 4 passes and 5,000 images" in why
+    images = len(
+        make_plan(load_config(overrides={"data.root": str(data)}), plans=False, offline=True).splits.samples["train"]
+    )
+    monkeypatch.setattr(
+        "vitmed.training.plan.make_plan.PLENTY", 2 * images
+    )  # of many images two passes are enough, of more one
+    assert side(40 + 2 * (224 / 64) ** 2 + 1) == 224 and side(40 + 2 * (224 / 64) ** 2 - 1) == 160
+    monkeypatch.setattr("vitmed.training.plan.make_plan.PLENTY", images // 2)
+    assert side(40 + (128 / 64) ** 2 + 1) == 128 and side(40 + (128 / 64) ** 2 - 1) == 96
 
 
 def test_too_short_a_time_ends_with_exit_code_2(data: Path, vitmed: Any) -> None:

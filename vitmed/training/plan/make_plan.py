@@ -45,7 +45,7 @@ from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, PlannedSetting, Rule, fields_set, plan_settings
 from vitmed.training.plan.time import CANDIDATES, MOST_KNEES, Forecast, Forecaster, Networks, check_time, time_line
 
-SIDES, ENOUGH = (160, 128, 96, 64), 4  # px of smaller inputs for weights; passes
+SIDES, ENOUGH, PLENTY = (160, 128, 96, 64), 4, 5000  # px of smaller inputs for weights; passes; images in all passes
 SAMPLE = 200  # training images whose size is read
 LAST_KEPT = (
     "--patience {} changes nothing: this run keeps its last epoch (train.choose last), so it does not stop early; "
@@ -258,11 +258,13 @@ def time_rules(config: Config, inputs: PlanInputs, forecaster: Forecaster) -> li
 def input_for_time(
     settings: list[PlannedSetting], config: Config, forecaster: Forecaster
 ) -> tuple[list[PlannedSetting], Config]:
-    """The largest input on which weights have the time for `ENOUGH` passes, otherwise the smallest.
+    """The largest input on which weights have the time for `ENOUGH` passes, or `PLENTY` images in one pass or more;
+    otherwise the smallest.
 
     Nothing changes without a time limit, and where the time is enough for the input that the weights had. On 1,600 knee
     X-rays in five grades, in two minutes of a core, 128 px (forecast 4.9 passes, made 5.9) gave AUROC 0.824, 96 px
-    0.807 and 64 px 0.806: benchmarks/finetune.py.
+    0.807 and 64 px 0.806, but 160 px (2.7 passes) 0.800. On 5,000 cells one pass at 128 px gave 0.990, five at 64 px
+    0.985: benchmarks/finetune.py.
     """
     seconds, largest, patch = config.train.time, config.model.image_size, config.model.patch_size
     if seconds is None:
@@ -270,11 +272,12 @@ def input_for_time(
     sides = dict.fromkeys(round(side / patch) * patch for side in SIDES)
     for side in [largest, *(side for side in sides if side < largest)]:
         tried = with_values(config, {"model.image_size": side})
-        if forecaster.of(tried).passes_in(seconds) >= min(ENOUGH, config.train.epochs):
+        passes, images = forecaster.of(tried).passes_in(seconds), len(forecaster.splits.samples["train"])
+        if passes >= min(ENOUGH, config.train.epochs, max(1, PLENTY / images)):
             break
     if side == largest:
         return settings, config
-    why = f"at {largest} px the time is enough for fewer than {ENOUGH} passes; "
+    why = f"at {largest} px the time is enough for fewer than {ENOUGH} passes and {PLENTY:,} images; "
     why += "a quarter of the tokens has four times as many"
     return [PlannedSetting("model.image_size", side, f"--time {duration_text(seconds)}", why), *settings], tried
 
