@@ -262,7 +262,19 @@ def test_models_of_other_operating_points_are_compared_by_the_likeliest_class(tm
     assert "a by the likeliest class; b by --target-sensitivity 0.99" in note
     (note,) = [note for note in judge(*folders).content["notes"] if "operating points differ" in note]
     assert "a by the likeliest class; b, c by --target-sensitivity 0.99" in note
+    judge(*folders[:2], output=tmp_path / "out")  # a row has both numbers and their difference at one point
+    rows = list(csv.DictReader((tmp_path / "out" / "comparison.csv").open(newline="")))
+    assert [row["number"] for row in rows if row["number"].endswith(", likeliest class")] == [
+        f"{name}, likeliest class"
+        for name in ("balanced accuracy", "accuracy", "sick: sensitivity", "sick: specificity")
+    ]
+    for row in rows:
+        assert float(row["first_value"]) - float(row["second_value"]) == pytest.approx(
+            float(row["difference"]), abs=2e-6
+        )
+    assert "b (--target-sensitivity 0.99)" in (tmp_path / "out" / "comparison.tex").read_text()
     found = judge(*folders[1:]).content  # both at their own threshold
+    assert all(model["likeliest"] is None for model in found["models"].values())
     assert not any("operating points" in note for note in found["notes"])
     assert found["models"]["b"]["overall"]["accuracy"]["value"] != pytest.approx(at_half[1])
 
@@ -519,8 +531,15 @@ def test_one_class_against_the_rest_at_the_threshold_of_each_model(tmp_path: Pat
     own = (made[0].probabilities[:, 1] >= decided.threshold)[sick].mean()
     assert stated.models["a"].per_class["sick"].sensitivity.value == pytest.approx(own)
     assert not any("threshold" in note for note in stated.notes)
+    lower = policy.model_copy(update={"operating": policy.operating.model_copy(update={"threshold": 0.25})})
+    for name, predictions in zip("ab", made, strict=True):  # a later evaluation of the same class counts
+        later = lower.apply(predictions.against_rest("sick"))
+        write_report(tmp_path / name / "against-rest-2", later, asked, policy=lower, title=name)
+    newest = judge(tmp_path / "a", tmp_path / "b", positive="sick").content.models["a"].per_class["sick"].sensitivity
+    assert newest.value == pytest.approx((made[0].probabilities[:, 1] >= 0.25)[sick].mean()) != pytest.approx(own)
     answer = vitmed("compare", tmp_path / "a", tmp_path / "b", "--positive", "sick", "--resamples", 20)
     assert answer.code == 0 and "sick: sensitivity" in answer.out, answer.err
+    assert "of 2 evaluations of sick the newest is compared, against-rest-2" in answer.err
     for wrong, told in (("sik", "did you mean 'sick'"), ("healthy", "")):
         two = save(draw(1.0), tmp_path / "two") if not told else tmp_path / "a"
         answer = vitmed("compare", two, two, "--positive", wrong)

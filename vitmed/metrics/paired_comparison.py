@@ -57,18 +57,26 @@ class ClassDifference(Estimate):
     p_holm: float | None = None
 
 
-class ComparedModel(Frozen):
+class ModelNumbers(Frozen):
+    """The numbers of a model, over all classes or findings and of each."""
+
+    overall: dict[str, Estimate]
+    per_class: dict[str, ClassNumbers] = {}
+
+
+class ComparedModel(ModelNumbers):
     """One of the models that are compared, with its own numbers; `baseline_of` is the first model that has it.
 
-    `run`, `created` and `weights_hash` are those of its report, as in metrics.json, where they are known.
+    `run`, `created` and `weights_hash` are those of its report, as in metrics.json, where they are known. `point` is
+    what decides, "" for the likeliest class; `likeliest` its numbers by the likeliest class, where a pair needs them.
     """
 
     baseline_of: str | None
     run: str = ""
     created: str | None = None
     weights_hash: str | None = None
-    overall: dict[str, Estimate]
-    per_class: dict[str, ClassNumbers] = {}
+    point: str = ""
+    likeliest: ModelNumbers | None = None
 
     @property
     def identity(self) -> str:
@@ -77,10 +85,12 @@ class ComparedModel(Frozen):
 
 
 class ComparedPair(Frozen):
-    """Two of the models: the differences, first minus second, and which is better, in a sentence."""
+    """Two of the models: the differences, first minus second, and which is better, in a sentence. `likeliest`: whether
+    the likeliest class decides, since their operating points differ."""
 
     first: str
     second: str
+    likeliest: bool = False
     difference: dict[str, Estimate]
     tests: dict[str, ComparisonTest]
     classes: dict[str, ClassDifference] | None  # AUROC; None with two classes, and with very many

@@ -24,6 +24,7 @@ PAGE, TABLE, LATEX, PICTURE = "comparison.html", "comparison.csv", "comparison.t
 UNADJUSTED = "Each model and its own baseline, which nobody named: p is not adjusted for several pairs."
 COLUMNS = "first,second,number,{of},difference,difference_low,difference_high,p,p_holm"
 ENDS = ("", "_low", "_high")
+LIKELIEST = ", likeliest class"  # of numbers that are not at the operating points, since these differ
 
 
 class Row(NamedTuple):
@@ -47,19 +48,22 @@ def comparison_rows(content: ComparisonResults) -> tuple[list[Row], list[Row]]:
 
 
 def _rows(content: ComparisonResults, pair: ComparedPair) -> Iterator[Row]:
-    kind, both = TARGETS[content.kind], [content.models[name] for name in (pair.first, pair.second)]
+    kind, models = TARGETS[content.kind], [content.models[name] for name in (pair.first, pair.second)]
+    both = [(model.likeliest if pair.likeliest else None) or model for model in models]
     for name in dict.fromkeys([*kind.headline[:3], *pair.tests]):
-        test, own = pair.tests.get(name), [model.overall[name] for model in both]
+        test, own = pair.tests.get(name), [numbers.overall[name] for numbers in both]
         ps = (test.p, test.p_holm) if test else (None, None)
-        yield Row(pair, kind.metrics[name].phrase, own[0], own[1], pair.difference[name], *ps)
+        moved = own != [model.overall[name] for model in models]
+        yield Row(pair, kind.metrics[name].phrase + LIKELIEST * moved, own[0], own[1], pair.difference[name], *ps)
     parts = {"sensitivity": pair.sensitivity, "specificity": pair.specificity}
     if content.kind == "findings":
         parts |= {"auroc": pair.classes, "average_precision": pair.average_precision}
     for part in content.classes:
         for name, gaps in parts.items():
             if gap := (gaps or {}).get(part):
-                first, second = (getattr(model.per_class[part], name) for model in both)
-                title = f"{part}: {METRICS[name].phrase if name in METRICS else name}"
+                first, second = (getattr(numbers.per_class[part], name) for numbers in both)
+                moved = [first, second] != [getattr(model.per_class[part], name) for model in models]
+                title = f"{part}: {METRICS[name].phrase if name in METRICS else name}{LIKELIEST * moved}"
                 yield Row(pair, title, first, second, gap, gap.p, gap.p_holm)
 
 
@@ -75,7 +79,7 @@ def terminal_tables(content: ComparisonResults) -> Iterator[tuple[str, list[list
     for row in (*asked, *beside):
         own = {row.pair.first: value_text(row.first), row.pair.second: value_text(row.second)}
         numbers[row.title] = numbers.get(row.title, {}) | own
-    identities = [(name, model.identity) for name, model in content.models.items()]
+    identities = [(name, "; ".join(filter(None, (m.identity, m.point)))) for name, m in content.models.items()]
     named = [f"{letter[name]}: {name}{f' ({which})' if which else ''}" for name, which in identities]
     lines = [[title, *(own.get(name, "") for name in letter)] for title, own in numbers.items()]
     yield f"number (95 % interval)|{'|'.join(f'>{of}' for of in letter.values())}", lines, named
@@ -107,12 +111,15 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     picture = png(differences(content))
     write_bytes(folder / PICTURE, picture)
     write_text(folder / TABLE, csv_text(_csv_rows([*asked, *beside])))
-    names = "; ".join(f"{letter}: {name}" for name, letter in letters(content).items())
+    points = {name: f" ({model.point})" if model.point else "" for name, model in content.models.items()}
+    names = "; ".join(f"{letter}: {name}{points[name]}" for name, letter in letters(content).items())
+    about = f"{counted(content.images, 'image')}, {content.level:.0%} intervals {content.resampling}"
+    positive = f", positive class {content.positive_class}" if content.positive_class else ""
     lines = [PREAMBLE]
     for k, (table, note) in enumerate(tables, 1):
-        lines += ["", *latex(table, f"Comparison of models. {names}. {note}".strip(), f"comparison-{k}")]
+        caption = f"Comparison of models{positive}: {about}. {names}. {note}".strip()
+        lines += ["", *latex(table, caption, f"comparison-{k}")]
     write_text(folder / LATEX, "\n".join(lines) + "\n")
-    about = f"{counted(content.images, 'image')}, {content.level:.0%} intervals {content.resampling}"
     named = {letter: (name, content.models[name].identity) for name, letter in letters(content).items()}
     shown = {"about": about, "named": named, "tables": tables, "picture": data_uri(picture), "notice": NOTICE}
     write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, **shown))

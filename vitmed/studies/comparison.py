@@ -15,7 +15,7 @@ import numpy as np
 
 from vitmed.core.base_models import Kind
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.messages import bar, gravest_first
+from vitmed.core.messages import bar, gravest_first, say
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import YamlError, from_cell, read_yaml
@@ -31,6 +31,7 @@ from vitmed.metrics.paired_comparison import (
     ComparedPair,
     ComparisonResults,
     ComparisonTest,
+    ModelNumbers,
     holm,
     seed_spread,
 )
@@ -76,6 +77,8 @@ def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
     for file in tables:
         names = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])]
         inside_run = file.name == PREDICTIONS and names[-1:] == ["test"] and len(names) > 1
+        if AGAINST_REST in names[-1] and len(names) > 2:  # the run is part of the name
+            names = [*names[:-3], "/".join(names[-3:])]
         parts.append(names[:-1] if inside_run else names)
     for name, file in zip(short_names(parts), tables, strict=True):
         read, of_run = read_evaluation(file), not file.name.startswith(BASELINE)
@@ -104,16 +107,23 @@ def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
 
 
 def _against_rest(read: Evaluated, file: Path, positive: str) -> Evaluated:
-    """A table of three classes or more as `positive` against the rest, at the threshold of its own evaluation of that
-    class where there is one. Raises UsageError for a table without that class, or of two classes or another kind."""
+    """A table of three classes or more as `positive` against the rest, at the threshold of its newest evaluation of
+    that class where there is one. Raises UsageError for a table without that class, or of two classes or another kind.
+    """
     if len(read.predictions.classes) == 2 and read.predictions.positive == positive:
         return read
     check_against_rest(read.predictions, positive)
-    stated = file.parent / AGAINST_REST / PREDICTIONS
-    if stated.is_file():
-        known = read_evaluation(stated)
-        if known.predictions.positive == positive and known.weights_hash == read.weights_hash:
-            return known
+    folders = {each.parent: read_evaluation(each) for each in file.parent.glob(f"{AGAINST_REST}*/{PREDICTIONS}")}
+    fitting = {
+        folder: known
+        for folder, known in folders.items()
+        if known.predictions.positive == positive and known.weights_hash == read.weights_hash
+    }
+    if fitting:
+        newest = max(fitting, key=lambda folder: (fitting[folder].created or "", folder.name))
+        if len(fitting) > 1:
+            say(f"{file.parent}: of {len(fitting)} evaluations of {positive} the newest is compared, {newest.name}")
+        return fitting[newest]
     fix = f"evaluate it with --positive {positive} to choose one on validation"
     notes = (*read.predictions.notes, f"{positive} against the rest has no evaluation: the threshold is 0.5; {fix}.")
     return replace(read, predictions=replace(read.predictions.against_rest(positive), notes=notes))
@@ -306,7 +316,9 @@ def compare_models(
     every = [*itertools.combinations(models, 2)]
     asked = [(a, b) for a, b in every if not a.baseline_of and not b.baseline_of]
     beside = [(a, b) for a, b in every if a.name in b.baseline_of]  # a model and its own baseline, which nobody named
-    pairs = [p for of in (asked, beside) if of for p in _compare_family(of, kind, resamples, points or {}, unit)]
+    points = points or {}
+    pairs = [p for of in (asked, beside) if of for p in _compare_family(of, kind, resamples, points, unit)]
+    by_likeliest = {name for pair in pairs if pair.likeliest for name in (pair.first, pair.second)}
     deciding = list(pairs[0].tests)[:2]
     groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
     seeds = [seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
@@ -326,6 +338,10 @@ def compare_models(
         stated: Any = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
         identity = {name: value for name, value in stated.items() if value}
         own: Any = {"overall": numbers[model.name], "per_class": found[model.name].per_class}
+        if model.name in by_likeliest:
+            plain = kind.numbers.evaluate(without_point(model.predictions), resamples)
+            own["likeliest"] = ModelNumbers(overall=plain.overall, per_class=plain.per_class)
+        own["point"] = points.get(model.name, "")
         described[model.name] = ComparedModel(baseline_of=next(iter(model.baseline_of), None), **own, **identity)
     return ComparisonResults(
         kind=of,
@@ -377,7 +393,7 @@ def _compare_family(
     for a, b in family:
         both = [a.predictions, b.predictions]
         alike = points.get(a.name) == points.get(b.name)
-        together.append(both if alike else [replace(p, decided=None, **p.DECIDING) for p in both])
+        together.append(both if alike else [without_point(p) for p in both])
     overall, each = [], []
     with bar("comparing", unit="pairs") as advance:
         for first, second in together:
@@ -393,6 +409,7 @@ def _compare_family(
         pair = ComparedPair(
             first=a.name,
             second=b.name,
+            likeliest=points.get(a.name) != points.get(b.name),
             difference=compared.difference,
             tests={name: next(adjusted) for name, adjusted in tests.items()},
             classes=parts.pop("auroc", None),
@@ -401,6 +418,11 @@ def _compare_family(
         text = _verdict(pair, kind, (decided[0], decided[1]), len(family), unit)
         pairs.append(pair.model_copy(update={"verdict": text}))
     return pairs
+
+
+def without_point(predictions: Predictions) -> Predictions:
+    """As decided by the likeliest class."""
+    return replace(predictions, decided=None, **predictions.DECIDING)
 
 
 def _adjusted(tests: Sequence[Test]) -> list[Test]:
