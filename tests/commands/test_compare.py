@@ -531,12 +531,14 @@ def test_one_class_against_the_rest_at_the_threshold_of_each_model(tmp_path: Pat
     own = (made[0].probabilities[:, 1] >= decided.threshold)[sick].mean()
     assert stated.models["a"].per_class["sick"].sensitivity.value == pytest.approx(own)
     assert not any("threshold" in note for note in stated.notes)
-    lower = policy.model_copy(update={"operating": policy.operating.model_copy(update={"threshold": 0.25})})
+    asked = asked.model_copy(update={"target_sensitivity": 0.5})
+    policy = choose_policy(draw(3.0, classes=3, each=None, seed=7).against_rest("sick"), asked)
     for name, predictions in zip("ab", made, strict=True):  # a later evaluation of the same class counts
-        later = lower.apply(predictions.against_rest("sick"))
-        write_report(tmp_path / name / "against-rest-2", later, asked, policy=lower, title=name)
+        later = policy.apply(predictions.against_rest("sick"))
+        write_report(tmp_path / name / "against-rest-2", later, asked, policy=policy, title=name)
     newest = judge(tmp_path / "a", tmp_path / "b", positive="sick").content.models["a"].per_class["sick"].sensitivity
-    assert newest.value == pytest.approx((made[0].probabilities[:, 1] >= 0.25)[sick].mean()) != pytest.approx(own)
+    assert newest.value == pytest.approx((made[0].probabilities[:, 1] >= later.threshold)[sick].mean())
+    assert newest.value < own
     answer = vitmed("compare", tmp_path / "a", tmp_path / "b", "--positive", "sick", "--resamples", 20)
     assert answer.code == 0 and "sick: sensitivity" in answer.out, answer.err
     assert "of 2 evaluations of sick the newest is compared, against-rest-2" in answer.err
