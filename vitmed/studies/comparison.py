@@ -318,7 +318,6 @@ def compare_models(
     beside = [(a, b) for a, b in every if a.name in b.baseline_of]  # a model and its own baseline, which nobody named
     points = points or {}
     pairs = [p for of in (asked, beside) if of for p in _compare_family(of, kind, resamples, points, unit)]
-    by_likeliest = {name for pair in pairs if pair.likeliest for name in (pair.first, pair.second)}
     deciding = list(pairs[0].tests)[:2]
     groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
     seeds = [seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
@@ -334,15 +333,11 @@ def compare_models(
     verdict = next(pair.verdict for pair in pairs if {pair.first, pair.second} == {best, following})
     notes += _cautions(unit, units)
     described = dict[str, ComparedModel]()
-    for model in models:  # a baseline has no report: the one beside its table is about another model
-        stated: Any = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
-        identity = {name: value for name, value in stated.items() if value}
-        own: Any = {"overall": numbers[model.name], "per_class": found[model.name].per_class}
-        if model.name in by_likeliest:
-            plain = kind.numbers.evaluate(without_point(model.predictions), resamples)
-            own["likeliest"] = ModelNumbers(overall=plain.overall, per_class=plain.per_class)
-        own["point"] = points.get(model.name, "")
-        described[model.name] = ComparedModel(baseline_of=next(iter(model.baseline_of), None), **own, **identity)
+    for model in models:
+        likeliest = None
+        if any(pair.likeliest and model.name in (pair.first, pair.second) for pair in pairs):
+            likeliest = kind.numbers.evaluate(without_point(model.predictions), resamples)
+        described[model.name] = _described(model, found[model.name], points.get(model.name, ""), likeliest)
     return ComparisonResults(
         kind=of,
         images=len(first),
@@ -358,6 +353,19 @@ def compare_models(
         verdict=seeds[0].text if only_seeds else verdict,
         **({"seeds": seeds} if seeds else {}),
     )
+
+
+def _described(model: Model, found: Any, point: str, likeliest: Any) -> ComparedModel:
+    """A model with its numbers. A baseline has no report: the one beside its table is about another model."""
+    stated = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
+    of = {
+        "overall": found.overall,
+        "per_class": found.per_class,
+        **{key: value for key, value in stated.items() if value},
+    }
+    if likeliest is not None:
+        of["likeliest"] = ModelNumbers(overall=likeliest.overall, per_class=likeliest.per_class)
+    return ComparedModel(baseline_of=next(iter(model.baseline_of), None), point=point, **of)
 
 
 def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
