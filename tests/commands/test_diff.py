@@ -15,6 +15,8 @@ from vitmed import diff
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.studies.difference import RunDiff
 
+SAME = "The weights are identical. "
+
 
 @pytest.fixture
 def copied(trained: Trained, tmp_path: Path) -> Path:
@@ -37,13 +39,19 @@ def change_config(run: Path, section: str, **values: Any) -> None:
     (run / "config.yaml").write_text(yaml.safe_dump(tree))
 
 
+def write_hash(run: Path, digest: str | None) -> None:
+    """Let the evaluations of a run be of other weights."""
+    for file in run.glob("*/metrics.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "weights_hash": digest}))
+
+
 def found(first: Path, second: Path) -> RunDiff:
     return diff(first, second)
 
 
 def test_a_copy_in_another_place_does_not_differ(trained: Trained, copied: Path) -> None:
     same = found(trained.folder, copied)
-    assert same.verdict == "Nothing differs: tiny and copied have the same settings, images and versions."
+    assert same.verdict == SAME + "Nothing differs: tiny and copied have the same settings, images and versions."
     assert (same.settings, same.environment) == ([], []) and same.images is not None and same.images.counts == {}
     assert same.images.same_file == same.images.first == same.images.second > 0
     assert same.metrics[0] == same.metrics[1] and same.metrics[0] is not None and same.metrics[0].of == "test"
@@ -53,7 +61,7 @@ def test_a_copy_in_another_place_does_not_differ(trained: Trained, copied: Path)
 def test_only_the_seed_differs(trained: Trained, copied: Path, vitmed: Callable[..., Answer]) -> None:
     change_config(copied, "train", seed=1)
     seeds = found(trained.folder, copied)
-    assert seeds.verdict == "Only the seed differs: 0 in tiny, 1 in copied."
+    assert seeds.verdict == SAME + "Only the seed differs: 0 in tiny, 1 in copied."
     assert [(one.name, one.first, one.second) for one in seeds.settings] == [("train.seed", 0, 1)]
     numbers = json.loads((copied / "test" / "metrics.json").read_text())["overall"]["auroc"]
     assert seeds.metrics[1] is not None and seeds.metrics[1].estimate.value == numbers["value"]
@@ -90,6 +98,7 @@ def test_settings_and_versions_in_plain_words(trained: Trained, copied: Path) ->
     (copied / "config.yaml").write_text(yaml.safe_dump(tree))
     assert found(trained.folder, copied).settings == []
     change_config(copied, "train", lr=0.5, patience=3)
+    write_hash(copied, "0" * 64)
     environment = json.loads((copied / "environment.json").read_text())
     environment["versions"]["torch"] = "1.0"
     (copied / "environment.json").write_text(json.dumps(environment))
@@ -106,8 +115,16 @@ def test_a_run_without_a_result_and_a_checkpoint_in_its_run(trained: Trained, co
     shutil.rmtree(copied / "test")
     apart = found(trained.folder, copied)
     assert apart.metrics[1] is None or apart.metrics[1].of == "validation"
-    assert apart.notes == [] and apart.verdict.startswith("Nothing differs")
-    assert found(trained.best, copied / "best.pt").verdict.startswith("Nothing differs")
+    assert apart.notes == [] and apart.verdict.startswith(SAME + "Nothing differs")
+    assert found(trained.best, copied / "best.pt").verdict.startswith(SAME + "Nothing differs")
+
+
+def test_weights_that_nothing_states_are_not_called_identical(trained: Trained, copied: Path) -> None:
+    assert found(trained.folder, copied).verdict.startswith(SAME)
+    write_hash(copied, None)
+    assert found(copied, copied).verdict.startswith("Nothing differs")
+    (copied / "val" / "metrics.json").write_text("{")
+    assert found(trained.folder, copied).verdict.startswith("Nothing differs")
 
 
 def test_folds_are_named_one_by_one(trained: Trained, copied: Path, tmp_path: Path) -> None:

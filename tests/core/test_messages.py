@@ -25,7 +25,7 @@ from vitmed.core.messages import (
 )
 
 UNKNOWN = "patients are unknown: one patient may be in two splits, which makes results look too good"
-LEAK = "the same picture in two splits: 47 pictures (near_copies_across_splits): a/1.png = a/2.png"
+LEAK = "the same file in two splits: 47 files (copies_across_splits): a/1.png = a/2.png"
 RANDOM = "training starts from random weights: none fit"
 
 
@@ -98,20 +98,21 @@ def test_jobs_in_turn_say_each_warning_once() -> None:
     assert ui.said == ["research use only", "epoch 1, fold-1", "epoch 1, fold-2", again]
 
 
-def test_leaks_come_before_labels_unknown_patients_and_remarks() -> None:
+def test_leaks_come_before_unknown_patients_pictures_that_look_alike_labels_and_remarks() -> None:
     pooled = "Pooled over 5 models, one for each fold; no model has seen its test images."
     split = "Split by image: likely optimistic. Patients are unknown. One patient may be in two splits."
+    alike = "Data: the same picture in two splits: 47 pictures."
     labels = "Data: the same file under two labels: 1 file."
     few = "There are only 20 images: the intervals are rough."
-    order = ["Data: the same picture in two splits: 47 pictures.", labels, split, few, pooled]
+    order = ["Data: the same file in two splits: 2 files.", split, alike, labels, few, pooled]
     assert gravest_first(reversed(order)) == order
-    assert [is_warning(text) for text in order] == [True] * 4 + [False]
+    assert [is_warning(text) for text in order] == [True] * 5 + [False]
 
 
 def test_a_leak_comes_before_a_model_that_learnt_nothing_and_images_that_chose_the_model() -> None:
     """In the words of the modules that write these sentences."""
     leaks = [
-        "Data: the same picture in two splits: 47 pictures.",
+        "Data: the same file in two splits: 47 files.",
         "3 patients in two splits (--allow-leakage): the result is optimistic",
         "run-a: Leakage: 2 of these images have a byte-for-byte copy in another split; the result is optimistic.",
         "Patients that share a name with a patient used to make the model: 4.",
@@ -122,8 +123,9 @@ def test_a_leak_comes_before_a_model_that_learnt_nothing_and_images_that_chose_t
     )
     again = "This is the val split, which was used to make the model, so its numbers are optimistic."
     rest = [
-        "Data: the same file under two labels: 1 file.",
         UNKNOWN,
+        "Data: the same picture in two splits: 47 pictures.",
+        "Data: the same file under two labels: 1 file.",
         "test: all 15 images of 'Cardiomegaly' come from one patient.",
         "the label can be predicted from size alone, AUROC 0.9",
         RANDOM,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -13,9 +14,9 @@ from pydantic import ValidationError
 
 from vitmed.core.base_models import fields_of, flags_of
 from vitmed.core.config import PATHS, Config, PretrainConfig, RunConfig, expected
-from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.errors import CheckpointError, DataError, UsageError, unknown_key
 from vitmed.core.files import why_unreadable
-from vitmed.core.run_folder import find_path, store_path
+from vitmed.core.run_folder import find_path, is_remote, store_path
 from vitmed.core.sections import GROUP_WORDS
 from vitmed.core.text_files import YamlError, packaged, parse_yaml, read_yaml
 from vitmed.core.upgrade import without_gone
@@ -54,7 +55,10 @@ def load_config(
     if "model.weights" in values and "model" in tree:  # other weights than the file states
         tree["model"] = {k: v for k, v in tree["model"].items() if k not in ("weights_sha256", "weights_reason")}
     try:
-        return build_config(tree, kind, given)
+        config = build_config(tree, kind, given)
+        if file is not None and "data.root" in (overrides or {}):  # of a command that reads the images
+            _check_paths(config, find_config(file), values)
+        return config
     except UsageError as error:
         if file is not None:
             path = find_config(file)
@@ -64,6 +68,21 @@ def load_config(
                 if own.problem == error.problem:
                     raise UsageError(f"{path}: {error.problem}", error.fix) from None
         raise
+
+
+def _check_paths(config: RunConfig, file: Path, given: Collection[str]) -> None:
+    """Raise an error, with the flags that replace them, for paths of a file that lead nowhere, as of the config.yaml of
+    a run folder that was copied."""
+    lost = dict[str, str]()  # flag -> path
+    for section, field in PATHS:
+        value: Any = getattr(getattr(config, section), field, None)
+        here = value is None or is_keyword(field, value) or is_remote(value) or os.path.lexists(value)
+        if not here and f"{section}.{field}" not in given:
+            lost[{"root": "DATA", "weights": "--weights FILE"}.get(field, f"--{field} TABLE")] = value
+    if lost:
+        paths = ", ".join(f"{value} (instead: {flag})" for flag, value in lost.items())
+        kind = CheckpointError if [*lost] == ["--weights FILE"] else DataError
+        raise kind(f"--config {file} names what is not there: {paths}", f"add {' '.join(lost)} to the command")
 
 
 def _as_flags(problem: str, tree: dict[str, Any], given: Collection[str], kind: type[RunConfig]) -> str:

@@ -21,10 +21,12 @@ from vitmed.core.text import visible
 Advance = Callable[..., None]  # (done, total, text="")
 WIDE, LONGEST = 100, 200  # characters of a line, and of a warning, on a screen that shows no details
 GRAVE = (  # words of warnings and notes on what may make a result false, the gravest first
-    "(?<!may be )in two splits|another split|Leakage: |splits leak|with a patient used to make the model|"
-    "was trained on|the weights were made with|the publisher names the images|may be swapped",
+    "(?<!may be )(?<!same picture )in two splits|another split|Leakage: |splits leak|was trained on|"
+    "with a patient used to make the model|the weights were made with|the publisher names the images|may be swapped",
     "predicted as|oes not distinguish|does not predict it|network does not learn|is not shown to be better",
     "which was used to make the model|within its first pass",
+    "may be in two splits",  # any patient, which is more than some pictures that look alike
+    "in two splits",
     "two labels",
     "atients are unknown|^Split by|come from|has images of two classes|label can be predicted from",
     "changed or disappeared|could not be read|cannot be read",

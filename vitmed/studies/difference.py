@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 from collections import Counter, defaultdict
@@ -21,7 +22,7 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import from_cell
 from vitmed.studies.comparison import split_rows
-from vitmed.studies.run_list import RunMetric, config_of, read_run
+from vitmed.studies.run_list import RunMetric, best_hash, config_of, read_run
 
 SURROUNDINGS = ("python", "system", "device", "precision", "git")  # of environment.json, beside the versions
 SEED = "train.seed"
@@ -59,7 +60,7 @@ class RunDiff(Frozen):
         environment: versions and machine; None where one run does not say.
         metrics: the first number of each run, as `vitmed runs` lists it.
         notes: what is not known of a run, and how to compare their numbers.
-        verdict: what differs, in a sentence.
+        verdict: what differs, in a sentence; before it, whether the weights in both best.pt are known to be identical.
     """
 
     first: str
@@ -85,6 +86,7 @@ class RunFacts:
     images: dict[str, Image] | None  # by path; None where they are not known
     environment: dict[str, str] | None  # versions and machine
     metric: RunMetric | None
+    weights: str | None  # the hash of those in best.pt
 
     @property
     def classes(self) -> set[str]:
@@ -114,7 +116,10 @@ def read_facts(path: Path) -> RunFacts:
         value = shown.get(key := f"{section}.{name}")
         if isinstance(value, str) and not is_keyword(name, value, run.path):
             compared[key], shown[key] = os.path.normpath(Path(value).absolute()), Path(value).name
-    return RunFacts(type(config), shown, compared, _images(run), _environment(run), read_run(run, "", None).metric)
+    weights, metric = None, read_run(run, "", None).metric
+    with contextlib.suppress(ValueError):
+        weights = best_hash(run)
+    return RunFacts(type(config), shown, compared, _images(run), _environment(run), metric, weights)
 
 
 def _images(run: RunFolder) -> dict[str, Image] | None:
@@ -166,7 +171,8 @@ def difference(first: RunFacts, second: RunFacts, names: Sequence[str]) -> RunDi
         notes.append("Whether one is better, on the same test images: vitmed compare.")
     parts: dict[str, Any] = {"settings": settings, "images": images, "environment": environment}
     diff = RunDiff(first=names[0], second=names[1], **parts, metrics=metrics, notes=notes)
-    return diff.model_copy(update={"verdict": _verdict(diff)})
+    same = "The weights are identical. " if first.weights is not None and first.weights == second.weights else ""
+    return diff.model_copy(update={"verdict": same + _verdict(diff)})
 
 
 def _image_differences(first: RunFacts, second: RunFacts) -> ImageDifferences:

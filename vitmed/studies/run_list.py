@@ -283,8 +283,7 @@ def _evaluated(run: RunFolder, *splits: str) -> RunMetric | None:
     for split in splits:
         heads = _heads(run, split)
         if len(heads) > 1:
-            best = [head.weights_hash for head in _heads(run, "val")][-1:]
-            heads = [head for head in heads if [head.weights_hash] == best] or heads
+            heads = [head for head in heads if head.weights_hash == best_hash(run)] or heads
         if heads:
             target, overall = heads[-1].target, heads[-1].overall
             name = TARGETS[target.kind].headline[0]
@@ -293,6 +292,11 @@ def _evaluated(run: RunFolder, *splits: str) -> RunMetric | None:
             unit = target.unit if metric.in_unit else ""
             return RunMetric(name=name, title=metric.title, estimate=overall[name], unit=unit, of=of)
     return None
+
+
+def best_hash(run: RunFolder) -> str | None:
+    """The hash of the weights in best.pt, by the newest validation; None where that does not say."""
+    return next((head.weights_hash for head in reversed(_heads(run, "val"))), None)
 
 
 def _heads(run: RunFolder, split: str) -> list[Head]:

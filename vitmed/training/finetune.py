@@ -14,6 +14,7 @@ import torch
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError
 from vitmed.core.files import write_json, write_text
+from vitmed.core.load_config import store_paths
 from vitmed.core.messages import bar, say, show, warn
 from vitmed.core.text import about, counted, listed
 from vitmed.data.loading import Images, images_of
@@ -113,7 +114,7 @@ class Finetune(Task[Config]):
         model = run.config.model
         write_text(run.folder.summary, summarise(self.model, model))
         if self.report is not None or model.weights_reason is not None:
-            about = {"name": model.weights, "sha256": model.weights_sha256}
+            about = {"name": store_paths(run.config, run.folder.path).model.weights, "sha256": model.weights_sha256}
             about |= {"licence": model.licence, "reason": model.weights_reason}
             write_json(run.folder.weights, about | ({} if self.report is None else asdict(self.report)))
 

@@ -344,7 +344,8 @@ def test_how_weights_want_images_and_their_licence_travel(tmp_path: Path, ui: Re
     assert qkv.dtype == torch.float32 and torch.equal(qkv, donor["blocks.0.attn.qkv.weight"].float())
     assert (model.stem, model.pool, model.width, model.depth, model.image_size) == ("patch", "cls", 64, 1, 16)
     assert any("weights w.pt (timm)" in line and "fresh: head.weight" in line and "given" in line for line in ui.said)
-    assert (result.folder / "weights.json").is_file()
+    named = json.loads((result.folder / "weights.json").read_text())["name"]  # as in config.yaml, from the run folder
+    assert not Path(named).is_absolute() and (result.folder / named).samefile(tmp_path / "w.pt")
     assert len(vitmed.predict(next((data / "test").rglob("*.png")), checkpoint=result.checkpoint)) == 1
     assert saved.preprocessing == Preprocessing(16, 3, "pad", "given", (0.53,) * 3, (0.26,) * 3, "bicubic")
     assert saved.config.model.licence == "mit"
