@@ -120,6 +120,11 @@ def test_a_table_brings_readers_and_subgroups_to_the_run_and_to_its_predictions(
         pairs = found.metrics["agreement"]["pairs"]
         assert (pairs[0]["first"], pairs[0]["agreement"]["value"]) == ("reader", 1.0)
         assert pairs[0]["n"] == len(known) - 1 and any("1 of 16 images are not in" in n for n in found.metrics["notes"])
+        calls = tmp_path / "calls.csv"
+        of_calls = zip(known.paths, ("yes" if name == known.classes[-1] else "no" for name in truth), strict=True)
+        calls.write_text("\n".join(["path,call", *map(",".join, of_calls)]))
+        found = evaluate(source, rater=["call"], output=tmp_path / f"{place}-call", labels=calls, resamples=0)
+        assert found.metrics["agreement"]["pairs"][0]["agreement"]["value"] == 1.0
         found = evaluate(source, output=tmp_path / f"{place}-all", **flags)
         assert list(found.metrics["subgroups"]) == ["scanner"] and "site" in found.predictions.columns
         with pytest.raises(UsageError, match="unknown column for --rater 'nobody'"):

@@ -100,8 +100,9 @@ def test_what_cannot_be() -> None:
     with pytest.raises(UsageError, match="7 columns, and at most 6 readers"):
         agreement(many, tuple(many.columns))
     odd = Predictions(p.classes, p.paths, None, p.labels, p.logits, columns={"r": ("none",) * 199 + ("moderate",)})
-    with pytest.raises(DataError, match=r"199\.png: 'moderate' in the column r is no class"):
+    with pytest.raises(DataError, match=r"199\.png: 'moderate' in the column r is no class") as refused:
         agreement(odd, ("r",))
+    assert "vitmed evaluate --positive CLASS, for calls of yes/no, 1/0 or true/false" in refused.value.fix
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -22,6 +22,8 @@ from vitmed.metrics.areas import area_spread, class_areas
 from vitmed.metrics.intervals import Units, quantile, spread
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import compare_with_readers, reader_variances
+from vitmed.report.headline import reader_lines
+from vitmed.report.write import About, Report
 
 # Van Dyke et al. 1993, as in the R package MRMCaov: 69 patients without and 45 with aortic dissection, two ways of MRI,
 # five readers, ratings 1 to 5.
@@ -226,6 +228,9 @@ def test_answers_of_two_kinds_are_read_where_a_positive_class_is_named_and_are_o
                 assert own["readers"]["said"]["value"] == reader.value and reader.low is not None
                 shown = " ".join(answer.err.split())
                 assert f"{own['number']} {reader.value:.3f} ({reader.low:.3f} to {reader.high:.3f})" in shown
+                whole = sum(one.n for one in again)
+                assert f"on {whole} of {len(p)} images the model on the same images: sensitivity" in shown
+                assert f"{own['number']} {known.model.value:.3f} ({known.model.low:.3f} to" in shown
                 assert "reader said: sensitivity" in shown and "model minus the reader, on the same images" in shown
                 assert f"{own['number']} {gap.value:+.3f}" in shown
     first = next(path for path, cell in zip(p.paths, said, strict=True) if cell)
@@ -234,3 +239,23 @@ def test_answers_of_two_kinds_are_read_where_a_positive_class_is_named_and_are_o
     write_report(file.parent, replace(p, columns={"said": cells}), quick, title="t")
     answer = vitmed("evaluate", file, "--rater", "said", "--resamples", 0, "-o", tmp_path / "no")
     assert answer.code != 0 and f"{first}: '2' in the column said is no class" in answer.err
+    fix = f"one of {p.classes[0]}, {p.classes[1]}; 1, yes, true for {p.classes[1]}; 0, no, false for"
+    assert fix in " ".join(answer.err.split())
+
+
+def test_a_number_of_readers_that_is_undefined_says_which_images_nobody_read() -> None:
+    p = table()
+    some = tuple(p.classes[k] if k == 0 and i % 2 else "" for i, k in enumerate(p.labels.tolist()))
+    part = replace(p, positive=p.classes[1], columns={**p.columns, "part": some, "nobody": ("",) * len(p)})
+    read = sum(map(bool, some))
+    correct = np.mean([k == 0 for k, cell in zip(part.predicted, some, strict=True) if cell])
+
+    def lines(raters: list[str]) -> list[str]:
+        config = EvaluateConfig(resamples=0, report=False, raters=raters)
+        return reader_lines(Report.of(part, About("t"), config).results)
+
+    of_reader, why, model, _ = lines(["part"])
+    assert of_reader.startswith("reader part: specificity 1.000") and of_reader.endswith(f"on {read} of 114 images")
+    assert why == f"no sensitivity: no {p.classes[1]} image was read"
+    assert model.startswith(f"the model on the same images: specificity {correct:.3f}")
+    assert lines(["c0", "nobody"])[-1] == "no specificity: no image of the other class was read by all readers"

@@ -31,6 +31,7 @@ from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 REFERENCE, MODEL = "the reference", "the model"
 MOST = 6  # readers
 UNREAD = -1
+YES, NO = ("1", "yes", "true"), ("0", "no", "false")  # of a reader, for the positive class and the other
 RANDOM, FIXED = "obuchowski-rockette", "fixed-readers"
 
 
@@ -53,17 +54,25 @@ class Agreement(Frozen):
     pairs: list[PairAgreement]
 
 
-def readings(cells: Sequence[str], classes: Sequence[str], paths: Sequence[str], column: str) -> np.ndarray:
-    """(S,) int64 class that a reader gave each image, from the S cells of a column; `UNREAD` where a cell is empty.
-    Raises DataError."""
-    index = {name: k for k, name in enumerate(classes)} | {"": UNREAD}
-    for path, cell in zip(paths, cells, strict=True):
-        if cell.strip() not in index:
-            raise DataError(
-                f"{path}: '{cell.strip()}' in the column {column} is no class",
-                f"a reader's cell is one of {listed(classes)}, or empty where the image was not read",
-            )
-    return np.array([index[cell.strip()] for cell in cells], dtype=np.int64)
+def readings(
+    cells: Sequence[str], classes: Sequence[str], paths: Sequence[str], column: str, positive: str | None = None
+) -> np.ndarray:
+    """(S,) int64 class that a reader gave each image, from the S cells of a column; `UNREAD` where a cell is empty. Of
+    two classes with a `positive` one, `YES` and `NO` name them too. Raises DataError."""
+    index, fix = {name: k for k, name in enumerate(classes)} | {"": UNREAD}, f"one of {listed(classes)}"
+    calls = dict[str, int]()
+    if positive is not None and len(classes) == 2:
+        k = classes.index(positive)
+        calls = dict.fromkeys(YES, k) | dict.fromkeys(NO, 1 - k)
+        fix += f"; {listed(YES)} for {positive}; {listed(NO)} for {classes[1 - k]}"
+    fix = f"a reader's cell is {fix}; or empty where the image was not read"
+    if len(classes) > 2:
+        fix += "; or vitmed evaluate --positive CLASS, for calls of yes/no, 1/0 or true/false"
+    found = [index.get(cell, calls.get(cell.lower())) for cell in map(str.strip, cells)]
+    for path, cell, named in zip(paths, cells, found, strict=True):
+        if named is None:
+            raise DataError(f"{path}: '{cell.strip()}' in the column {column} is no class", fix)
+    return np.array(found, dtype=np.int64)
 
 
 def agreement(
@@ -87,7 +96,8 @@ def agreement(
     grades = grades_of(ordinal, predictions.classes)
     boot, labels, k = Bootstrap.of(predictions, resamples), known_labels(predictions), len(predictions.classes)
     weights = 1.0 - np.eye(k) if grades is None else (grades[:, None] - grades).astype(np.float64) ** 2  # (K, K)
-    seen = {name: readings(predictions.columns[name], predictions.classes, predictions.paths, name) for name in raters}
+    classes, paths, positive = predictions.classes, predictions.paths, predictions.positive
+    seen = {name: readings(predictions.columns[name], classes, paths, name, positive) for name in raters}
     both = {REFERENCE: labels, MODEL: predictions.predicted}
     couples = [*itertools.combinations(seen, 2), *itertools.product(seen, both), (MODEL, REFERENCE)]
     everyone, pairs = both | seen, list[PairAgreement]()
@@ -155,7 +165,8 @@ def compare_with_readers(
         spread_of = partial(area_spread, positive=truth, units=units)
         comparisons.append(_comparison("auroc", rater_scores, areas, numbers, spread_of))
     if raters:
-        calls = np.stack([readings(predictions.columns[c], predictions.classes, predictions.paths, c) for c in raters])
+        of = predictions.classes, predictions.paths
+        calls = np.stack([readings(predictions.columns[c], *of, c, predictions.positive) for c in raters])
         everyone = (calls != UNREAD).all(axis=0)
         kinds = {"accuracy": everyone}
         if positive is not None:
@@ -261,7 +272,7 @@ def check_readers(
     `cells` are those of each column of the table of labels for the images of `paths`."""
     grades_of(config.ordinal, classes)
     for name in config.raters:
-        readings(cells[name], classes, paths, name)
+        readings(cells[name], classes, paths, name, classes[-1])  # the decision policy has a positive class of two
     if config.rater_scores:
         _check_number("--rater-score", config.rater_scores, len(classes))
     for name in config.rater_scores:

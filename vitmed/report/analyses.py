@@ -7,7 +7,7 @@ and the figures of the report are drawn from there. So a report is made again fr
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from vitmed.core.base_models import Frozen
@@ -69,20 +69,6 @@ class Material:
 
 Part = Frozen | dict[str, Subgroups] | list[ReaderComparison] | None
 Analysis = Callable[[Material], Part]
-
-
-def _with_readers(m: Material) -> Predictions:
-    """The predictions, with 1, yes and true (0, no and false) of readers as the positive class, which you named (as the
-    other); other cells as they are."""
-    found: Predictions = m.predictions
-    if found.positive is None or len(found.classes) != 2:
-        return found
-    other = next(name for name in found.classes if name != found.positive)
-    answers = dict.fromkeys(("1", "yes", "true"), found.positive) | dict.fromkeys(("0", "no", "false"), other)
-    own = dict(zip(found.classes, found.classes, strict=True))
-    cells = {name: [cell.strip() for cell in found.columns[name]] for name in m.config.raters}
-    read = {name: tuple(own.get(c) or answers.get(c.lower(), c) for c in column) for name, column in cells.items()}
-    return replace(found, columns={**found.columns, **read})
 
 
 def _calibration(m: Material) -> CalibrationReport:
@@ -151,9 +137,9 @@ CLASS_ANALYSES: dict[str, Analysis] = {
     "per_patient": lambda m: per_patient(m.predictions),
     "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples),
     "agreement": lambda m: agreement(
-        _with_readers(m), m.config.raters, m.config.ordinal, m.config.resamples, m.metrics.overall["cohen_kappa"]
+        m.predictions, m.config.raters, m.config.ordinal, m.config.resamples, m.metrics.overall["cohen_kappa"]
     ),
-    "readers": lambda m: compare_with_readers(_with_readers(m), m.config.raters, m.config.rater_scores),
+    "readers": lambda m: compare_with_readers(m.predictions, m.config.raters, m.config.rater_scores),
     "errors": lambda m: mistakes(m.predictions),
     "label_errors": lambda m: label_errors(m.predictions, m.metrics),
     "calibration": _calibration,

@@ -10,12 +10,13 @@ from vitmed.core.base_models import Kind
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.messages import gathering, is_warning, say, show, warn
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT, RunFolder
-from vitmed.core.text import counted_doing, listed
+from vitmed.core.text import counted, counted_doing, listed
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import value_text
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.readers import ReaderComparison
 from vitmed.report.blocks import Headline, Table, number, td, terminal, words
 from vitmed.report.chapters import first_sentence
 from vitmed.report.results import Baseline, Results
@@ -101,17 +102,30 @@ def headline(metrics: Results) -> str:
 
 
 def reader_lines(metrics: Results) -> list[str]:
-    """Each reader's numbers, and the model's difference from the reader, or the mean of several, on the same images."""
-    lines, own, gaps = list[str](), dict[str, list[str]](), dict[int, list[str]]()
+    """Each reader's numbers and how many images were read; on these images the numbers of the model, and its difference
+    from the reader, or the mean of several."""
+    lines, kinds = list[str](), dict[bool, dict[str, ReaderComparison]]()
     for found in metrics.readers or []:
         title = ALL_METRICS[found.number].phrase if found.number in ALL_METRICS else found.number
-        for name, of_reader in found.readers.items():
-            own.setdefault(name, []).append(f"{title} {value_text(of_reader)}")
-        gaps.setdefault(len(found.readers), []).append(f"{title} {value_text(found.fixed_readers.difference, '+')}")
-    lines += [f"reader {name}: {', '.join(numbers)}" for name, numbers in own.items()]
-    for count, texts in gaps.items():
-        whom = "the reader" if count == 1 else f"the mean of {count} readers"
-        lines.append(f"model minus {whom}, on the same images: {', '.join(texts)}")
+        kinds.setdefault(found.number == "auroc", {})[title] = found  # by scores, and by calls
+    none = {"sensitivity": f"no {metrics.positive_class} image", "specificity": "no image of the other class"}
+    none |= {"accuracy": "no image", "auroc": "no images of both classes"}
+    for by_title in kinds.values():
+        first, *_ = by_title.values()
+        several = len(first.readers) > 1
+        read = f"{sum(found.n for found in by_title.values()):,} of {counted(metrics.n, 'image')}"
+        read, by_all = (f"{read}, which all readers read", " by all readers") if several else (read, "")
+        whom = f"the mean of {len(first.readers)} readers" if several else "the reader"
+        known = {title: found for title, found in by_title.items() if found.model.value is not None}
+        for name in first.readers:
+            numbers = [f"{title} {value_text(found.readers[name])}" for title, found in known.items()]
+            lines.append(f"reader {name}: {', '.join([*numbers, f'on {read}'])}")
+        missing = [(title, none[found.number]) for title, found in by_title.items() if title not in known]
+        lines += [f"no {title}: {images} was read{by_all}" for title, images in missing]
+        numbers = [f"{title} {value_text(found.model)}" for title, found in known.items()]
+        gaps = [f"{title} {value_text(found.fixed_readers.difference, '+')}" for title, found in known.items()]
+        lines += [f"the model on the same images: {', '.join(numbers)}"] if known else []
+        lines += [f"model minus {whom}, on the same images: {', '.join(gaps)}"] if known else []
     return lines
 
 
