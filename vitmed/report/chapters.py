@@ -171,12 +171,10 @@ def more_images(metrics: Results) -> str | None:
     own, reach = sample.sensitivity, half_width(name)
     if value is None or reach <= PRECISE:
         return None
-    each = own.n / own.units
-    effect = (
-        each if own.design_effect is None else max(1.0, own.design_effect)
-    )  # without errors each patient counts once
+    each = own.n / own.units  # without errors each patient counts once
+    effect = each if own.design_effect is None else max(1.0, own.design_effect)
     needed = patients_for_rate(value, Goal(half_width=PRECISE), each, effect)
-    if needed is None:
+    if needed is None or needed <= own.units:  # the interval of so few reaches a little further than on average
         return None
     have, more = (
         f"{n:,} images" + (f" from {counted(patients, metrics.unit)}" if each > 1 else "")
