@@ -193,6 +193,17 @@ def test_a_run_is_repeated_from_its_folder_and_the_images_alone(tmp_path: Path, 
     assert (again / "splits.csv").read_text() == (copy / "splits.csv").read_text()
 
 
+def test_a_fold_is_repeated_as_the_split_that_it_was(run: TrainResult, tmp_path: Path) -> None:
+    data, file = run.folder.parents[1] / "images", run.folder / "config.yaml"
+    options: dict[str, object] = {"labels": str(run.folder / "splits.csv"), "output": tmp_path}
+    with pytest.raises(UsageError, match="states one split, so it has no folds"):
+        train(data, config=file, **options)
+    again = train(data, config=file, sets=["data.folds=null", "data.fold=null"], **options).folder
+    assert (again / "splits.csv").read_text() == (run.folder / "splits.csv").read_text()
+    first, second = (torch.load(folder / "last.pt")["weights"] for folder in (run.folder, again))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
 def test_the_splits_of_findings_are_no_table_of_labels(tmp_path: Path) -> None:
     data = draw_classes(tmp_path / "images", 4)
     rows = [f"{kind}/{kind}_{i}.png,,Mass|Fluid?,,train" for kind in ("amber", "blue") for i in range(4)]

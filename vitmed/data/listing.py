@@ -46,6 +46,9 @@ def labels_from_table(
     """
     table = read_table(file)
     if of_run := table.header[: len(OF_RUN)] == OF_RUN:
+        if asked.divided:
+            fix = "--set data.folds=null --set data.fold=null, which repeats its split; or name another table"
+            raise UsageError(f"{table.file}: the splits.csv of a run states one split, so it has no folds", fix)
         asked = asked._replace(card=None, split_column=None)  # whose columns have other names here
         own_groups = own_groups and any(row[OF_RUN.index("group")] for row in table.rows)
     path = table.required(table.find(PATH_NAMES, asked.card), "path of an image", PATH_NAMES)
