@@ -169,3 +169,51 @@ def test_a_column_set_of_an_earlier_version_is_no_subgroup(run: TrainResult) -> 
     file = save(content, shutil.copytree(run.folder, run.folder.parent / "earlier") / "best.pt")
     with pytest.raises(UsageError, match="these images have no further columns"):
         evaluate(file, subgroup=["set"])
+
+
+@pytest.mark.parametrize("kind", ["patients", "number", "folders"])
+def test_a_run_is_repeated_from_its_folder_and_the_images_alone(tmp_path: Path, kind: str) -> None:
+    """The splits.csv of the run is the table of labels, whatever named the labels and the patients."""
+    place = tmp_path / "here"
+    asked: dict[str, object] = {}
+    if kind == "folders":
+        data, asked = draw_classes(place / "images", 12), {"group_regex": r"_(\d+)"}
+    else:
+        data, table = draw_table(place)
+        lines = [line.split(";") for line in table.read_text().splitlines()]
+        if kind == "number":
+            lines = [[path, "age" if i == 0 else f"{i}.1", *rest] for i, (path, _, *rest) in enumerate(lines)]
+            asked = {"target": "number"}
+        lines[0][1] = "label"
+        table.write_text("\n".join(map(";".join, lines)))
+        asked |= {"labels": str(table)}
+    run = train(data, output=place / "runs", name="run", sets=TINY_SETS, **QUICK | asked).folder
+    copy = Path(shutil.copytree(run, tmp_path / "a" / "b" / "c" / "copy"))
+    moved = Path(shutil.move(data, tmp_path / "moved"))
+    shutil.rmtree(place)
+    labels = {"labels": str(copy / "splits.csv")}
+    again = train(moved, config=copy / "config.yaml", output=tmp_path / "again", **labels).folder
+    first, second = (torch.load(folder / "last.pt")["weights"] for folder in (copy, again))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert (again / "splits.csv").read_text() == (copy / "splits.csv").read_text()
+
+
+def test_a_fold_is_repeated_as_the_split_that_it_was(run: TrainResult, tmp_path: Path) -> None:
+    data, file = run.folder.parents[1] / "images", run.folder / "config.yaml"
+    options: dict[str, object] = {"labels": str(run.folder / "splits.csv"), "output": tmp_path}
+    with pytest.raises(UsageError, match="states one split, so it has no folds"):
+        train(data, config=file, **options)
+    again = train(data, config=file, sets=["data.folds=null", "data.fold=null"], **options).folder
+    assert (again / "splits.csv").read_text() == (run.folder / "splits.csv").read_text()
+    first, second = (torch.load(folder / "last.pt")["weights"] for folder in (run.folder, again))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_splits_of_findings_are_no_table_of_labels(tmp_path: Path) -> None:
+    data = draw_classes(tmp_path / "images", 4)
+    rows = [f"{kind}/{kind}_{i}.png,,Mass|Fluid?,,train" for kind in ("amber", "blue") for i in range(4)]
+    table = tmp_path / "splits.csv"
+    table.write_text("\n".join(["path,sha256,class,group,split", *rows]))
+    with pytest.raises(DataError, match="names the findings of an image, not which") as error:
+        train(data, output=tmp_path / "runs", labels=str(table))
+    assert error.value.fix == "name the table of labels that the run was trained on"

@@ -214,14 +214,20 @@ def test_training_curves_mark_the_epoch_of_best_pt() -> None:
     assert training_curves([]) and is_png(training_curves([{"epoch": 1, "train_loss": 2.0}]))
 
 
+AUGMENTED = "augmentation medical, crops of at least 50 % of the area"
+
+
 def test_contact_sheet() -> None:
-    figure = contact_sheet({"a": [read("secret/1.png"), read("secret/2.png")], "b" * 99: [read("secret/3.png")]}, 2)
+    """The title says what changed the images, on a narrow sheet too."""
+    figure = contact_sheet(
+        {"a": [read("secret/1.png"), read("secret/2.png")], "b" * 99: [read("secret/3.png")]}, 2, AUGMENTED
+    )
     assert sum(bool(axes.images) for axes in figure.axes) == 3 and is_png(figure)
     assert any(text.startswith("bbb") and len(text) <= 20 for text in texts(figure))
-    assert is_png(contact_sheet({"empty": []}, 1))
-    assert not any("classes shown" in text for text in texts(figure))
-    some = contact_sheet({str(k): [read("secret/1.png")] for k in range(24)}, 1000)
-    assert "24 of 1,000 classes shown" in texts(some)
+    assert is_png(contact_sheet({"empty": []}, 1, AUGMENTED))
+    assert AUGMENTED in texts(figure) and not any("classes shown" in text for text in texts(figure))
+    some = contact_sheet({str(k): [read("secret/1.png")] for k in range(24)}, 1000, AUGMENTED)
+    assert f"{AUGMENTED}; 24 of 1,000 classes shown" in texts(some)
 
 
 def test_names_are_cut_in_the_middle() -> None:

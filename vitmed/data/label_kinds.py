@@ -45,6 +45,7 @@ class Asked(NamedTuple):
     outputs: tuple[str, ...] = ()
     card: str | None = None
     split_column: str | None = None
+    divided: bool = False  # whether folds divide the images
 
     @classmethod
     def of(cls, config: DataConfig, ordinal: Sequence[str] = ()) -> Asked:
@@ -59,9 +60,8 @@ class Asked(NamedTuple):
                 raise UsageError(f"{flag} is for --target {needed}, not for --target {kind}", f"omit {flag}")
             kind = needed if given and kind == "auto" else kind
         order = tuple(ordinal) if kind == "grades" else ()
-        return cls(
-            kind, tuple(config.findings), config.uncertain, config.unit, order, (), config.card, config.split_column
-        )
+        of_table = config.card, config.split_column, config.divided
+        return cls(kind, tuple(config.findings), config.uncertain, config.unit, order, (), *of_table)
 
     def check_folders(self) -> None:
         """Raises UsageError for labels that no folder can name, and for a column without a table."""

@@ -27,6 +27,7 @@ from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LABEL, LOGIT, OF_NUMBE
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
 TAKEN = (*FIXED_COLUMNS, *WRITTEN, "error", "sha256", "class", "split")
+OF_RUN = ["path", "sha256", "class", "group", "split"]  # how splits.csv begins
 AUTO = Asked()
 ALL = "all"  # the part that is not split yet
 
@@ -37,11 +38,19 @@ def labels_from_table(
     """The labels of every image that a table names, with patient, split and further columns if it has them.
 
     Images of which nothing is known are left out, with a note. Without `own_groups`, the table's patient column is a
-    further column. Raises DataError for a table that cannot be read, lacks a column or a value, names a missing file or
-    an image twice, or has a label that is none, or a further column with a name that vitmed uses; UsageError as
-    `read_targets`, or for a finding that is the column of paths, patients or splits.
+    further column. The splits.csv of a run is such a table, but not of findings.
+
+    Raises DataError for a table that cannot be read, lacks a column or a value, names a missing file or an image twice,
+    or has a label that is none, or a further column with a name that vitmed uses; UsageError as `read_targets`, or for
+    a finding that is the column of paths, patients or splits.
     """
     table = read_table(file)
+    if of_run := table.header[: len(OF_RUN)] == OF_RUN:
+        if asked.divided:
+            fix = "--set data.folds=null --set data.fold=null, which repeats its split; or name another table"
+            raise UsageError(f"{table.file}: the splits.csv of a run states one split, so it has no folds", fix)
+        asked = asked._replace(card=None, split_column=None)  # whose columns have other names here
+        own_groups = own_groups and any(row[OF_RUN.index("group")] for row in table.rows)
     path = table.required(table.find(PATH_NAMES, asked.card), "path of an image", PATH_NAMES)
     label, usual = table.find(LABEL_NAMES, asked.card), table.find(SPLIT_COLUMN_NAMES)
     split = usual if asked.split_column is None else table.column(asked.split_column, "--split-column")
@@ -52,6 +61,11 @@ def labels_from_table(
             problem = f"{table.file}: the column {name!r} holds the {what} of each image, so it cannot be a finding"
             raise UsageError(problem, "omit it from --finding, or rename the column")
     others = [i for i, name in enumerate(table.header) if name and i not in (path, label, group, split, usual)]
+    if of_run:
+        label, others = OF_RUN.index("class"), [i for i in others if i >= len(OF_RUN)]
+        if asked.kind == "findings" or any("|" in row[label] for row in table.rows):
+            problem = f"{table.file}: the splits.csv of a run names the findings of an image, not which are not known"
+            raise DataError(problem, "name the table of labels that the run was trained on")
     read = read_targets(table, label, others, asked)
     further = [i for i in others if i not in read.used]
     columns = tuple(table.header[i] for i in further)

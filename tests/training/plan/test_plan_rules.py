@@ -124,6 +124,18 @@ def test_crops_of_half_the_area_are_for_weights_and_few_images_under_the_policy_
     assert crop(SUPERVISED, 500, "chest_xray") is None
 
 
+def test_the_plan_names_the_policy_that_stands_for_an_unknown_modality(tmp_path: Path, vitmed: RUN) -> None:
+    line = (
+        "augment.policy medical: the modality is not known; --augment NAME for ultrasound, chest_xray, histology, ..."
+    )
+    data = draw_splits(tmp_path / "data", 4, 2, 2)
+    shown = vitmed("plan", data, "--weights", "none", "-o", tmp_path / "plan.yaml").err
+    assert line in " ".join(shown.split()) and "policy: medical  # the modality" in (tmp_path / "plan.yaml").read_text()
+    for policy in ("ultrasound", "medical"):  # chosen by hand
+        shown = vitmed("plan", data, "--weights", "none", "--augment", policy, "-o", tmp_path / "own.yaml").err
+        assert "the modality" not in shown + (tmp_path / "own.yaml").read_text()
+
+
 def test_what_was_set_by_hand_stays() -> None:
     inputs = PlanInputs(SCRATCH, 300, 600, 130, "cpu", 192)
     found = values(inputs, train={"lr": 7e-4, "epochs": 3}, model={"image_size": 96})

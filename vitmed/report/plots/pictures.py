@@ -93,13 +93,13 @@ def grid(predictions: Predictions, read: Read) -> Figure:
     return figure
 
 
-def contact_sheet(images: Mapping[str, Sequence[np.ndarray]], classes: int) -> Figure:
+def contact_sheet(images: Mapping[str, Sequence[np.ndarray]], classes: int, title: str) -> Figure:
     """What the network is shown: a row of uint8 arrays (H, W) or (H, W, 3) for each class, of so many `classes`."""
     columns = max([1, *map(len, images.values())])
     size = 1.2 * columns + 1.6, max(1.0, 1.2 * len(images))
     figure, _ = sheet(size, [(short(name, 20), pictures) for name, pictures in images.items()])
-    if len(images) < classes:
-        figure.suptitle(f"{len(images):,} of {classes:,} classes shown", fontsize=12)
+    title += f"; {len(images):,} of {classes:,} classes shown" if len(images) < classes else ""
+    figure.suptitle(title, fontsize=12 if columns > 4 else 8)
     return figure
 
 
