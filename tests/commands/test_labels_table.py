@@ -7,6 +7,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -14,9 +15,12 @@ from checkpoints import save
 from conftest import TINY, TINY_SETS, draw_classes, draw_splits, once, recording
 
 from vitmed import evaluate, train
+from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data.samples import labelled_by
 from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.studies.one_run import TrainResult
 
@@ -133,6 +137,46 @@ def test_a_table_brings_readers_and_subgroups_to_the_run_and_to_its_predictions(
     table.write_text("path,scanner\nelsewhere.png,1\n")
     with pytest.raises(DataError, match=r"later\.csv: no row names one of the 16 images"):
         evaluate(run.folder, output=tmp_path / "none", **flags)
+
+
+@pytest.mark.parametrize("kind", ["classes", "findings", "number"])
+def test_a_table_fills_the_labels_of_predictions_without_labels(kind: str, tmp_path: Path) -> None:
+    """The paths are as `predict` saw them, those of the table relative to the data root."""
+    rng, paths = np.random.default_rng(0), tuple(f"disk/data/{i % 3}/{i}.png" for i in range(60))
+    logits, truth = rng.normal(size=(60, 2)).astype(np.float32), rng.integers(0, 2, (60, 2))
+    if kind == "classes":
+        p, header = Predictions(("1", "2"), paths, None, None, logits), "label"
+        cells, labels = [f"{k + 1}.0" for k in truth[:, 0]], truth[:, 0]  # as a spreadsheet writes a grade
+    elif kind == "findings":
+        p, header = FindingPredictions(("mass", "nodule"), paths, None, None, logits), "mass,nodule"
+        cells, labels = [f"{a},{b}" for a, b in truth], truth
+    else:
+        target = Target(kind="number", unit="years", centre=50, spread=10)
+        p, header = NumberPredictions(("age",), paths, None, None, logits, target=target), "label"
+        labels = rng.integers(20, 90, 60)
+        cells = [f"{age}" for age in labels]
+    file, table = tmp_path / "predictions.csv", tmp_path / "truth" / "labels.csv"
+    file.write_text(p.to_csv())
+    with pytest.raises(DataError, match="nothing can be evaluated") as refused:
+        evaluate(file, output=tmp_path / "none")
+    assert f"vitmed evaluate {file} --labels TABLE" in refused.value.fix
+    table.parent.mkdir()
+    rows = [f"data/{i % 3}/{i}.png,{cells[i]},P{i // 2},{'NS'[i % 2]}" for i in range(5, 60)]
+    table.write_text("\n".join([f"path,{header},patient,site", *rows, f"data/0/none.png,{cells[0]},P9,N"]))
+    found = evaluate(file, labels=table, subgroup=["site"], resamples=20, output=tmp_path / "found")
+    filled = found.predictions
+    assert filled.paths == paths[5:] and filled.labels is not None and filled.labels.tolist() == labels[5:].tolist()
+    assert filled.groups == tuple(f"P{i // 2}" for i in range(5, 60)) and filled.columns["site"][0] == "S"
+    notes = " ".join(found.metrics["report"]["notes"])
+    assert f"5 of 60 images have no label in {table} and are left out" in notes
+    assert "1 row is of other images, and ignored" in notes
+    table.write_text(f"path,{header}\nother.png,{cells[0]}\n")
+    with pytest.raises(DataError, match=r"no row has a label of one of the 60 images, such as disk/data/0/0\.png"):
+        evaluate(file, labels=table, output=tmp_path / "none")
+    if kind == "classes":
+        table.write_text("path,label\n0/0.png,3\n1/1.png,\n")
+        with pytest.raises(DataError, match="class '3' is not one of the classes 1, 2"):
+            evaluate(file, labels=table, output=tmp_path / "none")
 
 
 def test_leakage_that_was_allowed_stands_at_the_head(tmp_path: Path) -> None:

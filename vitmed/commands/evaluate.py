@@ -55,7 +55,7 @@ def evaluate(
         output: a new folder for the report; default `<run>/<split>`.
         group_regex, groups: of `data`, as in `train`; default: the expression of the run.
         labels: of `data`, as in `train`; without `data` a table that adds columns of subgroups and readers to the
-            images of the run or of predictions.csv.
+            images of the run or of predictions.csv, and to a predictions.csv without labels also these and patients.
         allow_leakage: evaluate on `data` even if the model was trained on some of it.
         positive: of three classes or more, this one against the rest, with a decision policy of its own, from the
             predictions.csv of the run's test, or from the one that you name.

@@ -33,16 +33,24 @@ ALL = "all"  # the part that is not split yet
 
 
 def labels_from_table(
-    file: str | Path, root: Path, paths: Sequence[str], own_groups: bool = True, asked: Asked = AUTO
+    file: str | Path, root: Path | None, paths: Sequence[str], own_groups: bool = True, asked: Asked = AUTO
 ) -> Labels:
     """The labels of every image that a table names, with patient, split and further columns if it has them.
 
+<<<<<<< HEAD
     Images of which nothing is known are left out, with a note. Without `own_groups`, the table's patient column is a
     further column. The splits.csv of a run is such a table, but not of findings.
 
     Raises DataError for a table that cannot be read, lacks a column or a value, names a missing file or an image twice,
     or has a label that is none, or a further column with a name that vitmed uses; UsageError as `read_targets`, or for
     a finding that is the column of paths, patients or splits.
+=======
+    Images of which nothing is known are left out, with a note. `root` is None for the paths of a predictions.csv; then
+    rows of other images are ignored, with a note. Without `own_groups`, the table's patient column is a
+    further column. Raises DataError for a table that cannot be read, lacks a column or a value, names a missing file or
+    an image twice, or has a label that is none, or a further column with a name that vitmed uses; UsageError as
+    `read_targets`, or for a finding that is the column of paths, patients or splits.
+>>>>>>> i1
     """
     table = read_table(file)
     if of_run := table.header[: len(OF_RUN)] == OF_RUN:
@@ -53,6 +61,8 @@ def labels_from_table(
         own_groups = own_groups and any(row[OF_RUN.index("group")] for row in table.rows)
     path = table.required(table.find(PATH_NAMES, asked.card), "path of an image", PATH_NAMES)
     label, usual = table.find(LABEL_NAMES, asked.card), table.find(SPLIT_COLUMN_NAMES)
+    if root is None:
+        table = _rows_of(table, path, paths, label if asked.kind == "classes" else None)
     split = usual if asked.split_column is None else table.column(asked.split_column, "--split-column")
     group = table.find(GROUP_NAMES, asked.card) if own_groups else None
     for column, what in ((path, "path"), (group, "patient"), (split, "split")):
@@ -78,7 +88,8 @@ def labels_from_table(
         )
     row_of = _rows_by_image(table, path, root, paths, read.used)
     left = len(paths) - len(row_of)
-    notes = [f"{left:,} of {len(paths):,} images are not in {table.file} and are left out"] if left else []
+    lack = "are not in" if root else "have no label in"
+    notes = [f"{left:,} of {len(paths):,} images {lack} {table.file} and are left out"] if left else []
     rows = [row for row in row_of.values() if read.labels[row]]
     if unknown := [row for row in row_of.values() if not read.labels[row]]:
         lines = ", ".join(str(table.lines[row]) for row in unknown[:FIRST])
@@ -104,8 +115,25 @@ def labels_from_table(
     )
 
 
+def _rows_of(table: Table, path: int, paths: Sequence[str], label: int | None) -> Table:
+    """The rows of these images, where there is such a column those with a label; and a note on rows of other images.
+    Raises DataError without any."""
+    images, other = table.images(path, None, paths)
+    these = [
+        i for i, image in enumerate(images) if image is not None and (label is None or table.rows[i][label].strip())
+    ]
+    if not these:
+        problem = f"{table.file}: no row has a label of one of the {len(paths):,} images, such as {paths[0]}"
+        raise DataError(problem, "use the paths in predictions.csv")
+    notes = (
+        [f"{table.file}: {counted_doing(len(other), 'row', 'is', 'are')} of other images, and ignored"] if other else []
+    )
+    lines, rows = [table.lines[i] for i in these], [table.rows[i] for i in these]
+    return replace(table, lines=lines, rows=rows, notes=(*table.notes, *notes))
+
+
 def further_columns(
-    file: Path, root: Path, paths: Sequence[str], labels: Sequence[str], outputs: Sequence[str]
+    file: Path, root: Path | None, paths: Sequence[str], labels: Sequence[str], outputs: Sequence[str]
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
     """The further columns of a table for images whose labels are known, a cell for each, empty for an image without a
     row; and notes. DataError where it names none of the images, or one twice, or contradicts a label.
@@ -136,7 +164,7 @@ def further_columns(
 
 
 def _rows_by_image(
-    table: Table, column: int, root: Path, paths: Sequence[str], labels: Sequence[int] | None = None
+    table: Table, column: int, root: Path | None, paths: Sequence[str], labels: Sequence[int] | None = None
 ) -> dict[int, int]:
     """Index of an image -> its row, ascending. Raises DataError for an image with two rows and, where the columns of
     `labels` are given, for a row without an image."""

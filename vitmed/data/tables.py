@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import io
+import itertools
 import os
 import posixpath
 import re
@@ -82,10 +83,17 @@ class Table:
             )
         return cells
 
-    def images(self, column: int, root: Path, paths: Sequence[str]) -> tuple[list[int | None], list[str]]:
-        """The index of each row's image, or None; and the rows without an image, for a message."""
-        cells = self.cells(column, "path")
-        images = [*map(_matcher(root, self.file, paths), cells)]
+    def images(self, column: int, root: Path | None, paths: Sequence[str]) -> tuple[list[int | None], list[str]]:
+        """The index of each row's image, or None; and the rows without an image, for a message. Without a root, the
+        paths start there or in a folder above all images: the one that fits most rows."""
+        cells, parts = self.cells(column, "path"), [path.split("/") for path in paths]
+        folders = zip(*(part[:-1] for part in parts), strict=False) if root is None else ()
+        above = [names[0] for names in itertools.takewhile(lambda names: len(set(names)) == 1, folders)]
+        tries = []
+        for k in range(len(above) + 1):
+            below = ["/".join(part[k:]) for part in parts]
+            tries.append([*map(_matcher(root or Path("/".join(above[:k]) or "."), self.file, below), cells)])
+        images = min(tries, key=lambda found: found.count(None))
         rows = zip(self.lines, cells, images, strict=True)
         return images, [f"line {line}: {cell}" for line, cell, image in rows if image is None]
 

@@ -95,16 +95,16 @@ class Evaluated:
         return None if time is None else str(time)
 
 
-def read_evaluation(file: Path) -> Evaluated:
+def read_evaluation(file: Path, labelled: bool = True) -> Evaluated:
     """A predictions.csv with the positive class and the decision policy of the metrics.json beside it.
 
     The table of a baseline takes the positive class alone: the policy belongs to the model. Raises DataError where a
-    file cannot be used, or the two do not belong together.
+    file cannot be used, or the two do not belong together, or images that must be `labelled` are not.
     """
     beside = file.with_name(NUMBERS)
     metrics, of_model, policy = read_metrics(beside), not file.name.startswith(BASELINE), None
     if not metrics:
-        return Evaluated(read_predictions(file, labelled=True), None, metrics)
+        return Evaluated(read_predictions(file, labelled=labelled), None, metrics)
     if of_model and metrics["report"].get("policy") is not None:
         try:
             policy = policy_of(metrics["report"]["policy"], metrics["classes"])
@@ -123,7 +123,7 @@ def read_evaluation(file: Path) -> Evaluated:
 
     pooled, target = of_model and bool(metrics.get("folds")), Target.model_validate(metrics.get("target", {}))
     convert = None if policy is None else calibrate
-    predictions: Any = read_predictions(file, target, labelled=True, as_decided=pooled, calibrate=convert)
+    predictions: Any = read_predictions(file, target, labelled, as_decided=pooled, calibrate=convert)
     try:
         folds = Folds.model_validate(metrics["folds"]) if pooled else None
         if predictions.kind != "number" and folds is not None and not by_fold(folds):

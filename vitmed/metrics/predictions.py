@@ -354,6 +354,8 @@ class Predictions:
             if not table.rows:
                 why = f"none of its {len(table.errors):,} images could be read" if table.errors else "it has no rows"
                 fix = "give a row for every image"
+            else:
+                fix += f"; or name a table that has it: vitmed evaluate {table.file} --labels TABLE"
             raise DataError(f"{table.file}: nothing can be evaluated, since {why}", fix)
         read = calibrate(read) if calibrate is not None and not as_decided else read._as_shown(table, as_decided)
         read = replace(read, decided=read._decided(table) if as_decided else None)

@@ -20,7 +20,8 @@ from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.sections import TrainConfig
 from vitmed.core.text import duration_text, listed
 from vitmed.core.upgrade import without_gone
-from vitmed.data.listing import further_columns
+from vitmed.data.label_kinds import Asked, plain_grade
+from vitmed.data.listing import further_columns, labels_from_table
 from vitmed.data.patients import describe_patients
 from vitmed.data.samples import cells_of
 from vitmed.decisions.evaluation_folder import Evaluated, Folds, read_evaluation, read_split, validation_of
@@ -236,13 +237,12 @@ def rebuild(
 
     The table of a baseline takes the positive class alone: all else in metrics.json is about the model.
     """
-    evaluated = read_evaluation(file)
+    evaluated, flags, more = _with_table(file, labels, flags)
     folder = output_folder(output, file.parent / "report", *data_of_runs([file]))
     predictions, policy = evaluated.predictions, evaluated.policy
     of_model = not file.name.startswith(BASELINE)
     run, weights_hash = RunFolder(file.parent.parent), evaluated.weights_hash if of_model else None
     before, changes = _earlier_report(file, evaluated) if of_model else (None, [])
-    predictions, flags, more = _with_table(predictions, file, labels, flags)
     changes = [*predictions.notes, *changes, *more]
     beside = fitting_baselines(file.parent, predictions)
     beside.pop(file.stem.removeprefix(BASELINE), None)  # the table itself
@@ -289,15 +289,41 @@ def rebuild(
 
 
 def _with_table(
-    predictions: Predictions, file: Path, labels: str | Path | None, flags: dict[str, Any]
-) -> tuple[Predictions, dict[str, Any], list[str]]:
+    file: Path, labels: str | Path | None, flags: dict[str, Any]
+) -> tuple[Evaluated, dict[str, Any], list[str]]:
+    """An evaluation with what a table of `labels` adds: further columns and, to images without labels, the labels."""
+    evaluated = read_evaluation(file, labelled=labels is None)
+    predictions, classes = evaluated.predictions, evaluated.predictions.classes
     if labels is None:
-        return predictions, flags, []
-    classes = predictions.classes
+        return evaluated, flags, []
+    if predictions.labels is None:
+        predictions, notes = _labelled(predictions, Path(labels))
+        return replace(evaluated, predictions=predictions), flags, notes
     known = [] if predictions.kind != "classes" else [classes[k] for k in known_labels(predictions)]
-    cells, notes = further_columns(Path(labels), file.parent, predictions.paths, known, classes)
+    cells, notes = further_columns(Path(labels), None, predictions.paths, known, classes)
     predictions = replace(predictions, columns={**predictions.columns, **cells})
-    return predictions, table_flags(flags, cells, predictions.kind, classes), notes
+    flags = table_flags(flags, cells, predictions.kind, classes)
+    return replace(evaluated, predictions=predictions), flags, notes
+
+
+def _labelled(predictions: Predictions, file: Path) -> tuple[Predictions, list[str]]:
+    """Those of the images to which a table gives a label, with its patients and further columns; and notes."""
+    classes, kind = predictions.classes, predictions.kind
+    asked = Asked(kind, unit=predictions.target.unit, outputs=classes)
+    read = labels_from_table(file, None, predictions.paths, asked=asked)
+    if kind == "classes":
+        index = {plain_grade(name): k for k, name in enumerate(classes)}
+        if strange := sorted({name for name in read.labels if plain_grade(name) not in index}):
+            problem = f"{file}: class {listed([*map(repr, strange)])} is not one of the classes {listed(classes)}"
+            raise DataError(problem, "rename them, or remove their rows")
+        labels = np.array([index[plain_grade(name)] for name in read.labels], dtype=np.int64)
+    else:
+        assert read.values is not None
+        labels = read.values.astype(np.int8) if kind == "findings" else read.values[:, 0]
+    part = predictions.take(np.array(read.images, dtype=np.int64))
+    cells = dict(zip(read.columns, zip(*read.rows, strict=True), strict=True)) if read.columns else {}
+    groups = part.groups if read.groups is None else tuple(read.groups)
+    return replace(part, labels=labels, groups=groups, columns={**part.columns, **cells}), [*read.notes]
 
 
 def check_against_rest(predictions: Predictions, positive: str) -> None:
@@ -313,8 +339,8 @@ def report_against_rest(
     file: Path, positive: str, output: Any, gates: dict[str, float], flags: dict[str, Any], labels: str | Path | None
 ) -> Evaluation:
     """The report of a table of three classes or more, as one class against the rest, with a policy of its own."""
-    evaluated, run = read_evaluation(file), RunFolder(file.parent.parent)
-    predictions, flags, more = _with_table(evaluated.predictions, file, labels, flags)
+    evaluated, flags, more = _with_table(file, labels, flags)
+    predictions, run = evaluated.predictions, RunFolder(file.parent.parent)
     check_against_rest(predictions, positive)
     before, changes = _earlier_report(file, evaluated)
     folds = None if before is None else before.folds
