@@ -37,20 +37,13 @@ def labels_from_table(
 ) -> Labels:
     """The labels of every image that a table names, with patient, split and further columns if it has them.
 
-<<<<<<< HEAD
-    Images of which nothing is known are left out, with a note. Without `own_groups`, the table's patient column is a
-    further column. The splits.csv of a run is such a table, but not of findings.
+    Images of which nothing is known are left out, with a note. `root` is None for the paths of a predictions.csv; then
+    rows of other images are ignored, with a note. Without `own_groups`, the table's patient column is a further column.
+    The splits.csv of a run is such a table, but not of findings.
 
     Raises DataError for a table that cannot be read, lacks a column or a value, names a missing file or an image twice,
     or has a label that is none, or a further column with a name that vitmed uses; UsageError as `read_targets`, or for
     a finding that is the column of paths, patients or splits.
-=======
-    Images of which nothing is known are left out, with a note. `root` is None for the paths of a predictions.csv; then
-    rows of other images are ignored, with a note. Without `own_groups`, the table's patient column is a
-    further column. Raises DataError for a table that cannot be read, lacks a column or a value, names a missing file or
-    an image twice, or has a label that is none, or a further column with a name that vitmed uses; UsageError as
-    `read_targets`, or for a finding that is the column of paths, patients or splits.
->>>>>>> i1
     """
     table = read_table(file)
     if of_run := table.header[: len(OF_RUN)] == OF_RUN:
