@@ -72,22 +72,14 @@ def labels_from_table(
     read = read_targets(table, label, others, asked)
     further = [i for i in others if i not in read.used]
     columns = tuple(table.header[i] for i in further)
-    written = OF_NUMBERS if read.target.kind == "number" else [LABEL + name for name in read.outputs]
-    if taken := [name for name in columns if name in (*TAKEN, *written) or name.startswith((PROB, LOGIT))]:
-        of_label = "" if label is None else f" (the label comes from {table.header[label]!r})"
-        raise DataError(
-            f"{table.file}: the column {', '.join(taken)} has a name that predictions.csv uses itself",
-            f"rename or remove it{of_label}",
-        )
+    _refuse_taken(table, columns, read, label)
     row_of = _rows_by_image(table, path, root, paths, read.used)
-    left = len(paths) - len(row_of)
-    lack = "are not in" if root else "have no label in"
-    notes = [f"{left:,} of {len(paths):,} images {lack} {table.file} and are left out"] if left else []
     rows = [row for row in row_of.values() if read.labels[row]]
-    if unknown := [row for row in row_of.values() if not read.labels[row]]:
-        lines = ", ".join(str(table.lines[row]) for row in unknown[:FIRST])
-        are = counted_doing(len(unknown), "image", "has no label and is", "have no label and are")
-        notes.append(f"{table.file}: {are} left out: line {lines}{', ...' * (len(unknown) > FIRST)}")
+    lack = "are not in" if root else "have no label in"
+    notes = [f"{len(paths) - len(row_of):,} of {len(paths):,} images {lack} {table.file} and are left out"]
+    notes = notes * (len(paths) > len(row_of)) + _without_label(
+        table, [r for r in row_of.values() if not read.labels[r]]
+    )
     groups = None if group is None else table.cells(group, "patient")
     splits = None if split is None else table.cells(split, "split")
     strange = sorted({splits[row] for row in rows if splits[row].lower() not in SPLIT_WORDS}) if splits else []
@@ -106,6 +98,24 @@ def labels_from_table(
         notes=(*table.notes, *read.notes, *notes),
         known="" if group is None else known_by_column(table.header[group], "--labels"),
     )
+
+
+def _refuse_taken(table: Table, columns: Sequence[str], read: Labels, label: int | None) -> None:
+    """Raise DataError for a further column with a name that predictions.csv uses itself."""
+    written = OF_NUMBERS if read.target.kind == "number" else [LABEL + name for name in read.outputs]
+    if taken := [name for name in columns if name in (*TAKEN, *written) or name.startswith((PROB, LOGIT))]:
+        of_label = "" if label is None else f" (the label comes from {table.header[label]!r})"
+        raise DataError(
+            f"{table.file}: the column {', '.join(taken)} has a name that predictions.csv uses itself",
+            f"rename or remove it{of_label}",
+        )
+
+
+def _without_label(table: Table, rows: Sequence[int]) -> list[str]:
+    """A note on rows without a label, if there are any."""
+    lines = ", ".join(str(table.lines[row]) for row in rows[:FIRST])
+    are = counted_doing(len(rows), "image", "has no label and is", "have no label and are")
+    return [f"{table.file}: {are} left out: line {lines}{', ...' * (len(rows) > FIRST)}"] if rows else []
 
 
 def _rows_of(table: Table, path: int, paths: Sequence[str], label: int | None) -> Table:
