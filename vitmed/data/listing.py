@@ -81,18 +81,14 @@ def labels_from_table(
         table, [r for r in row_of.values() if not read.labels[r]]
     )
     groups = None if group is None else table.cells(group, "patient")
-    splits = None if split is None else table.cells(split, "split")
-    strange = sorted({splits[row] for row in rows if splits[row].lower() not in SPLIT_WORDS}) if splits else []
-    if split is not None and strange:
-        what = f"{', '.join(map(repr, strange[:FIRST]))} in column {table.header[split]!r} is not a split"
-        raise DataError(f"{table.file}: {what}", f"use one of {', '.join(SPLIT_WORDS)}; or rename the column")
+    splits = None if split is None else _split_words(table, split, rows)
     return replace(
         read,
         labels=[read.labels[row] for row in rows],
         values=None if read.values is None else read.values[rows],
         images=[image for image, row in row_of.items() if read.labels[row]],
         groups=None if groups is None else [groups[row] for row in rows],
-        splits=None if splits is None else [SPLIT_WORDS[splits[row].lower()] for row in rows],
+        splits=splits,
         columns=columns,
         rows=[tuple(sys.intern(table.rows[row][i].strip()) for i in further) for row in rows],
         notes=(*table.notes, *read.notes, *notes),
@@ -109,6 +105,15 @@ def _refuse_taken(table: Table, columns: Sequence[str], read: Labels, label: int
             f"{table.file}: the column {', '.join(taken)} has a name that predictions.csv uses itself",
             f"rename or remove it{of_label}",
         )
+
+
+def _split_words(table: Table, column: int, rows: Sequence[int]) -> list[str]:
+    """The split of each row. Raises DataError for a word that is none."""
+    words = table.cells(column, "split")
+    if strange := sorted({words[row] for row in rows if words[row].lower() not in SPLIT_WORDS}):
+        what = f"{', '.join(map(repr, strange[:FIRST]))} in column {table.header[column]!r} is not a split"
+        raise DataError(f"{table.file}: {what}", f"use one of {', '.join(SPLIT_WORDS)}; or rename the column")
+    return [SPLIT_WORDS[words[row].lower()] for row in rows]
 
 
 def _without_label(table: Table, rows: Sequence[int]) -> list[str]:
