@@ -38,17 +38,12 @@ def labels_from_table(
     """The labels of every image that a table names, with patient, split and further columns if it has them.
 
     Images of which nothing is known are left out, with a note. Without `own_groups`, the table's patient column is a
-    further column. The splits.csv of a run is such a table, but not of findings.
-
-    Raises DataError for a table that cannot be read, lacks a column or a value, names a missing file or an image twice,
-    or has a label that is none, or a further column with a name that vitmed uses; UsageError as `read_targets`, or for
-    a finding that is the column of paths, patients or splits.
+    further column. Raises DataError for a table that cannot be read, lacks a column or a value, names a missing file or
+    an image twice, or has a label that is none, or a further column with a name that vitmed uses; UsageError as
+    `read_targets`, or for a finding that is the column of paths, patients or splits.
     """
     table = read_table(file)
-    if of_run := table.header[: len(OF_RUN)] == OF_RUN:
-        if asked.divided:
-            fix = "--set data.folds=null --set data.fold=null, which repeats its split; or name another table"
-            raise UsageError(f"{table.file}: the splits.csv of a run states one split, so it has no folds", fix)
+    if of_run := _is_of_run(table, asked):
         asked = asked._replace(card=None, split_column=None)  # whose columns have other names here
         own_groups = own_groups and any(row[OF_RUN.index("group")] for row in table.rows)
     path = table.required(table.find(PATH_NAMES, asked.card), "path of an image", PATH_NAMES)
@@ -63,19 +58,14 @@ def labels_from_table(
     others = [i for i, name in enumerate(table.header) if name and i not in (path, label, group, split, usual)]
     if of_run:
         label, others = OF_RUN.index("class"), [i for i in others if i >= len(OF_RUN)]
-        if asked.kind == "findings" or any("|" in row[label] for row in table.rows):
-            problem = f"{table.file}: the splits.csv of a run names the findings of an image, not which are not known"
-            raise DataError(problem, "name the table of labels that the run was trained on")
     read = read_targets(table, label, others, asked)
     further = [i for i in others if i not in read.used]
     columns = tuple(table.header[i] for i in further)
     written = OF_NUMBERS if read.target.kind == "number" else [LABEL + name for name in read.outputs]
     if taken := [name for name in columns if name in (*TAKEN, *written) or name.startswith((PROB, LOGIT))]:
         of_label = "" if label is None else f" (the label comes from {table.header[label]!r})"
-        raise DataError(
-            f"{table.file}: the column {', '.join(taken)} has a name that predictions.csv uses itself",
-            f"rename or remove it{of_label}",
-        )
+        problem = f"{table.file}: the column {', '.join(taken)} has a name that predictions.csv uses itself"
+        raise DataError(problem, f"rename or remove it{of_label}")
     row_of = _rows_by_image(table, path, root, paths, read.used)
     left = len(paths) - len(row_of)
     notes = [f"{left:,} of {len(paths):,} images are not in {table.file} and are left out"] if left else []
@@ -102,6 +92,19 @@ def labels_from_table(
         notes=(*table.notes, *read.notes, *notes),
         known="" if group is None else known_by_column(table.header[group], "--labels"),
     )
+
+
+def _is_of_run(table: Table, asked: Asked) -> bool:
+    """Whether a table is the splits.csv of a run. Raises UsageError for one with folds, DataError for findings."""
+    if table.header[: len(OF_RUN)] != OF_RUN:
+        return False
+    if asked.divided:
+        fix = "--set data.folds=null --set data.fold=null, which repeats its split; or name another table"
+        raise UsageError(f"{table.file}: the splits.csv of a run states one split, so it has no folds", fix)
+    if asked.kind == "findings" or any("|" in row[OF_RUN.index("class")] for row in table.rows):
+        problem = f"{table.file}: the splits.csv of a run names the findings of an image, not which are not known"
+        raise DataError(problem, "name the table of labels that the run was trained on")
+    return True
 
 
 def further_columns(
