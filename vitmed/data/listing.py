@@ -46,10 +46,7 @@ def labels_from_table(
     a finding that is the column of paths, patients or splits.
     """
     table = read_table(file)
-    if of_run := table.header[: len(OF_RUN)] == OF_RUN:
-        if asked.divided:
-            fix = "--set data.folds=null --set data.fold=null, which repeats its split; or name another table"
-            raise UsageError(f"{table.file}: the splits.csv of a run states one split, so it has no folds", fix)
+    if of_run := _is_of_run(table, asked):
         asked = asked._replace(card=None, split_column=None)  # whose columns have other names here
         own_groups = own_groups and any(row[OF_RUN.index("group")] for row in table.rows)
     path = table.required(table.find(PATH_NAMES, asked.card), "path of an image", PATH_NAMES)
@@ -66,9 +63,6 @@ def labels_from_table(
     others = [i for i, name in enumerate(table.header) if name and i not in (path, label, group, split, usual)]
     if of_run:
         label, others = OF_RUN.index("class"), [i for i in others if i >= len(OF_RUN)]
-        if asked.kind == "findings" or any("|" in row[label] for row in table.rows):
-            problem = f"{table.file}: the splits.csv of a run names the findings of an image, not which are not known"
-            raise DataError(problem, "name the table of labels that the run was trained on")
     read = read_targets(table, label, others, asked)
     further = [i for i in others if i not in read.used]
     columns = tuple(table.header[i] for i in further)
