@@ -36,11 +36,10 @@ def labels_from_table(
 ) -> Labels:
     """The labels of every image that a table names, with patient, split and further columns if it has them.
 
-    Images of which nothing is known are left out, with a note. `root` is None for the paths of a predictions.csv; then
-    rows of other images are ignored, with a note. Without `own_groups`, the table's patient column is a
-    further column. Raises DataError for a table that cannot be read, lacks a column or a value, names a missing file or
-    an image twice, or has a label that is none, or a further column with a name that vitmed uses; UsageError as
-    `read_targets`, or for a finding that is the column of paths, patients or splits.
+    Images of which nothing is known are left out, and without a `root` (of a predictions.csv) rows of other images,
+    with notes. Without `own_groups`, the table's patient column is a further column. Raises DataError for a table that
+    cannot be read, lacks a column or a value, names a missing file or an image twice, or has a label that is none, or a
+    further column with a name that vitmed uses; UsageError as `read_targets`, or for a finding that is another column.
     """
     table = read_table(file)
     path = table.required(table.find(PATH_NAMES, asked.card), "path of an image", PATH_NAMES)
@@ -98,17 +97,14 @@ def _rows_of(table: Table, path: int, paths: Sequence[str], label: int | None) -
     """The rows of these images, where there is such a column those with a label; and a note on rows of other images.
     Raises DataError without any."""
     images, other = table.images(path, None, paths)
-    these = [
-        i for i, image in enumerate(images) if image is not None and (label is None or table.rows[i][label].strip())
-    ]
+    blank = [label is not None and not row[label].strip() for row in table.rows]
+    these = [i for i, image in enumerate(images) if image is not None and not blank[i]]
     if not these:
         problem = f"{table.file}: no row has a label of one of the {len(paths):,} images, such as {paths[0]}"
         raise DataError(problem, "use the paths in predictions.csv")
-    notes = (
-        [f"{table.file}: {counted_doing(len(other), 'row', 'is', 'are')} of other images, and ignored"] if other else []
-    )
+    note = f"{table.file}: {counted_doing(len(other), 'row', 'is', 'are')} of other images, and ignored"
     lines, rows = [table.lines[i] for i in these], [table.rows[i] for i in these]
-    return replace(table, lines=lines, rows=rows, notes=(*table.notes, *notes))
+    return replace(table, lines=lines, rows=rows, notes=(*table.notes, *([note] if other else [])))
 
 
 def further_columns(
