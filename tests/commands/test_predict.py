@@ -18,7 +18,7 @@ from conftest import Trained, draw_classes, python, recording
 from dicom_files import write
 from PIL import Image
 
-from vitmed import predict
+from vitmed import predict, predict_shard
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.inference import checkpoint
 from vitmed.inference.checkpoint import load_checkpoint
@@ -74,6 +74,27 @@ def test_raw_probabilities_are_warned_of_once(trained: Trained) -> None:
         ui = recording()
         predict([image], checkpoint=file)
         assert sum("probabilities are raw" in text and "best.pt" in text for text in ui.warned) == told
+
+
+def test_images_that_made_the_model_are_warned_of(trained: Trained, tmp_path: Path, monkeypatch: Any) -> None:
+    splits = load_checkpoint(trained.best).splits.samples
+    paths = {name: [sample.path for sample in part] for name, part in splits.items()}
+    (tmp_path / "link").symlink_to(trained.data)
+    monkeypatch.chdir(trained.data.parent)
+    here = Path(trained.data.name)
+    images = [tmp_path / "link" / paths["train"][0], here / paths["train"][1], here / paths["val"][0]]
+    ui = recording()
+    predict([*images, here / paths["test"][0]], checkpoint=trained.best)
+    told = (
+        "3 of 4 images were used to make this model (2 in the training split and 1 in the validation split of the run)"
+    )
+    assert [text for text in ui.warned if "used to make" in text] == [f"{told}: numbers from them are too good"]
+    ui = recording()
+    predict(here / paths["test"][0], checkpoint=trained.best)
+    predict_shard(images[:1], checkpoint=trained.best, output=tmp_path / "parts")
+    assert [text[:38] for text in ui.warned if "made" in text or "make" in text] == [
+        "1 of 1 image was used to make this mod"
+    ]
 
 
 def test_files_folders_and_patterns_in_their_order(
@@ -309,7 +330,7 @@ def test_memory_does_not_grow_with_the_number_of_images(trained: Trained, tmp_pa
         os.link(few / f"amber_{i % 300}.png", many / f"{i}.png")
     code = """
 import resource, sys
-from vitmed import predict
+from vitmed import predict, predict_shard
 assert len(predict(sys.argv[1], checkpoint=sys.argv[2])) == int(sys.argv[3])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """

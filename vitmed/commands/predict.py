@@ -10,7 +10,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.messages import bar
 from vitmed.core.options import CHECKPOINT, AskedWindow, Images, Precision, Runs
 from vitmed.core.places import new_file
-from vitmed.inference.open_model import files_for, find_checkpoint, find_named, list_images, open_network
+from vitmed.inference.open_model import files_for, find_checkpoint, find_named, list_images, open_network, warn_of_seen
 from vitmed.inference.saved_model import SavedModel, check_precision
 from vitmed.metrics.predictions import Predictions
 
@@ -46,6 +46,7 @@ def predict(
     check_precision(precision)
     saved = find_checkpoint(checkpoint, runs)
     names = list_images([images] if isinstance(images, str | Path) else images)
+    warn_of_seen(names, saved)
     files = files_for(names, saved, frame, window)
     network = open_network(saved, saved.policy, device, precision)
     with bar("predicting") as advance:

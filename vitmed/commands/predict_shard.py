@@ -30,6 +30,7 @@ from vitmed.inference.open_model import (
     open_model,
     open_network,
     preprocessing_of,
+    warn_of_seen,
 )
 from vitmed.inference.saved_model import Network, SavedModel, check_precision
 from vitmed.metrics import predictions_files as parts
@@ -81,6 +82,7 @@ def predict_shard(
     with opened(on if divides else "local", strict=strict) as (_, place):
         saved = find_checkpoint(checkpoint, runs)
         named, every = _listed(sources)
+        warn_of_seen(every, saved)
         for source in (*filter(Path.is_dir, named), saved.splits.root):
             refuse_inside(source, folder)
         count = -(-len(every) // min(max(len(every) // PARTS, FEWEST), MOST)) if divides else part.count

@@ -121,17 +121,14 @@ def _rows_of(table: Table, path: int, paths: Sequence[str], label: int | None) -
     """The rows of these images, where there is such a column those with a label; and a note on rows of other images.
     Raises DataError without any."""
     images, other = table.images(path, None, paths)
-    these = [
-        i for i, image in enumerate(images) if image is not None and (label is None or table.rows[i][label].strip())
-    ]
+    blank = [label is not None and not row[label].strip() for row in table.rows]
+    these = [i for i, image in enumerate(images) if image is not None and not blank[i]]
     if not these:
         problem = f"{table.file}: no row has a label of one of the {len(paths):,} images, such as {paths[0]}"
         raise DataError(problem, "use the paths in predictions.csv")
-    notes = (
-        [f"{table.file}: {counted_doing(len(other), 'row', 'is', 'are')} of other images, and ignored"] if other else []
-    )
+    note = f"{table.file}: {counted_doing(len(other), 'row', 'is', 'are')} of other images, and ignored"
     lines, rows = [table.lines[i] for i in these], [table.rows[i] for i in these]
-    return replace(table, lines=lines, rows=rows, notes=(*table.notes, *notes))
+    return replace(table, lines=lines, rows=rows, notes=(*table.notes, *([note] if other else [])))
 
 
 def further_columns(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +141,24 @@ def files_for(
         found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
         warn(f"{found} not windowed; the model was trained on deeper ones")
     return files
+
+
+def warn_of_seen(names: Sequence[str], saved: SavedModel) -> None:
+    """Warn of images that made the model, known by their place in its data folder; an exported model names none."""
+    folder = cache(os.path.realpath)
+
+    def place(path: str) -> str:
+        above, name = os.path.split(path)
+        return os.path.join(folder(above), name)  # noqa: PTH118  of millions of images
+
+    root, splits = local_path(saved.splits.root).as_posix(), (("val", "validation"), ("train", "training"))
+    samples = ((word, sample) for name, word in splits for sample in saved.splits.samples.get(name, ()))
+    made_with = {place(f"{root}/{sample.path}"): word for word, sample in samples}
+    seen = Counter(made_with[at] for at in map(place, names if made_with else ()) if at in made_with)
+    if seen:
+        which = " and ".join(f"{seen[word]:,} in the {word} split" for word in sorted(seen))
+        made = f"{seen.total():,} of {counted_doing(len(names), 'image', 'was', 'were')} used to make this model"
+        warn(f"{made} ({which} of the run): numbers from them are too good")
 
 
 def windowed_note(window: Window) -> str:
