@@ -129,11 +129,8 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (
-        45_668,
-        38_000,
-    ),  # a bucket must be named also to list (5); 750 of them: Ray; 220: images at addresses (s3://, gs://)
-    "files": (225, 210),
+    "lines": (46_290, 38_000),  # 150: page and tables of a comparison; 90: labels of tables without; 180: docstrings in sections
+    "files": (226, 210),  # report/comparison_page.py
     "functions in 1,000 lines": (56.2, 46),
     "imports, % of the lines": (8.1, 6),
     "functions with more than 6 parameters": (17, 10),  # `predict`: --window

@@ -90,6 +90,19 @@ def labels_from_table(
     )
 
 
+def _is_of_run(table: Table, asked: Asked) -> bool:
+    """Whether a table is the splits.csv of a run. Raises UsageError for one with folds, DataError for findings."""
+    if table.header[: len(OF_RUN)] != OF_RUN:
+        return False
+    if asked.divided:
+        fix = "--set data.folds=null --set data.fold=null, which repeats its split; or name another table"
+        raise UsageError(f"{table.file}: the splits.csv of a run states one split, so it has no folds", fix)
+    if asked.kind == "findings" or any("|" in row[OF_RUN.index("class")] for row in table.rows):
+        problem = f"{table.file}: the splits.csv of a run names the findings of an image, not which are not known"
+        raise DataError(problem, "name the table of labels that the run was trained on")
+    return True
+
+
 def _refuse_taken(table: Table, columns: Sequence[str], read: Labels, label: int | None) -> None:
     """Raise DataError for a further column with a name that predictions.csv uses itself."""
     written = OF_NUMBERS if read.target.kind == "number" else [LABEL + name for name in read.outputs]
