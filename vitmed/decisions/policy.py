@@ -147,7 +147,7 @@ class ClassPolicy(DecisionPolicy):
     def _decided(self, predictions: Predictions) -> tuple[Predictions, list[list[str]]]:
         decided = apply_point(self.calibrate(predictions), self.operating)
         inside = None if self.prediction_sets is None else prediction_sets(decided, self.prediction_sets)
-        decided = replace(decided, members=inside, positive=self.operating.positive)
+        decided = replace(decided, members=inside, positive=decided.positive or self.operating.positive)
         sizes = np.ones(len(decided), int) if inside is None else inside.sum(axis=1)
         reasons = [[f"{size} {SEVERAL}"] * bool(size > 1) for size in sizes]
         if self.abstention is not None:  # without `least`, no certainty is enough for the limit of the risk
