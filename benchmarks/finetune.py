@@ -294,6 +294,7 @@ def picture(lines: Mapping[Key, Line], file: Path) -> None:
                 panel.errorbar(x, middle, gaps, fmt=style, color=colour, capsize=2, lw=1.2, ms=4, label=contender)
         panel.set_xscale("log")
         ticks = sorted({key.minutes for key in lines if key.minutes})
+        panel.set_xlim(ticks[0] / 1.3, ticks[-1] * 1.3)
         panel.set_xticks(ticks, [f"{minutes:g}" for minutes in ticks])
         panel.minorticks_off()
         panel.set_title(name, fontsize=9)
@@ -301,7 +302,10 @@ def picture(lines: Mapping[Key, Line], file: Path) -> None:
         panel.set_ylabel("AUROC, validation", fontsize=8)
         panel.tick_params(labelsize=8)
         add_grid(panel)
-    figure.axes[0].legend(fontsize=8, loc="lower right")
+    handles = {
+        text: handle for panel in figure.axes for handle, text in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles, fontsize=9, loc="outside lower center", ncols=len(shown))
     file.write_bytes(png(figure))
 
 
