@@ -85,7 +85,7 @@ def tables_of(kind: str, folder: Path) -> dict[str, Any]:
     if kind == "predict":
         return {"the table": predicted(folder)}
     evaluated = {file.parent.parent.name.split("-2")[0]: file for file in sorted(folder.glob("*/*/predictions.csv"))}
-    files = {name: file.read_bytes() for name, file in evaluated.items()}
+    files: dict[str, Any] = {name: file.read_bytes() for name, file in evaluated.items()}
     files["runs"] = sorted(file.parent.parent.name.split("-2")[0] for file in folder.glob("*/*/predictions.csv"))
     if kind == "folds":
         return files | {"the table": (folder / "test" / "predictions.csv").read_bytes()}
