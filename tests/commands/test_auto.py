@@ -87,8 +87,9 @@ def test_the_ways_are_compared_on_validation_and_the_best_is_cross_validated(don
     assert ("own.pt" in config) == (done.content["winner"] == "weights")
 
 
+@pytest.mark.slow  # 20 s; that of folds and of a ranking runs with every push
 def test_workers_of_an_executor_do_the_same(data: Path, done: AutoRun, tmp_path: Path) -> None:
-    """The ranking, the ways and the folds; where no cluster answers, nothing begins."""
+    """The ranking, the ways and the folds."""
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as executor:
         patch.setenv("VITMED_CACHE", str(done.folder.parent / "cache"))
         there = run(data, tmp_path, on=executor, parallel=2, report=False)
@@ -97,6 +98,9 @@ def test_workers_of_an_executor_do_the_same(data: Path, done: AutoRun, tmp_path:
     assert sorted(there.content["tried"], key=str) == sorted(done.content["tried"], key=str)
     tables = [(found.model / "test" / "predictions.csv").read_bytes() for found in (done, there)]
     assert tables[0] == tables[1] and (there.folder / "way-scratch.log").is_file()
+
+
+def test_where_no_cluster_can_be_nothing_begins(data: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="expected local, ray"):
         run(data, tmp_path / "nowhere", on="nowhere")
     assert not (tmp_path / "nowhere").exists()
