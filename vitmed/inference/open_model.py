@@ -145,16 +145,21 @@ def files_for(
 
 def warn_of_seen(names: Sequence[str], saved: SavedModel) -> None:
     """Warn of images that made the model, known by their place in its data folder; an exported model names none."""
-    folder = cache(os.path.realpath)
+    splits = {"val": "validation", "train": "training"}
+    samples = {each.path: word for part, word in splits.items() for each in saved.splits.samples.get(part, ())}
+    files = {path.rpartition("/")[2] for path in samples}
+    alike = [name for name in names if name.rpartition("/")[2] in files]  # few, so their folders can be looked up
+    if not alike:
+        return
+    wanted, folder = {name.rpartition("/")[2] for name in alike}, cache(os.path.realpath)
 
     def place(path: str) -> str:
         above, name = os.path.split(path)
-        return os.path.join(folder(above), name)  # noqa: PTH118  of millions of images
+        return f"{folder(above)}/{name}"
 
-    root, splits = local_path(saved.splits.root).as_posix(), (("val", "validation"), ("train", "training"))
-    samples = ((word, sample) for name, word in splits for sample in saved.splits.samples.get(name, ()))
-    made_with = {place(f"{root}/{sample.path}"): word for word, sample in samples}
-    seen = Counter(made_with[at] for at in map(place, names if made_with else ()) if at in made_with)
+    root = local_path(saved.splits.root).as_posix()
+    made_with = {place(f"{root}/{path}"): samples[path] for path in samples if path.rpartition("/")[2] in wanted}
+    seen = Counter(made_with[at] for at in map(place, alike) if at in made_with)
     if seen:
         which = " and ".join(f"{seen[word]:,} in the {word} split" for word in sorted(seen))
         made = f"{seen.total():,} of {counted_doing(len(names), 'image', 'was', 'were')} used to make this model"

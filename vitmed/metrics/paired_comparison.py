@@ -80,8 +80,8 @@ class ComparedModel(ModelNumbers):
 
     @property
     def identity(self) -> str:
-        """What distinguishes two models of the same name, in a line; "" where nothing is known."""
-        return identity(self.run, self.created, self.weights_hash)
+        """What distinguishes two models of the same name, and what decides, in a line; "" where nothing is known."""
+        return "; ".join(filter(None, (identity(self.run, self.created, self.weights_hash), self.point)))
 
 
 class ComparedPair(Frozen):

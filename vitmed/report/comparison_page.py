@@ -79,7 +79,7 @@ def terminal_tables(content: ComparisonResults) -> Iterator[tuple[str, list[list
     for row in (*asked, *beside):
         own = {row.pair.first: value_text(row.first), row.pair.second: value_text(row.second)}
         numbers[row.title] = numbers.get(row.title, {}) | own
-    identities = [(name, "; ".join(filter(None, (m.identity, m.point)))) for name, m in content.models.items()]
+    identities = [(name, model.identity) for name, model in content.models.items()]
     named = [f"{letter[name]}: {name}{f' ({which})' if which else ''}" for name, which in identities]
     lines = [[title, *(own.get(name, "") for name in letter)] for title, own in numbers.items()]
     yield f"number (95 % interval)|{'|'.join(f'>{of}' for of in letter.values())}", lines, named

@@ -77,7 +77,7 @@ def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
     for file in tables:
         names = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])]
         inside_run = file.name == PREDICTIONS and names[-1:] == ["test"] and len(names) > 1
-        if AGAINST_REST in names[-1] and len(names) > 2:  # the run is part of the name
+        if names[-1].startswith(AGAINST_REST) and len(names) > 2:  # the run is part of the name
             names = [*names[:-3], "/".join(names[-3:])]
         parts.append(names[:-1] if inside_run else names)
     for name, file in zip(short_names(parts), tables, strict=True):

@@ -112,7 +112,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     if asked == "auto":
         config, weights = with_choice(config, splits, forecaster, offline)
         check_weights(config)
-    warn_of_seen(weights, config, splits)
+    warn_of_known_set(weights, config, splits)
     inputs = plan_inputs(config, splits, weights, device)
     idle = [f"train.{name}" for name in sorted(config.train.model_fields_set - USED_WHEN_FROZEN)]
     idle += [f"augment.{name}" for name in sorted(config.augment.model_fields_set)]
@@ -210,7 +210,7 @@ def standardised(splits: Splits) -> Splits:
     return replace(splits, target=splits.target.model_copy(update=values))
 
 
-def warn_of_seen(weights: Weights | None, config: Config, splits: Splits) -> None:
+def warn_of_known_set(weights: Weights | None, config: Config, splits: Splits) -> None:
     """Warn where the weights were made with these images, by the card that is named, else by one that fits."""
     card = config.data.card or card_like(splits.classes, sum(map(len, splits.samples.values())))
     if weights is not None and weights.entry is not None and weights.entry.has_seen(card):
@@ -263,7 +263,7 @@ def input_for_time(
 
     Nothing changes without a time limit, and where the time is enough for the input that the weights had. On 1,600 knee
     X-rays in five grades, in two minutes of a core, 128 px (forecast 4.9 passes, made 5.9) gave AUROC 0.824, 96 px
-    0.807 and 64 px 0.806, but 160 px (2.7 passes) 0.800. On 5,000 cells one pass at 128 px gave 0.990, five at 64 px
+    0.807 and 64 px 0.806, but 160 px (2.4 passes) 0.798. On 5,000 cells one pass at 128 px gave 0.990, five at 64 px
     0.985: benchmarks/finetune.py.
     """
     seconds, largest, patch = config.train.time, config.model.image_size, config.model.patch_size
