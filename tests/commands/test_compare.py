@@ -1,6 +1,7 @@
 """Models on the same images: matched by path, tested against scipy and by hand, and told in a sentence."""
 
 import csv
+import re
 import hashlib
 import json
 import shutil
@@ -571,7 +572,14 @@ def test_the_tables_hold_each_models_own_numbers_beside_the_difference(tmp_path:
     assert float(rows[0]["difference"]) < 0
     shown = f"{pair.difference['auroc'].value:+.3f}"
     latex, page = ((tmp_path / "out" / f"comparison.{kind}").read_text() for kind in ("tex", "html"))
-    assert r"\label{tab:comparison-1}" in latex and "A minus B" in latex and shown in latex
+    assert r"\label{tab:comparison}" in latex and "A minus B" in latex and shown in latex
     assert shown in page and f"poor is worse than =good: AUROC difference {shown}" in page
     for own in (models["poor"].overall["auroc"], models["=good"].overall["auroc"]):
         assert all(f"{own.value:.3f}" in text for text in (latex, page))
+    sentence = page[page.index("On the same ") : page.index("confidence intervals by")]
+    values = [f"{models[name].overall['auroc'].value:.3f}" for name in ("poor", "=good")]
+    assert re.search(
+        rf"poor and =good reached AUROC {values[0]} \(.*\) and {values[1]} \(.*\) \(difference {shown} ", sentence
+    )
+    for suffix, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
+        assert (tmp_path / "out" / f"differences.{suffix}").read_bytes().startswith(start)

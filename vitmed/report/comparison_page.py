@@ -1,4 +1,4 @@
-"""The tables of a comparison of models: own numbers, differences and p values, as a page, CSV and LaTeX."""
+"""The table of a comparison of models: own numbers, differences and p values, as a page, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.paired_comparison import ComparedPair, ComparisonResults
 from vitmed.report.blocks import Cell, Table, cell, data_uri, html, p_cell, p_text, signed, td, words
 from vitmed.report.plots.analyses import differences
-from vitmed.report.plots.drawing import png
+from vitmed.report.plots.drawing import drawn
 from vitmed.report.templates import fill
 from vitmed.report.write import PREAMBLE, latex
 
-PAGE, TABLE, LATEX, PICTURE = "comparison.html", "comparison.csv", "comparison.tex", "differences.png"
-UNADJUSTED = "Each model and its own baseline, which nobody named: p is not adjusted for several pairs."
+PAGE, TABLE, LATEX, PICTURE = "comparison.html", "comparison.csv", "comparison.tex", "differences"
+UNADJUSTED = "The p of a model and its own baseline, which nobody named, is not adjusted for several pairs."
 COLUMNS = "first,second,number,{of},difference,difference_low,difference_high,p,p_holm"
 ENDS = ("", "_low", "_high")
 LIKELIEST = ", likeliest class"  # of numbers that are not at the operating points, since these differ
@@ -39,12 +39,10 @@ class Row(NamedTuple):
     p_holm: float | None
 
 
-def comparison_rows(content: ComparisonResults) -> tuple[list[Row], list[Row]]:
-    """The rows of the pairs that were asked, and of each model with its own baseline."""
-    asked, beside = list[Row](), list[Row]()
-    for pair in content.pairs:
-        (asked if content.models[pair.second].baseline_of is None else beside).extend(_rows(content, pair))
-    return asked, beside
+def comparison_rows(content: ComparisonResults) -> list[Row]:
+    """The rows of the pairs that were asked, then those of each model with its own baseline."""
+    pairs = sorted(content.pairs, key=lambda pair: content.models[pair.second].baseline_of is not None)
+    return [row for pair in pairs for row in _rows(content, pair)]
 
 
 def _rows(content: ComparisonResults, pair: ComparedPair) -> Iterator[Row]:
@@ -74,29 +72,20 @@ def letters(content: ComparisonResults) -> dict[str, str]:
 
 def terminal_tables(content: ComparisonResults) -> Iterator[tuple[str, list[list[str]], list[str]]]:
     """Columns, rows and the lines below them: the numbers of each model, then the differences of two."""
-    asked, beside = comparison_rows(content)
-    letter, numbers = letters(content), dict[str, dict[str, str]]()
-    for row in (*asked, *beside):
-        own = {row.pair.first: value_text(row.first), row.pair.second: value_text(row.second)}
-        numbers[row.title] = numbers.get(row.title, {}) | own
+    rows, letter, numbers = comparison_rows(content), letters(content), dict[str, dict[str, str]]()
+    for row in rows:
+        values = {row.pair.first: value_text(row.first), row.pair.second: value_text(row.second)}
+        numbers[row.title] = numbers.get(row.title, {}) | values
     identities = [(name, model.identity) for name, model in content.models.items()]
     named = [f"{letter[name]}: {name}{f' ({which})' if which else ''}" for name, which in identities]
-    lines = [[title, *(own.get(name, "") for name in letter)] for title, own in numbers.items()]
+    lines = [[title, *(values.get(name, "") for name in letter)] for title, values in numbers.items()]
     yield f"number (95 % interval)|{'|'.join(f'>{of}' for of in letter.values())}", lines, named
-    for rows, notes in ((asked, []), (beside, [UNADJUSTED])):
-        holm = "|>p, Holm" * _adjusted(rows)
-        lines = [
-            [
-                f"{letter[row.pair.first]} - {letter[row.pair.second]}",
-                row.title,
-                value_text(row.gap, "+"),
-                p_text(row.p),
-            ]
-            + [p_text(row.p_holm)] * bool(holm)
-            for row in rows
-        ]
-        if rows:
-            yield f"pair|number|>difference (95 % interval)|>p{holm}", lines, notes
+    adjusted, lines = _adjusted(rows), []
+    for row in rows:
+        pair = f"{letter[row.pair.first]} - {letter[row.pair.second]}"
+        ps = [p_text(row.p), p_text(row.p_holm)][: 1 + adjusted]
+        lines.append([pair, row.title, value_text(row.gap, "+"), *ps])
+    yield f"pair|number|>difference (95 % interval)|>p{'|>p, Holm' * adjusted}", lines, [UNADJUSTED] * adjusted
 
 
 def _adjusted(rows: list[Row]) -> bool:
@@ -104,24 +93,44 @@ def _adjusted(rows: list[Row]) -> bool:
     return any(row.p_holm not in (None, row.p) for row in rows)
 
 
+def sentences(content: ComparisonResults) -> list[str]:
+    """For each pair a sentence for a paper: the numbers that are tested, of both models, their difference and p."""
+    of = "" if content.patients is None else f" of {counted(content.patients, content.resampling.removeprefix('by '))}"
+    lines = dict[tuple[str, str], list[str]]()
+    for row in comparison_rows(content):
+        if row.p is not None and row.gap.value is not None:
+            holm = f", adjusted for several pairs {_p(row.p_holm)}" if row.p_holm not in (None, row.p) else ""
+            first, second = value_text(row.first), value_text(row.second)
+            text = f"{row.title} {first} and {second} (difference {value_text(row.gap, '+')}, {_p(row.p)}{holm})"
+            lines.setdefault((row.pair.first, row.pair.second), []).append(text)
+    images = f"{counted(content.images, 'image')}{of}"
+    brackets = f"in brackets: {content.level:.0%} confidence intervals {content.resampling}"
+    return [
+        f"On the same {images}, {a} and {b} reached {'; '.join(texts)}; {brackets}." for (a, b), texts in lines.items()
+    ]
+
+
+def _p(p: float | None) -> str:
+    return f"p {'' if p is not None and p < 0.001 else '= '}{p_text(p)}"
+
+
 def write_comparison(folder: Path, content: ComparisonResults) -> None:
-    """The page, the tables as CSV and LaTeX, and the picture."""
-    asked, beside = comparison_rows(content)
-    tables = [(_table(content, asked), "")] * bool(asked) + [(_table(content, beside), UNADJUSTED)] * bool(beside)
-    picture = png(differences(content))
-    write_bytes(folder / PICTURE, picture)
-    write_text(folder / TABLE, csv_text(_csv_rows([*asked, *beside])))
+    """The page, the table as CSV and LaTeX, and the picture as PNG, SVG and PDF."""
+    rows = comparison_rows(content)
+    table, note = _table(content, rows), UNADJUSTED * _adjusted(rows)
+    picture = drawn(differences(content), pdf=True)
+    for suffix in ("png", "svg", "pdf"):
+        write_bytes(folder / f"{PICTURE}.{suffix}", getattr(picture, suffix))
+    write_text(folder / TABLE, csv_text(_csv_rows(rows)))
     points = {name: f" ({model.point})" if model.point else "" for name, model in content.models.items()}
     names = "; ".join(f"{letter}: {name}{points[name]}" for name, letter in letters(content).items())
     about = f"{counted(content.images, 'image')}, {content.level:.0%} intervals {content.resampling}"
     positive = f", positive class {content.positive_class}" if content.positive_class else ""
-    lines = [PREAMBLE]
-    for k, (table, note) in enumerate(tables, 1):
-        caption = f"Comparison of models{positive}: {about}. {names}. {note}".strip()
-        lines += ["", *latex(table, caption, f"comparison-{k}")]
-    write_text(folder / LATEX, "\n".join(lines) + "\n")
+    caption = f"Comparison of models{positive}: {about}. {names}. {note}".strip()
+    write_text(folder / LATEX, "\n".join([PREAMBLE, "", *latex(table, caption, "comparison")]) + "\n")
     named = {letter: (name, content.models[name].identity) for name, letter in letters(content).items()}
-    shown = {"about": about, "named": named, "tables": tables, "picture": data_uri(picture), "notice": NOTICE}
+    shown = {"about": about, "named": named, "table": table, "note": note, "sentences": sentences(content)}
+    shown |= {"picture": data_uri(picture.png), "notice": NOTICE}
     write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, **shown))
 
 
