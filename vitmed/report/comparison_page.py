@@ -37,6 +37,7 @@ class Row(NamedTuple):
     gap: Estimate
     p: float | None
     p_holm: float | None
+    part: str = ""  # the class or finding, where it is of one
 
 
 def comparison_rows(content: ComparisonResults) -> list[Row]:
@@ -62,7 +63,7 @@ def _rows(content: ComparisonResults, pair: ComparedPair) -> Iterator[Row]:
                 first, second = (getattr(numbers.per_class[part], name) for numbers in both)
                 moved = [first, second] != [getattr(model.per_class[part], name) for model in models]
                 title = f"{part}: {METRICS[name].phrase if name in METRICS else name}{LIKELIEST * moved}"
-                yield Row(pair, title, first, second, gap, gap.p, gap.p_holm)
+                yield Row(pair, title, first, second, gap, gap.p, gap.p_holm, part)
 
 
 def letters(content: ComparisonResults) -> dict[str, str]:
@@ -94,11 +95,12 @@ def _adjusted(rows: list[Row]) -> bool:
 
 
 def sentences(content: ComparisonResults) -> list[str]:
-    """For each pair a sentence for a paper: the numbers that are tested, of both models, their difference and p."""
+    """For each pair a sentence for a paper: the numbers that are tested, of both models, their difference and p; of
+    findings those over all."""
     of = "" if content.patients is None else f" of {counted(content.patients, content.resampling.removeprefix('by '))}"
     lines = dict[tuple[str, str], list[str]]()
     for row in comparison_rows(content):
-        if row.p is not None and row.gap.value is not None:
+        if row.p is not None and row.gap.value is not None and (content.kind != "findings" or not row.part):
             holm = f", adjusted for several pairs {_p(row.p_holm)}" if row.p_holm not in (None, row.p) else ""
             first, second = value_text(row.first), value_text(row.second)
             text = f"{row.title} {first} and {second} (difference {value_text(row.gap, '+')}, {_p(row.p)}{holm})"
