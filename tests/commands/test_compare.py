@@ -1,9 +1,9 @@
 """Models on the same images: matched by path, tested against scipy and by hand, and told in a sentence."""
 
 import csv
-import re
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace

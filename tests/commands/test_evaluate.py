@@ -170,6 +170,12 @@ def test_a_report_is_never_overwritten(trained: Trained, tmp_path: Path) -> None
     best = tmp_path / "moved" / "runs" / "tiny" / "best.pt"
     folders = [evaluate(best, resamples=20, map_images=0).folder.name for _ in range(2)]
     assert folders == ["test-2", "test-3"]
+    ui = recording()
+    evaluate(best, resamples=20, map_images=0, report=False)  # the same weights and policy: nothing to choose from
+    assert not any("already evaluated" in text for text in ui.warned)
+    other = evaluate(best, resamples=20, map_images=0, report=False, balanced=True)
+    text = "already evaluated with other weights or another decision policy: test, test-2, test-3, test-4."
+    assert any(text in note for note in other.metrics["notes"]) and any(text in said for said in ui.warned)
     with pytest.raises(UsageError, match="not empty"):
         evaluate(best, output=best.parent / "test")
 

@@ -172,6 +172,19 @@ def find_evaluation(run: RunFolder, split: str, weights_hash: str | None) -> Pat
     return None
 
 
+def earlier_choices(run: RunFolder, weights_hash: str | None, policy: DecisionPolicy | None) -> list[str]:
+    """The folders of evaluations of the run's test with other weights, or with a policy that was asked otherwise."""
+    asked, others = policy and policy.to_json()["asked"], list[str]()
+    for folder in run.evaluations("test"):
+        try:
+            metrics = read_metrics(folder / NUMBERS)
+            same = is_of(metrics, weights_hash) and (metrics["report"].get("policy") or {}).get("asked") == asked
+            others += [folder.name] * (not same)
+        except (DataError, KeyError):  # a folder that vitmed did not write
+            continue
+    return others
+
+
 def take_place(folder: Path, place: Path) -> Path:
     """Move a new evaluation to `place` if nothing is lost there, and return where it is. Nothing is lost if
     `place` holds the same predictions and no page, and the new evaluation has one."""
