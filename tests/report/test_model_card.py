@@ -97,6 +97,8 @@ def test_it_is_written_again_for_the_runs_own_test_alone(trained: Trained, tmp_p
     assert f"`{result.folder.name}/report.html`" in card.read_text()
     again = evaluate(run / "best.pt", data=data, resamples=5, device="cpu")
     assert f"`{again.folder.name}/report.html`" in card.read_text()
+    brief = evaluate(run / "best.pt", data=data, resamples=5, device="cpu", report=False)
+    assert f"`{brief.folder.name}/metrics.json`" in card.read_text() and "report.html" not in card.read_text()
     mine, ui = card.read_text().replace("license: unknown", "license: cc-by-4.0"), recording()
     card.write_text(mine)
     evaluate(run / "best.pt", data=data, resamples=5, device="cpu")

@@ -165,7 +165,7 @@ def write_shard(
     saved = network.saved
     about = {**how.about, "precision": network.precision, "shards": part.count, "shard": part.number}
     file, errors = how.folder / f"part-{part.number:05d}-of-{part.count:05d}.parquet", tuple[tuple[str, str], ...]()
-    if file.exists():
+    if done := file.exists():
         written, table = parts.read_part(file)
         if differing := [name for name in about if written[name] != about[name]]:
             raise UsageError(f"{file} is there, of other {differing[0]}", "name a new folder: --output FOLDER")
@@ -183,7 +183,7 @@ def write_shard(
         if unseen:
             raise DataError(f"{platform.node()}: does not see {unseen[0]}", "mount the same files there, and go on")
         parts.write_part(file, about, predictions, outputs.features)
-    say(f"shard {part}: {counted(len(names), 'image')} in {file}")
+    say(f"shard {part}: {counted(len(names), 'image')} in {file}{', which was finished before' * done}")
     return WrittenPredictions(file, len(names) - len(errors), errors)
 
 

@@ -158,7 +158,7 @@ class DataConfig(Section):
     positive: str | None = setting(
         None,
         "Two classes: the positive one, whose sensitivity is reported. Default: the class whose name does not mean "
-        "normal.",
+        "normal. Three or more: vitmed evaluate RUN --positive CLASS.",
         Flag(metavar="CLASS"),
     )
     on_bad_file: Literal["stop", "skip"] = setting(
