@@ -1,10 +1,11 @@
-"""A local server of the S3 protocol with the images of a folder in its bucket `lab`.
+"""Local servers of the protocols of S3 and of Google Cloud Storage, with the images of a folder in their bucket `lab`.
 
-`pip install 'moto[server]' s3fs`
+`pip install 'moto[server]' s3fs gcsfs gcp-storage-emulator`
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,3 +48,27 @@ def object_store(images: Path, cache: Path) -> Iterator[Any]:
 def upload(client: Any, images: Path) -> None:
     for file in images.rglob("*.png"):
         client.upload_file(f"{file}", "lab", f"cells/{file.relative_to(images).as_posix()}")
+
+
+@contextmanager
+def google_store(images: Path, cache: Path) -> Iterator[Any]:
+    """A file system of the server, found as in `object_store`; gs://lab/cells."""
+    gcsfs, emulator = pytest.importorskip("gcsfs"), pytest.importorskip("gcp_storage_emulator.server")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket="lab")
+    server.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+        patch.setenv("VITMED_CACHE", f"{cache}")
+        patch.delenv("VITMED_OFFLINE", raising=False)
+        system = gcsfs.GCSFileSystem()
+        for file in images.rglob("*.png"):
+            system.pipe(f"lab/cells/{file.relative_to(images).as_posix()}", file.read_bytes())
+        try:
+            yield system
+        finally:
+            server.stop()
+            gcsfs.GCSFileSystem.clear_instance_cache()  # which keeps the host
+            remote.copied.cache_clear()

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from conftest import BARE, draw_classes
-from object_store import object_store, upload
+from object_store import google_store, object_store, upload
 
 from vitmed import evaluate, merge, predict, predict_shard, train
 from vitmed.commands import predict_shard as verb
 from vitmed.core import remote
 from vitmed.core.errors import DataError
-from vitmed.core.run_folder import copies
+from vitmed.core.run_folder import copies, place_of
 from vitmed.metrics.predictions import Predictions
 from vitmed.studies.one_run import TrainResult
 
@@ -83,3 +83,25 @@ def test_parts_copy_their_images_for_a_moment(store: Any, tmp_path: Path) -> Non
     here, there = (Predictions.from_csv(tmp_path / f"{way}.csv") for way in ("here", "there"))
     assert there.paths == tuple(path.replace(f"{tmp_path.as_posix()}/local", "s3://lab/cells") for path in here.paths)
     assert (there.logits == here.logits).all()
+
+
+def test_google_cloud_storage_is_read_in_the_same_way(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    images = draw_classes(tmp_path / "local", 12)
+    run = train(images, **BARE, output=tmp_path / "runs", weights="none")
+    with google_store(images, tmp_path / "cache") as store:
+        place = remote.copied("gs://lab/cells", place_of("gs://lab/cells"))
+        files = [file.relative_to(images) for file in images.rglob("*.png")]
+        assert len(files) == 24
+        assert all((place / file).read_bytes() == (images / file).read_bytes() for file in files)
+        again = train("gs://lab/cells", **BARE, output=tmp_path / "runs", weights="none", name="there")
+        assert [json.loads(line)["train_loss"] for line in lines(again)] == [
+            json.loads(line)["train_loss"] for line in lines(run)
+        ]
+        written = predict_shard("gs://lab/cells", checkpoint=run.folder, output=tmp_path / "parts", device="cpu")
+        assert (written.read, written.errors) == (24, ())
+        changed = files[0].as_posix()
+        store.pipe(f"lab/cells/{changed}", (images / files[1]).read_bytes())
+        remote.copied.cache_clear()
+        remote.copied("gs://lab/cells", place)
+        assert (place / changed).read_bytes() == (images / files[1]).read_bytes()
+    assert "Could not determine" not in capfd.readouterr().err

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
 import secrets
 import tempfile
@@ -124,6 +125,7 @@ def _system(address: str) -> tuple[Any, str]:
     try:
         import fsspec
 
+        logging.getLogger("gcsfs").setLevel(logging.ERROR)  # which else says of each file what it could not ask
         return fsspec.filesystem(scheme), address.partition("://")[2]
     except ImportError:
         problem = f"{address}: {scheme}:// needs the packages fsspec and {REMOTE[scheme]}"
