@@ -12,6 +12,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.readers import compare_with_readers
 from vitmed.report.analyses import CLASS_ANALYSES, Material
 from vitmed.report.chapters import plots
 from vitmed.report.plots import drawing, pictures
@@ -150,6 +151,23 @@ def test_roc_shows_where_the_model_decides_and_a_band_through_the_fixed_rates() 
         ends = {(round(1 - one.fixed, 6), round(end, 6)) for end in (one.reached.low, one.reached.high)}
         assert ends <= corners
     assert any(f"decides: sensitivity {own.sensitivity.value:.3f} (" in text for text in texts(figure))
+
+
+def test_roc_shows_each_reader_as_a_point() -> None:
+    """By hand: reader a reads 4 of 5 infected as infected and calls 1 of 5 others infected; b has not read the last."""
+    labels = np.repeat([0, 1], 5)
+    calls = {"a": "iiiiuiuuuu", "b": "iiiuuuuuu "}
+    columns = {
+        name: tuple({"i": NAMES[2][0], "u": NAMES[2][1]}.get(c, "") for c in cells) for name, cells in calls.items()
+    }
+    p = Predictions(
+        NAMES[2], tuple("abcdefghij"), None, labels, draw(2, 10).logits, columns=columns, positive="infected"
+    )
+    results = Results.of(evaluate_predictions(p, resamples=2), readers=compare_with_readers(p, raters=("a", "b")))
+    figure = roc(p, results)
+    points = [line.get_xydata()[0].tolist() for line in figure.axes[0].lines if line.get_label().startswith("reader")]
+    assert points == [pytest.approx([1 / 4, 4 / 5]), pytest.approx([0, 3 / 5])]  # on the nine images that both read
+    assert any("reader a, 9 images" in text for text in texts(figure))
 
 
 def test_roc_of_more_classes_has_a_dot_for_each_named_curve_and_no_band() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -189,6 +190,13 @@ def roc(predictions: Predictions, metrics: Results) -> Figure:
         y = np.mean([np.interp(x, *curve) for curve in curves.values()], axis=0)
         line = np.append(0, x), np.append(0, y)
         axes.plot(*line, color="black", linewidth=2.5, linestyle="--", label="mean of classes")
+    rates = {comparison.number: comparison for comparison in metrics.readers or []}
+    if {"sensitivity", "specificity"} <= rates.keys():
+        n = rates["sensitivity"].n + rates["specificity"].n
+        for (name, found), marker in zip(rates["sensitivity"].readers.items(), cycle("^vsDPX")):
+            kept, label = rates["specificity"].readers[name], f"reader {drawing.short(name, 20)}, {n:,} images"
+            if found.value is not None and kept.value is not None:
+                axes.plot(1 - kept.value, found.value, marker, color=GREEN, markersize=7, zorder=4, label=label)
     _finish(figure, axes, metrics, "auroc", "AUROC")
     return figure
 
