@@ -623,7 +623,7 @@ def test_a_table_is_evaluated_without_images(ages: TrainResult, tmp_path: Path) 
     table = ages.folder / "test" / "predictions.csv"
     for name, value in {
         "data": tmp_path, "split": "val", "device": "cpu", "precision": "bf16", "group_regex": "x", "groups": "names",
-        "allow_leakage": True,
+        "allow_leakage": True, "map_images": 3,
     }.items():  # fmt: skip
         with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: a predictions.csv is evaluated without"):
             evaluate(table, output=tmp_path / "r", **{name: value})

@@ -282,6 +282,37 @@ def test_json_that_nests_without_end(trained: Trained, vitmed: RUN, tmp_path: Pa
     assert "bug in vitmed" not in answer.err and answer.code in (0, 2, 3, 4), answer.err
 
 
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("predict", "IMAGE", "--checkpoint", "RUN", "--runs", "elsewhere"), "--runs finds the newest run"),
+        (("explain", "IMAGE", "--checkpoint", "RUN", "--runs", "elsewhere"), "--runs finds the newest run"),
+        (("predict", "IMAGE", "--checkpoint", "RUN", "--force"), "no file is named"),
+        (("predict", "IMAGE", "--checkpoint", "RUN", "--strict"), "--strict is about the nodes"),
+        (("sample-size", "sensitivity", "0.9", "--half-width", "0.05", "--icc", "0.5"), "each patient has one"),
+        (("stress", "RUN", "--labels", "TABLE"), "--labels describes other images"),
+        (("stress", "RUN", "--allow-leakage"), "--allow-leakage is about other images"),
+        (("evaluate", "RUN", "--allow-leakage"), "--allow-leakage is about other images"),
+        (("evaluate", "RUN", "--no-report", "--format", "md", "--show-names"), "--format, --show-names: --no-report"),
+        (("export", "RUN"), "Missing option '--to'"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    vitmed: RUN, trained: Trained, tmp_path: Path, args: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "t.csv").write_text("path,label\n")
+    names = {"IMAGE": trained.data / "test" / "amber", "RUN": trained.folder, "TABLE": tmp_path / "t.csv"}
+    clean(vitmed(*(names.get(word, word) for word in args)), 2, message)
+
+
+def test_a_missing_torch_is_no_bug(vitmed: RUN, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*args: object, **given: object) -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr("vitmed.commands.summary.summary", missing)
+    clean(vitmed("summary", trained.best), 1, "needs PyTorch, which is not installed here", "model.onnx")
+
+
 # --- the machine
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError, UsageError, excluded
 from vitmed.core.messages import say
 from vitmed.core.places import data_folder
 from vitmed.core.sections import GROUP_WORDS, DataConfig
@@ -76,6 +76,8 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     DataError for no such images, an unknown class, or images that were used to make the model; UsageError for patients
     of other images, where these are the run's own."""
     data, split = request.data, request.split
+    if data is None and allow_leakage:
+        raise excluded("leakage")
     root = saved.data_root() if data is None else data_folder(data)
     if data is None and not saved.splits.samples.get(split):
         why = saved.splits.made.get(split, "there are none")

@@ -259,8 +259,12 @@ def predict(
             raise excluded("table or parts")
         if top_k is not None or force:
             raise excluded("classes of parts")
+        if "strict" in options and "on" not in options and "VITMED_ON" not in os.environ:
+            raise excluded("strict")
         _write_predictions(vitmed.predict_shard, as_json, options)
         return
+    if force and csv is None and plot is None:
+        raise excluded("force")
     from vitmed.commands.predict import find_checkpoint_and_check
     from vitmed.core.files import write_bytes, write_text
     from vitmed.inference.load import predictions_json
@@ -277,7 +281,7 @@ def predict(
     if as_json:
         terminal.print_json(predictions_json(result, top_k or TOP))
     else:
-        terminal.print_predictions(result, top_k or TOP)
+        terminal.print_predictions(result, top_k or TOP, csv)
     if plot is not None and len(result):
         from vitmed.report.plots.pictures import prediction_picture
 

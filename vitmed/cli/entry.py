@@ -125,6 +125,11 @@ def _error_of(args: list[str]) -> VitmedError | None:
             reported = errors.OutOfMemoryError(
                 "the GPU is out of memory", "end other programs on it, or use --device cpu"
             )
+        elif isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("torch"):
+            problem = f"this needs PyTorch, which is not installed here (no module {error.name})"
+            reported = VitmedError(
+                problem, "name an exported model.onnx, which needs none, or: pip install torch torchvision"
+            )
         elif isinstance(error, OSError) and is_full(error):  # what vitmed keeps only while it runs
             problem = "a disk is full, perhaps that of temporary files"
             reported = errors.DiskFullError(problem, "make room on it, or set TMPDIR to a folder on another")

@@ -21,6 +21,7 @@ from vitmed.core import options
 from vitmed.core.base_models import PANELS, fields_of, flag_of, spellings
 from vitmed.core.config import FLAGS, Config, RunConfig
 from vitmed.core.downloads import unconnected
+from vitmed.core.errors import excluded
 from vitmed.core.messages import listening
 from vitmed.core.options import FIRST, LAST, Argument, Fields, Option
 
@@ -90,6 +91,8 @@ def with_options(run: Callable[..., None], verb: str) -> Callable[..., None]:
         chosen = {name: value for name, value in given.items() if value is not None}
         said = listening(Terminal(chosen.pop("quiet", False), chosen.pop("verbose", False)))
         with said, unconnected(chosen.get("offline", False)):
+            if chosen.keys() >= {"checkpoint", "runs"}:
+                raise excluded("runs and checkpoint")
             check_inputs(chosen, kind)
             run(**chosen)
 

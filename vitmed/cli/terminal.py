@@ -15,6 +15,8 @@ from vitmed.core.messages import Advance, Ui, listener
 from vitmed.core.text import MEMBERS, NOTICE, counted, lines_of, listed, visible
 
 if TYPE_CHECKING:  # loaded late
+    from pathlib import Path
+
     from rich.table import Table
     from rich.text import Text
 
@@ -196,8 +198,9 @@ def styled(text: str, style: str) -> Text:
     return Text(visible(text), style)
 
 
-def print_predictions(predictions: Any, top_k: int) -> None:
-    """Print a row for each image with its class, probability and runners-up; then those that could not be read."""
+def print_predictions(predictions: Any, top_k: int, table: Path | None) -> None:
+    """Print a row for each image with its class, probability and runners-up; then those that could not be read.
+    `table`: the file that holds all of them."""
     from vitmed.inference.load import Answer, answer_columns
     from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, SET
 
@@ -211,7 +214,11 @@ def print_predictions(predictions: Any, top_k: int) -> None:
         rows.append([predictions.paths[i], *Answer.of(predictions, i).cells(top_k), *cells])
     rows += [[path, "not read"] for path, _ in predictions.errors[: most - len(rows)]]
     hidden = len(predictions) + len(predictions.errors) - len(rows)
-    more = [f"... and {hidden:,} more; --csv FILE writes all"] if hidden > 0 else []
+    more = (
+        [f"... and {hidden:,} more; {'--csv FILE writes all' if table is None else f'all: {table}'}"]
+        if hidden > 0
+        else []
+    )
     print_rows("|".join(["/image", *answer_columns(predictions), *extra]), rows, *more)
 
 

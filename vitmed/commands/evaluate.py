@@ -25,6 +25,8 @@ from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import write_card
 from vitmed.report.participant_flow import data_check_of
 
+OF_PAGE = ("format", "show_names", "map_images")  # settings that change the page alone
+
 
 def evaluate(
     checkpoint: Annotated[Path | str, Argument("best.pt of a run, or a predictions.csv.")],
@@ -76,11 +78,14 @@ def evaluate(
         of_images: dict[str, Any] = {"data": data, "group-regex": group_regex, "groups": groups}
         of_images |= {"split": split != "test", "device": device != "auto"}
         of_images |= {"precision": precision != "fp32", "allow-leakage": allow_leakage}
+        of_images |= {"map-images": flags.get("map_images")}
         if given := [f"--{flag}" for flag, value in of_images.items() if value]:
             raise excluded("table", given=", ".join(given))
         if positive is not None:
             return reporting.report_against_rest(checkpoint, positive, output, gates, flags, labels)
         return reporting.rebuild(checkpoint, output, gates, flags, labels)
+    if flags.get("report") is False and (given := [flag for flag in OF_PAGE if flags.get(flag)]):
+        raise excluded("page", given=", ".join(f"--{flag.replace('_', '-')}" for flag in given))
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     check_precision(precision)

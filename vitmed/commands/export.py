@@ -31,8 +31,8 @@ def export(
     checkpoint: RunFile,
     *,
     to: Annotated[
-        Path | str | None, Option("What to write: a file .onnx, or a folder for timm and transformers.", panel=FIRST)
-    ] = None,
+        Path | str, Option("What to write: a file .onnx, or a folder for timm and transformers.", panel=FIRST)
+    ],
     data: Annotated[Path | str | None, Option("Data folder of the run, where it has moved.", panel=FIRST)] = None,
     force: Force = False,
 ) -> Exported:
@@ -47,8 +47,6 @@ def export(
         GateError: the file decides otherwise than the checkpoint, and is not written.
         CheckpointError, DataError, UsageError: an argument that cannot be used.
     """
-    if to is None:
-        raise UsageError("no file is named", "--to model.onnx")
     file = Path(to)
     if file.suffix == ".pt2":
         raise UsageError(f"{file}: vitmed writes no .pt2 any more; vitmed {READER} does", "--to model.onnx")

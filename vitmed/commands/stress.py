@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from vitmed.checks.evaluation_images import ImageRequest, choose_samples
+from vitmed.core.errors import excluded
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.messages import say, warn
 from vitmed.core.options import AllowLeakage, Argument, LabelledData, Option, Split
@@ -57,6 +58,8 @@ def stress(
     Raises:
         CheckpointError, DataError, UsageError: an argument that cannot be used.
     """
+    if data is None and labels is not None:
+        raise excluded("images of stress")
     request = StressRequest(corruptions, split, images, resamples, seed, device)
     saved = open_model(checkpoint)
     closed = [saved.splits.root, *([] if data is None else [Path(data)])]

@@ -17,7 +17,10 @@ EXIF_FIELDS = ("Artist", "XPAuthor", "CameraOwnerName", "Copyright", "HostComput
 TEXT_FIELDS = ("ImageDescription", "UserComment", "XPComment", "XPTitle")
 KEYS = re.compile(r"patient|birth|\bdob\b|\bmrn\b|author|owner|physician|doctor|full.?name|e-?mail|address|phone", re.I)
 NO_PERSON = re.compile(r"anonym|de-?ident|removed|redacted|unknown|none|n/?a|test|phantom|subject|patient|case", re.I)
-DICOM_FIELDS = ("PatientName", "PatientBirthDate", "PatientAddress", "PatientTelephoneNumbers", "OtherPatientNames")
+DICOM_FIELDS = (
+    *("PatientName", "PatientBirthDate", "PatientAddress", "PatientTelephoneNumbers", "OtherPatientNames"),
+    *("AccessionNumber", "ReferringPhysicianName", "InstitutionName"),
+)
 BURNED = {"US": "ultrasound", "SC": "secondary capture", "XA": "angiography"}
 _YEAR = r"(?:19\d\d|20[0-2]\d)"
 _DATE = rf"{_YEAR}(?:[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12]\d|3[01]))?(?!\d)"

@@ -103,7 +103,10 @@ class SavedModel:
     def chosen_policy(self) -> DecisionPolicy:
         """The policy. Raises CheckpointError if there is none."""
         if self.policy is None:
-            raise CheckpointError(f"{self.path}: holds no decision policy", "export the best.pt of a run")
+            raise CheckpointError(
+                f"{self.path}: holds no decision policy",
+                "name the best.pt of a finished run; vitmed train --resume RUN finishes one",
+            )
         return self.policy
 
 

@@ -73,8 +73,8 @@ class Limits:
         if not (self.megabytes > 0 and self.timeout > 0 and 0 < self.images <= self.queue):
             raise UsageError(
                 f"{self.megabytes:g} MB, {self.images} images, {self.timeout:g} s, a queue of {self.queue}: expected "
-                "numbers above 0, and a queue of at least one request",
-                "leave --max-megabytes, --max-images, --timeout and --queue out",
+                "numbers above 0, and a queue that holds the images of one request",
+                "--queue of --max-images or more; or leave --max-megabytes, --max-images, --timeout and --queue out",
             )
 
 
