@@ -40,18 +40,12 @@ MOST_MOVED = 1e-3  # of a probability
 
 
 class ExportGate(Frozen):
-    """The exported network beside the checkpoint, on validation images.
+    """The exported network beside the checkpoint, on validation images."""
 
-    Attributes:
-        images: how many were compared; flipped: how many have another decision.
-        largest: the largest difference of a calibrated probability; of a number in units of its spread.
-        resized: whether the file resizes the images, so they were compared in their own sizes.
-    """
-
-    images: int
-    flipped: int
-    largest: float
-    resized: bool
+    images: int  # how many were compared
+    flipped: int  # how many have another decision
+    largest: float  # the largest difference of a calibrated probability; of a number in units of its spread
+    resized: bool  # whether the file resizes the images, so they were compared in their own sizes
 
     @property
     def passed(self) -> bool:

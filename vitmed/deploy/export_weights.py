@@ -46,17 +46,12 @@ POOLS = {"cls": "token", "mean": "avg", "attention": "map"}
 
 
 class WeightsGate(Frozen):
-    """The logits of timm beside ours, on validation images.
+    """The logits of timm beside ours, on validation images."""
 
-    Attributes:
-        library: with its version; images: how many were compared; 0 where timm is not installed.
-        largest: the largest difference of two logits; relative: as a share of the largest logit, or of 1.
-    """
-
-    library: str = "timm"
-    images: int = 0
-    largest: float = 0.0
-    relative: float = 0.0
+    library: str = "timm"  # with its version
+    images: int = 0  # how many were compared; 0 where timm is not installed
+    largest: float = 0.0  # the largest difference of two logits
+    relative: float = 0.0  # as a share of the largest logit, or of 1
 
     @property
     def passed(self) -> bool:

@@ -26,28 +26,17 @@ if TYPE_CHECKING:  # an exported model runs without torch
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How an image becomes the network's input.
+    """How an image becomes the network's input."""
 
-    Attributes:
-        image_size: side S of the square, px.
-        channels: C.
-        resize: "pad", "squash" or "crop"; antialiased by Pillow.
-        normalize: "imagenet", "half", "image" or "given"; see `DataConfig.normalize`.
-        mean, std: for "given": one number, one each for R, G and B, or one per channel.
-        interpolation: a key of `RESAMPLING`.
-        frame: to read of a file with several; None refuses such files.
-        window: how values of more than 8 bits become grey levels; None refuses such files.
-    """
-
-    image_size: int
-    channels: int
-    resize: str
-    normalize: str
-    mean: tuple[float, ...] | None = None
+    image_size: int  # side S of the square, px
+    channels: int  # C
+    resize: str  # "pad", "squash" or "crop"; antialiased by Pillow
+    normalize: str  # "imagenet", "half", "image" or "given"; see `DataConfig.normalize`
+    mean: tuple[float, ...] | None = None  # for "given": one number, one each for R, G and B, or one per channel
     std: tuple[float, ...] | None = None
-    interpolation: str = "bilinear"
-    frame: int | None = None
-    window: Window = None
+    interpolation: str = "bilinear"  # a key of `RESAMPLING`
+    frame: int | None = None  # to read of a file with several; None refuses such files
+    window: Window = None  # how values of more than 8 bits become grey levels; None refuses such files
 
     @classmethod
     def of(cls, config: Config | PretrainConfig) -> Preprocessing:

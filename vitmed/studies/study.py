@@ -236,7 +236,10 @@ def workers(
     try:
         yield processes
     finally:
-        processes.end()
+        processes.ending.set()  # begin no more jobs, and let those under way save their last.pt
+        processes.pool.shutdown(cancel_futures=True)
+        if processes.here:
+            processes.place.shutdown()
 
 
 class _Processes(Executor):
@@ -262,13 +265,6 @@ class _Processes(Executor):
 
     def submit(self, job: Job, on_epoch: OnEpoch | None = None) -> Future[RunFolder | None]:
         return self.pool.submit(copy_context().run, self._train, job, on_epoch)  # its messages go where ours go
-
-    def end(self) -> None:
-        """Begin no more jobs, and let those under way save their last.pt."""
-        self.ending.set()
-        self.pool.shutdown(cancel_futures=True)
-        if self.here:
-            self.place.shutdown()
 
     def _train(self, job: Job, on_epoch: OnEpoch | None) -> RunFolder | None:
         """What the thread of a slot does for a job."""

@@ -49,19 +49,12 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may cost.
-
-    Attributes:
-        megabytes: of a request.
-        images: in a request.
-        timeout: s, for sending a request, and again for answering it.
-        queue: images that wait for an answer, of all requests.
-    """
+    """What a request may cost."""
 
     megabytes: float = 32
-    images: int = 16
-    timeout: float = 30
-    queue: int = 256
+    images: int = 16  # in a request
+    timeout: float = 30  # s, for sending a request, and again for answering it
+    queue: int = 256  # images that wait for an answer, of all requests
 
     @property
     def bytes(self) -> int:
@@ -87,20 +80,13 @@ class Upload(NamedTuple):
 
 @dataclass
 class Load:
-    """What the server holds now.
-
-    Attributes:
-        images: that wait for an answer.
-        bytes: of requests in memory.
-        decoding: images of these that are not decoded yet.
-        stopping: the server answers what it has and takes nothing more.
-    """
+    """What the server holds now."""
 
     limits: Limits
-    images: int = 0
-    bytes: int = 0
-    decoding: int = 0
-    stopping: bool = False
+    images: int = 0  # that wait for an answer
+    bytes: int = 0  # of requests in memory
+    decoding: int = 0  # images of these that are not decoded yet
+    stopping: bool = False  # the server answers what it has and takes nothing more
 
     @contextmanager
     def waiting(self, count: int) -> Iterator[None]:
