@@ -65,10 +65,8 @@ def pretraining_splits(config: PretrainDataConfig) -> tuple[Splits, int]:
 
     These are the training and validation images of `make_splits`, so a later training keeps its held-out test. With
     `unlabelled`, all images except those in a test folder; validation is the val folder, or `val_fraction` of the
-    images, by patient if patients are known.
-
-    Raises:
-        DataError, UsageError: as `make_splits`; `unlabelled` with labels or folds.
+    images, by patient if patients are known. Raises DataError, UsageError: as `make_splits`; `unlabelled` with labels
+    or folds.
     """
     try:
         splits = _unlabelled_splits(config) if config.unlabelled else make_splits(config)

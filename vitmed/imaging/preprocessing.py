@@ -222,12 +222,7 @@ RESIZES: dict[str, Callable[[Image.Image, tuple[int, int], Image.Resampling], Im
     "squash": Image.Image.resize,
     "crop": ImageOps.fit,
 }
-RESAMPLING = {
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-    "nearest": Image.Resampling.NEAREST,
-}
+RESAMPLING = {way.name.lower(): way for way in Image.Resampling}  # "bilinear" and the others of Pillow
 CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),

@@ -118,10 +118,7 @@ def plan_study(
     settings: Config, plans: bool, seconds: float | None, offline: bool, processes: int
 ) -> tuple[Plan, dict[str, float]]:
     """Plan the base of all trials; with `seconds`, of as many epochs as fit `SHARE` times into it, and forecast a run.
-
-    Raises:
-        UsageError: settings that do not go with a search, or too little time for a trial and the winner.
-    """
+    Raises UsageError: settings that do not go with a search, or too little time for a trial and the winner."""
     if settings.data.divided or settings.train.freeze or not settings.train.test:
         raise excluded("choices of tune")
     prepared = make_plan(settings, plans, offline, processes)
@@ -152,7 +149,16 @@ def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: st
         UsageError: no setting is left to search, or a grid of too many trials.
     """
     config, train = prepared.config, prepared.config.train
-    domains = what["space"] = what["space"] or default_space(prepared)
+    if not what["space"]:  # a range around the planned value of each setting of `AROUND` that you did not set
+        fixed = {
+            f"{part}.{name}" for part in ("train", "model", "augment") for name in fields_set(prepared.given, part)
+        }
+        fixed |= set() if LEARNING[prepared.splits.target.kind].mixes else {"augment.mixup"}
+        fixed |= {"train.layer_decay"} if prepared.weights is None else set()
+        what["space"] = {
+            place: around(value_of(config, place)) for place, around in AROUND.items() if place not in fixed
+        }
+    domains = what["space"]
     if not domains:
         raise UsageError("nothing to search: every setting is fixed", "leave some out, or name --space")
     if SEED in domains and (count := math.prod(len(domain.split(",")) for domain in domains.values())) > MOST:
@@ -175,11 +181,8 @@ def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: st
 
 
 def resumed_study(folder: RunFolder, trials: int | None, seconds: float | None) -> tuple[RunFolder, Asked]:
-    """Open a study again, with more trials or time.
-
-    Raises:
-        UsageError: its winner is chosen already. DataError: other images, labels or splits.
-    """
+    """Open a study again, with more trials or time. Raises UsageError: its winner is chosen already. DataError: other
+    images, labels or splits."""
     asked, more = Asked.read(folder), {"trials": trials, "time": seconds}
     check_same_data(load_config(folder.path / BASE), asked.data, folder)
     if more := {key: value for key, value in more.items() if value is not None}:
@@ -230,19 +233,6 @@ def _kinds(place: str) -> set[Any]:
     section, _, name = place.partition(".")
     annotation = fields_of(Config, section)[name].annotation
     return {annotation, *get_args(annotation)}
-
-
-def default_space(prepared: Plan) -> Space:
-    """Return a range around the planned value of each setting of `AROUND` that you did not set."""
-    config, given = prepared.config, prepared.given
-    without = set() if LEARNING[prepared.splits.target.kind].mixes else {"augment.mixup"}
-    if prepared.weights is None:
-        without.add("train.layer_decay")
-    return {
-        place: around(value_of(config, place))
-        for place, around in AROUND.items()
-        if place not in without and place.partition(".")[2] not in fields_set(given, place.partition(".")[0])
-    }
 
 
 def value_of(config: Config, place: str) -> Any:

@@ -35,7 +35,6 @@ from vitmed.core.errors import (
     DataError,
     DiskFullError,
     EndedByCaller,
-    GateError,
     Interrupted,
     OutOfMemoryError,
     TimeTooShortError,
@@ -58,7 +57,6 @@ LOOK = 0.5  # s between two looks at whether the next run can begin
 PAUSE = 0.2  # s between two looks at a process
 GRACE = 30.0  # s that a process has to save its last.pt
 PLAIN = ("data", "config", "sets", "offline")  # arguments of `train` that are no flags
-ERRORS = (UsageError, DataError, CheckpointError, OutOfMemoryError, GateError, Interrupted)  # by their exit codes
 OnEpoch = Callable[[Record], bool]
 
 
@@ -127,11 +125,8 @@ class Study(ABC, Generic[Result]):
 
 
 def conduct(study: Study[Result]) -> Result:
-    """Train the runs of a study that are not done, and finish it.
-
-    Raises:
-        Interrupted: says how to continue. Else as `Study.ended`.
-    """
+    """Train the runs of a study that are not done, and finish it. Raises Interrupted: says how to continue. Else as
+    `Study.ended`."""
     jobs, running = study.jobs(), dict[Future[RunFolder | None], Job]()
     parallel, place = study.places
     try:
@@ -379,7 +374,8 @@ def _error(code: int, log: Path) -> VitmedError:
         error = json.loads(lines[-1])["error"]
     except (IndexError, ValueError, KeyError, TypeError):
         return VitmedError(f"its process ended with exit code {code}", f"see {log}")
-    kind = next((kind for kind in ERRORS if kind.exit_code == code), VitmedError)
+    kinds: list[type[VitmedError]] = [VitmedError, *VitmedError.__subclasses__()]
+    kind = next((kind for kind in kinds if kind.exit_code == code), VitmedError)
     if "seconds" in error:
         return TimeTooShortError(error["message"], error["fix"], error["seconds"])
     if kind is UsageError and DiskFullError.ROOM in error["fix"]:

@@ -52,22 +52,15 @@ Result = TypeVar("Result")
 
 
 class Batcher(Generic[Result]):
-    """Collects images and works on them in one thread.
-
-    Args:
-        work: squares -> one result each; runs in the thread.
-        size: images in a batch, at most.
-        on_the_way: how many images will come soon; a batch waits for them, at most `wait` s.
-        began: called with the number of images in each batch.
-    """
+    """Collects images and works on them in one thread."""
 
     def __init__(
         self,
-        work: Callable[[Sequence[np.ndarray]], Sequence[Result]],
-        size: int,
-        on_the_way: Callable[[], int] = lambda: 0,
-        began: Callable[[int], None] = lambda count: None,
-        wait: float = WAIT,
+        work: Callable[[Sequence[np.ndarray]], Sequence[Result]],  # squares -> one result each; runs in the thread
+        size: int,  # images in a batch, at most
+        on_the_way: Callable[[], int] = lambda: 0,  # how many images will come soon; a batch waits for them
+        began: Callable[[int], None] = lambda count: None,  # gets the number of images in each batch
+        wait: float = WAIT,  # s, at most
     ):
         self.work, self.size, self.on_the_way, self.began, self.wait = work, size, on_the_way, began, wait
         self._jobs: queue.SimpleQueue[tuple[np.ndarray, Future[Result]] | None] = queue.SimpleQueue()
@@ -288,7 +281,7 @@ def create_app(
     app = FastAPI(**about, docs_url=None, redoc_url=None, openapi_url=limits.SCHEMA)
     app.state.service, app.state.needs_key = service, key is not None
     refusals: dict[Any, Any] = {status: {"model": Problem, "description": text} for status, text in STATUSES.items()}
-    answers = {200: {"content": {content.DICOM: {"schema": {"type": "string", "format": "binary"}}}}, **refusals}
+    answers = {200: {"content": {content.DICOM: {"schema": FILE}}}, **refusals}
     bearer: dict[str, Any] = {"security": [{"key": []}]} if key is not None else {}
     app.post(limits.PREDICT, response_model=Reply, responses=answers, openapi_extra=FORM | bearer)(predict)
     app.get(limits.CARD, responses={401: refusals[401]}, openapi_extra=bearer)(card)
@@ -347,20 +340,9 @@ async def docs(request: Request) -> HTMLResponse:
     return content.page("addresses.html.j2", schema=request.app.openapi())
 
 
-FORM = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": [FIELD],
-                    "properties": {FIELD: {"type": "array", "items": {"type": "string", "format": "binary"}}},
-                }
-            }
-        },
-    }
-}
+FILE = {"type": "string", "format": "binary"}
+FIELDS = {"type": "object", "required": [FIELD], "properties": {FIELD: {"type": "array", "items": FILE}}}
+FORM = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": FIELDS}}}}
 REFUSALS: dict[type[Exception], Callable[[Any], Refusal]] = {
     Exception: lambda error: Refusal(*limits.BUG),  # `Guard` logs it
     Refusal: lambda error: error,
