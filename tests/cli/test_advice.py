@@ -26,7 +26,7 @@ RAISED_BY = {
     "stress": "explanation/robustness",
     "probe": "studies/rank_weights",
     "serve": "deploy/http/limits deploy/http/app deploy/http/scores",
-    "export": "deploy/export_weights",
+    "export": "deploy/export",
     "train probe pretrain evaluate stress": "core/files",
     "predict plan": "core/places",
     f"{CONFIGURED} predict evaluate explain stress": "models/hardware",
@@ -42,7 +42,7 @@ RAISED_BY = {
     "train pretrain":
         "models/compile training/environment training/loop training/out_of_memory training/run",
     f"{CONFIGURED} summary": "models/vit",
-    "train": "training/processes training/early_stopping studies/training_on_nodes",
+    "train": "training/processes training/early_stopping",
     "evaluate": "report/evaluate training/finetune",
     "predict evaluate": "inference/onnx_model",
     "train plan": "training/plan/time",
