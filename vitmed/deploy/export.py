@@ -237,6 +237,8 @@ def write_onnx(saved: SavedModel, file: Path, root: Path) -> ExportGate:
     return gate
 
 
+# --- the weights for timm
+
 CARD, CONFIG, WEIGHTS = "README.md", "config.json", "model.safetensors"
 MOST_APART = 1e-4  # of two logits, as a share of the largest logit or of 1
 SIZES = {

@@ -21,6 +21,8 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.imaging.raw_image import ImageHeader, RawImage
 from vitmed.imaging.window import Window
 
+# --- personal data in file names and in the metadata of image files
+
 MARKS = (b"Exif", b"tEXt", b"iTXt", b"zTXt", b"eXIf", b"xmpmeta", b"\xff\xfe", b"II*\x00", b"MM\x00*")
 EXIF_FIELDS = ("Artist", "XPAuthor", "CameraOwnerName", "Copyright", "HostComputer")
 TEXT_FIELDS = ("ImageDescription", "UserComment", "XPComment", "XPTitle")
@@ -123,6 +125,8 @@ def _dicom(data: bytes) -> tuple[str, ...]:
             fields.append(f"DICOM modality {modality} ({BURNED[modality]}), which often has text in the image")
     return tuple(fields)
 
+
+# --- what one decode gives
 
 SIDE = 32  # of a thumbnail, px
 NUMBERS = ("red", "green", "blue", "border_red", "border_green", "border_blue", "low", "high")

@@ -343,6 +343,8 @@ def _folds(numbers: Sequence[str]) -> str:
     return f"fold{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
 
+# --- folds or runs as one model
+
 LEAST_RESAMPLES = 200
 
 

@@ -271,6 +271,8 @@ def as_sets(values: Mapping[str, Any]) -> list[str]:
     return [f"{place}={f'{value:.3g}' if isinstance(value, float) else value}" for place, value in values.items()]
 
 
+# --- the trials
+
 NAME = "tune"  # of the study in Optuna, by which Hyperband deals the trials
 TABLE, HISTORY = "trials.csv", "history.png"
 QUICK = ("train.test=false", "train.baseline=false", "evaluate.report=false", "evaluate.map_images=0")

@@ -362,6 +362,8 @@ STATUSES = {
 }
 
 
+# --- the key, the socket, and the loop that runs until a signal comes
+
 KEY = "VITMED_API_KEY"  # the environment variable
 SHORTEST = 16  # characters of a key
 TICK = 0.1  # s between two looks at signals and connections
