@@ -194,15 +194,15 @@ def examine(
     return Examined(made, square)
 
 
-def _finished(path: Path, begun: FileRecord, found: RawImage | Image.Image, again: bool, window: Window) -> FileRecord:
-    """The record with what the pixels show; `again`: `found` is used again later, so it must not change."""
+def _finished(path: Path, begun: FileRecord, pixels: RawImage | Image.Image, again: bool, window: Window) -> FileRecord:
+    """The record with what the pixels show; `again`: `pixels` is used again later, so it must not change."""
     header = begun.header or read_header(path)
-    reduced = isinstance(found, Image.Image) and max(found.size) < max(header.width, header.height)
-    if isinstance(found, RawImage) and window is None:
-        shown = found.values if found.valid is None or not found.valid.any() else found.values[found.valid]
+    reduced = isinstance(pixels, Image.Image) and max(pixels.size) < max(header.width, header.height)
+    if isinstance(pixels, RawImage) and window is None:
+        shown = pixels.values if pixels.valid is None or not pixels.valid.any() else pixels.values[pixels.valid]
         low, high = (float(value) for value in np.percentile(shown, (0.5, 99.5)))
         window = low, high
-    image = to_8_bit(path, found.copy() if again and isinstance(found, Image.Image) else found, window=window)
+    image = to_8_bit(path, pixels.copy() if again and isinstance(pixels, Image.Image) else pixels, window=window)
     small = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BOX, reducing_gap=4))  # (32, 32, 3)
     edge = np.concatenate([small[0], small[-1], small[1:-1, 0], small[1:-1, -1]])
     extrema = np.array(image.getextrema())

@@ -60,9 +60,9 @@ class Preprocessing:
         path = Path(path)
         return self.square(path, decode(path, self.frame, self.min_size))
 
-    def square(self, path: Path, found: RawImage | Image.Image) -> np.ndarray:
+    def square(self, path: Path, pixels: RawImage | Image.Image) -> np.ndarray:
         """Make square what `decode` returned for a file: (S, S, C) uint8. Raises as `read`."""
-        image = to_8_bit(path, found, self.channels, self.window)
+        image = to_8_bit(path, pixels, self.channels, self.window)
         if self.resize == "pad" and min(image.size) * self.image_size < 0.5 * max(image.size):
             width, height = image.size
             raise DataError(
@@ -145,9 +145,9 @@ class JointPreprocessing(Preprocessing):
 
     each: tuple[Preprocessing, ...] = ()
 
-    def square(self, path: Path, found: RawImage | Image.Image) -> np.ndarray:
+    def square(self, path: Path, pixels: RawImage | Image.Image) -> np.ndarray:
         """(N,) uint8: every reading, flat, in turn."""
-        return np.concatenate([how.square(path, found).ravel() for how in self.each])
+        return np.concatenate([how.square(path, pixels).ravel() for how in self.each])
 
     def fit(self, image: Image.Image) -> np.ndarray:
         """(N,) uint8: an image of 8 bits, made square in every way."""

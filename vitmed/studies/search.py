@@ -108,7 +108,7 @@ class Asked(Frozen):
         by seed, so that a stopped study knows something of each."""
         if self.seeds:
             values = itertools.product(*(domain.split(",") for domain in self.space.values()))  # the seed is the first
-            return [dict(zip(self.space, one, strict=True)) for one in values]
+            return [dict(zip(self.space, combination, strict=True)) for combination in values]
         if not all(contains(domain, self.planned[place]) for place, domain in self.space.items()):
             return []
         return [{p: self.planned[p] if ".." in domain else str(self.planned[p]) for p, domain in self.space.items()}]
@@ -531,12 +531,12 @@ class Search(Study[TuningStudy]):
             by_trial = {n: read_evaluation(run / "val" / PREDICTIONS).predictions for n, run in done.items()}
             kind = TARGETS[next(iter(by_trial.values())).kind]
             combinations, optimism = combined(trials, by_trial, kind, asked.metric, higher)
-        pool = [one for one in combinations if one.value is not None]
-        pool = [one for one in pool if one.state == "done"] or [one for one in pool if one.reason] or pool
-        best = max(pool, key=lambda one: ((one.value or 0.0) * (1 if higher else -1), -one.number))
+        pool = [trial for trial in combinations if trial.value is not None]
+        pool = [trial for trial in pool if trial.state == "done"] or [trial for trial in pool if trial.reason] or pool
+        best = max(pool, key=lambda trial: ((trial.value or 0.0) * (1 if higher else -1), -trial.number))
         planned = {place: as_text(value) for place, value in asked.planned.items() if place != SEED}
         changed = {place: value for place, value in best.values.items() if as_text(value) != planned[place]}
-        plan = [one.number for one in combinations if {p: as_text(v) for p, v in one.values.items()} == planned]
+        plan = [trial.number for trial in combinations if {p: as_text(v) for p, v in trial.values.items()} == planned]
         plan = plan if asked.seeds else [1][: len(self.queue)]
         return TuningStudy(
             metric=asked.metric,
@@ -591,9 +591,9 @@ def _table(study: TuningStudy) -> str:
         row |= {end: trial.estimate and trial.estimate[end] for end in ("low", "high")}
         row |= {"epochs": trial.epochs, "seconds": trial.seconds, "run": trial.run, "reason": trial.reason}
         if study.seeds:
-            one = next(one for one in study.combinations if trial.number in one.trials)
-            row |= {"mean_over_seeds": one.value, "sd_over_seeds": one.sd}
-            row |= {f"mean_{end}": one.estimate and one.estimate[end] for end in ("low", "high")}
+            same = next(same for same in study.combinations if trial.number in same.trials)
+            row |= {"mean_over_seeds": same.value, "sd_over_seeds": same.sd}
+            row |= {f"mean_{end}": same.estimate and same.estimate[end] for end in ("low", "high")}
         rows.append(row)
     stream = io.StringIO()
     writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
