@@ -53,14 +53,22 @@ SIDES = ("lower", "higher")  # a number beside the mean of training
 
 
 class Target(Frozen):
-    """What the labels are. Of a number the network predicts (number - centre) / spread."""
+    """What the labels are.
 
-    # one of several; each present or absent; classes in order, from the lowest to the highest; a quantity
+    Attributes:
+        kind: "classes": one of several; "findings": each present or absent; "grades": classes in order, from the lowest
+            to the highest; "number": a quantity.
+        unit: of a number, such as "years"; "" for none.
+        centre, spread: of a number: mean and standard deviation of the training labels. The network predicts
+            (number - centre) / spread.
+        distribution: of a number around its prediction, whose scale is the standard deviation.
+    """
+
     kind: Kind = "classes"
-    unit: str = ""  # of a number, such as "years"; "" for none
-    centre: float = 0.0  # of a number: the mean of the training labels
-    spread: float = Field(default=1.0, gt=0)  # their standard deviation
-    distribution: Literal["gaussian"] = "gaussian"  # of a number around its prediction
+    unit: str = ""
+    centre: float = 0.0
+    spread: float = Field(default=1.0, gt=0)
+    distribution: Literal["gaussian"] = "gaussian"
 
     @model_validator(mode="before")
     @classmethod
