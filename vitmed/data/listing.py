@@ -74,8 +74,8 @@ def labels_from_table(
         notes.append(f"{left:,} of {len(paths):,} images {lack} {table.file} and are left out")
     if blank := [table.lines[row] for row in row_of.values() if not read.labels[row]]:
         are = counted_doing(len(blank), "image", "has no label and is", "have no label and are")
-        lines = ", ".join(map(str, blank[:FIRST])) + ", ..." * (len(blank) > FIRST)
-        notes.append(f"{table.file}: {are} left out: line {lines}")
+        lines = ", ".join(map(str, blank[:FIRST]))
+        notes.append(f"{table.file}: {are} left out: line {lines}{', ...' * (len(blank) > FIRST)}")
     groups = None if group is None else table.cells(group, "patient")
     splits = None if split is None else _split_words(table, split, rows)
     return replace(
