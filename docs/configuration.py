@@ -97,8 +97,8 @@ def text() -> str:
     parts.append("## What excludes each other\n\nThese end with exit code 2 before any work.\n\n")
     rows = [
         (
-            row.commands.replace(" ", ", "),
-            *(re.sub("(--[a-z-]+)", r"`\1`", cell) for cell in (row.options, row.beside, row.fix)),
+            row["commands"].replace(" ", ", "),
+            *(re.sub("(--[a-z-]+)", r"`\1`", cell) for cell in (row["options"], row["beside"], row["fix"])),
         )
         for row in exclusions().values()
     ]

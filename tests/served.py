@@ -13,9 +13,8 @@ from typing import Any
 import httpx
 
 import vitmed
-from vitmed.deploy.http.app import Service
+from vitmed.deploy.http.app import Door, Service, listen, open_socket
 from vitmed.deploy.http.limits import Limits
-from vitmed.deploy.http.listening import Door, listen, open_socket
 from vitmed.deploy.http.scores import ScoreLog
 
 

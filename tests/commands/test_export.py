@@ -18,8 +18,8 @@ from PIL import Image
 
 import vitmed as package
 from vitmed.core.errors import CheckpointError, GateError, UsageError
-from vitmed.deploy import export_onnx
-from vitmed.deploy.export_onnx import ExportGate
+from vitmed.deploy import export
+from vitmed.deploy.export import ExportGate
 from vitmed.inference.exported_graph import ExportedGraph
 from vitmed.inference.onnx_model import KEY, load_onnx
 from vitmed.inference.saved_model import SavedModel
@@ -124,7 +124,7 @@ class Kept:
 
 @pytest.fixture
 def kept(exported: Path, monkeypatch: pytest.MonkeyPatch) -> type[Kept]:
-    monkeypatch.setattr(export_onnx, "OnnxFile", Kept)
+    monkeypatch.setattr(export, "OnnxFile", Kept)
     monkeypatch.setattr(Kept, "session", onnxruntime.InferenceSession(exported), raising=False)
     return Kept
 
@@ -206,7 +206,7 @@ def test_an_exported_model_has_no_maps_and_one_precision(trained: Trained, expor
 def test_the_gate_compares_no_more_than_it_says(
     trained: Trained, kept: type[Kept], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_onnx, "MOST", 4)
+    monkeypatch.setattr(export, "MOST", 4)
     monkeypatch.setattr(kept, "moved", 0.0)
     found = package.export(trained.folder, to=tmp_path / "model.onnx")
     assert found.gate.images == 4 and found.gate.resized and found.file.read_bytes() == b"the file"

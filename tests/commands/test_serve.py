@@ -27,7 +27,7 @@ import vitmed as package
 from vitmed.commands.serve import computing_elsewhere
 from vitmed.core.process import cores
 from vitmed.core.text import NOTICE
-from vitmed.deploy.http import listening
+from vitmed.deploy.http import app
 from vitmed.deploy.http.app import Service
 from vitmed.models.hardware import using_threads
 
@@ -324,11 +324,11 @@ def test_a_port_in_use_a_missing_model_and_a_short_key_are_refused_and_the_envir
     assert vitmed("serve", tmp_path / "none.pt").code == 4
     (tmp_path / "key").write_text("short\n")
     assert "at least 16" in vitmed("serve", trained.folder, "--api-key-file", tmp_path / "key").err
-    monkeypatch.setenv(listening.KEY, KEY)
-    assert listening.read_key(None) == KEY
+    monkeypatch.setenv(app.KEY, KEY)
+    assert app.read_key(None) == KEY
     assert "--no-key" in vitmed("serve", trained.folder, "--no-key").err
     (tmp_path / "key").write_text(f"{KEY}{KEY}\n")
-    assert listening.read_key(tmp_path / "key") == KEY + KEY
+    assert app.read_key(tmp_path / "key") == KEY + KEY
 
 
 def test_a_missing_package_is_named_with_its_command(

@@ -30,8 +30,7 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TrialResult, TuningStudy, combined
 from vitmed.report.plots.curves import history_figure
-from vitmed.studies.search import Search, TuneResult, _notes
-from vitmed.studies.search_plan import Asked, read_space
+from vitmed.studies.search import Asked, Search, TuneResult, _notes, read_space
 from vitmed.training.plan.time import Clock
 
 optuna = pytest.importorskip("optuna")

@@ -18,9 +18,9 @@ ROOT = Path(vitmed.__file__).parent
 @pytest.mark.parametrize("key", exclusions())
 def test_a_row_names_options_of_its_commands(key: str) -> None:
     row = exclusions()[key]
-    named = re.findall(r"--[a-z][a-z-]+", " ".join(row[1:]))
+    named = re.findall(r"--[a-z][a-z-]+", " ".join(text for field, text in row.items() if field != "commands"))
     assert named
-    for command in row.commands.split():
+    for command in row["commands"].split():
         has = {flag for param in get_command(APPS[command]).params for flag in (*param.opts, *param.secondary_opts)}
         assert set(named) <= has, command
 

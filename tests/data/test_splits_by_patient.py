@@ -17,8 +17,7 @@ from vitmed.data.folders import image_names
 from vitmed.data.patients import patient_notes
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan import first_copies
-from vitmed.data.splits import held_out, make_splits, site_names
-from vitmed.data.stratify import grouped_folds
+from vitmed.data.splits import grouped_folds, held_out, make_splits, site_names
 
 
 def files(root: Path, names: list[str]) -> Path:

@@ -14,7 +14,7 @@ from vitmed.core.base_models import NO_FINDING
 from vitmed.core.errors import DataError
 from vitmed.data.listing import Listing
 from vitmed.data.samples import Splits
-from vitmed.data.stratify import (
+from vitmed.data.splits import (
     _enough_patients,
     balanced_parts,
     folds_by_kind,

@@ -19,8 +19,8 @@ from PIL import Image
 import vitmed as package
 from vitmed.core.errors import GateError, UsageError
 from vitmed.core.sections import ModelConfig
-from vitmed.deploy import export_weights
-from vitmed.deploy.export_weights import lacks
+from vitmed.deploy import export
+from vitmed.deploy.export import lacks
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.sizes import resolved
 
@@ -73,7 +73,7 @@ def test_transformers_loads_the_folder_too(plain_run: Path, for_timm: Path) -> N
 
 
 def test_a_licence_against_sharing_is_named(plain_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export_weights, "stops_sharing", lambda licence: "forbids adapted versions")
+    monkeypatch.setattr(export, "stops_sharing", lambda licence: "forbids adapted versions")
     ui = recording()
     package.export(plain_run, to=tmp_path / "folder")
     assert any("forbids adapted versions: read it before you share the model" in text for text in ui.warned)
@@ -112,14 +112,14 @@ def test_it_names_no_place_and_no_patient(plain_run: Path, for_timm: Path) -> No
 
 
 def test_other_logits_are_not_written(plain_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = export_weights.load_timm
+    honest = export.load_timm
 
     def changed(folder: Path) -> torch.nn.Module:
         model = honest(folder)
         model.head.bias.data += 0.01  # type: ignore[operator, union-attr]
         return model
 
-    monkeypatch.setattr(export_weights, "load_timm", changed)
+    monkeypatch.setattr(export, "load_timm", changed)
     with pytest.raises(GateError, match=r"differ by 0\.01 at most"):
         package.export(plain_run, to=tmp_path / "other")
     assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vitmed.core.sections import ModelConfig
-from vitmed.deploy.export_weights import architecture, arguments, renamed
+from vitmed.deploy.export import architecture, arguments, renamed
 from vitmed.models.sizes import resolved
 from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import public_weights, stops_sharing

@@ -12,8 +12,7 @@ from dicom_files import write
 from PIL import ExifTags, Image, ImageCms
 from PIL.PngImagePlugin import PngInfo
 
-from vitmed.imaging.file_record import NUMBERS, examine
-from vitmed.imaging.personal_data import looks_like_a_person, personal_fields
+from vitmed.imaging.file_record import NUMBERS, examine, looks_like_a_person, personal_fields
 from vitmed.imaging.preprocessing import Preprocessing
 
 

@@ -20,7 +20,7 @@ from vitmed.core.messages import warn
 from vitmed.studies import cluster
 from vitmed.studies.cluster import Killed, RayCluster, each, look, opened, prepare, ray_address
 from vitmed.studies.ray_driver import Node
-from vitmed.studies.training_on_nodes import _code, files_of
+from vitmed.studies.study import _code, files_of
 
 
 def table(folder: Path, output: Path, on: Any, **options: Any) -> bytes:

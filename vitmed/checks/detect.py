@@ -25,8 +25,7 @@ from vitmed.core.text import counted, listed
 from vitmed.data.duplicates import find_copies
 from vitmed.data.folders import SPLITS
 from vitmed.data.patient_names import AS_ORIGINALS, group_word
-from vitmed.imaging.file_record import FileRecord
-from vitmed.imaging.personal_data import looks_like_a_person
+from vitmed.imaging.file_record import FileRecord, looks_like_a_person
 from vitmed.metrics.intervals import wilson
 
 SMALL_CLASS = 10  # images

@@ -216,7 +216,7 @@ def train(as_json: AsJson = False, devices: Devices = None, **options: Any) -> N
         if on != "local" and options.get("folds") is None:
             if as_json:
                 raise UsageError("--json: not with --devices and --on", "vitmed runs --json, when it has ended")
-            from vitmed.studies.training_on_nodes import train_on_nodes
+            from vitmed.studies.study import train_on_nodes
 
             raise SystemExit(train_on_nodes(on, devices, options, without("--on", sys.argv[2:])))
         from vitmed.training.processes import launch

@@ -12,7 +12,7 @@ from vitmed.core.options import FIRST, Argument, Option
 from vitmed.core.places import new_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import listed
-from vitmed.studies.ensemble import EnsembleResult, join, read_candidate
+from vitmed.studies.folds import EnsembleResult, join, read_candidate
 
 
 def ensemble(

@@ -11,8 +11,7 @@ from vitmed.core.messages import say
 from vitmed.core.options import FIRST, Force, Option, RunFile
 from vitmed.core.places import new_file, new_folder
 from vitmed.core.upgrade import READER
-from vitmed.deploy.export_onnx import ExportGate, write_onnx
-from vitmed.deploy.export_weights import WEIGHTS, WeightsGate, write_weights
+from vitmed.deploy.export import WEIGHTS, ExportGate, WeightsGate, write_onnx, write_weights
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.onnx_model import ONNX, OnnxModel
 from vitmed.inference.open_model import open_model

@@ -58,9 +58,8 @@ def serve(
         UsageError: a value, key, certificate or address that cannot be used; a missing package. CheckpointError.
     """
     _check_packages()
-    from vitmed.deploy.http.app import Service
+    from vitmed.deploy.http.app import Service, listen, open_door
     from vitmed.deploy.http.limits import Limits
-    from vitmed.deploy.http.listening import listen, open_door
     from vitmed.deploy.http.scores import ScoreLog
 
     limits = Limits(max_megabytes, max_images, timeout, queue)
@@ -106,8 +105,7 @@ def _check_packages() -> None:
     try:
         from starlette.formparsers import MultiPartParser
 
-        import vitmed.deploy.http.app
-        import vitmed.deploy.http.listening  # noqa: F401
+        import vitmed.deploy.http.app  # noqa: F401
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("vitmed"):
             raise

@@ -19,8 +19,7 @@ from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.metrics.tuning_study import SEED
 from vitmed.studies.cluster import opened
 from vitmed.studies.one_run import default_name
-from vitmed.studies.search import Search, TuneResult
-from vitmed.studies.search_plan import new_study, plan_study, read_space, resumed_study
+from vitmed.studies.search import Search, TuneResult, new_study, plan_study, read_space, resumed_study
 from vitmed.studies.study import conduct
 from vitmed.training.plan.time import Clock
 

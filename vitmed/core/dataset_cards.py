@@ -176,12 +176,3 @@ def advice(card: Card, folder: str | Path = "DIR") -> str:
     """The command that trains on the set in `folder`."""
     patients = f" --group-regex '{card.group_regex}'" if card.group_regex else ""
     return f"Then: vitmed train {folder}{patients}"
-
-
-def medmnist_classes(file: str) -> list[str] | None:
-    """The classes of a MedMNIST file in numeric order, looked up by its name ("bloodmnist_224.npz"); else None."""
-    stem = file.lower().partition(".")[0].partition("_")[0]
-    for card in cards().values():
-        if card.download is not None and card.download.layout == "medmnist" and isinstance(card.classes, dict):
-            return {name.lower(): names for name, names in card.classes.items()}.get(stem)
-    return None

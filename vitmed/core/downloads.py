@@ -228,7 +228,15 @@ def _stream(source: Source, part: Path, advance: Advance) -> None:
             source.check_size(total, f"{source.url}: the server offers", fix)
         check_room(part.parent, (total or source.size or have) - have)
         with part.open("ab" if resumed else "wb") as stream:
-            for block in _blocks(response):
+            while True:
+                try:
+                    block = response.read1(BLOCK)
+                except TimeoutError:
+                    raise _Cut(f"no data for {TIMEOUT:g} s") from None
+                except (OSError, http.client.HTTPException) as error:  # of the connection; that of the disk is below
+                    raise _Cut(f"the connection broke ({first_line(error)})") from None
+                if not block:
+                    break
                 stream.write(block)
                 have += len(block)
                 size = total or source.size or have
@@ -285,17 +293,6 @@ def _open(source: Source, headers: dict[str, str], method: str = "GET") -> Any:
             fix = "if your institution inspects connections, name its certificate: SSL_CERT_FILE=ca.pem"
             raise source.error(f"{source.url}: {reason}", fix) from None
         raise _Cut(f"{host} cannot be reached ({first_line(cause)})") from None
-
-
-def _blocks(response: Any) -> Iterator[bytes]:
-    """The data that the server sends. Raises _Cut if the connection breaks, unlike errors of the disk."""
-    try:
-        while block := response.read1(BLOCK):
-            yield block
-    except TimeoutError:
-        raise _Cut(f"no data for {TIMEOUT:g} s") from None
-    except (OSError, http.client.HTTPException) as error:
-        raise _Cut(f"the connection broke ({first_line(error)})") from None
 
 
 def _only_https(url: str, source: Source) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from vitmed.core.text import listed
 
@@ -106,26 +106,15 @@ def unknown_key(what: str, found: str, known: object, where: str = "") -> UsageE
     return UsageError(f"unknown {what} '{found[:100]}'{where}, expected one of: {listed(names, 50)}", hint)
 
 
-class Exclusion(NamedTuple):
-    """Options that a command refuses together; exclusions.yaml says what the fields hold."""
-
-    commands: str
-    options: str
-    beside: str
-    problem: str
-    fix: str
-
-
 @cache
-def exclusions() -> dict[str, Exclusion]:
-    """What excludes each other, from exclusions.yaml."""
+def exclusions() -> dict[str, dict[str, str]]:
+    """What options a command refuses together, from exclusions.yaml, which says what the fields hold."""
     import yaml  # here, since --help needs no YAML
 
-    rows = yaml.safe_load(Path(__file__).with_name("exclusions.yaml").read_text(encoding="utf-8"))
-    return {key: Exclusion(**row) for key, row in rows.items()}
+    return dict(yaml.safe_load(Path(__file__).with_name("exclusions.yaml").read_text(encoding="utf-8")))
 
 
 def excluded(key: str, **given: Any) -> UsageError:
     """The error of a row of `exclusions`, to be raised; `given` fills the gaps of its message."""
     row = exclusions()[key]
-    return UsageError(row.problem.format(**given), row.fix)
+    return UsageError(row["problem"].format(**given), row["fix"])

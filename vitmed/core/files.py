@@ -62,10 +62,7 @@ def whole_file(path: str | Path) -> Iterator[BinaryIO]:
     """Write a file completely or not at all: temporary file, fsync, rename, fsync of the folder.
 
     After a crash, a full disk or an exception, the old file is unchanged. The target of a link is replaced, not the
-    link. A device or a pipe is written to.
-
-    Raises:
-        UsageError: the folder cannot be written, or the disk is full.
+    link. A device or a pipe is written to. Raises UsageError: the folder cannot be written, or the disk is full.
     """
     path, target = Path(path), Path(os.path.realpath(path))
     # Not of `mkstemp`, which makes private files: the umask to correct this cannot be read without changing it.
@@ -105,10 +102,8 @@ def is_stream(path: Path) -> bool:
 def whole_folder(path: str | Path) -> Iterator[Path]:
     """Fill a new folder completely or not at all: yields a hidden folder beside it, which gets its name at the end.
 
-    After a crash, a full disk or an exception there is no folder. Removes what killed processes left beside it.
-
-    Raises:
-        UsageError: the folder cannot be written, the disk is full, or the folder is not empty.
+    After a crash, a full disk or an exception there is no folder. Removes what killed processes left beside it. Raises
+    UsageError: the folder cannot be written, the disk is full, or the folder is not empty.
     """
     path = Path(path).resolve()  # a link is followed, not replaced
     part, handle = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part"), None

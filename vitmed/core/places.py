@@ -51,27 +51,21 @@ def new_file(
         raise UsageError(f"{path}: the picture is a PNG", f"name it {path.with_suffix('.png')}")
     for folder in data:
         refuse_inside(folder, path)
-    if why := _precious(target, inputs):
+    why = "is a file of a run" if RunFolder.owns(target) else ""
+    if not why and target.exists():  # what may not even be replaced with --force
+        if any(os.path.exists(file) and os.path.samefile(target, file) for file in inputs):  # noqa: PTH110, PTH121
+            why = "is read by this command"
+        else:
+            with target.open("rb") as stream:
+                head = stream.read(256)
+            if target.suffix.lower() in CHECKPOINTS or (head[:2] == b"PK" and b"data.pkl" in head):
+                why = "is a checkpoint"
+    if why:
         raise UsageError(f"{path}: {why}, which vitmed never replaces", "name another file")
     if target.exists() and not force:
         raise UsageError(f"{path}: is there already", "name another file, or --force to replace it")
     probe(target.parent, path)
     return path
-
-
-def _precious(target: Path, inputs: Iterable[str | Path]) -> str | None:
-    """Why a file may not even be replaced with --force; None if it may."""
-    if RunFolder.owns(target):
-        return "is a file of a run"
-    if not target.exists():
-        return None
-    if any(os.path.exists(file) and os.path.samefile(target, file) for file in inputs):  # noqa: PTH110, PTH121
-        return "is read by this command"
-    with target.open("rb") as stream:
-        head = stream.read(256)
-    if target.suffix.lower() in CHECKPOINTS or (head[:2] == b"PK" and b"data.pkl" in head):
-        return "is a checkpoint"
-    return None
 
 
 def new_folder(folder: str | Path, data: Iterable[str | Path] = ()) -> Path:

@@ -158,10 +158,8 @@ def run_lock(run: RunFolder) -> Iterator[None]:
     """Let this process alone write to a run folder, and remove what a killed one left there.
 
     The lock ends with its process, however that ends; its file stays, because one that waits may have opened it. On a
-    file system without locks there is a warning instead.
-
-    Raises:
-        UsageError: another process writes to the folder; names it and its machine.
+    file system without locks there is a warning instead. Raises UsageError: another process writes to the folder; names
+    it and its machine.
     """
     from filelock import FileLock, Timeout  # here, since `predict` locks nothing
 

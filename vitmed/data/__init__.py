@@ -1,7 +1,6 @@
 """Which images, whose, in which split; loading and caching; public data sets.
 
 splits              train, validation and test: by folder, patient, table or seed; to pretrain on; rare findings
-stratify            a fold, a share or a sample of the listed images, in proportion, by patient
 samples             `Sample` and `Splits`, and how the labels are divided over the splits
 listing             the labelled images of a folder, or of a table with patient, split and further columns
 folders             files, class folders and the folders of splits; a MedMNIST file read like folders

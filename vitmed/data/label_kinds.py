@@ -153,11 +153,8 @@ def grade_order(classes: Sequence[str], order: Sequence[str], where: str) -> tup
 
 
 def read_number(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Labels:
-    """Read a quantity. Empty cells are not known.
-
-    Raises:
-        DataError: a cell that is no number, or a number too large to compute with; or all are the same.
-    """
+    """Read a quantity. Empty cells are not known. Raises DataError: a cell that is no number, or a number too large to
+    compute with; or all are the same."""
     if label is None:  # the number of a model; else the one column of more than two numbers, or of little else
         of_columns = {i: [number_in(cell) for row in table.rows if (cell := row[i].strip())] for i in others}
         finite = {i: [v for v in column if v is not None and math.isfinite(v)] for i, column in of_columns.items()}

@@ -68,12 +68,14 @@ def labels_from_table(
     columns = tuple(table.header[i] for i in further)
     _refuse_taken(table, columns, read, label)
     row_of = _rows_by_image(table, path, root, paths, read.used)
-    rows = [row for row in row_of.values() if read.labels[row]]
-    lack = "are not in" if root else "have no label in"
-    notes = [f"{len(paths) - len(row_of):,} of {len(paths):,} images {lack} {table.file} and are left out"]
-    notes = notes * (len(paths) > len(row_of)) + _without_label(
-        table, [r for r in row_of.values() if not read.labels[r]]
-    )
+    notes, rows = list[str](), [row for row in row_of.values() if read.labels[row]]
+    if left := len(paths) - len(row_of):
+        lack = "are not in" if root else "have no label in"
+        notes.append(f"{left:,} of {len(paths):,} images {lack} {table.file} and are left out")
+    if blank := [table.lines[row] for row in row_of.values() if not read.labels[row]]:
+        are = counted_doing(len(blank), "image", "has no label and is", "have no label and are")
+        lines = ", ".join(map(str, blank[:FIRST]))
+        notes.append(f"{table.file}: {are} left out: line {lines}{', ...' * (len(blank) > FIRST)}")
     groups = None if group is None else table.cells(group, "patient")
     splits = None if split is None else _split_words(table, split, rows)
     return replace(
@@ -121,13 +123,6 @@ def _split_words(table: Table, column: int, rows: Sequence[int]) -> list[str]:
         what = f"{', '.join(map(repr, strange[:FIRST]))} in column {table.header[column]!r} is not a split"
         raise DataError(f"{table.file}: {what}", f"use one of {', '.join(SPLIT_WORDS)}; or rename the column")
     return [SPLIT_WORDS[words[row].lower()] for row in rows]
-
-
-def _without_label(table: Table, rows: Sequence[int]) -> list[str]:
-    """A note on rows without a label, if there are any."""
-    lines = ", ".join(str(table.lines[row]) for row in rows[:FIRST])
-    are = counted_doing(len(rows), "image", "has no label and is", "have no label and are")
-    return [f"{table.file}: {are} left out: line {lines}{', ...' * (len(rows) > FIRST)}"] if rows else []
 
 
 def _rows_of(table: Table, path: int, paths: Sequence[str], label: int | None) -> Table:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import regex
 
 from vitmed.core.errors import DataError, UsageError
@@ -122,9 +123,7 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
     """The patient in each relative path: the first bracket that matched, or the whole match if there is none.
 
     None where the expression does not match. Names of several shapes need alternatives, each with its own bracket.
-
-    Raises:
-        UsageError: not a regular expression, or one that takes too long on these paths.
+    Raises UsageError: not a regular expression, or one that takes too long on these paths.
     """
     pattern = compile_group(expression)
     seconds = max(SECONDS, SECONDS_A_PATH * len(paths))
@@ -158,20 +157,16 @@ def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[st
 def _by_copies(root: Path, paths: Sequence[str], config: DataConfig) -> tuple[list[str], int]:
     """For every image the path of the first of its copies, of identical files and of pictures that look alike; and how
     many images are copies."""
+    from scipy.sparse import coo_array  # imported here: predict starts without it
+    from scipy.sparse.csgraph import connected_components
+
     window = choose_window([root / path for path in paths], "auto", config.frame).window  # as `vitmed check` sees them
     records = scan(root, paths, ImageCache(config.frame, window, keep=config.cache))
-    first = list(range(len(paths)))
-
-    def first_of(i: int) -> int:
-        while first[i] != i:
-            i = first[i]
-        return i
-
-    for group in itertools.chain(*find_copies(records)):
-        starts = [first_of(i) for i in group]
-        for start in starts:
-            first[start] = min(starts)
-    firsts = [first_of(i) for i in range(len(paths))]
+    pairs = [(group[0], other) for group in itertools.chain(*find_copies(records)) for other in group[1:]]
+    one, other = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    copies = coo_array((np.ones(len(pairs)), (one, other)), shape=(len(paths), len(paths)))
+    _, begin, where = np.unique(connected_components(copies)[1], return_index=True, return_inverse=True)
+    firsts = begin[where].tolist()
     return [paths[i] for i in firsts], sum(i != j for i, j in enumerate(firsts))
 
 

@@ -35,31 +35,19 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Splits:
-    """The split of every image. A checkpoint stores no notes, no guess and not what was recognised.
-
-    Attributes:
-        classes: sorted names of the classes; the grades, from the lowest; the findings; or the number.
-        samples: split name -> its samples, ordered by class, then by path.
-        made: split name -> its origin in words ("folder val/", "15 % of train, by image, seed 0").
-        columns: names of further columns in a table of labels.
-        patients: how patients are known, in words; "" if they are unknown.
-        notes: messages for the user.
-        guess: patients that the file names suggest, if you named none.
-        bins: of findings and numbers, the names of the strata; see `strata`.
-        recognised: what the labels are and where they come from, in words.
-    """
+    """The split of every image. A checkpoint stores no notes, no guess and not what was recognised."""
 
     root: Path
-    classes: tuple[str, ...]
-    samples: dict[str, tuple[Sample, ...]]
-    made: dict[str, str] = field(default_factory=dict)
-    columns: tuple[str, ...] = ()
-    patients: str = ""
-    notes: tuple[str, ...] = ()
-    guess: Guess | None = None
+    classes: tuple[str, ...]  # sorted names of the classes; the grades, from the lowest; the findings; or the number
+    samples: dict[str, tuple[Sample, ...]]  # split name -> its samples, ordered by class, then by path
+    made: dict[str, str] = field(default_factory=dict)  # split name -> its origin in words, such as "folder val/"
+    columns: tuple[str, ...] = ()  # names of further columns in a table of labels
+    patients: str = ""  # how patients are known, in words; "" if they are unknown
+    notes: tuple[str, ...] = ()  # messages for the user
+    guess: Guess | None = None  # patients that the file names suggest, if you named none
     target: Target = CLASSES
-    bins: tuple[str, ...] = ()
-    recognised: str = ""
+    bins: tuple[str, ...] = ()  # of findings and numbers, the names of the strata; see `strata`
+    recognised: str = ""  # what the labels are and where they come from, in words
 
     @property
     def strata(self) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageFilter
@@ -57,7 +56,15 @@ def draw_cells(
         found = f"{cells} cells of {patients} patients at {size} px"
         raise UsageError(f"cannot draw {found}", "use at least 4 patients, 4 cells per patient and 16 px")
     arguments = {"drawing": DRAWING, "seed": seed, "cells": cells, "patients": patients, "size": size}
-    if _is_there(root, arguments):
+    if root.exists() and not is_empty(root):
+        try:
+            stated = json.loads((root / "demo.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise DataError(f"{root}: exists and is not a demo set", "name another folder: --output") from None
+        there = sum(1 for _ in root.glob("*/*/P*_c*.png"))
+        if stated != arguments or there != cells:
+            problem = f"{root}: holds {there} images of the demo set {stated}, wanted {arguments}"
+            raise DataError(problem, "name another folder: --output")
         return
     with whole_folder(root) as drawn:
         for split in ("train", "val", "test"):
@@ -72,21 +79,6 @@ def draw_cells(
             if progress is not None:
                 progress(done, len(plan))
         (drawn / "demo.json").write_text(json.dumps(arguments) + "\n", encoding="utf-8")
-
-
-def _is_there(root: Path, arguments: dict[str, Any]) -> bool:
-    """Whether `root` holds the set of these arguments, as its demo.json says. Raises DataError for anything else."""
-    if not root.exists() or is_empty(root):
-        return False
-    try:
-        stated = json.loads((root / "demo.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise DataError(f"{root}: exists and is not a demo set", "name another folder: --output") from None
-    there = sum(1 for _ in root.glob("*/*/P*_c*.png"))
-    if stated != arguments or there != arguments["cells"]:
-        problem = f"{root}: holds {there} images of the demo set {stated}, wanted {arguments}"
-        raise DataError(problem, "name another folder: --output")
-    return True
 
 
 def _plan(seed: int, cells: int, patients: int) -> list[tuple[str, int, int, bool]]:

@@ -183,10 +183,8 @@ def groups_from_table(
 ) -> tuple[list[str], str, list[str]]:
     """The patient of every image from a table of paths and patients, the name of their column, and notes for the user.
 
-    `card`: of the set that the table belongs to; it may name the columns.
-
-    Raises:
-        DataError: the table cannot be read, lacks a column, a value or an image, or has two patients for an image.
+    `card`: of the set that the table belongs to; it may name the columns. Raises DataError: the table cannot be read,
+    lacks a column, a value or an image, or has two patients for an image.
     """
     table = read_table(file)
     path, group = table.find(PATH_NAMES, card), table.find(GROUP_NAMES, card)
@@ -218,10 +216,8 @@ def sheet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
     """The number of each row of an Excel file's first sheet, from 1, and its cells; needs openpyxl, the extra `xlsx`.
 
     All rows are as long as the longest; empty last columns are left out. Whole numbers are written without a fraction,
-    dates as 2026-11-22, TRUE and FALSE as in Excel; of a formula the value that Excel stored.
-
-    Raises:
-        DataError: missing, damaged or too large. UsageError: openpyxl is not installed.
+    dates as 2026-11-22, TRUE and FALSE as in Excel; of a formula the value that Excel stored. Raises DataError:
+    missing, damaged or too large. UsageError: openpyxl is not installed.
     """
     try:
         from openpyxl import load_workbook

@@ -2,8 +2,7 @@
 
 acceptance         pre-stated criteria that a new model must meet
 bundle             a model and all that it needs as one archive
-export_onnx        the .onnx file, if it answers as its checkpoint does
-export_weights     a folder with weights and card for timm
+export             the .onnx file, and a folder with weights and card for timm, if they answer as the checkpoint does
 monitor            whether a model at work still does what it did: control charts
 structured_report  the answer as a DICOM Structured Report
 http/              the server of `vitmed serve`

@@ -196,24 +196,16 @@ def _judged(criterion: Criterion, where: str, found: Estimate, why: str = "") ->
 
 
 class Criterion(Frozen):
-    """One criterion: exactly one of `at_least`, `at_most` and `worse_by_less_than`.
+    """One criterion: exactly one of `at_least`, `at_most` and `worse_by_less_than`."""
 
-    Attributes:
-        metric: its name in metrics.json. of: a class or finding.
-        worse_by_less_than: the margin of non-inferiority against the second model, above 0.
-        in_each: a column of the table; each of its strata must meet the criterion.
-        by: whether the interval must show it, or the number alone.
-        why: where the limit comes from.
-    """
-
-    metric: str
-    of: str | None = None
+    metric: str  # its name in metrics.json
+    of: str | None = None  # a class or finding
     at_least: float | None = None
     at_most: float | None = None
-    worse_by_less_than: float | None = Field(None, gt=0)
-    in_each: str | None = None
-    by: Literal["interval", "estimate"] = "interval"
-    why: str = ""
+    worse_by_less_than: float | None = Field(None, gt=0)  # the margin of non-inferiority against the second model
+    in_each: str | None = None  # a column of the table; each of its strata must meet the criterion
+    by: Literal["interval", "estimate"] = "interval"  # whether the interval must show it, or the number alone
+    why: str = ""  # where the limit comes from
 
     @property
     def limits(self) -> dict[str, float]:

@@ -99,16 +99,6 @@ def coded(text: str) -> Any:
     return sr.CodedConcept(value, SCHEME, meaning or value)
 
 
-def unit_code(unit: str) -> Any:
-    """The UCUM code of a user's unit; of one that UCUM does not know an annotation, {like this}."""
-    if not unit:
-        return codes.UCUM.NoUnits
-    if code := UCUM.get(unit):
-        return sr.CodedConcept(code, "UCUM", unit)
-    noted = "".join(c for c in unit if c.isascii() and c.isprintable() and c not in "{}\\")[:14]
-    return sr.CodedConcept(f"{{{noted}}}" if noted.strip() else "1", "UCUM", coded(unit).meaning)
-
-
 def groups_of(answer: Answer, policy: DecisionPolicy | None, kind: str) -> list[Group]:
     """What a report says: the image as a whole first, then each finding.
 
@@ -169,7 +159,13 @@ def _finding(name: str, answer: Answer, policy: DecisionPolicy | None) -> Group:
 
 def _number(group: Group, answer: Answer, policy: DecisionPolicy | None) -> None:
     assert isinstance(answer.prediction, float)
-    unit = unit_code(answer.unit)
+    if not answer.unit:
+        unit: Any = codes.UCUM.NoUnits
+    elif code := UCUM.get(answer.unit):
+        unit = sr.CodedConcept(code, "UCUM", answer.unit)
+    else:  # an annotation, {like this}
+        noted = "".join(c for c in answer.unit if c.isascii() and c.isprintable() and c not in "{}\\")[:14]
+        unit = sr.CodedConcept(f"{{{noted}}}" if noted.strip() else "1", "UCUM", coded(answer.unit).meaning)
     name = "Predicted value" if answer.answered else "Predicted value, but not answered"
     group.measure(name, answer.prediction, unit)
     if answer.interval is not None and isinstance(policy, NumberPolicy) and policy.intervals is not None:

@@ -4,7 +4,6 @@ decode         a file to pixels: the one entry point, `READERS`, and the version
 rasters        PNG, JPEG, TIFF, BMP, WebP, GIF, JPEG 2000; .npy arrays
 dicom          DICOM
 file_record    one decode: a record for the data check, and a square for the network
-personal_data  what looks like a person in names and metadata
 raw_image      what the readers share: headers, raw images, size limits, colours
 window         how a window maps the values of a raw image to grey levels
 choose_window  the window of a run, chosen from its training images

@@ -59,10 +59,10 @@ def read_image(
     return to_8_bit(path, decode(path, frame, min_size), channels, window)
 
 
-def to_8_bit(path: Path, found: RawImage | Image.Image, channels: int = 3, window: Window = None) -> Image.Image:
+def to_8_bit(path: Path, pixels: RawImage | Image.Image, channels: int = 3, window: Window = None) -> Image.Image:
     """Convert what `decode` returned to 8 bits per channel; may change a Pillow image in place. See `read_image`."""
     with _as_data_error(path):
-        return to_mode(apply_window(path, found, window) if isinstance(found, RawImage) else found, channels)
+        return to_mode(apply_window(path, pixels, window) if isinstance(pixels, RawImage) else pixels, channels)
 
 
 def decode(path: str | Path, frame: int | None = None, min_size: MinSize | None = None) -> RawImage | Image.Image:
@@ -160,33 +160,33 @@ def _as_data_error(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be decoded ({reason})", "copy it again, or remove it") from None
 
 
-def apply_window(path: Path, found: RawImage, window: Window) -> Image.Image:
+def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
     """Map raw values to 8 bits: L, LA, RGB or RGBA. Raises DataError if the window does not fit."""
     if window is None or window in ("auto", "percentiles"):
-        stored = next((w for w in found.windows if isinstance(w, Linear)), None)
+        stored = next((w for w in raw.windows if isinstance(w, Linear)), None)
         usual = "such as 40/400 for CT, or 2048/4096 for all values of 12 bits"
         usual = "such as 128/256 for all values" if found.bits <= 8 else usual
         such = usual if stored is None else f"{stored.text}, its own"
         raise DataError(
-            f"{path}: {found.bits} bits per channel need a window to become grey, and the training images had none",
+            f"{path}: {raw.bits} bits per channel need a window to become grey, and the training images had none",
             f"predict and serve take --window CENTRE/WIDTH, {such}; or "
             "convert it to 8 bits as the training images were, or train with --window auto on images like it",
         )
     index = file_window_index(window)
-    if index is not None and index >= len(found.windows):
-        has = f"{len(found.windows)} windows of its own" if found.windows else "no window of its own"
+    if index is not None and index >= len(raw.windows):
+        has = f"{len(raw.windows)} windows of its own" if raw.windows else "no window of its own"
         raise DataError(
             f"{path}: has {has}, and the run's window is {window!r}",
             "train with --window percentiles, or with two numbers such as --window 40,400",
         )
-    mapped = found.windows[index] if index is not None else asked_window(window) or Linear(*window)  # type: ignore[misc]
-    grey = to_grey(found.values, mapped)
-    if found.inverted:
+    mapped = raw.windows[index] if index is not None else asked_window(window) or Linear(*window)  # type: ignore[misc]
+    grey = to_grey(raw.values, mapped)
+    if raw.inverted:
         np.subtract(255, grey, out=grey)
     image = Image.fromarray(np.ascontiguousarray(grey))
-    if found.alpha is not None:
-        image.putalpha(Image.fromarray(found.alpha))
-    image.getexif()[rasters.ORIENTATION] = found.orientation
+    if raw.alpha is not None:
+        image.putalpha(Image.fromarray(raw.alpha))
+    image.getexif()[rasters.ORIENTATION] = raw.orientation
     return image
 
 

@@ -1,22 +1,135 @@
-"""One decode of a file gives a record for the data check and a square for the network."""
+"""One decode of a file gives a record for the data check, which names personal data, and a square for the network."""
 
 from __future__ import annotations
 
+import io
+import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
+from PIL import ExifTags, Image, ImageFile
 
 from vitmed.core.errors import VitmedError
 from vitmed.core.files import check_regular
+from vitmed.core.process import NO_WARNINGS
 from vitmed.imaging.decode import decode, read_header, to_8_bit
-from vitmed.imaging.personal_data import personal_fields
+from vitmed.imaging.dicom import QUIET
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.imaging.raw_image import ImageHeader, RawImage
 from vitmed.imaging.window import Window
+
+# --- personal data in file names and in the metadata of image files
+
+MARKS = (b"Exif", b"tEXt", b"iTXt", b"zTXt", b"eXIf", b"xmpmeta", b"\xff\xfe", b"II*\x00", b"MM\x00*")
+EXIF_FIELDS = ("Artist", "XPAuthor", "CameraOwnerName", "Copyright", "HostComputer")
+TEXT_FIELDS = ("ImageDescription", "UserComment", "XPComment", "XPTitle")
+KEYS = re.compile(r"patient|birth|\bdob\b|\bmrn\b|author|owner|physician|doctor|full.?name|e-?mail|address|phone", re.I)
+NO_PERSON = re.compile(r"anonym|de-?ident|removed|redacted|unknown|none|n/?a|test|phantom|subject|patient|case", re.I)
+DICOM_FIELDS = (
+    *("PatientName", "PatientBirthDate", "PatientAddress", "PatientTelephoneNumbers", "OtherPatientNames"),
+    *("AccessionNumber", "ReferringPhysicianName", "InstitutionName"),
+)
+BURNED = {"US": "ultrasound", "SC": "secondary capture", "XA": "angiography"}
+_YEAR = r"(?:19\d\d|20[0-2]\d)"
+_DATE = rf"{_YEAR}(?:[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12]\d|3[01]))?(?!\d)"
+_NAME = r"(?:[A-Z]{2,}|[A-Z][a-z]+(?:-[A-Z][a-z]+)?)"
+_NAMES = re.compile(
+    rf"(?<![A-Za-z0-9])(?:({_NAME})[_ ,.-]+({_NAME})[_ ,.-]+{_DATE}|"
+    rf"{_DATE}[_ ,.-]+({_NAME})[_ ,.-]+({_NAME})(?![A-Za-z]))"
+)
+_WORDS = (
+    "img image scan slide slice cell cells thin thinf thick original copy frame crop patch tile stain series study "
+    "view left right front side normal abnormal positive negative benign malignant infected uninfected parasitized "
+    "chest xray lung heart brain liver kidney breast skin eye fundus retina blood smear bone knee spine train test "
+    "val validation training data dataset site hospital clinic center centre camera canon nikon olympus zeiss leica "
+    "motic sony png jpg mask label class screenshot dsc photo pic dcim batch visit session january february march "
+    "april may june july august september october november december jan feb mar apr jun jul aug sep oct nov dec he "
+    "pas ihc ct mr mri pet us isic ham bcn tcga luad lusc brca patient subject case person exam report pneumonia "
+    "covid tumor tumour "
+)
+_NO_NAMES = frozenset(_WORDS.split())
+PATTERNS = {
+    "an e-mail address": re.compile(r"[\w.+-]+@[\w-]+\.[a-z]{2,}", re.I),
+    "a name": re.compile(r"(?<![A-Za-z])[A-Z][A-Za-z]+\^[A-Z][A-Za-z]+"),  # DOE^JANE, as in DICOM
+    "a name with a title": re.compile(r"(?:^|[^A-Za-z])(?:Mrs?|Ms|Frau|Herr|Dr|Mme|Sra?)[._ ]+[A-Z][a-z]{2,}"),
+    "a date of birth": re.compile(r"(?:^|[^a-z])(?:dob|born|birth(?:date|day)?|geb(?:oren)?|naissance)[-_. ]*\d", re.I),
+    "a named field": re.compile(r"(?:first|last|sur|full|patient)[-_ ]?name[-_ =:]+[A-Za-z]{2,}", re.I),
+    "a social security number": re.compile(r"(?<!\d)\d{3}-\d{2}-\d{4}(?!\d)"),
+}
+
+
+def looks_like_a_person(text: str) -> str | None:
+    """What looks like a person in a file name or comment, such as "a name" or "an e-mail address"; None for nothing.
+
+    It matches patterns of words and dates, so it errs both ways: `AUTUMN_LEAVES_1990` is called a name, `jdoe3` is not.
+    """
+    for what, expression in PATTERNS.items():
+        if expression.search(text):
+            return what
+    for match in _NAMES.finditer(text):
+        if not any(word and word.lower() in _NO_NAMES for word in match.groups()):
+            return "a name and a year of birth"
+    return None
+
+
+def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
+    """Names, never values, of metadata fields that look like a person or locate the picture."""
+    if data[128:132] == b"DICM" or path.suffix.lower() in (".dcm", ".dicom"):
+        return _dicom(data)
+    head = data if data[:4] == b"\x89PNG" else data[: 1 << 18]
+    if not any(mark in head for mark in MARKS):
+        return ()
+    fields: set[str] = set()
+    # Pillow warns and raises for many kinds of damage, which the decoder reports.
+    with suppress(Exception), NO_WARNINGS, Image.open(io.BytesIO(data)) as image:
+        exif = image.getexif()
+        inner, position = exif.get_ifd(ExifTags.IFD.Exif), exif.get_ifd(ExifTags.IFD.GPSInfo)
+        for name in (*EXIF_FIELDS, *TEXT_FIELDS):
+            tag = ExifTags.Base[name]
+            value = exif.get(tag, inner.get(tag))
+            text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
+            if text.strip(" \x00") if name in EXIF_FIELDS else looks_like_a_person(text[:2000]):
+                fields.add(f"EXIF {name}")
+        if 2 in position or 4 in position:  # latitude, longitude
+            fields.add("EXIF GPS position")
+        texts = dict(image.info)
+        if isinstance(image, ImageFile.ImageFile) and image.format == "PNG":
+            texts |= getattr(image, "text", {})  # also texts after the pixels
+        for key, value in texts.items():
+            text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+            if key in ("exif", "icc_profile", "photoshop") or not isinstance(text, str) or not text.strip():
+                continue
+            if (KEYS.search(str(key)) and not NO_PERSON.search(text)) or looks_like_a_person(text[:2000]):
+                fields.add(f"{image.format} text '{str(key)[:40]}'")
+    return tuple(sorted(fields))
+
+
+@QUIET
+def _dicom(data: bytes) -> tuple[str, ...]:
+    """Filled fields of a DICOM file, and signs of text in the picture; empty without pydicom."""
+    try:
+        import pydicom
+    except ImportError:
+        return ()
+    fields = []
+    with suppress(Exception):  # the decoder reports a damaged file
+        tags = [*DICOM_FIELDS, "BurnedInAnnotation", "Modality", "PatientID"]
+        head = pydicom.dcmread(io.BytesIO(data), stop_before_pixels=True, specific_tags=tags, force=True)
+        for name in DICOM_FIELDS:
+            value = str(head.get(name, "") or "").strip(" ^=")
+            if value and not NO_PERSON.search(value) and value != str(head.get("PatientID", "")):
+                fields.append(f"DICOM {name}")
+        if str(head.get("BurnedInAnnotation", "")).upper() == "YES":
+            fields.append("DICOM BurnedInAnnotation YES")
+        elif (modality := str(head.get("Modality", ""))) in BURNED:
+            fields.append(f"DICOM modality {modality} ({BURNED[modality]}), which often has text in the image")
+    return tuple(fields)
+
+
+# --- what one decode gives
 
 SIDE = 32  # of a thumbnail, px
 NUMBERS = ("red", "green", "blue", "border_red", "border_green", "border_blue", "low", "high")
@@ -84,15 +197,15 @@ def examine(
     return Examined(made, square)
 
 
-def _finished(path: Path, begun: FileRecord, found: RawImage | Image.Image, again: bool, window: Window) -> FileRecord:
-    """The record with what the pixels show; `again`: `found` is used again later, so it must not change."""
+def _finished(path: Path, begun: FileRecord, pixels: RawImage | Image.Image, again: bool, window: Window) -> FileRecord:
+    """The record with what the pixels show; `again`: `pixels` is used again later, so it must not change."""
     header = begun.header or read_header(path)
-    reduced = isinstance(found, Image.Image) and max(found.size) < max(header.width, header.height)
-    if isinstance(found, RawImage) and window is None:
-        shown = found.values if found.valid is None or not found.valid.any() else found.values[found.valid]
+    reduced = isinstance(pixels, Image.Image) and max(pixels.size) < max(header.width, header.height)
+    if isinstance(pixels, RawImage) and window is None:
+        shown = pixels.values if pixels.valid is None or not pixels.valid.any() else pixels.values[pixels.valid]
         low, high = (float(value) for value in np.percentile(shown, (0.5, 99.5)))
         window = low, high
-    image = to_8_bit(path, found.copy() if again and isinstance(found, Image.Image) else found, window=window)
+    image = to_8_bit(path, pixels.copy() if again and isinstance(pixels, Image.Image) else pixels, window=window)
     small = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BOX, reducing_gap=4))  # (32, 32, 3)
     edge = np.concatenate([small[0], small[-1], small[1:-1, 0], small[1:-1, -1]])
     extrema = np.array(image.getextrema())

@@ -26,28 +26,17 @@ if TYPE_CHECKING:  # an exported model runs without torch
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How an image becomes the network's input.
+    """How an image becomes the network's input."""
 
-    Attributes:
-        image_size: side S of the square, px.
-        channels: C.
-        resize: "pad", "squash" or "crop"; antialiased by Pillow.
-        normalize: "imagenet", "half", "image" or "given"; see `DataConfig.normalize`.
-        mean, std: for "given": one number, one each for R, G and B, or one per channel.
-        interpolation: a key of `RESAMPLING`.
-        frame: to read of a file with several; None refuses such files.
-        window: how values of more than 8 bits become grey levels; None refuses such files.
-    """
-
-    image_size: int
-    channels: int
-    resize: str
-    normalize: str
-    mean: tuple[float, ...] | None = None
+    image_size: int  # side S of the square, px
+    channels: int  # C
+    resize: str  # "pad", "squash" or "crop"; antialiased by Pillow
+    normalize: str  # "imagenet", "half", "image" or "given"; see `DataConfig.normalize`
+    mean: tuple[float, ...] | None = None  # for "given": one number, one each for R, G and B, or one per channel
     std: tuple[float, ...] | None = None
-    interpolation: str = "bilinear"
-    frame: int | None = None
-    window: Window = None
+    interpolation: str = "bilinear"  # a key of `RESAMPLING`
+    frame: int | None = None  # to read of a file with several; None refuses such files
+    window: Window = None  # how values of more than 8 bits become grey levels; None refuses such files
 
     @classmethod
     def of(cls, config: Config | PretrainConfig) -> Preprocessing:
@@ -71,9 +60,9 @@ class Preprocessing:
         path = Path(path)
         return self.square(path, decode(path, self.frame, self.min_size))
 
-    def square(self, path: Path, found: RawImage | Image.Image) -> np.ndarray:
+    def square(self, path: Path, pixels: RawImage | Image.Image) -> np.ndarray:
         """Make square what `decode` returned for a file: (S, S, C) uint8. Raises as `read`."""
-        image = to_8_bit(path, found, self.channels, self.window)
+        image = to_8_bit(path, pixels, self.channels, self.window)
         if self.resize == "pad" and min(image.size) * self.image_size < 0.5 * max(image.size):
             width, height = image.size
             raise DataError(
@@ -156,9 +145,9 @@ class JointPreprocessing(Preprocessing):
 
     each: tuple[Preprocessing, ...] = ()
 
-    def square(self, path: Path, found: RawImage | Image.Image) -> np.ndarray:
+    def square(self, path: Path, pixels: RawImage | Image.Image) -> np.ndarray:
         """(N,) uint8: every reading, flat, in turn."""
-        return np.concatenate([how.square(path, found).ravel() for how in self.each])
+        return np.concatenate([how.square(path, pixels).ravel() for how in self.each])
 
     def fit(self, image: Image.Image) -> np.ndarray:
         """(N,) uint8: an image of 8 bits, made square in every way."""
@@ -233,12 +222,7 @@ RESIZES: dict[str, Callable[[Image.Image, tuple[int, int], Image.Resampling], Im
     "squash": Image.Image.resize,
     "crop": ImageOps.fit,
 }
-RESAMPLING = {
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-    "nearest": Image.Resampling.NEAREST,
-}
+RESAMPLING = {way.name.lower(): way for way in Image.Resampling}  # "bilinear" and the others of Pillow
 CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),

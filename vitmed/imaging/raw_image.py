@@ -28,28 +28,17 @@ MinSize = Callable[[tuple[int, int]], tuple[int, int]]  # (width, height) of a f
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """What the header of an image file states, read before any pixel is decoded.
+    """What the header of an image file states, read before any pixel is decoded."""
 
-    Attributes:
-        format: PNG, JPEG, TIFF, DICOM, NPY, ...
-        mode: Pillow's (L, P, RGB, CMYK, I;16, ...), or the photometric interpretation of a DICOM file.
-        bits: per channel.
-        width, height: as stored, px.
-        frames: the number of pages or frames.
-        orientation: the EXIF tag, 1 to 8; 1 if there is none.
-        needs_window: whether values have more than 8 bits, a sign or a fraction, or belong to a grey DICOM.
-        windows: how many a DICOM file stores.
-    """
-
-    format: str
-    mode: str
-    bits: int
-    width: int
+    format: str  # PNG, JPEG, TIFF, DICOM, NPY, ...
+    mode: str  # Pillow's (L, P, RGB, CMYK, I;16, ...), or the photometric interpretation of a DICOM file
+    bits: int  # per channel
+    width: int  # as stored, px
     height: int
-    frames: int
-    orientation: int
-    needs_window: bool = False
-    windows: int = 0
+    frames: int  # the number of pages or frames
+    orientation: int  # the EXIF tag, 1 to 8; 1 if there is none
+    needs_window: bool = False  # whether values have more than 8 bits, a sign or a fraction, or are of a grey DICOM
+    windows: int = 0  # how many a DICOM file stores
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,8 @@ one_run          a run of training or pretraining: begun or resumed, trained, ev
 study            what a study of many runs says of itself, the one way to conduct it, and who trains its runs
 folds            a run for each fold, and one report of all their tests
 search           a search over settings: its trials, its winner, and what it found
-search_plan      what a search is asked for: settings, ranges, and the plan of its trials
 auto             the ways to train that auto compares
 comparison       tables of several models on their common images, and which model is better
-ensemble         members of folds or runs, and the policy of their mean
 difference       what is known of two runs, and what differs
 rank_weights     what colours and size alone reveal, and which weights suit these images, by their frozen features
 run_list         the runs of a folder, a row each

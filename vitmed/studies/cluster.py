@@ -187,9 +187,7 @@ class RayCluster(Executor):
     """A Ray cluster that is there already: calls of functions on the nodes that see what this process sees.
 
     `places` are calls at the same time, `runs` trainings: a GPU for each or, where there is none, a core or a node.
-
-    Raises:
-        UsageError: nothing answers at the address, or not as a cluster of this version.
+    Raises UsageError: nothing answers at the address, or not as a cluster of this version.
     """
 
     def __init__(self, address: str, strict: bool = False) -> None:

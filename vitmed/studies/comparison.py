@@ -170,10 +170,8 @@ def short_names(parts: Sequence[Sequence[str]]) -> list[str]:
 def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     """Return the models on their common images, in the order and with the patients of the first, and notes.
 
-    The classes are in the order of the first model of grades, else of the first.
-
-    Raises:
-        DataError: different kinds of label, classes, findings, units, labels or files, or no common image.
+    The classes are in the order of the first model of grades, else of the first. Raises DataError: different kinds of
+    label, classes, findings, units, labels or files, or no common image.
     """
     first = models[0]
     shared = set(first.predictions.paths)

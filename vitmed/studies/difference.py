@@ -51,26 +51,16 @@ class ImageDifferences(Frozen):
 
 
 class RunDiff(Frozen):
-    """What differs between two runs.
+    """What differs between two runs."""
 
-    Attributes:
-        first, second: the folders of the runs, as they were named.
-        settings: that differ.
-        images: None where the images of a run are not known.
-        environment: versions and machine; None where one run does not say.
-        metrics: the first number of each run, as `vitmed runs` lists it.
-        notes: what is not known of a run, and how to compare their numbers.
-        verdict: what differs, in a sentence; before it, whether the weights in both best.pt are known to be identical.
-    """
-
-    first: str
+    first: str  # the folders of the runs, as they were named
     second: str
-    settings: list[Difference]
-    images: ImageDifferences | None
-    environment: list[Difference] | None
-    metrics: list[RunMetric | None]
-    notes: list[str]
-    verdict: str = ""
+    settings: list[Difference]  # that differ
+    images: ImageDifferences | None  # None where the images of a run are not known
+    environment: list[Difference] | None  # versions and machine; None where one run does not say
+    metrics: list[RunMetric | None]  # the first number of each run, as `vitmed runs` lists it
+    notes: list[str]  # what is not known of a run, and how to compare their numbers
+    verdict: str = ""  # whether the weights in both best.pt are known to be identical; what differs, in a sentence
 
 
 Image = dict[str, str]  # its row in splits.csv: sha256, class, group and split
@@ -119,28 +109,21 @@ def read_facts(path: Path) -> RunFacts:
     weights, metric = None, read_run(run, "", None).metric
     with contextlib.suppress(ValueError):
         weights = best_hash(run)
-    return RunFacts(type(config), shown, compared, _images(run), _environment(run), metric, weights)
-
-
-def _images(run: RunFolder) -> dict[str, Image] | None:
-    if not run.splits.is_file():
-        return None
+    images = environment = None
     try:
-        keys, rows = ("sha256", "class", "group", "split"), split_rows(run)
-        return {path: {key: from_cell(row[key]) for key in keys} for path, row in rows.items()}
+        if run.splits.is_file():
+            keys, rows = ("sha256", "class", "group", "split"), split_rows(run)
+            images = {path: {key: from_cell(row[key]) for key in keys} for path, row in rows.items()}
     except (OSError, ValueError, KeyError, TypeError, csv.Error):
         raise DataError(f"{run.splits}: not the splits.csv of a run", "restore it, or name another run") from None
-
-
-def _environment(run: RunFolder) -> dict[str, str] | None:
-    if not run.environment.is_file():
-        return None
     try:
-        content = json_of(run.environment.read_text(encoding="utf-8"))
-        versions = {str(name): str(version) for name, version in content["versions"].items()}
-        return versions | {name: str(content[name]) for name in SURROUNDINGS if content.get(name) is not None}
+        if run.environment.is_file():
+            content = json_of(run.environment.read_text(encoding="utf-8"))
+            environment = {str(name): str(version) for name, version in content["versions"].items()}
+            environment |= {name: str(content[name]) for name in SURROUNDINGS if content.get(name) is not None}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise DataError(f"{run.environment}: not the file of a run", "restore it, or name another run") from None
+    return RunFacts(type(config), shown, compared, images, environment, metric, weights)
 
 
 def difference(first: RunFacts, second: RunFacts, names: Sequence[str]) -> RunDiff:

@@ -1,4 +1,5 @@
-"""Folds: which there are, what each begins with, how they are trained, and one report of all their tests."""
+"""Folds: which there are, what each begins with, how they are trained, and one report of all their tests; and folds or
+runs as one model, with a decision policy for their mean."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import json
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -17,12 +18,14 @@ import vitmed
 from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import CheckpointError, DataError, TimeTooShortError, UsageError
 from vitmed.core.files import write_json
-from vitmed.core.load_config import load_config
-from vitmed.core.messages import bar, gathering, same_words, say
+from vitmed.core.load_config import build_config, load_config
+from vitmed.core.messages import Silent, bar, gathering, listening, same_words, say, show, warn
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, run_lock
 from vitmed.core.text import counted, duration_text, round_up
-from vitmed.data.splits import site_names
+from vitmed.data.samples import Splits
+from vitmed.data.scan import hash_files
+from vitmed.data.splits import held_out, site_names
 from vitmed.decisions.evaluation_folder import (
     Evaluated,
     Fold,
@@ -33,18 +36,22 @@ from vitmed.decisions.evaluation_folder import (
     numbered,
     read_evaluation,
     spread_of,
+    validation_of,
 )
 from vitmed.decisions.operating_points import asked_point, target_of
-from vitmed.decisions.policy import FindingPolicy
+from vitmed.decisions.policy import FindingPolicy, choose_policy, notes_of
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import thumbnail
 from vitmed.inference.checkpoint import Checkpoint, load_checkpoint
-from vitmed.inference.ensemble import load_ensemble
-from vitmed.metrics.ensembles import out_of_fold, pool
+from vitmed.inference.ensemble import join_members, load_ensemble, save_ensemble
+from vitmed.inference.open_model import open_network
+from vitmed.metrics.ensembles import aligned, averaged, out_of_fold, pool
+from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.metrics.kinds.classes import evaluate_predictions, metric_values
 from vitmed.metrics.kinds.findings import in_means
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.analyses import Extra
+from vitmed.report.evaluate import facts
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Results
@@ -52,6 +59,7 @@ from vitmed.report.write import About, Report, read_baselines
 from vitmed.studies.cluster import HERE, Places
 from vitmed.studies.study import Job, Study, conduct, read_study, settings_of
 from vitmed.training.plan.time import Clock
+from vitmed.training.run import resumed_settings
 
 AGAIN = "start again with vitmed cross-validate"
 JOINING, TABLES = 12.0, 2.0  # s of --time for what joins the folds: reports on all and the ensemble, or tables
@@ -248,8 +256,15 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
     folds = _each(results, evaluated, pooled, config)
     baselines = [read_baselines(table.parent) for table in tables]
     shared = [key for key in baselines[0] if all(key in of_fold for of_fold in baselines)]
-    other_means = _other_means(pooled, predictions)
-    notes = [*fold_notes(folds), *divided.notes, *other_means, *by_name([r.report.notes for r in results])]
+    notes = [*fold_notes(folds), *divided.notes]
+    if pooled.kind == "findings":
+        means = in_means(pooled)
+        if fewer := [str(k) for k, test in enumerate(predictions, 1) if (means & ~in_means(test)).any()]:
+            notes.append(
+                f"The means over findings of {_folds(fewer)} leave out findings that the pooled means count, because "
+                "too few patients of a fold have them. Compare the folds in the report of each finding."
+            )
+    notes += by_name([r.report.notes for r in results])
     with bar("drawing the report", unit="steps"):
         about = About(
             title=f"{len(runs)} folds of {data_folder(root).resolve().name}",
@@ -307,18 +322,6 @@ def _facts(results: Sequence[Results], once: Sequence[Results], pooled: Predicti
     return joined | {f"{title} by fold": spread_of(folds.each, name) for name, title in titles.items()}
 
 
-def _other_means(pooled: Any, tests: Sequence[Any]) -> list[str]:
-    """A note where the means over findings of the test of a fold leave out findings that the pooled means count."""
-    if pooled.kind != "findings":
-        return []
-    means = in_means(pooled)
-    fewer = [str(k) for k, test in enumerate(tests, 1) if (means & ~in_means(test)).any()]
-    return [
-        f"The means over findings of {_folds(fewer)} leave out findings that the pooled means count, because too few "
-        "patients of a fold have them. Compare the folds in the report of each finding."
-    ] * bool(fewer)
-
-
 def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
     """Join the notes of all folds in one list, each once: a common note as it is, the others with the numbers of their
     folds, or with their count where only the figures in them differ."""
@@ -338,3 +341,166 @@ def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
 
 def _folds(numbers: Sequence[str]) -> str:
     return f"fold{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+
+
+# --- folds or runs as one model
+
+LEAST_RESAMPLES = 200
+
+
+@dataclass(frozen=True)
+class EnsembleResult:
+    """The folder of an ensemble, the share of each folder that was joined, by name, and the evaluation on the images on
+    which its policy was chosen."""
+
+    folder: Path
+    shares: dict[str, float]
+    val: Evaluation
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A run, or the folds of one configuration."""
+
+    folder: RunFolder
+    members: tuple[Checkpoint, ...]
+    predictions: Predictions  # calibrated; of validation, or of images that the members that predict them never saw
+    models: int  # how many of the members predict each of these images
+    folds: bool
+
+    @property
+    def name(self) -> str:
+        return self.folder.path.resolve().name
+
+
+def read_candidate(folder: RunFolder) -> Candidate:
+    """Read what a folder offers. Raises CheckpointError where its runs are not finished."""
+    if not folder.folds.is_file():
+        saved = load_checkpoint(folder.path)
+        if saved.policy is None:
+            raise CheckpointError(f"{saved.path}: holds no decision policy", "name the best.pt of a finished run")
+        predictions = validation_of(saved.path, saved.weights_hash, saved.config.data.positive)
+        return Candidate(folder, (saved,), saved.policy.apply(predictions), 1, False)
+    study = CrossValidation(folder)
+    done, folds = len(study.done()), len(study.divided.places)
+    if done < folds:
+        problem = f"{folder.path}: {folds - done} of {counted(folds, 'fold')} are not finished"
+        raise CheckpointError(problem, f"vitmed cross-validate --resume {folder.path}")
+    tested = study.tested()
+    tests = out_of_fold([fold.evaluated.predictions for fold in tested], study.divided.folds)
+    return Candidate(folder, tuple(fold.saved for fold in tested), tests, study.divided.repeats, True)
+
+
+def _choice(candidates: Sequence[Candidate], parts: Sequence[Any]) -> dict[str, Any]:
+    """What the members are, in words, and the numbers of each candidate and of the mean."""
+    kind = TARGETS[candidates[0].members[0].splits.target.kind]
+    names = (kind.headline[0], kind.val_loss)
+    resamples = max(LEAST_RESAMPLES, candidates[0].members[0].config.evaluate.resamples)
+    several = len(candidates) > 1
+    each = {candidate.name: part for candidate, part in zip(candidates, parts, strict=True)}
+    rows = dict[str, dict[str, Any]]()
+    for name, predictions in (each | ({"together": averaged(parts)} if several else {})).items():
+        overall: dict[str, Estimate] = kind.numbers.evaluate(predictions, resamples).overall
+        say(f"{name}: {', '.join(f'{kind.metrics[key].title} {value_text(overall[key])}' for key in names)}")
+        rows[name] = {key: overall[key].to_dict() for key in names}
+    folds = counted(len(candidates[0].members), "fold")
+    words = f"the mean of {', '.join(each) if several else folds}"
+    return {"words": words, "numbers": rows}
+
+
+def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[Splits, dict[str, list[str]]]:
+    first = members[0]
+    images = {
+        sample.path: (sample, digest)
+        for member in members
+        for name, samples in member.splits.samples.items()
+        for sample, digest in zip(samples, member.hashes[name], strict=True)
+    }
+    if candidates[0].folds:
+        val, root = list[str](), first.data_root("put the folder there again")
+        config = build_config(resumed_settings(first.config, RunFolder(first.path.parent), root, {}))
+        out = held_out(config.data, ordinal=config.evaluate.ordinal) if first.config.data.divided else ()
+        digests = hash_files([str(root / sample.path) for sample in out])
+        test = {sample.path: (sample, digest) for sample, digest in zip(out, digests, strict=True)}
+        made = {"train": "all folds", "val": "none: each image was predicted by folds that never saw it"}
+        made["test"] = "in no fold" if test else "none was held out; the folds tested each image"
+        images |= test
+    else:
+        val = [sample.path for sample in first.splits.samples["val"]]
+        test = {sample.path: images[sample.path] for sample in first.splits.samples["test"]}
+        made = first.splits.made
+    parts = {"val": val, "test": list(test)}
+    parts["train"] = [path for path in images if path not in {*val, *test}]
+    samples = {
+        name: tuple(sorted((images[path][0] for path in parts[name]), key=lambda sample: (sample.label, sample.path)))
+        for name in ("train", "val", "test")
+    }
+    hashes = {name: [images[sample.path][1] for sample in part] for name, part in samples.items()}
+    return replace(first.splits, samples=samples, made=made), hashes
+
+
+def _trained_on_test(members: Sequence[Checkpoint], splits: Splits, hashes: dict[str, list[str]]) -> list[str]:
+    """A sentence for each member that was trained on an image of the test, or on a patient of it, unless its run was
+    allowed to have patients in two splits."""
+    leaks, owners = [], {sample.group for sample in splits.samples["test"]} - {None}
+    for member in members:
+        digests = {digest for name in ("train", "val") for digest in member.hashes[name]}
+        groups = {sample.group for name in ("train", "val") for sample in member.splits.samples[name]}
+        images = sum(digest in digests for digest in hashes["test"])
+        patients = set() if member.config.data.allow_leakage else owners & groups
+        if images or patients:
+            what = counted(images, "image") if images else f"images of {counted(len(patients), splits.unit)}"
+            leaks.append(f"{member.path}: was trained on {what} of the test of {members[0].path}")
+    return leaks
+
+
+def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> EnsembleResult:
+    """Join candidates (of folds, or of runs with the same validation images) into one model with a policy of its own,
+    and write it with its report into a new folder; with `advise`, say how to test it. Raises DataError for runs of
+    which one was trained on an image or a patient of the test."""
+    parts = aligned([candidate.predictions for candidate in candidates])
+    chosen, share = _choice(candidates, parts), 1 / len(candidates)
+    members = [member for candidate in candidates for member in candidate.members]
+    each = [share / len(candidate.members) for candidate in candidates for _ in candidate.members]
+    splits, hashes = _images(candidates, members)
+    leaks = _trained_on_test(members, splits, hashes)
+    if leaks and not candidates[0].folds:
+        raise DataError(leaks[0], "join runs with the same splits")
+    for leak in leaks:  # of a test that was held out of folds, after hours of training
+        warn(leak)
+    path = place.ensemble
+    joined = join_members(path, members, each, splits, hashes, chosen)
+    for_policy = replace(averaged(parts), positive=members[0].config.data.positive)
+    config = members[0].config.evaluate
+    policy = choose_policy(for_policy, config, None, joined.weights_hash)
+    with listening(Silent()):
+        network = open_network(joined, policy, "cpu", "fp32")
+    outputs = network.outputs(lambda i: joined.preprocessing.drawn(), 1, lambda done, total: None)
+    policy = policy.model_copy(update={"known_logits": tuple(outputs.logits[0].tolist())})
+    joined = replace(joined, policy=policy)
+    say(f"decision policy, chosen on {counted(policy.n, 'image')}: {policy.summary}")
+    about_policy = "The decision policy was chosen on the validation images, on which each run chose its best epoch."
+    if (first := candidates[0]).folds:
+        about_policy = (
+            f"The decision policy was chosen on what {counted(first.models, 'model')} of {len(members)} said of each "
+            "image, those that had not seen it. The mean of all is steadier than that, so its probabilities may be "
+            "less extreme than its calibration assumes."
+        )
+    notes = [about_policy, *leaks, *notes_of(policy)]
+    predictions, root = policy.apply(for_policy), members[0].splits.root
+    with bar("drawing the report", unit="steps"):
+        about = About(
+            title=f"{counted(len(members), 'model')}, images that chose the policy",
+            facts=facts(joined, "the images on which the policy was chosen", len(predictions), "stored predictions"),
+            notes=notes,
+            run=place.name,
+            weights_hash=joined.weights_hash,
+        )
+        extra = Extra(policy=policy, read=lambda name: thumbnail(root / name, joined.preprocessing))
+        metrics = Report.of(predictions, about, config, extra).write(place.path / "val")
+    val = Evaluation(predictions, metrics, place.path / "val")
+    save_ensemble(joined)  # last: without it the folder holds no ensemble
+    if splits.samples["test"] and advise:
+        say(f"to test it once: vitmed evaluate {place.path}")
+    show(f"{place.path}: {chosen['words']}; vitmed predict IMAGE --checkpoint {place.path}")
+    return EnsembleResult(place.path, {candidate.name: share for candidate in candidates}, val)

@@ -326,7 +326,15 @@ def new_pretraining(
     report_card(config.data.card)
     show_expression(config.data.group_regex)
     splits, held_out = pretraining_splits(config.data)
-    config = with_window(one_batch(_default_sizes(config, splits)), splits)
+    count, val = (len(splits.samples[split]) for split in ("train", "val"))
+    situation = PlanInputs(SCRATCH, count, val, median_side(splits), pick_device(config.train.device).type, width=0)
+    sizes = {}
+    for decision in plan_settings(Config(model=model), situation):  # as `train` would plan them for random weights
+        if decision.field in ("model.image_size", "model.patch_size"):
+            say(f"{decision.field} {decision.value}: {decision.when}; {decision.why}")
+            sizes[decision.field.removeprefix("model.")] = decision.value
+    config = config.model_copy(update={"model": model.model_copy(update=sizes)})
+    config = with_window(one_batch(config), splits)
     session = Session.of(config, pick_device(config.train.device))
     task = Pretrain.new(config, splits, session)
     if held_out:
@@ -339,19 +347,6 @@ def new_pretraining(
     run = Run.new(task, config, read, folder, session)
     say(f"run folder: {folder.path}")
     return run, task
-
-
-def _default_sizes(config: PretrainConfig, splits: Splits) -> PretrainConfig:
-    """Image and patch size that were not set by hand, as `train` would plan them for random weights."""
-    count, val = (len(splits.samples[name]) for name in ("train", "val"))
-    device = pick_device(config.train.device).type
-    situation = PlanInputs(SCRATCH, count, val, median_side(splits), device, width=0)
-    update = {}
-    for decision in plan_settings(Config(model=config.model), situation):
-        if decision.field in ("model.image_size", "model.patch_size"):
-            say(f"{decision.field} {decision.value}: {decision.when}; {decision.why}")
-            update[decision.field.removeprefix("model.")] = decision.value
-    return config.model_copy(update={"model": config.model.model_copy(update=update)})
 
 
 def resumed_pretraining(

@@ -226,10 +226,8 @@ def evaluate_colours(
 ) -> tuple[RunFolder, dict[str, Evaluation]]:
     """Fit a linear model of colours and size on train, and evaluate it on val and test.
 
-    Each evaluation has a report in a new run folder in `output`.
-
-    Raises:
-        DataError: an image that cannot be read, or a problem of the data that training refuses.
+    Each evaluation has a report in a new run folder in `output`. Raises DataError: an image that cannot be read, or a
+    problem of the data that training refuses.
     """
     preprocessing = Preprocessing.of(config)
     splits, images, hashes, records, skipped = check_images(splits, preprocessing, config.data)

@@ -59,29 +59,20 @@ class RunMetric(Frozen):
 
 
 class ListedRun(Frozen):
-    """A run, as far as its files can be read.
+    """A run, as far as its files can be read."""
 
-    Attributes:
-        run: its path in the folder that is listed.
-        parent: the path of the run that it is a part of; None for a run on its own.
-        done, of: epochs, or the folds of a cross-validation: how many, and of how many.
-        seconds: spent in the epochs.
-        started: ISO date and time, UTC.
-        problem: why the run is not finished, or which file cannot be read.
-    """
-
-    run: str
-    parent: str | None
+    run: str  # its path in the folder that is listed
+    parent: str | None  # the path of the run that it is a part of; None for a run on its own
     kind: RunKind
     state: State
     data: str = ""
     model: str = ""
     metric: RunMetric | None = None
-    done: int = 0
-    of: int | None = None
-    seconds: float | None = None
-    started: str | None = None
-    problem: str = ""
+    done: int = 0  # epochs, or the folds of a cross-validation
+    of: int | None = None  # how many there are to be
+    seconds: float | None = None  # spent in the epochs
+    started: str | None = None  # ISO date and time, UTC
+    problem: str = ""  # why the run is not finished, or which file cannot be read
 
     @property
     def name(self) -> str:
@@ -169,8 +160,23 @@ def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
     of a run, however damaged, makes it raise."""
     row: dict[str, Any] = {"kind": "not known"}
     try:
-        joined = run.folds.is_file() or run.ensemble.is_file()
-        (_read_joined if joined else _read_training)(run, row)
+        if run.folds.is_file():  # `with_parts` adds what its folds say
+            row["kind"] = "cross-validation"
+            with _reading(run, run.folds):
+                divided = json.loads(run.folds.read_text(encoding="utf-8"))
+                row["of"] = int(divided["folds"]) * int(divided.get("repeats", 1))
+            row["metric"] = _evaluated(run, "test")
+            row["state"] = "interrupted" if row["metric"] is None else "finished"
+        elif run.ensemble.is_file():
+            row["kind"] = "ensemble"
+            with _reading(run, run.ensemble):
+                content = json.loads(run.ensemble.read_text(encoding="utf-8"))
+                members, root = content["members"], content["data"]["root"]
+                row |= {"model": counted(len(members), "model"), "data": _data_name(root, run)}
+            # until it is tested, the number of the images on which its policy was chosen
+            row |= {"state": "finished", "metric": _evaluated(run, "test", "val")}
+        else:
+            _read_training(run, row)
     except ValueError as error:
         row |= {"state": "damaged", "problem": str(error)}
     if is_running(run):
@@ -200,24 +206,6 @@ def _reading(run: RunFolder, file: Path) -> Iterator[None]:
         why = why or (error.strerror or "") if isinstance(error, OSError) else first_line(why or error)
         why = why.replace(f"{run.path}{os.sep}", "").removeprefix(f"{file.name}: ")
         raise ValueError(f"{file.relative_to(run.path).as_posix()}: cannot be read ({why})") from None
-
-
-def _read_joined(run: RunFolder, row: dict[str, Any]) -> None:
-    """A cross-validation, to which `with_parts` adds what its folds say; or several models as one, whose number is of
-    the images on which its policy was chosen, until it is tested."""
-    if run.folds.is_file():
-        row["kind"] = "cross-validation"
-        with _reading(run, run.folds):
-            asked = json.loads(run.folds.read_text(encoding="utf-8"))
-            row["of"] = int(asked["folds"]) * int(asked.get("repeats", 1))
-        row["metric"] = _evaluated(run, "test")
-        row["state"] = "interrupted" if row["metric"] is None else "finished"
-        return
-    row["kind"] = "ensemble"
-    with _reading(run, run.ensemble):
-        content = json.loads(run.ensemble.read_text(encoding="utf-8"))
-        row |= {"model": counted(len(content["members"]), "model"), "data": _data_name(content["data"]["root"], run)}
-    row |= {"state": "finished", "metric": _evaluated(run, "test", "val")}
 
 
 def _read_training(run: RunFolder, row: dict[str, Any]) -> None:

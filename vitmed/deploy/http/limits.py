@@ -49,19 +49,12 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may cost.
-
-    Attributes:
-        megabytes: of a request.
-        images: in a request.
-        timeout: s, for sending a request, and again for answering it.
-        queue: images that wait for an answer, of all requests.
-    """
+    """What a request may cost."""
 
     megabytes: float = 32
-    images: int = 16
-    timeout: float = 30
-    queue: int = 256
+    images: int = 16  # in a request
+    timeout: float = 30  # s, for sending a request, and again for answering it
+    queue: int = 256  # images that wait for an answer, of all requests
 
     @property
     def bytes(self) -> int:
@@ -87,20 +80,13 @@ class Upload(NamedTuple):
 
 @dataclass
 class Load:
-    """What the server holds now.
-
-    Attributes:
-        images: that wait for an answer.
-        bytes: of requests in memory.
-        decoding: images of these that are not decoded yet.
-        stopping: the server answers what it has and takes nothing more.
-    """
+    """What the server holds now."""
 
     limits: Limits
-    images: int = 0
-    bytes: int = 0
-    decoding: int = 0
-    stopping: bool = False
+    images: int = 0  # that wait for an answer
+    bytes: int = 0  # of requests in memory
+    decoding: int = 0  # images of these that are not decoded yet
+    stopping: bool = False  # the server answers what it has and takes nothing more
 
     @contextmanager
     def waiting(self, count: int) -> Iterator[None]:
@@ -155,11 +141,8 @@ def too_many_bytes(limits: Limits) -> Refusal:
 
 
 async def read_uploads(request: Request, limits: Limits, add: Callable[[int], None]) -> list[Upload]:
-    """Read the files of a form into memory; `add` counts their bytes.
-
-    Raises:
-        Refusal: 400 the sender has gone; 413 too many bytes or images; 415 another kind of request; 422 no image or not
-            a form; 429 memory is full of other requests.
+    """Read the files of a form into memory; `add` counts their bytes. Raises Refusal: 400 the sender has gone; 413 too
+    many bytes or images; 415 another kind of request; 422 no image or not a form; 429 memory is full of other requests.
     """
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         fix = "send a form: curl -F images=@image.png ADDRESS/v1/predict"
@@ -243,7 +226,9 @@ class Guard:
         except Refusal as refusal:
             await refused(refusal)(scope, receive, watched)
         except Exception as error:
-            self.log(f"warning: {place_of(error)}")
+            frames: list[Any] = traceback.extract_tb(error.__traceback__)  # the message may hold a name of the sender
+            place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+            self.log(f"warning: {type(error).__name__}{place}")
             if not status:
                 await refused(Refusal(*BUG))(scope, receive, watched)
         finally:
@@ -276,10 +261,3 @@ class Guard:
 def refused(refusal: Refusal) -> JSONResponse:
     """The answer to a request that is refused."""
     return JSONResponse(refusal.content, refusal.status, refusal.headers)
-
-
-def place_of(error: BaseException) -> str:
-    """The class of an error and where it was raised; its message may hold a file name of the sender."""
-    frames: list[Any] = traceback.extract_tb(error.__traceback__)
-    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}{place}"

@@ -95,20 +95,16 @@ class ScoreLog:
                 self.stream.close()
                 problem = f"{file}: is there already and not the log of scores of this model"
                 raise UsageError(problem, "name another file with --scores")
-            self._drop_torn_line()
+            size = self.stream.seek(0, os.SEEK_END)  # a process that was killed may have left the beginning of a line
+            start = max(0, size - 2**20)
+            self.stream.seek(start)
+            tail = self.stream.read(size - start)
+            if tail and not tail.endswith(b"\n"):
+                self.stream.truncate(start + tail.rfind(b"\n") + 1)
             if not known:
                 self._write(first)
         except OSError as error:
             raise UsageError(f"{file}: cannot be written ({error.strerror})", "name another file") from None
-
-    def _drop_torn_line(self) -> None:
-        """A process that was killed may have left the beginning of a line."""
-        size = self.stream.seek(0, os.SEEK_END)
-        start = max(0, size - 2**20)
-        self.stream.seek(start)
-        tail = self.stream.read(size - start)
-        if tail and not tail.endswith(b"\n"):
-            self.stream.truncate(start + tail.rfind(b"\n") + 1)
 
     def _write(self, text: str) -> None:
         """Write all of it or nothing: a disk that fills up takes a part, and reports that only the next time."""

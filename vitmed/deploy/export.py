@@ -1,0 +1,435 @@
+"""A network for other programs, compared with its checkpoint before it is written: the .onnx file, with its decisions,
+and its weights for timm, which transformers reads too.
+
+The way back from timm is `models.weights.layouts`. The folder is what `timm.create_model("local-dir:FOLDER",
+pretrained=True)` reads, from timm 1.0.15: config.json and model.safetensors, with preprocessing and a card."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitmed.core.base_models import Frozen
+from vitmed.core.errors import GateError, UsageError
+from vitmed.core.files import whole_file, whole_folder
+from vitmed.core.messages import Silent, bar, listening, say, warn
+from vitmed.core.text import counted, counted_doing, first_line
+from vitmed.data.samples import Sample, labelled_by
+from vitmed.data.thread_batches import check_readable
+from vitmed.decisions.out_of_distribution import scores_of
+from vitmed.decisions.policy import unlike_training
+from vitmed.imaging.decode import read_image
+from vitmed.inference.checkpoint import Checkpoint
+from vitmed.inference.exported_graph import ExportedGraph
+from vitmed.inference.onnx_model import FIX, IMAGES, KEY, NEEDED, about_model, describe_export, open_session
+from vitmed.inference.open_model import open_network
+from vitmed.inference.saved_model import Outputs, SavedModel, score_column
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import ANSWER, YES
+from vitmed.models.hardware import FULL_FP32
+from vitmed.models.sizes import resolved
+from vitmed.models.weights.catalogue import stops_sharing
+from vitmed.models.weights.files import State
+from vitmed.report.headline import known_evaluation
+from vitmed.report.model_card import weights_card
+
+OPSET = 20
+
+MOST = 500  # validation images that are compared at most
+MOST_MOVED = 1e-3  # of a probability
+
+
+class ExportGate(Frozen):
+    """The exported network beside the checkpoint, on validation images."""
+
+    images: int  # how many were compared
+    flipped: int  # how many have another decision
+    largest: float  # the largest difference of a calibrated probability; of a number in units of its spread
+    resized: bool  # whether the file resizes the images, so they were compared in their own sizes
+
+    @property
+    def passed(self) -> bool:
+        """Whether no decision differs, and no probability by more than `MOST_MOVED`."""
+        return not self.flipped and self.largest <= MOST_MOVED
+
+    @property
+    def in_words(self) -> str:
+        """What was found, as a clause."""
+        flips = counted_doing(self.flipped, "decision", "differs", "differ") if self.flipped else "no decision differs"
+        return f"on {counted(self.images, 'validation image')} {flips}; the largest difference is {self.largest:.1g}"
+
+
+def validation_images(saved: SavedModel) -> list[Sample]:
+    """At most `MOST` validation images of a run, evenly spread."""
+    samples = saved.splits.samples["val"] or saved.splits.samples["train"]  # joined folds have no validation
+    rows = np.linspace(0, len(samples) - 1, min(len(samples), MOST)).round().astype(np.int64)
+    return [samples[row] for row in rows]
+
+
+def checkpoint_outputs(saved: SavedModel, samples: Sequence[Sample], root: Path) -> Outputs:
+    """What a model gives for images in a data folder, on the CPU in fp32. Raises DataError if one cannot be read."""
+    with bar("comparing: checkpoint") as advance:
+        with listening(Silent()):
+            network = open_network(saved, saved.policy, "cpu", "fp32")
+        outputs = network.outputs(lambda i: saved.preprocessing.read(root / samples[i].path), len(samples), advance)
+    check_readable(outputs.problems)
+    return outputs
+
+
+def compare_export(
+    saved: SavedModel, graph: ExportedGraph, run: Callable[[np.ndarray], dict[str, np.ndarray]], root: Path
+) -> ExportGate:
+    """Compare an exported network with its checkpoint on `validation_images`. Raises DataError if one cannot be read.
+
+    The checkpoint resizes with Pillow and decides with numpy; the exported network, `run`, does all in its graph, where
+    it may: images (B, H, W, C) uint8 -> outputs by name."""
+    assert saved.policy is not None
+    how, chosen = saved.preprocessing, validation_images(saved)
+    exported = dict[str, list[np.ndarray]]()
+    outputs = checkpoint_outputs(saved, chosen, root)
+    with bar("comparing: exported") as advance:
+        for index, sample in enumerate(chosen):
+            if graph.resize:
+                whole = read_image(root / sample.path, how.channels, frame=how.frame, window=how.window)
+                image = np.asarray(whole).reshape(whole.height, whole.width, how.channels)
+            else:
+                image = how.read(root / sample.path)
+            for name, value in run(image[None]).items():
+                exported.setdefault(name, []).append(value)
+            advance(index + 1, len(chosen))
+    theirs = {name: np.concatenate(values) for name, values in exported.items()}
+    undecided = labelled_by(saved.splits.target, saved.classes, chosen, outputs.logits, saved.config.data.positive)
+    scores = score_column(theirs.get("ood_score"))
+    exact = saved.policy.apply(replace(undecided, columns=outputs.columns))
+    again = saved.policy.apply(replace(undecided, logits=theirs["logits"], columns=scores))
+    flipped, largest = _differences(exact, again, theirs)
+    return ExportGate(images=len(chosen), flipped=flipped, largest=largest, resized=graph.resize)
+
+
+def _differences(exact: Predictions, again: Predictions, theirs: Mapping[str, np.ndarray]) -> tuple[int, float]:
+    """Images with another decision, and the largest difference of a probability: `exact` is of the checkpoint, `again`
+    of the exported logits with the policy in numpy, whose decisions `theirs`, of the graph, must be."""
+    flipped = theirs["answered"] != np.array([cell == YES for cell in again.columns[ANSWER]])
+    if "value" in theirs:
+        moved = np.abs(exact.amounts[:, 0] - theirs["value"]).max(initial=0) / exact.target.spread
+        return int(flipped.sum()), float(moved)
+    flipped |= np.any((theirs["prediction"] != again.predicted).reshape(len(flipped), -1), axis=1)
+    if "in_set" in theirs:
+        flipped |= np.any(theirs["in_set"] != again.members, axis=1)
+    flipped |= np.any((exact.predicted != again.predicted).reshape(len(flipped), -1), axis=1)
+    if exact.kind == "classes":
+        flipped |= exact.likeliest != again.likeliest
+    # One validation image is the edge itself, with a score of 1; any rounding would flip it.
+    flipped |= (unlike_training(exact) != unlike_training(again)) & (scores_of(exact) != 1)
+    moved = np.abs(exact.probabilities - theirs["probabilities"]).max(initial=0)
+    return int(flipped.sum()), float(moved)
+
+
+class OnnxFile:
+    """An exported network, which can be run before its file is written. Raises as `write_onnx`."""
+
+    def __init__(self, graph: ExportedGraph, saved: SavedModel, file: Path):
+        self.graph, self.saved = graph, saved
+        try:
+            import onnx
+            import onnxscript  # noqa: F401
+        except ImportError:
+            raise UsageError(f"{file}: {NEEDED}", FIX) from None
+        # Two images, since a dynamic batch needs at least two; neither square nor of the network's size.
+        side = graph.how.image_size
+        height, width = (side + 3, side + 5) if graph.resize else (side, side)
+        example = torch.zeros(2, height, width, graph.how.channels, dtype=torch.uint8)
+        sizes = {1: torch.export.Dim("height"), 2: torch.export.Dim("width")} if graph.resize else {}
+        with _exporting(), quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                graph,
+                (example,),
+                dynamo=True,
+                dynamic_shapes=({0: torch.export.Dim("batch"), **sizes},),
+                input_names=[IMAGES],
+                output_names=list(graph.outputs),
+                opset_version=OPSET,
+                verbose=False,
+            )
+        assert program is not None
+        self.model: Any = program.model_proto
+        with tempfile.TemporaryDirectory() as folder:
+            onnx.save(self.model, Path(folder) / "model.onnx")
+            self.session = open_session(Path(folder) / "model.onnx")
+
+    def run(self, images: np.ndarray) -> dict[str, np.ndarray]:
+        """(B, H, W, C) uint8 -> the outputs of the graph by name."""
+        return dict(zip(self.graph.outputs, self.session.run(None, {IMAGES: images}), strict=True))
+
+    def content(self, gate: ExportGate) -> bytes:
+        """The file, which states what the gate found."""
+        import onnx
+
+        for node in self.model.graph.node:  # where in whose folders it was traced
+            node.ClearField("metadata_props")
+        onnx.helper.set_model_props(self.model, {KEY: describe_export(self.saved, gate.to_dict())})
+        return bytes(self.model.SerializeToString())
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without the messages, warnings and progress bars of another library."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@contextlib.contextmanager
+def _exporting() -> Iterator[None]:
+    """With the names that torch looks up of a user without any, and its errors as ours.
+
+    A container's user id may have no name, and then torch's compiler fails (tesseract-core #425).
+    """
+    given = {"USER": "vitmed", "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "vitmed-inductor")}
+    added = [name for name in given if name not in os.environ]
+    os.environ.update({name: given[name] for name in added})
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise UsageError(f"torch cannot export this network ({first_line(error)})", "please report it") from error
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+def write_onnx(saved: SavedModel, file: Path, root: Path) -> ExportGate:
+    """Export a model as an .onnx file, compare it with its checkpoint on validation images of the data folder, and
+    write it if it decides alike, else raise GateError. Raises UsageError: a package is missing, or torch cannot export
+    the network."""
+    graph = ExportedGraph(saved, resize=saved.preprocessing.channels in (1, 3)).eval()
+    if not graph.resize:
+        warn("an image with alpha must be made square before: the file takes squares only")
+    say(f"exporting {saved.path}; torch needs about a quarter of a minute")
+    made = OnnxFile(graph, saved, file)
+    gate = compare_export(saved, graph, made.run, root)
+    if not gate.passed:
+        raise GateError(
+            f"{file}: not written, since the exported network differs from {saved.path}: {gate.in_words}",
+            f"no decision may differ, and no probability by more than {MOST_MOVED:g}; please report it",
+        )
+    with whole_file(file) as stream:
+        stream.write(made.content(gate))
+    return gate
+
+
+# --- the weights for timm
+
+CARD, CONFIG, WEIGHTS = "README.md", "config.json", "model.safetensors"
+MOST_APART = 1e-4  # of two logits, as a share of the largest logit or of 1
+SIZES = {
+    "img_size": "image_size",
+    "patch_size": "patch_size",
+    "in_chans": "channels",
+    "embed_dim": "width",
+    "depth": "depth",
+    "num_heads": "heads",
+}
+CROPS = {"pad": "border", "squash": "squash", "crop": "center"}
+POOLS = {"cls": "token", "mean": "avg", "attention": "map"}
+
+
+class WeightsGate(Frozen):
+    """The logits of timm beside ours, on validation images."""
+
+    library: str = "timm"  # with its version
+    images: int = 0  # how many were compared; 0 where timm is not installed
+    largest: float = 0.0  # the largest difference of two logits
+    relative: float = 0.0  # as a share of the largest logit, or of 1
+
+    @property
+    def passed(self) -> bool:
+        """Whether no logit differs by more than `MOST_APART`."""
+        return self.relative <= MOST_APART
+
+    @property
+    def in_words(self) -> str:
+        """What was found, as a clause."""
+        if not self.images:
+            return f"its logits were not compared, since {self.library} is not installed"
+        images = counted(self.images, "validation image")
+        return f"on {images} the logits of {self.library} differ by {self.largest:.1g} at most"
+
+
+def lacks(fields: dict[str, Any]) -> str | None:
+    """What of a network, the keyword arguments of `ViT`, timm cannot express; None for nothing."""
+    gated, eps = fields["mlp"] == "swiglu", fields["norm_eps"]
+    parts = {
+        f"a stem of convolutions ({fields['stem']})": fields["stem"] != "patch",
+        "rotary positions": fields["positions"] in ("rotary", "learned_rotary"),
+        "a norm in its SwiGLU": fields["mlp"] == "swiglu_norm",
+        f"the read-out {fields['pool']}": fields["pool"] in ("cls_mean", "coca"),
+        f"an epsilon of {eps:g} in its layer norms": eps not in ((1e-6,) if gated else (1e-6, 1e-5)),
+        "attention pooling of another width": fields["pool_width"] not in (None, fields["width"]),
+        "attention pooling with SwiGLU": gated and fields["pool"] == "attention",
+    }
+    return next((part for part, there in parts.items() if there), None)
+
+
+def architecture(fields: dict[str, Any]) -> str:
+    """A model of timm with the parts that no argument in JSON names: SwiGLU and epsilon."""
+    if fields["mlp"] == "swiglu":
+        return "vit_giant_patch14_dinov2"
+    return "vit_base_patch16_clip_224" if fields["norm_eps"] == 1e-5 else f"{fields['name']}_patch16_224"
+
+
+def arguments(fields: dict[str, Any]) -> dict[str, Any]:
+    """Of `timm.create_model`, beside the name of the architecture."""
+    gated = fields["mlp"] == "swiglu"
+    hidden = int(fields["width"] * fields["mlp_ratio"] + 1e-6) * (2 if gated else 1)  # of SwiGLU gate and value
+    return {
+        **{theirs: fields[ours] for theirs, ours in SIZES.items()},
+        "mlp_ratio": math.ceil(hidden / fields["width"] * 1e6) / 1e6,  # timm rounds their product down
+        "global_pool": POOLS[fields["pool"]],
+        "class_token": fields["class_token"],
+        "reg_tokens": fields["registers"],
+        "no_embed_class": fields["registers"] > 0,
+        "init_values": 1e-5 if fields["layer_scale"] else None,
+        "pre_norm": fields["norm_pre"],
+        **({} if gated else {"act_layer": fields["mlp"]}),
+    }
+
+
+def renamed(fields: dict[str, Any], ours: State) -> State:
+    """The tensors as timm has them: registers have no positions, and patches before a first norm no bias."""
+    state = {name: tensor.contiguous() for name, tensor in ours.items()}
+    if fields["norm_pre"]:
+        places = state["pos_embed"].clone()
+        places[:, int(fields["class_token"]) :] += state.pop("patch_embed.proj.bias")
+        state["pos_embed"] = places
+    if fields["registers"] and fields["class_token"]:
+        state["cls_token"] = state["cls_token"] + state["pos_embed"][:, :1]
+        state["pos_embed"] = state["pos_embed"][:, 1:].contiguous()
+    return state
+
+
+def described(saved: Checkpoint, fields: dict[str, Any]) -> dict[str, Any]:
+    """The content of config.json; under `KEY` calibration, operating point and licence, nothing of single images."""
+    how, outputs = saved.preprocessing, {"num_classes": len(saved.classes)}
+    mean, std = (list(values) for values in how.constants(how.channels))
+    pretrained = {
+        "input_size": [how.channels, how.image_size, how.image_size],
+        "fixed_input_size": True,
+        "interpolation": how.interpolation,
+        "crop_pct": 1.0,
+        "crop_mode": CROPS[how.resize],
+        "mean": mean,
+        "std": std,
+        **outputs,
+        "first_conv": "patch_embed.proj",
+        "classifier": "head",
+    }
+    about = about_model(saved)
+    about["policy"] = {key: value for key, value in about["policy"].items() if key not in ("ood_score", "other_scores")}
+    network = {"architecture": architecture(fields), **outputs, "num_features": fields["width"]}
+    network |= {"label_names": list(saved.classes), "model_args": arguments(fields), "pretrained_cfg": pretrained}
+    return network | {KEY: about}
+
+
+def fields_of_model(saved: Checkpoint) -> dict[str, Any]:
+    """The keyword arguments of the network. Raises UsageError for a model that timm cannot express."""
+    fields, views = resolved(saved.config.model).model_dump(), saved.config.augment.views
+    if saved.splits.target.kind == "number":
+        part: str | None = "a head that predicts a number"
+    elif views != "one":
+        part = f"several views of an image ({views})"
+    elif saved.preprocessing.normalize == "image":
+        part = "each image normalised by itself"
+    else:
+        part = lacks(fields)
+    if part:
+        fix = "vitmed export RUN --to model.onnx writes every model"
+        fix += "; for timm: vitmed train --stem patch" * ("stem" in part)
+        raise UsageError(f"{saved.path}: the model needs {part}, which vitmed cannot write for timm", fix)
+    return fields
+
+
+def write_weights(saved: Checkpoint, target: Path, root: Path) -> WeightsGate:
+    """Write a model for timm, and compare its logits there with ours if timm is installed.
+
+    Args:
+        target: a new folder; root: the data folder.
+
+    Raises:
+        GateError: the logits differ, or timm cannot load the folder; nothing is written.
+        DataError: a validation image cannot be read.
+        UsageError: timm lacks a part of the model; a package is missing; the folder cannot be written.
+    """
+    saved.chosen_policy()
+    fields, licence = fields_of_model(saved), saved.config.model.licence
+    try:
+        from safetensors.torch import save
+    except ImportError:
+        raise UsageError(f"{WEIGHTS}: needs one more package", "pip install 'vitmed[weights]'") from None
+    with whole_folder(target) as folder:
+        config, gate = described(saved, fields), WeightsGate()
+        (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False), encoding="utf-8")
+        state = renamed(fields, saved.model().state_dict())
+        content = save(state, {"format": "pt"})  # its own `save_file` gives a full disk another error
+        (folder / WEIGHTS).write_bytes(content)
+        with contextlib.suppress(ImportError):
+            gate = compare_weights(saved, folder, target, root)
+        if not gate.passed:
+            problem = f"{target}: not written, since {gate.in_words}"
+            raise GateError(problem, f"at most {MOST_APART:g} of the largest logit is expected; please report it")
+        test, compared = known_evaluation(saved, "test"), gate.in_words[0].upper() + gate.in_words[1:]
+        card = weights_card(saved, target.name, compared, None if test is None else test.metrics)
+        (folder / CARD).write_text(card, encoding="utf-8")
+    if (why := stops_sharing(licence)) is not None:
+        warn(f"the licence of the starting weights, {licence}, {why}: read it before you share the model")
+    return gate
+
+
+def load_timm(folder: Path) -> nn.Module:
+    """Load the network of timm: (B, C, S, S) -> logits (B, K). Raises ImportError where timm is not installed."""
+    import timm
+
+    return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+
+
+@FULL_FP32
+def compare_weights(saved: Checkpoint, folder: Path, target: Path, root: Path) -> WeightsGate:
+    """The logits of timm beside ours, on validation images as our preprocessing prepares them. Raises ImportError: timm
+    is not installed; GateError: it cannot load the folder."""
+    how, chosen = saved.preprocessing, validation_images(saved)
+    try:
+        with quiet():
+            network = load_timm(folder)
+    except ImportError:
+        raise
+    except Exception as error:  # of timm, which has errors of its own
+        problem = f"{target}: not written, since timm cannot load it ({first_line(error)})"
+        raise GateError(problem, "please report it, with the version of timm") from None
+    exact, logits = torch.from_numpy(checkpoint_outputs(saved, chosen, root).logits), list[Tensor]()
+    with bar("comparing: timm") as advance, torch.inference_mode():
+        for index, sample in enumerate(chosen):
+            square = torch.tensor(how.read(root / sample.path))[None]
+            logits.append(network(how.normalise(square)))
+            advance(index + 1, len(chosen))
+    largest = float((torch.cat(logits) - exact).abs().max())
+    relative = largest / max(1.0, float(exact.abs().max()))
+    return WeightsGate(library=f"timm {version('timm')}", images=len(chosen), largest=largest, relative=relative)
