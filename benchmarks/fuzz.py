@@ -289,9 +289,9 @@ def make_checkpoints(folder: Path) -> list[Path]:
     config = pretraining_config()
     mae = build_mae(ViT(config.model, 1), config)
     state = trained_state(mae, config).state_dict()
-    save_pretraining(pretraining, config=config, splits=splits, hashes=hashes, training=state)
+    save_pretraining(pretraining, config, splits, hashes, state)
     weights = {name: value for name, value in mae.encoder.state_dict().items() if not name.startswith("head")}
-    save_encoder(encoder, config=config, hashes=hashes, weights=weights, record={"epoch": 1})
+    save_encoder(encoder, config, hashes, weights, {"epoch": 1})
     return [best, last, pretraining, encoder]
 
 

@@ -84,11 +84,10 @@ from vitmed.training.early_stopping import end_epoch
 from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune
 from vitmed.training.learning import objective_of
-from vitmed.training.loop import train_epoch
+from vitmed.training.loop import Control, Stream, train_epoch
 from vitmed.training.optimiser import ema_decay
 from vitmed.training.plan.make_plan import Plan, make_plan
 from vitmed.training.run import Run, Session
-from vitmed.training.stream import Control, Stream
 from vitmed.training.train_state import new_state
 
 CPU = torch.device("cpu")

@@ -1,6 +1,6 @@
 """Loop, optimiser and schedules, pretraining, baselines.
 
-loop               the training loop; the gradients of a batch, in micro-batches; clipping
+loop               the batches; the loop, and what shows, ends and relieves it; micro-batches; clipping
 train_state        everything that changes while training
 losses             the loss of a batch
 learning           how each kind of label is learned; mixup and cutmix; linear models of features
@@ -8,7 +8,6 @@ early_stopping     the record of an epoch, which is the best, when training ends
 optimiser          AdamW, learning-rate schedule, exponential moving average of the weights (EMA)
 run                a run, new or resumed: its folder, what it writes there, and how it trains
 finetune           the task of `train`, and choosing the decision policy on validation
-stream             the batches that the loop reads; what shows, ends and relieves it
 out_of_memory      how many images fit the memory at once; how running out is recognised, and what the user reads
 processes          the processes of one training: `--devices`, torchrun, DDP and FSDP
 environment        what a run depended on, for environment.json

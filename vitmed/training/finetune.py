@@ -126,13 +126,12 @@ class Finetune(Task[Config]):
             self._save(run, run.folder.epoch(epoch))
 
     def save_last(self, run: Run[Config]) -> None:
-        self._save(run, run.folder.last, run.state.state_dict)
+        self._save(run, run.folder.last, run.state.state_dict())
 
-    def _save(self, run: Run[Config], path: Path, training: Callable[[], dict[str, Any]] = dict) -> None:
+    def _save(self, run: Run[Config], path: Path, training: dict[str, Any] | None = None) -> None:
         record = run.state.history[-1] if run.state.history else {}
         weights = full(merged(run.state.evaluated_model))  # by all ranks: each may hold a part
-        state = training() or None
-        run.ranks.first(lambda: self.save(run, path, weights=weights, record=record, training=state))
+        run.ranks.first(lambda: self.save(run, path, weights=weights, record=record, training=training))
 
     def save(self, run: Run[Config], path: Path, **parts: Any) -> None:
         """Save a checkpoint of the run: `weights`, `record` and `training` of `save_checkpoint`."""

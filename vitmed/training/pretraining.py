@@ -117,11 +117,10 @@ class Pretrain(Task[PretrainConfig]):
     def save_epoch(self, run: Run[PretrainConfig], record: Record) -> None:
         """As in `Task`: the weight file."""
         weights = {k: v for k, v in self.model.encoder.state_dict().items() if k not in HEAD}
-        save_encoder(run.folder.encoder, config=run.config, hashes=run.hashes, weights=weights, record=record)
+        save_encoder(run.folder.encoder, run.config, run.hashes, weights, record)
 
     def save_last(self, run: Run[PretrainConfig]) -> None:
-        training = run.state.state_dict()
-        save_pretraining(run.folder.last, config=run.config, splits=run.splits, hashes=run.hashes, training=training)
+        save_pretraining(run.folder.last, run.config, run.splits, run.hashes, run.state.state_dict())
 
     def seconds_after(self, run: Run[PretrainConfig]) -> Callable[[], float]:
         return lambda: DRAWING

@@ -40,13 +40,12 @@ from vitmed.models.hardware import Precision, pick_precision, using_threads
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients, use_attention
 from vitmed.models.weights.files import AGAIN
 from vitmed.training.environment import environment, splits_csv
-from vitmed.training.loop import fit
+from vitmed.training.loop import Control, Stream, epoch_of, fit
 from vitmed.training.losses import Objective
 from vitmed.training.out_of_memory import fit_memory, memory_error
 from vitmed.training.plan.autotune import autotune, open_fields
 from vitmed.training.plan.time import Clock, TimeBudget
 from vitmed.training.processes import ALONE, Ranks
-from vitmed.training.stream import Control, Stream, epoch_of
 from vitmed.training.train_state import Record, new_state
 
 EachEpoch = Callable[[Record], bool | None]  # whether to end the run after this epoch
