@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -223,12 +222,9 @@ class OodScoreGraph(nn.Module):
 
     def __init__(self, fitted: OodScore):
         super().__init__()
-        assert fitted.means is not None and fitted.precision is not None
-        width = fitted.means.shape[1]
-        full = np.zeros((width, width), np.float32)
-        full[np.tril_indices(width)] = fitted.precision
-        self.precision = nn.Parameter(torch.from_numpy(full + np.tril(full, -1).T), requires_grad=False)  # (D, D)
-        self.means = nn.Parameter(torch.from_numpy(fitted.means.astype(np.float32)), requires_grad=False)  # (M, D)
+        means, precision = (torch.from_numpy(matrix).float() for matrix in fitted.matrices[:2])
+        self.precision = nn.Parameter(precision, requires_grad=False)  # (D, D)
+        self.means = nn.Parameter(means, requires_grad=False)  # (M, D)
         self.scale = fitted.scale
 
     def forward(self, features: Tensor) -> Tensor:

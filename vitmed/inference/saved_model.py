@@ -241,29 +241,19 @@ def read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[s
             raise ValueError(f"data.splits.{name}.labels: expected classes from 0 to {len(strata) - 1}")
         if len(part["sha256"]) not in (0, len(part["paths"])):
             raise ValueError(f"data.splits.{name}: {len(part['sha256'])} digests of {len(part['paths'])} images")
-        further = map(tuple, part["columns"]) if "columns" in part else ((),) * len(part["paths"])
-        targets: list[tuple[float, ...]] = (
-            [tuple(row) for row in part["targets"]] if bins else [()] * len(part["paths"])
-        )
-        for row in targets if bins else ():  # of findings 1, 0 or `UNKNOWN` for each, of a number one that is finite
+        none = [()] * len(part["paths"])
+        further, targets = (map(tuple, rows) for rows in (part.get("columns", none), part["targets"] if bins else none))
+        rows = zip(part["paths"], part["labels"], part["groups"], further, targets, strict=True)
+        samples[name] = tuple(Sample(*row) for row in rows)
+        for sample in samples[name] if bins else ():  # of findings 1, 0 or `UNKNOWN` for each, of a number a finite one
+            row = sample.targets
             expect(f"data.splits.{name}.targets", row, float)
             good = set(row) <= {0, 1, UNKNOWN} if target.kind == "findings" else all(map(math.isfinite, row))
             if len(row) != len(classes) or not good:
                 raise ValueError(f"data.splits.{name}.targets: {row} of {len(classes)} {target.kind}")
-        rows = zip(part["paths"], part["labels"], part["groups"], further, targets, strict=True)
-        samples[name] = tuple(Sample(*row) for row in rows)
         hashes[name] = list(part["sha256"])
-    splits = Splits(
-        find_path(data["root"], path.parent),
-        classes,
-        samples,
-        dict(data["made"]),
-        columns=tuple(data["columns"]),
-        patients=data["patients"],
-        target=target,
-        bins=bins,
-    )
-    return splits, hashes
+    root, made, columns = find_path(data["root"], path.parent), dict(data["made"]), tuple(data["columns"])
+    return Splits(root, classes, samples, made, columns, data["patients"], target=target, bins=bins), hashes
 
 
 def expect(what: str, values: Collection[Any], kind: Any) -> None:

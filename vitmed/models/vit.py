@@ -60,20 +60,13 @@ class Attention(nn.Module):
         if fused is None:
             fused = not prefers_explicit(q.device, q.dtype, N, q.requires_grad)
         if collected is not None or rate or not fused:
-            x, attention = attend(q, k, v, rate)  # (B, A, R, D/A), (B, A, R, N)
+            x, attention = layers.attend(q, k, v, rate)  # (B, A, R, D/A), (B, A, R, N)
             if collected is not None:
                 collected.append(attention)
         else:
             x = F.scaled_dot_product_attention(q, k, v)  # (B, A, R, D/A)
         x = x.transpose(1, 2).reshape(B, -1, D)  # (B, R, D)
         return self.proj_drop(self.proj(x))
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-    """softmax(q k' / sqrt(D/A)) v, (B, A, R, D/A), and the attention probabilities (B, A, R, N) before dropout, of
-    queries (B, A, R, D/A), keys and values (B, A, N, D/A)."""
-    attention = ((q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)).softmax(dim=-1)  # (B, A, R, N)
-    return F.dropout(attention, dropout).to(v.dtype) @ v, attention
 
 
 def prefers_explicit(device: torch.device, dtype: torch.dtype, tokens: int, backward: bool) -> bool:
