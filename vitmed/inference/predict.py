@@ -69,7 +69,7 @@ def predict_logits(
     """
     if model.training:  # setting it in every layer takes 1 ms
         model.eval()
-    size = size or batch_size(work_of(model), device, precision)
+    size = size or batch_size(model.tokens * model.width, device, precision)
 
     def run(squares: np.ndarray) -> list[np.ndarray]:
         logits = []
@@ -82,11 +82,6 @@ def predict_logits(
     with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
         indices, arrays, problems = run_batches(read, count, MOST // size * size, run, progress)  # whole batches
     return indices, arrays[0] if arrays else np.empty((0, 0), np.float32), problems
-
-
-def work_of(model: ViT) -> int:
-    """N x D: the tokens of an image, which are class token, registers and patches, times their width."""
-    return model.tokens * model.width
 
 
 def mean_over_views(model: ViT, x: torch.Tensor, views: str) -> torch.Tensor:
@@ -112,7 +107,7 @@ def speedup(model: ViT, preprocessing: Preprocessing, device: torch.device, prec
     with torch.autocast(device.type, precision.dtype):  # keeps the converted weights from round to round
         for _ in range(1 + ROUNDS):  # in turn, so that both have a share of the moments without other work
             for each in (FP32, precision):
-                side, size = preprocessing.image_size, batch_size(work_of(model), device, each)
+                side, size = preprocessing.image_size, batch_size(model.tokens * model.width, device, each)
                 x = torch.zeros(size, preprocessing.channels, side, side, device=device)
                 with torch.autocast(device.type, precision.dtype, enabled=each.mixed):
                     times[each.name].append(seconds_of(partial(model, x), device) / size)
@@ -176,7 +171,7 @@ class TorchNetwork(Network):
     @property
     def batch(self) -> int:  # type: ignore[override]  # the threads of the caller count
         """Images that it computes at once."""
-        return self._batch or batch_size(work_of(self.model), self.where, self.arithmetic)
+        return self._batch or batch_size(self.model.tokens * self.model.width, self.where, self.arithmetic)
 
     @batch.setter
     def batch(self, size: int) -> None:

@@ -208,27 +208,25 @@ def about_network(path: Path, swiglu: bool) -> dict[str, Any]:
         CheckpointError: an activation that vitmed lacks.
     """
     try:
-        found = json_of(path.with_name("config.json").read_text(encoding="utf-8"))
-        found = found.get("vision_config", found)
-        act = found.get("hidden_act", "quick_gelu" if "quickgelu" in str(found.get("architecture")) else None)
-        stated = {"heads": found.get("num_attention_heads"), "norm_eps": found.get("layer_norm_eps")}
+        stated = json_of(path.with_name("config.json").read_text(encoding="utf-8"))
+        stated = stated.get("vision_config", stated)
+        act = stated.get("hidden_act", "quick_gelu" if "quickgelu" in str(stated.get("architecture")) else None)
+        numbers = {"heads": stated.get("num_attention_heads"), "norm_eps": stated.get("layer_norm_eps")}
     except (OSError, ValueError, AttributeError):
         try:
-            found = json_of(path.with_name("open_clip_config.json").read_text(encoding="utf-8"))
-            return {"mlp": "quick_gelu"} if found["model_cfg"].get("quick_gelu") is True else {}
+            stated = json_of(path.with_name("open_clip_config.json").read_text(encoding="utf-8"))
+            return {"mlp": "quick_gelu"} if stated["model_cfg"].get("quick_gelu") is True else {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
-    known: dict[str, Any] = {
-        name: value for name, value in stated.items() if isinstance(value, int | float) and value > 0
+    fields: dict[str, Any] = {
+        k: number for k, number in numbers.items() if isinstance(number, int | float) and number > 0
     }
     if act is not None and not swiglu:
         if act not in ACTIVATIONS:
-            raise CheckpointError(
-                f"{path}: config.json states the activation {act}, expected one of {', '.join(ACTIVATIONS)}",
-                "use the weights of a plain ViT; see docs/weights.md",
-            )
-        known["mlp"] = ACTIVATIONS[act]
-    return known
+            problem = f"{path}: config.json states the activation {act}, expected one of {', '.join(ACTIVATIONS)}"
+            raise CheckpointError(problem, "use the weights of a plain ViT; see docs/weights.md")
+        fields["mlp"] = ACTIVATIONS[act]
+    return fields
 
 
 def normalisation(mean: Sequence[float] | None, std: Sequence[float] | None, layout: str) -> str:

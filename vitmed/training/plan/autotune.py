@@ -144,7 +144,11 @@ class Race:
 
     def run(self) -> Tuned:
         train, usual = self.config.train, usual_engine(self.config, self.device)
-        seconds = self._fit_batch(usual)  # per image
+        images, labels = self.images, self.labels
+        self.images, self.labels = images[:2], labels[:2]
+        seconds = min(self._step(usual)[0] for _ in range(3)) / len(self.images)  # per image
+        count = max(len(self.images), int(STEP / seconds))
+        self.images, self.labels = images[:count], labels[:count]
         if train.time is not None:
             self.steps = min(self.steps, max(1, int(train.time / seconds / train.batch_size)))
         self.budget = min(MOST_SECONDS, SHARE * self.steps * seconds * train.batch_size)
@@ -165,15 +169,6 @@ class Race:
             best, note = self._compiled(best)
         spent = f"measured in {time.perf_counter() - self.start:.1f} s" + (f"; {note}" if note else "")
         return Tuned(engine=best, usual=usual, rates=(self.rates[best], self.rates[usual]), note=spent)
-
-    def _fit_batch(self, usual: Engine) -> float:
-        """Make the batch small enough for a step of about `STEP` seconds; return the seconds per image."""
-        images, labels = self.images, self.labels
-        self.images, self.labels = images[:2], labels[:2]
-        seconds = min(self._step(usual)[0] for _ in range(3)) / len(self.images)
-        count = max(len(self.images), int(STEP / seconds))
-        self.images, self.labels = images[:count], labels[:count]
-        return seconds
 
     def _compiled(self, engine: Engine) -> tuple[Engine, str]:
         """The engine compiled, where that is faster; else as it is, and why."""
