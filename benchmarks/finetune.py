@@ -130,7 +130,7 @@ def all_for_training() -> None:
     forecast.STARTING = forecast.EACH_IMAGE = 0.0
     forecast.After.seconds = lambda self, step: 0.0  # type: ignore[method-assign]
     forecast.reading_seconds = lambda splits, config: 0.0
-    Finetune.seconds_after = lambda self, run: lambda: 0.0  # type: ignore[method-assign]
+    Finetune.seconds_after = lambda self, run: 0.0  # type: ignore[method-assign]
 
 
 def train_timm(options: argparse.Namespace, key: Key, place: Path) -> Trained:

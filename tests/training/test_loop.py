@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 from vitmed.training.early_stopping import epoch_record, validate
 from vitmed.training.learning import mixup_and_cutmix, objective_of
-from vitmed.training.loop import Control, LossWatch, Step, Stream, fit
+from vitmed.training.loop import Control, LossWatch, Stream, fit
 from vitmed.training.losses import class_weights
 from vitmed.training.optimiser import scheduled_lr, steps_per_epoch
 from vitmed.training.train_state import Record, TrainState, new_state
@@ -57,6 +57,14 @@ config = partial(
 )  # fmt: skip
 
 
+class Step(NamedTuple):
+    """What is known after a batch."""
+
+    epoch: int
+    batch: int
+    loss: float
+
+
 def begin(
     folder: Path, asked: Config, shown: Callable[[Step], None] = lambda step: None
 ) -> tuple[TrainState, Iterator[Record]]:
@@ -66,7 +74,7 @@ def begin(
     batches = stream.batches.batches
     state = new_state(ViT(asked.model, 2), asked, batches, CPU, FP32)
     objective = objective_of(data, 2, asked, FP32, CPU)
-    control = Control(asked, shown=shown)
+    control = Control(asked, shown=lambda loss: shown(Step(state.epoch + 1, state.batch, loss)))
     return state, fit(state, stream, objective, control, lambda: validate(state, data, CLASSES, asked, FP32))
 
 
@@ -95,7 +103,7 @@ def test_what_is_told_after_every_batch_and_epoch(folder: Path) -> None:
     kinds = [type(event) for event in events]
     assert kinds == [*[Step] * 4, dict] * 2
     steps = [event for event in events if isinstance(event, Step)]
-    assert [(s.epoch, s.batch, s.batches) for s in steps] == [(e, b, 4) for e in (1, 2) for b in (1, 2, 3, 4)]
+    assert [(s.epoch, s.batch) for s in steps] == [(e, b) for e in (1, 2) for b in (1, 2, 3, 4)]
     records = [event for event in events if not isinstance(event, Step)]
     assert records == state.history and (state.epoch, state.batch, state.step) == (2, 0, 8)
 

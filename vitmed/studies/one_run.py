@@ -245,7 +245,8 @@ def _evaluated(run: Run[Config], task: Finetune, baselines: Baselines | None, tr
     assert baselines is not None
     folder, best, device, began = run.folder, run.folder.best, run.device.type, (time.monotonic(), time.process_time())
     limit, left = run.config.train.time, (run.config.train.time or 0.0) - run.session.clock.seconds()
-    short = limit is not None and run.config.evaluate.report and left < ENOUGH * run.seconds_after()
+    after = 0.0 if task.after is None else task.seconds_after(run)
+    short = limit is not None and run.config.evaluate.report and left < ENOUGH * after
     if short:
         warn(
             "the time is nearly used, so validation gets no report and the test no attention maps; to make them later: "

@@ -71,7 +71,8 @@ class Finetune(Task[Config]):
     fingerprints: dict[str, list[str]] | None = None
     planned_rate: float | None = None
     command: ClassVar[str] = "train"
-    after: After | None = field(default=None, init=False)  # what follows training, where the time is limited
+    after: After | None = field(default=None, init=False)  # what follows training, once that began in a limited time
+    contention: Contention | None = field(default=None, init=False)
     warned: bool = field(default=False, init=False)  # that the network does not learn, after the last epoch
     slow: bool = field(default=False, init=False)  # whether it is said that training goes slower than planned
 
@@ -171,21 +172,14 @@ class Finetune(Task[Config]):
         elif state.epoch < config.train.epochs and stops_early(state, config):
             say(f"stopped early: {monitor} has not improved for {config.train.patience} epochs")
 
-    def seconds_after(self, run: Run[Config]) -> Callable[[], float]:
+    def seconds_after(self, run: Run[Config]) -> float:
         """As in `Task`: what such a run took here, by the speed of this one, longer where others share the cores."""
-        if run.config.train.time is None or not run.ranks.leads:
-            return lambda: 0.0
-        state, step = run.state, 1 / self.planned_rate if self.planned_rate else 0.0
-        after = self.after = After(run.splits, run.config, run.device)
-        contention = Contention(time.monotonic(), time.thread_time(), sum(waited for _, waited, _ in timings(state)))
-
-        def estimate() -> float:
-            seconds, waited, images = map(sum, zip(*timings(state), strict=True))
-            factor = contention.factor(time.monotonic(), time.thread_time(), waited)
-            trained = (seconds - waited) / images / factor if images else step
-            return factor * after.seconds(trained)
-
-        return estimate
+        seconds, waited, images = map(sum, zip(*timings(run.state), strict=True))
+        now = time.monotonic(), time.thread_time(), waited
+        if self.after is None or self.contention is None:
+            self.after, self.contention = After(run.splits, run.config, run.device), Contention(*now)
+        factor, step = self.contention.factor(*now), 1 / self.planned_rate if self.planned_rate else 0.0
+        return factor * self.after.seconds((seconds - waited) / images / factor if images else step)
 
     def before_step(self, run: Run[Config]) -> None:
         """As in `Task`: say once that training goes at less than half of the planned images/s, and what that means."""

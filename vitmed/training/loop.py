@@ -23,7 +23,6 @@ from torch.utils.data import DataLoader
 
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import DataError, OutOfMemoryError, Reported, VitmedError
-from vitmed.core.messages import Advance
 from vitmed.core.sections import AugmentConfig
 from vitmed.core.text import counted
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, seed_of, train_loader
@@ -31,7 +30,7 @@ from vitmed.imaging.augmentation import Augmenter, without_opencv_threads
 from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.models.hardware import seeded
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients
-from vitmed.training.early_stopping import end_epoch, finished, speed
+from vitmed.training.early_stopping import end_epoch, finished
 from vitmed.training.losses import Objective
 from vitmed.training.optimiser import scheduled_lr, set_learning_rate
 from vitmed.training.out_of_memory import is_out_of_memory
@@ -93,32 +92,6 @@ class Stream:
         return batch._replace(images=self.dataset.finish(images, epoch, batch.indices), labels=labels)
 
 
-class Step(NamedTuple):
-    """After every batch: mean loss of the epoch so far, but for the current batch (see `LossWatch`), images/s, share of
-    time spent waiting for data, and the share of the time for training that is used, where it is limited."""
-
-    epoch: int
-    batch: int
-    batches: int
-    loss: float
-    images_per_second: float
-    wait_share: float
-    time_share: float
-
-    def show(self, config: Config | PretrainConfig, advance: Advance) -> None:
-        """Move a progress bar."""
-        total = config.train.epochs * self.batches
-        done = max((self.epoch - 1) * self.batches + self.batch, round(self.time_share * total))
-        text = f"epoch {epoch_of(self.epoch, self.time_share, config)}  loss {self.loss:.4f}"
-        text += f"  {self.images_per_second:,.0f} images/s  {self.wait_share:.0%} waiting for data"
-        advance(min(done, total), total, text)
-
-
-def epoch_of(epoch: int, share: float, config: Config | PretrainConfig) -> str:
-    """` 12/100`; where the time is limited, ` 12, 34% of the time`."""
-    return f"{epoch:3}, {share:4.0%} of the time" if config.train.time else f"{epoch:3}/{config.train.epochs}"
-
-
 @dataclass(frozen=True)
 class Control:
     """How a training goes, and what ends it.
@@ -126,7 +99,7 @@ class Control:
     Attributes:
         stop: whether to end after the current step; one rank that says so ends all.
         tick: called before every optimiser step and after validation; it sets `TrainState.share` of a limited time.
-        shown: called after every batch.
+        shown: called after every batch with the mean loss of the epoch so far (see `LossWatch`).
         relieved: called, with a sentence, when memory ran out and the state computes fewer images at once.
     """
 
@@ -134,7 +107,7 @@ class Control:
     stop: Callable[[], bool] = lambda: False
     tick: Callable[[], None] = lambda: None
     ranks: Ranks = ALONE
-    shown: Callable[[Step], None] = lambda step: None
+    shown: Callable[[float], None] = lambda loss: None
     relieved: Callable[[str], None] = lambda sentence: None
 
 
@@ -177,7 +150,7 @@ def train_epoch(state: TrainState, stream: Stream, objective: Objective, control
                 watch.add(loss, norm, batch.indices)
                 state.running["seconds"] += time.perf_counter() - clock
                 clock = time.perf_counter()
-                control.shown(Step(state.epoch + 1, state.batch, count, watch.mean, *speed(state), state.share))
+                control.shown(watch.mean)
                 stopped = batch.last and ranks.agree(stop=control.stop())
                 if stopped or (batch.last and state.share >= 1):
                     break

@@ -5,7 +5,6 @@ The seed of a batch decides its mask, so a resumed run hides the patches that an
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -122,8 +121,8 @@ class Pretrain(Task[PretrainConfig]):
     def save_last(self, run: Run[PretrainConfig]) -> None:
         save_pretraining(run.folder.last, run.config, run.splits, run.hashes, run.state.state_dict())
 
-    def seconds_after(self, run: Run[PretrainConfig]) -> Callable[[], float]:
-        return lambda: DRAWING
+    def seconds_after(self, run: Run[PretrainConfig]) -> float:
+        return DRAWING
 
 
 def fixed_noise(seed: int, first: int, count: int, patches: int) -> Tensor:
