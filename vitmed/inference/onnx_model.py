@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from vitmed import __version__
 from vitmed.core import upgrade
 from vitmed.core.base_models import Target
 from vitmed.core.config import Config
@@ -21,7 +22,7 @@ from vitmed.core.errors import CheckpointError, UsageError, VitmedError
 from vitmed.core.files import json_of
 from vitmed.core.load_config import build_config, without_places
 from vitmed.core.process import cores
-from vitmed.core.text import counted, first_line
+from vitmed.core.text import NOTICE, counted, first_line
 from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import Progress
 from vitmed.decisions.policy import policy_of
@@ -111,15 +112,8 @@ class OnnxNetwork(Network):
 
 def about_model(saved: SavedModel) -> dict[str, Any]:
     """What every exported form of a model states of it: plain types, and nothing of single images."""
-    from vitmed import __version__
-    from vitmed.core.text import NOTICE
-
-    model = saved.config.model
-    about: dict[str, Any] = {
-        "notice": NOTICE,
-        "classes": list(saved.classes),
-        "target": saved.splits.target.model_dump(),
-    }
+    model, target = saved.config.model, saved.splits.target.model_dump()
+    about: dict[str, Any] = {"notice": NOTICE, "classes": list(saved.classes), "target": target}
     about |= {"preprocessing": saved.preprocessing.to_dict(), "policy": saved.chosen_policy().to_json()}
     about |= {"weights_sha256": saved.weights_hash, "licence": model.licence, "terms": model.terms}
     return about | {"versions": {**saved.versions, "vitmed of the export": __version__}}

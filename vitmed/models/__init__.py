@@ -5,7 +5,6 @@ layers    stems, positions, MLPs, attention pooling, what scales or skips a bran
 sizes     `SIZES` by name, and a network in words
 mae       the masked autoencoder
 lora      low-rank adaptation
-hardware  device and arithmetic
-compile   compiled for training, where the machine can
+hardware  device, arithmetic, and compiling for training
 weights/  public weights, and starting from them
 """

@@ -1,11 +1,10 @@
 """Loop, optimiser and schedules, pretraining, baselines.
 
 loop               the batches; the loop, and what shows, ends and relieves it; micro-batches; clipping
-train_state        everything that changes while training
+train_state        what changes while training: AdamW, the schedule of the learning rate, moving average (EMA)
 losses             the loss of a batch
 learning           how each kind of label is learned; mixup and cutmix; linear models of features
 early_stopping     the record of an epoch, which is the best, when training ends, and a network that does not learn
-optimiser          AdamW, learning-rate schedule, exponential moving average of the weights (EMA)
 run                a run, new or resumed: its folder, what it writes there, and how it trains
 finetune           the task of `train`, the decision policy that it chooses on validation, and its baselines
 out_of_memory      how many images fit the memory at once; how running out is recognised, and what the user reads

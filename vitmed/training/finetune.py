@@ -32,8 +32,7 @@ from vitmed.inference.checkpoint import Checkpoint, MadeWith, add_policy, load_c
 from vitmed.inference.predict import TorchNetwork, predict_all, speedup
 from vitmed.inference.saved_model import Outputs, check_finite, score_column
 from vitmed.metrics.predictions import Predictions, positive_class
-from vitmed.models.compile import uncompiled
-from vitmed.models.hardware import describe, pick_precision, seeded
+from vitmed.models.hardware import describe, pick_precision, seeded, uncompiled
 from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.sizes import describe_model, model_label, summarise
 from vitmed.models.vit import ViT

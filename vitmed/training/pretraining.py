@@ -22,8 +22,7 @@ from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import check_readable, read_batches
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import save_encoder, save_pretraining
-from vitmed.models.compile import uncompiled
-from vitmed.models.hardware import Precision, describe, seeded
+from vitmed.models.hardware import Precision, describe, seeded, uncompiled
 from vitmed.models.mae import MAE, decoder_size
 from vitmed.models.sizes import describe_model
 from vitmed.models.vit import ViT

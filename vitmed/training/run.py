@@ -35,8 +35,14 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line
 from vitmed.data.loading import Images, ReadSplits, pick_place
 from vitmed.inference.checkpoint import Checkpoint, PretrainingState
-from vitmed.models.compile import check_compiler, compile_network, is_of_compiler
-from vitmed.models.hardware import Precision, pick_precision, using_threads
+from vitmed.models.hardware import (
+    Precision,
+    check_compiler,
+    compile_network,
+    is_of_compiler,
+    pick_precision,
+    using_threads,
+)
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients, use_attention
 from vitmed.models.weights.files import AGAIN
 from vitmed.training.early_stopping import speed

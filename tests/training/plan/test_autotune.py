@@ -20,8 +20,7 @@ from vitmed.core.errors import UsageError
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.compile import compile_network, uncompiled
-from vitmed.models.hardware import pick_precision
+from vitmed.models.hardware import compile_network, pick_precision, uncompiled
 from vitmed.models.vit import ViT, use_attention
 from vitmed.training.learning import objective_of
 from vitmed.training.losses import Objective

@@ -22,8 +22,17 @@ from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.messages import Advance, bar
 from vitmed.core.sections import ABOUT_WEIGHTS
 from vitmed.core.text import counted, first_line, listed
-from vitmed.models.compile import compile_network, is_of_compiler, leave_uncompiled, missing_compiler
-from vitmed.models.hardware import busy, pick_precision, seconds_of, seeded, using_threads
+from vitmed.models.hardware import (
+    busy,
+    compile_network,
+    is_of_compiler,
+    leave_uncompiled,
+    missing_compiler,
+    pick_precision,
+    seconds_of,
+    seeded,
+    using_threads,
+)
 from vitmed.models.vit import prefers_explicit, use_attention
 from vitmed.training.losses import Objective
 from vitmed.training.out_of_memory import is_out_of_memory

@@ -33,8 +33,7 @@ from vitmed.imaging.decode import read_size
 from vitmed.imaging.exact_views import refuse_flips, refuse_views, safe_views
 from vitmed.metrics.readers import check_readers
 from vitmed.metrics.subgroups import check_columns
-from vitmed.models.compile import check_compiler
-from vitmed.models.hardware import pick_device
+from vitmed.models.hardware import check_compiler, pick_device
 from vitmed.models.sizes import SIZES
 from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import entry_of, terms_of
