@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,23 +72,16 @@ class Checkpoint(SavedModel):
         return model.eval()
 
 
-class MadeWith(NamedTuple):
-    """The images that a checkpoint is made with; the fields are those of `SavedModel`."""
-
-    splits: Splits
-    hashes: Hashes
-    seen: Sequence[str] = ()
-    fingerprints: Hashes | None = None
-
-
 def save_checkpoint(
-    path: Path, config: Config, images: MadeWith, weights: State, record: Tree, training: Tree | None = None
+    path: Path, config: Config, splits: Splits, hashes: Hashes, seen: Sequence[str] = (), **content: Any
 ) -> None:
-    """Write a checkpoint. Paths are stored relative to its folder."""
-    data = membership_of(images.splits, images.hashes, path)
-    data |= {"seen": list(images.seen), "fingerprints": images.fingerprints or {}}
-    about = {"classes": list(images.splits.classes), "preprocessing": Preprocessing.of(config).to_dict(), "data": data}
-    _save(path, FORMAT, config, **about, weights=weights, record=record, training=training)
+    """Write a checkpoint. Paths are stored relative to its folder. Arguments and `content`, which is weights, record,
+    and perhaps training and fingerprints, are as in `Checkpoint`."""
+    data = membership_of(splits, hashes, path)
+    data |= {"seen": list(seen), "fingerprints": content.pop("fingerprints", None) or {}}
+    about = {"classes": list(splits.classes), "preprocessing": Preprocessing.of(config).to_dict(), "data": data}
+    content.setdefault("training", None)
+    _save(path, FORMAT, config, **about, **content)
 
 
 def _save(path: Path, format: str, config: AnyConfig, **content: Any) -> None:

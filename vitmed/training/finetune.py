@@ -28,7 +28,7 @@ from vitmed.decisions.policy import FASTER, DecisionPolicy, ReducedPrecision, ch
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.decode import read_size
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.inference.checkpoint import Checkpoint, MadeWith, add_policy, load_checkpoint, save_checkpoint
+from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint, save_checkpoint
 from vitmed.inference.predict import TorchNetwork, predict_all, speedup
 from vitmed.inference.saved_model import Outputs, check_finite, score_column
 from vitmed.metrics.predictions import Predictions, positive_class
@@ -142,8 +142,8 @@ class Finetune(Task[Config]):
 
     def save(self, run: Run[Config], path: Path, **parts: Any) -> None:
         """Save a checkpoint of the run: `weights`, `record` and `training` of `save_checkpoint`."""
-        images = MadeWith(run.splits, run.hashes, self.seen, self.fingerprints)
-        save_checkpoint(path, run.config, images, **parts)
+        parts["fingerprints"] = self.fingerprints
+        save_checkpoint(path, run.config, run.splits, run.hashes, self.seen, **parts)
 
     def end(self, run: Run[Config]) -> None:
         """Say which epoch is kept, after the last."""
