@@ -41,17 +41,11 @@ Tree = dict[str, Any]  # of tensors and plain types
 
 @dataclass(frozen=True)
 class Checkpoint(SavedModel):
-    """A checkpoint as read from its file.
+    """A checkpoint as read from its file."""
 
-    Attributes:
-        weights: the state dict to evaluate.
-        training: the training state (last.pt only).
-        reduced_precision: how 16-bit floats compare with fp32 under this policy; None where they were not compared.
-    """
-
-    weights: State = field(default_factory=dict)
-    training: Tree | None = field(default=None, repr=False)
-    reduced_precision: ReducedPrecision | None = None
+    weights: State = field(default_factory=dict)  # to evaluate
+    training: Tree | None = field(default=None, repr=False)  # the state of training, in last.pt alone
+    reduced_precision: ReducedPrecision | None = None  # 16-bit floats under this policy; None: not compared with fp32
 
     def model(self) -> ViT:
         """The network with `weights` themselves, on the CPU, in evaluation mode. CheckpointError: a misfit."""

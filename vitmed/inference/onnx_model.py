@@ -41,17 +41,11 @@ FIX = "pip install 'vitmed[export]'"
 
 @dataclass(frozen=True)
 class OnnxModel(SavedModel):
-    """An exported model as read from its file.
+    """An exported model as read from its file."""
 
-    Attributes:
-        precision: "fp32", or "int8" in files of 0.2.0.
-        gate: what the export compared, the fields of `ExportGate`.
-        session: an `onnxruntime.InferenceSession`.
-    """
-
-    precision: str = "fp32"
-    gate: dict[str, Any] = field(default_factory=dict)
-    session: Any = field(default=None, repr=False, compare=False)
+    precision: str = "fp32"  # or "int8" in files of 0.2.0
+    gate: dict[str, Any] = field(default_factory=dict)  # what the export compared, the fields of `ExportGate`
+    session: Any = field(default=None, repr=False, compare=False)  # an `onnxruntime.InferenceSession`
 
     def data_root(self, fix: str = "name a folder: --data DIR") -> Path:
         """Raises UsageError: the file names no images."""

@@ -39,35 +39,22 @@ PRECISIONS = ("auto", "fp32", "bf16")
 class SavedModel:
     """A model as read from its file.
 
-    Attributes:
-        path: the file.
-        config: the complete configuration of the run, with the model's sizes resolved.
-        classes: names, in the order of the logits.
-        preprocessing: how an image becomes the input.
-        splits: the split of every image; the root is relative to the file's folder, and may not exist here. An
-            exported model knows the hashes of the images alone.
-        hashes: split -> sha256 of its files, in the order of the samples.
-        record: the epoch record of these weights.
-        versions: of vitmed and torch, when the file was written.
-        seen: sha256 of the images that the starting weights were made with.
-        policy: the decision policy; None if there is none.
-        weights_hash: the sha256 of the weights, which every evaluation of them states.
-        fingerprints: train and val -> `data.duplicates.fingerprints` of the images, in the order of the samples;
-            empty where they are not known.
+    The root of its `splits` is relative to the file's folder, and may not exist here; an exported model knows the
+    hashes of the images alone. The `fingerprints` are empty where they are not known.
     """
 
-    path: Path
-    config: Config
-    classes: tuple[str, ...]
-    preprocessing: Preprocessing
-    splits: Splits
-    hashes: dict[str, list[str]]
-    record: dict[str, Any]
-    versions: dict[str, str]
-    seen: tuple[str, ...] = field(default=(), repr=False)
+    path: Path  # the file
+    config: Config  # the complete configuration of the run, with the model's sizes resolved
+    classes: tuple[str, ...]  # in the order of the logits
+    preprocessing: Preprocessing  # how an image becomes the input
+    splits: Splits  # the split of every image
+    hashes: dict[str, list[str]]  # split -> sha256 of its files, in the order of the samples
+    record: dict[str, Any]  # of the epoch of these weights
+    versions: dict[str, str]  # of vitmed and torch, when the file was written
+    seen: tuple[str, ...] = field(default=(), repr=False)  # sha256 of images that the starting weights were made with
     policy: DecisionPolicy | None = field(default=None, repr=False)
-    weights_hash: str = ""
-    fingerprints: dict[str, list[str]] = field(default_factory=dict, repr=False)
+    weights_hash: str = ""  # sha256 of the weights, which every evaluation of them states
+    fingerprints: dict[str, list[str]] = field(default_factory=dict, repr=False)  # as `hashes`: `data.duplicates`
 
     @property
     def facts(self) -> dict[str, str]:

@@ -54,21 +54,14 @@ BySplit = Callable[[str], np.ndarray]  # name of a split -> logits (S, K) or fea
 
 @dataclass
 class Finetune(Task[Config]):
-    """A ViT that learns the labels of a data folder.
-
-    Attributes:
-        outputs: K, of the network; seen: sha256 of the images that its weights were made with.
-        report: what of a weight file was used; None without one.
-        fingerprints: of the images of train and val, to notice near copies in an evaluation.
-        planned_rate: images/s in training, as the plan measured them; None: not known.
-    """
+    """A ViT that learns the labels of a data folder."""
 
     model: ViT
-    outputs: int
-    seen: Sequence[str] = ()
-    report: LoadReport | None = None
-    fingerprints: dict[str, list[str]] | None = None
-    planned_rate: float | None = None
+    outputs: int  # K, of the network
+    seen: Sequence[str] = ()  # sha256 of the images that its weights were made with
+    report: LoadReport | None = None  # what of a weight file was used; None without one
+    fingerprints: dict[str, list[str]] | None = None  # of train and val, to notice near copies in an evaluation
+    planned_rate: float | None = None  # images/s in training, as the plan measured them; None: not known
     command: ClassVar[str] = "train"
     after: After | None = field(default=None, init=False)  # what follows training, once that began in a limited time
     contention: Contention | None = field(default=None, init=False)

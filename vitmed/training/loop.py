@@ -40,14 +40,13 @@ MASKS = 1  # marks the seed of dropout and drop path; mixing has another
 
 
 class Batch(NamedTuple):
-    """A rank's share of a batch: its number in the epoch, images (B, S, S, C) uint8, labels (B, ...), the rows of the
-    images in their split (B,), and whether a step ends with it."""
+    """A rank's share of a batch."""
 
-    number: int
-    images: Tensor
-    labels: Tensor
-    indices: Tensor
-    last: bool
+    number: int  # in the epoch
+    images: Tensor  # (B, S, S, C) uint8
+    labels: Tensor  # (B, ...)
+    indices: Tensor  # (B,), rows of the images in their split
+    last: bool  # whether a step ends with it
 
 
 @dataclass(frozen=True)
@@ -93,21 +92,15 @@ class Stream:
 
 @dataclass(frozen=True)
 class Control:
-    """How a training goes, and what ends it.
-
-    Attributes:
-        stop: whether to end after the current step; one rank that says so ends all.
-        tick: called before every optimiser step and after validation; it sets `TrainState.share` of a limited time.
-        shown: called after every batch with the mean loss of the epoch so far (see `LossWatch`).
-        relieved: called, with a sentence, when memory ran out and the state computes fewer images at once.
-    """
+    """How a training goes, and what ends it. One rank that says `stop` ends all after the current step; `tick` is
+    called before every optimiser step and after validation, and sets `TrainState.share` of a limited time."""
 
     config: Config | PretrainConfig
     stop: Callable[[], bool] = lambda: False
     tick: Callable[[], None] = lambda: None
     ranks: Ranks = ALONE
-    shown: Callable[[float], None] = lambda loss: None
-    relieved: Callable[[str], None] = lambda sentence: None
+    shown: Callable[[float], None] = lambda loss: None  # after every batch, the mean loss of the epoch (`LossWatch`)
+    relieved: Callable[[str], None] = lambda sentence: None  # memory ran out, and the state computes fewer at once
 
 
 def fit(

@@ -63,36 +63,25 @@ RUNNING, POSITION = tuple(_Running.__annotations__), tuple(_Position.model_field
 
 @dataclass
 class TrainState:
-    """Everything that changes while training; the only mutable object.
-
-    Attributes:
-        network: the model as training calls it; with several ranks it adds up their gradients.
-        micro_batch: images that a rank computes at once; None: all of its rows of a batch. batches: of an epoch.
-        epoch, batch, step: finished epochs, batches of the current epoch, and optimiser steps.
-        best, best_loss: monitor and validation loss of the best epoch; best is None where the monitor is undefined.
-        best_epoch: the epoch stored in best.pt, from 1; with `choose: last` not always the best.
-        history: one record per finished epoch; running: sums over the current one.
-        spent: seconds that the commands of this run have taken; share: of the time for training that is used, of which
-            1 ends it; 0 without `train.time`.
-    """
+    """Everything that changes while training; the only mutable object."""
 
     model: nn.Module
     optimiser: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     ema: AveragedModel | None
-    network: nn.Module = field(init=False)
-    micro_batch: int | None = None
-    batches: int = 1
-    epoch: int = 0
-    batch: int = 0
-    step: int = 0
-    best: float | None = None
-    best_loss: float = math.inf
-    best_epoch: int = 0
-    history: list[Record] = field(default_factory=list)
-    running: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RUNNING, 0.0))
-    spent: float = 0.0
-    share: float = 0.0
+    network: nn.Module = field(init=False)  # as training calls the model; adds up the gradients of several ranks
+    micro_batch: int | None = None  # images that a rank computes at once; None: all of its rows of a batch
+    batches: int = 1  # of an epoch
+    epoch: int = 0  # finished epochs
+    batch: int = 0  # of the current epoch, finished
+    step: int = 0  # of the optimiser, finished
+    best: float | None = None  # the monitor in the best epoch; None where it is undefined
+    best_loss: float = math.inf  # of validation, in the best epoch
+    best_epoch: int = 0  # the epoch stored in best.pt, from 1; with `choose: last` not always the best
+    history: list[Record] = field(default_factory=list)  # of every finished epoch
+    running: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RUNNING, 0.0))  # sums over the current one
+    spent: float = 0.0  # seconds that the commands of this run have taken
+    share: float = 0.0  # of the time for training that is used, of which 1 ends it; 0 without `train.time`
 
     def __post_init__(self) -> None:
         self.network = self.model

@@ -34,44 +34,27 @@ SUPERVISED, MASKED, DISTILLED, PAIRED = "supervised", "masked image", "self-dist
 class Entry(NamedTuple):
     """A public weight file.
 
-    Attributes:
-        url: of the file; https.
-        size: bytes, to within 10 %; None if it is not known.
-        model: width, depth and patch in the usual short form, such as ViT-B/16.
-        kind: how the weights were made: "supervised", "masked image" (MAE), "self-distilled" (DINO, DINOv2, DINOv3,
-            iBOT) or "image and text" (CLIP, SigLIP, CoCa; the text encoder in the file is not used).
-        note: what it was trained on, and the source of the hash.
-        sha256: of the file, whole or its first digits; None if none is published: vitmed then checks only the size.
-        licence: SPDX identifier, or LicenseRef-... if there is none.
-        mean, std: per channel (R, G, B), of values in 0..1.
-        interpolation: how images were resized.
-        image_size: side of the square image, px.
-        layout: a key of `layouts.LAYOUTS`.
-        readout: what the publisher reads, a value of `ModelConfig.pool`.
-        hub: repository on the Hugging Face hub that holds the file; "" for a plain address.
-        gated: the hub asks you to accept the licence and send a token.
-        commercial: whether the licence allows commercial use; None if that is unclear, for which see the note.
-        seen: data sets that the weights were made with, as far as they are published, under the names of their cards
-            where there are cards; empty if none are published.
+    Its `kind` is "supervised", "masked image" (MAE), "self-distilled" (DINO, DINOv2, DINOv3, iBOT) or "image and text"
+    (CLIP, SigLIP, CoCa; the text encoder in the file is not used).
     """
 
-    url: str
-    size: int | None
-    model: str
+    url: str  # of the file; https
+    size: int | None  # bytes, to within 10 %; None if it is not known
+    model: str  # width, depth and patch in the usual short form, such as ViT-B/16
     kind: str
-    note: str
-    sha256: str | None = None
-    licence: str = "Apache-2.0"
-    mean: tuple[float, float, float] = IMAGENET_MEAN
+    note: str  # what it was trained on, and the source of the hash
+    sha256: str | None = None  # whole or its first digits; None if none is published: vitmed then checks only the size
+    licence: str = "Apache-2.0"  # SPDX identifier, or LicenseRef-... if there is none
+    mean: tuple[float, float, float] = IMAGENET_MEAN  # per channel (R, G, B), of values in 0..1
     std: tuple[float, float, float] = IMAGENET_STD
-    interpolation: str = "bicubic"
-    image_size: int = 224
-    layout: str = "timm"
-    readout: str = "cls"
-    hub: str = ""
-    gated: bool = False
-    commercial: bool | None = None
-    seen: tuple[str, ...] = ()
+    interpolation: str = "bicubic"  # how images were resized
+    image_size: int = 224  # side of the square image, px
+    layout: str = "timm"  # a key of `layouts.LAYOUTS`
+    readout: str = "cls"  # what the publisher reads, a value of `ModelConfig.pool`
+    hub: str = ""  # repository on the Hugging Face hub that holds the file; "" for a plain address
+    gated: bool = False  # the hub asks you to accept the licence and send a token
+    commercial: bool | None = None  # whether the licence allows commercial use; None if that is unclear: see the note
+    seen: tuple[str, ...] = ()  # data sets that it was made with, as far as published, by the names of their cards
 
     @property
     def file(self) -> str:

@@ -36,23 +36,14 @@ from vitmed.models.weights.layouts import HEAD, LAYOUTS, PLAIN, convert, describ
 
 @dataclass(frozen=True)
 class LoadReport:
-    """Which tensors came from a weight file, by parameter name.
+    """Which tensors came from a weight file, by parameter name."""
 
-    Attributes:
-        file: its name, without folders.
-        layout: a key of `LAYOUTS`, or "vitmed".
-        loaded: copied unchanged.
-        resized: copied after resampling (positions, patch kernels) or folding (input channels).
-        fresh: in the network, not in the file; only the head may be.
-        unused: in the file, not in the network.
-    """
-
-    file: str
-    layout: str
-    loaded: tuple[str, ...]
-    resized: tuple[str, ...]
-    fresh: tuple[str, ...]
-    unused: tuple[str, ...]
+    file: str  # its name, without folders
+    layout: str  # a key of `LAYOUTS`, or "vitmed"
+    loaded: tuple[str, ...]  # copied unchanged
+    resized: tuple[str, ...]  # copied after resampling (positions, patch kernels) or folding (input channels)
+    fresh: tuple[str, ...]  # in the network, not in the file; only the head may be
+    unused: tuple[str, ...]  # in the file, not in the network
 
     def __str__(self) -> str:
         parts = [f"{len(self.loaded)} tensors loaded"]
@@ -63,38 +54,22 @@ class LoadReport:
 
 @dataclass(frozen=True)
 class Weights:
-    """A weight file in timm's names.
-
-    Attributes:
-        path: of the file.
-        layout: a key of `LAYOUTS`, or "vitmed".
-        state: name -> tensor, float32; `pos_embed` is (1, L, D), or (1, 1 + L, D) with the class token first.
-        model: the fields of `ModelConfig` that the tensors decide.
-        kind: how they were made: "vitmed", "masked image", "self-distilled" or "supervised".
-        normalize: the normalisation that the weights expect, a value of `DataConfig.normalize`.
-        unused: names in the file that no plain ViT has.
-        mean, std: per channel, for values in 0..1, as the publisher states them; None if unknown.
-        interpolation: "bilinear", "bicubic", ...: how images were resized; None if unknown.
-        licence: SPDX identifier, or the publisher's name for it; None if unknown. `terms_of` knows what it demands.
-        seen: sha256 of the images that the weights were made with, if the file states them.
-        entry: of the catalogue, from which they come, perhaps through a checkpoint of vitmed; None if from none.
-        assumed: whether nothing states the normalisation: neither a file beside it, nor its name, nor its layout.
-    """
+    """A weight file in timm's names; None is unknown."""
 
     path: Path
-    layout: str
-    state: State
-    model: dict[str, Any]
-    kind: str
-    normalize: str
-    unused: tuple[str, ...]
-    mean: tuple[float, ...] | None = None
+    layout: str  # a key of `LAYOUTS`, or "vitmed"
+    state: State  # name -> tensor, float32; `pos_embed` is (1, L, D), or (1, 1 + L, D) with the class token first
+    model: dict[str, Any]  # the fields of `ModelConfig` that the tensors decide
+    kind: str  # how they were made: "vitmed", "masked image", "self-distilled" or "supervised"
+    normalize: str  # the normalisation that the weights expect, a value of `DataConfig.normalize`
+    unused: tuple[str, ...]  # names in the file that no plain ViT has
+    mean: tuple[float, ...] | None = None  # per channel, for values in 0..1, as the publisher states them
     std: tuple[float, ...] | None = None
-    interpolation: str | None = None
-    licence: str | None = None
-    seen: tuple[str, ...] = ()
-    assumed: bool = False
-    entry: Entry | None = None
+    interpolation: str | None = None  # how images were resized: "bilinear", "bicubic", ...
+    licence: str | None = None  # SPDX identifier, or the publisher's name for it; `terms_of` knows what it demands
+    seen: tuple[str, ...] = ()  # sha256 of the images that the weights were made with, if the file states them
+    assumed: bool = False  # whether nothing states the normalisation: no file beside it, nor its name, nor its layout
+    entry: Entry | None = None  # of the catalogue, from which they come, perhaps through a checkpoint of vitmed
 
 
 def open_weights(value: str, offline: bool = False, sha256: str | None = None) -> Weights:

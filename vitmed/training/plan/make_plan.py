@@ -63,22 +63,16 @@ SHRUNK = 20  # images that are shrunk by more lose so much detail that a warning
 
 @dataclass(frozen=True)
 class Plan:
-    """The only result of everything that happens before the network exists.
+    """The only result of everything that happens before the network exists."""
 
-    Attributes:
-        given: the configuration as given, completed by the weights; config: the same with every `auto` resolved.
-        reasons: the settings that the plan chose, each with its reason; none without a plan.
-        forecaster: measures how long a run on these images takes.
-    """
-
-    given: Config
-    config: Config
+    given: Config  # the configuration as given, completed by the weights
+    config: Config  # the same with every `auto` resolved
     splits: Splits
     weights: Weights | None
     device: torch.device
     inputs: PlanInputs
-    reasons: list[PlannedSetting]
-    forecaster: Forecaster
+    reasons: list[PlannedSetting]  # the settings that the plan chose; none without a plan
+    forecaster: Forecaster  # measures how long a run on these images takes
 
 
 def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) -> Plan:
