@@ -105,21 +105,14 @@ class Outputs(NamedTuple):
 
 
 class Network(ABC):
-    """What runs a saved model over images.
-
-    Attributes:
-        device: where, in words.
-        batch: images that it computes at once.
-        precision: of its arithmetic, such as "fp32"; reason: why it is not fp32, else "".
-        model: the network itself, for attention maps; an exported model has none.
-    """
+    """What runs a saved model over images."""
 
     saved: SavedModel
-    device: str
-    batch: int
-    precision: str = "fp32"
-    reason: str = ""
-    model: ViT | None = None
+    device: str  # where, in words
+    batch: int  # images that it computes at once
+    precision: str = "fp32"  # of its arithmetic
+    reason: str = ""  # why it is not fp32
+    model: ViT | None = None  # the network itself, for attention maps; an exported model has none
 
     def outputs(
         self, read: Read, count: int, progress: Progress = lambda done, total: None, also_features: bool = False
@@ -188,25 +181,19 @@ def check_finite(logits: np.ndarray, source: object) -> None:
 def membership_of(splits: Splits, hashes: dict[str, list[str]], path: Path) -> dict[str, Any]:
     """Plain types that describe the images of a checkpoint at `path`; the root is relative to its folder, and `hashes`
     are split -> sha256 of its files, in the order of the samples; a split may be missing."""
-    splits_of = {
-        name: {
-            "paths": [sample.path for sample in samples],
-            "labels": [sample.label for sample in samples],
-            "groups": [sample.group for sample in samples],
-            "sha256": hashes.get(name, []),
-            **({"columns": [list(sample.columns) for sample in samples]} if splits.columns else {}),
-            **({"targets": [list(sample.targets) for sample in samples]} if splits.bins else {}),
-        }
-        for name, samples in splits.samples.items()
-    }
-    return {
-        "root": store_path(splits.root, path.parent),
-        "splits": splits_of,
-        "made": splits.made,
-        "columns": list(splits.columns),
-        "patients": splits.patients,
-        **({"target": splits.target.model_dump(), "bins": list(splits.bins)} if splits.target != CLASSES else {}),
-    }
+    parts: dict[str, dict[str, Any]] = {}
+    for name, samples in splits.samples.items():
+        parts[name] = {"paths": [s.path for s in samples], "labels": [s.label for s in samples]}
+        parts[name] |= {"groups": [s.group for s in samples], "sha256": hashes.get(name, [])}
+        if splits.columns:
+            parts[name]["columns"] = [list(s.columns) for s in samples]
+        if splits.bins:
+            parts[name]["targets"] = [list(s.targets) for s in samples]
+    data: dict[str, Any] = {"root": store_path(splits.root, path.parent), "splits": parts, "made": splits.made}
+    data |= {"columns": list(splits.columns), "patients": splits.patients}
+    if splits.target != CLASSES:
+        data |= {"target": splits.target.model_dump(), "bins": list(splits.bins)}
+    return data
 
 
 def read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[str, list[str]]]:

@@ -112,12 +112,9 @@ class RotaryPositions(nn.Module):
 
     Args:
         patch: its side, px, for EVA-02's; None for DINOv3's.
-
-    Attributes:
-        periods: (D/A/4,) of `rotary_periods`; kept with the weights, since DINOv3's files round them to bf16.
     """
 
-    periods: Tensor
+    periods: Tensor  # (D/A/4,) of `rotary_periods`; kept with the weights, since DINOv3's files round them to bf16
 
     def __init__(self, grid: int, head_width: int, patch: int | None = None):
         super().__init__()

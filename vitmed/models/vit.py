@@ -31,11 +31,7 @@ Angles = tuple[Tensor, Tensor]  # of rotary positions: cosine and sine, (L, D/A)
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention; with rotary positions, keys have no bias.
-
-    Attributes:
-        fused: whether training uses PyTorch's fused kernel; None, and in inference: where it is usually faster.
-    """
+    """Multi-head self-attention; with rotary positions, keys have no bias."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -44,7 +40,7 @@ class Attention(nn.Module):
         self.attn_drop = config.attention_dropout
         self.proj = nn.Linear(width, width)
         self.proj_drop = nn.Dropout(config.dropout)
-        self.fused: bool | None = None
+        self.fused: bool | None = None  # PyTorch's kernel in training; None, and in inference: where usually faster
 
     def forward(
         self, x: Tensor, collected: list[Tensor] | None = None, queries: slice = ALL, angles: Angles | None = None
@@ -86,12 +82,8 @@ def use_attention(model: nn.Module, kernel: str) -> None:
 
 
 class Block(nn.Module):
-    """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x)). Returns only the tokens in `queries`, R of N.
-
-    Attributes:
-        recompute: compute what is inside again in the backward pass, instead of keeping it (gradient checkpointing,
-            Chen et al. 2016, arXiv 1604.06174).
-    """
+    """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x)). Returns only the tokens in `queries`, R of N. With
+    gradient checkpointing (Chen et al. 2016, arXiv 1604.06174) the backward pass computes again what is inside."""
 
     def __init__(self, config: ModelConfig, drop_path: float = 0.0):
         super().__init__()
