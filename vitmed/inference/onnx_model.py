@@ -69,18 +69,12 @@ def open_session(path: Path) -> Any:
 
 
 class OnnxNetwork(Network):
-    """The network of an exported model; ONNX Runtime runs it on the CPU.
-
-    Args:
-        device, precision: as asked for; "auto", "cpu" and "auto", "fp32" are known.
-
-    Raises:
-        UsageError: another device or precision; onnxruntime is not installed. CheckpointError: it cannot be run.
-    """
+    """The network of an exported model; ONNX Runtime runs it on the CPU. Raises UsageError for another device than
+    "auto" and "cpu", and another precision than "auto" and that of the file."""
 
     saved: OnnxModel
 
-    def __init__(self, saved: OnnxModel, device: str = "auto", precision: str = "auto"):
+    def __init__(self, saved: OnnxModel, device: str, precision: str):
         if device not in ("auto", "cpu"):
             raise UsageError(f"--device {device}: vitmed runs exported models on the CPU", "use --device auto")
         if precision not in ("auto", saved.precision):
@@ -124,12 +118,8 @@ def describe_export(saved: SavedModel, gate: Mapping[str, Any]) -> str:
 
 
 def load_onnx(path: Path) -> OnnxModel:
-    """Read an exported model; the file holds no code but that of the graph.
-
-    Raises:
-        CheckpointError: missing, not exported by vitmed, of another version, or damaged.
-        UsageError: onnxruntime is not installed.
-    """
+    """Read an exported model; the file holds no code but that of the graph. Raises CheckpointError: missing, not
+    exported by vitmed, of another version, or damaged. UsageError: onnxruntime is not installed."""
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file", "name a model that `vitmed export` wrote")
     session = open_session(path)

@@ -115,12 +115,8 @@ def stuck(
     history: Sequence[dict[str, Any]], classes: Sequence[str], counts: Sequence[int], config: Config, share: float
 ) -> str | None:
     """A warning if the model predicts one class, or one number, for nearly all images, or ranks findings no better than
-    chance, while the loss stands still, or if the loss is far above that of guessing; else None.
-
-    Args:
-        history: the epoch records; counts: training images per class.
-        share: of the run that is over, 0 to 1; before `FAIR` of it only a loss far above that of guessing counts.
-    """
+    chance, while the loss stands still, or if the loss is far above that of guessing; else None. The `counts` are of
+    training images per class. Before a `share` of `FAIR` of the run only a loss far above that of guessing counts."""
     last = history[-WINDOW:]
     if len(last) < WINDOW:
         return None

@@ -33,9 +33,8 @@ from vitmed.inference.predict import TorchNetwork, predict_all, speedup
 from vitmed.inference.saved_model import Outputs, check_finite, score_column
 from vitmed.metrics.predictions import Predictions, positive_class
 from vitmed.models.hardware import describe, pick_precision, seeded, uncompiled
-from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.sizes import describe_model, model_label, summarise
-from vitmed.models.vit import ViT
+from vitmed.models.vit import ViT, add_low_rank, merged
 from vitmed.models.weights.pretrained import LoadReport, Weights, load_pretrained
 from vitmed.training.early_stopping import finished, stops_early, stuck, validate
 from vitmed.training.learning import LEARNING, LinearHead, objective_of

@@ -331,11 +331,8 @@ def monitor_text(record: Record, monitor: str) -> str:
 def folder_to_resume(
     path: Path, name: str | None, changes: Iterable[str], flags: Mapping[str, str], allowed: set[str]
 ) -> RunFolder:
-    """The run folder given to --resume, which holds a last.pt.
-
-    Args:
-        changes: the settings given beside --resume; flags: keyword -> setting; allowed: those that may be given.
-    """
+    """The run folder given to --resume, which holds a last.pt; `changes` are the settings given beside it, of which
+    some are `allowed`, and `flags` are keyword -> setting."""
     folder = RunFolder(path.parent if path.suffix == ".pt" else path)
     if name is not None:
         raise excluded("resume and name")

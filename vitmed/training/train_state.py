@@ -151,11 +151,8 @@ def new_state(
 
 
 def learning_rate(step: float, steps: int, warmup: int, peak: float, low: float) -> float:
-    """Linear warm-up, then half a cosine from `peak` to `low` (Loshchilov & Hutter 2017, arXiv 1608.03983).
-
-    Args:
-        step: 0 to steps - 1, also between two steps; the first warm-up step has the rate peak / warmup, not 0.
-    """
+    """Linear warm-up, then half a cosine from `peak` to `low` (Loshchilov & Hutter 2017, arXiv 1608.03983), for a step
+    from 0 to steps - 1, also between two; the first step of the warm-up has the rate peak / warmup, not 0."""
     if step < warmup:
         return peak * (step + 1) / warmup
     share = (step - warmup) / max(1, steps - 1 - warmup)  # 0 .. 1
@@ -201,11 +198,8 @@ def steps_per_epoch(batches: int, accumulate: int) -> int:
 
 
 def scheduled_lr(step: int, batches: int, config: Config | PretrainConfig, share: float = 0.0) -> float:
-    """The learning rate of a step; warm-up takes at most a third of the run.
-
-    Args:
-        share: of the time for training that is used, 0 to 1; a schedule that is behind it jumps ahead, by whole steps.
-    """
+    """The learning rate of a step; warm-up takes at most a third of the run. A schedule that is behind the `share` of
+    the time for training that is used, 0 to 1, jumps ahead, by whole steps."""
     train = config.train
     per_epoch = steps_per_epoch(batches, train.accumulate)
     steps = train.epochs * per_epoch

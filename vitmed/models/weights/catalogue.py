@@ -182,14 +182,8 @@ def about_weights(path: Path) -> dict[str, Any]:
 
 
 def about_network(path: Path, swiglu: bool) -> dict[str, Any]:
-    """Fields of `ModelConfig` that no tensor shows: heads, activation and epsilon, of those that are known.
-
-    Args:
-        swiglu: whether the tensors show SwiGLU, beside which the stated activation says nothing.
-
-    Raises:
-        CheckpointError: an activation that vitmed lacks.
-    """
+    """Fields of `ModelConfig` that no tensor shows: heads, activation and epsilon, of those that are known. Beside
+    SwiGLU, which the tensors show, the stated activation says nothing. CheckpointError: one that vitmed lacks."""
     try:
         stated = json_of(path.with_name("config.json").read_text(encoding="utf-8"))
         stated = stated.get("vision_config", stated)

@@ -118,9 +118,8 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     missing, damaged, with code in it, or not a plain ViT (names what it is)."""
     path = Path(file)
     if files.magic(path).startswith(b"version https://git-lfs"):
-        raise CheckpointError(
-            f"{path}: a Git LFS pointer of {path.stat().st_size} bytes, not the weights", "run: git lfs pull"
-        )
+        problem = f"{path}: a Git LFS pointer of {path.stat().st_size} bytes, not the weights"
+        raise CheckpointError(problem, "run: git lfs pull")
     read = {".npz": files.read_npz, ".safetensors": files.read_safetensors}.get(path.suffix)
     content = read(path) if read is not None else files.safe_load(path, foreign=True)
     if isinstance(content, dict) and is_text(content.get("format"), FORMAT, ENCODER):
@@ -136,10 +135,8 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     files.refuse_others(unused, state, path)
     if not layout:
         names = ", ".join(sorted(state)[:5])
-        raise CheckpointError(
-            f"{path}: not a ViT that vitmed recognises; its tensors are named {names}, ...",
-            f"use weights with the names of {', '.join(LAYOUTS)}",
-        )
+        problem = f"{path}: not a ViT that vitmed recognises; its tensors are named {names}, ..."
+        raise CheckpointError(problem, f"use weights with the names of {', '.join(LAYOUTS)}")
     files.refuse_not_finite(plain, path)
     files.refuse_incomplete(plain, unused, path)
     join_positions(plain, path)
@@ -180,9 +177,8 @@ def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
     free |= set() if "swiglu" in f"{config.mlp} {decided['mlp']}" else {"mlp"}  # no tensor shows which GELU it is
     for name in sorted((given & decided.keys()) - free):
         if getattr(config, name) != decided[name]:
-            raise UsageError(
-                f"model.{name} is {getattr(config, name)}, but {file} has {decided[name]}", f"omit model.{name}"
-            )
+            problem = f"model.{name} is {getattr(config, name)}, but {file} has {decided[name]}"
+            raise UsageError(problem, f"omit model.{name}")
     patch = config.patch_size if "patch_size" in given else decided["patch_size"]
     if "image_size" not in given and weights.layout != "vitmed":
         trained_on = decided["image_size"] if decided["image_size"] <= 384 else 224  # DINOv2 ended training at 518
@@ -232,10 +228,8 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
     )
     wrong = [name for name in fresh if name not in HEAD]
     if "blocks.0.norm1.weight" in wrong and "blocks.0.norm1.weight" in state:
-        raise CheckpointError(
-            f"{weights.path}: its network is {len(state['blocks.0.norm1.weight'])} wide, expected {model.width}",
-            "omit the sizes of the model: the weights decide them",
-        )
+        problem = f"{weights.path}: its network is {len(state['blocks.0.norm1.weight'])} wide, expected {model.width}"
+        raise CheckpointError(problem, "omit the sizes of the model: the weights decide them")
     if wrong:
         shapes = [
             f"{name}: model {tuple(own[name].shape)}, file {tuple(state[name].shape) if name in state else 'lacks it'}"
@@ -282,10 +276,8 @@ def fold_channels(
     """(D, C, P, P) -> (D, channels, P, P), and a correction to add to the bias, (D,).
 
     Three to one: a grey image gives the products of its copy in three channels. One to three: an image gives the
-    products of the mean of its channels. An additional alpha channel starts at zero.
-
-    Args:
-        old, new: mean and standard deviation of each channel in the normalisation of the weights, and of the run.
+    products of the mean of its channels. An additional alpha channel starts at zero. `old` and `new` are mean and
+    standard deviation of each channel in the normalisation of the weights, and of the run.
     """
     D, C, P, _ = kernel.shape
     colours = {2: 1, 4: 3}  # with alpha -> without
