@@ -61,7 +61,7 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     os.environ["VITMED_CACHE"] = tempfile.mkdtemp()  # measured now, not on another day
 
     objective = objective_of(images, CLASSES, config, pick_precision(config.train.precision, device), device)
-    tuned = autotune(model, objective, config, device, 10**6, torch.arange(CLASSES))
+    tuned = autotune(model, objective, config, 10**6, torch.arange(CLASSES))
     print(f"  {tuned}", file=sys.stderr)
     config = with_values(config, {f"train.{name}": getattr(tuned.engine, name) for name in open_fields(config)})
     precision = pick_precision(config.train.precision, device)

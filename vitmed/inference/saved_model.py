@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vitmed.models.vit import ViT
 
 Read = Callable[[int], np.ndarray]  # index -> (S, S, C) uint8; may raise DataError
+Columns = dict[str, tuple[str, ...]]  # further columns of a table: name -> a cell of each image
 PRECISIONS = ("auto", "fp32", "bf16")
 
 
@@ -73,11 +74,7 @@ class SavedModel:
         return root
 
     def predictions(
-        self,
-        names: tuple[str, ...],
-        logits: np.ndarray,
-        columns: dict[str, tuple[str, ...]],
-        errors: tuple[tuple[str, str], ...] = (),
+        self, names: tuple[str, ...], logits: np.ndarray, columns: Columns, errors: tuple[tuple[str, str], ...] = ()
     ) -> Predictions:
         """Logits (S, K) of images by name, without labels and patients, as predictions before any policy."""
         target, of_kind = self.splits.target, PREDICTIONS[self.splits.target.kind]
@@ -99,7 +96,7 @@ class Outputs(NamedTuple):
 
     indices: list[int]  # of the S readable images, ascending
     logits: np.ndarray  # (S, K) float32
-    columns: dict[str, tuple[str, ...]]  # their OOD scores, if known, and which have no content
+    columns: Columns  # their OOD scores, if known, and which have no content
     problems: dict[int, str]  # index -> problem of the others
     features: np.ndarray = np.empty((0, 0), np.float32)  # (S, D); D is 0 unless asked for
 
@@ -167,7 +164,7 @@ def check_precision(name: str) -> None:
         raise unknown_key("precision", name, PRECISIONS)
 
 
-def score_column(scores: np.ndarray | None) -> dict[str, tuple[str, ...]]:
+def score_column(scores: np.ndarray | None) -> Columns:
     """The column of OOD scores (S,), where there are any."""
     return {} if scores is None else {OOD_SCORE: tuple(f"{score:.6g}" for score in scores)}
 

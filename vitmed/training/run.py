@@ -124,7 +124,7 @@ class Run(Generic[AnyConfig]):
             images = read.images["train"]
             steps = config.train.epochs * max(1, len(images) // config.train.batch_size)
             objective = task.objective(config, images, session)
-            tuned = autotune(task.model, objective, config, device, steps, images.targets)
+            tuned = autotune(task.model, objective, config, steps, images.targets)
             config = with_values(config, {f"train.{name}": getattr(tuned.engine, name) for name in fields})
             if tuned.rates is not None:  # else the usual arithmetic stays, with its own reason
                 measured = replace(pick_precision(tuned.engine.precision, device), reason="measured")

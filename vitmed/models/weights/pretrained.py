@@ -33,6 +33,8 @@ from vitmed.models.weights.catalogue import DISTILLED, MASKED, SUPERVISED, Entry
 from vitmed.models.weights.files import State
 from vitmed.models.weights.layouts import HEAD, LAYOUTS, PLAIN, convert, describe, join_positions
 
+Constants = tuple[Sequence[float], Sequence[float]]  # mean and standard deviation of each channel
+
 
 @dataclass(frozen=True)
 class LoadReport:
@@ -267,17 +269,12 @@ def resample_patches(kernel: Tensor, patch: int) -> Tensor:
     return (kernel.flatten(2) @ inverse.T).reshape(*kernel.shape[:2], patch, patch)
 
 
-def fold_channels(
-    kernel: Tensor,
-    channels: int,
-    old: tuple[Sequence[float], Sequence[float]],
-    new: tuple[Sequence[float], Sequence[float]],
-) -> tuple[Tensor, Tensor]:
+def fold_channels(kernel: Tensor, channels: int, old: Constants, new: Constants) -> tuple[Tensor, Tensor]:
     """(D, C, P, P) -> (D, channels, P, P), and a correction to add to the bias, (D,).
 
     Three to one: a grey image gives the products of its copy in three channels. One to three: an image gives the
-    products of the mean of its channels. An additional alpha channel starts at zero. `old` and `new` are mean and
-    standard deviation of each channel in the normalisation of the weights, and of the run.
+    products of the mean of its channels. An additional alpha channel starts at zero. `old` and `new` are the
+    normalisation of the weights, and of the run.
     """
     D, C, P, _ = kernel.shape
     colours = {2: 1, 4: 3}  # with alpha -> without

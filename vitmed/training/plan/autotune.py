@@ -83,22 +83,14 @@ class Tuned(BaseModel):
 
 
 def autotune(
-    model: nn.Module,
-    objective: Objective,
-    config: Config | PretrainConfig,
-    device: torch.device,
-    steps: int,
-    targets: Tensor,
+    model: nn.Module, objective: Objective, config: Config | PretrainConfig, steps: int, targets: Tensor
 ) -> Tuned:
     """The fastest engine of those that the configuration leaves open, from the cache or measured.
 
-    What is measured while other processes keep the CPU busy holds only for then, and is not kept.
-
-    Args:
-        model: on `device`; it is left as it was.
-        objective: of training, of which the precision is compared; steps: of the run.
-        targets: of the training images, as `Images.targets`.
+    What is measured while other processes keep the CPU busy holds only for then, and is not kept. The model stays as it
+    was. The run has so many `steps`; the `targets`, of the training images, are as `Images.targets`.
     """
+    device = next(model.parameters()).device
     key: list[Any] = [config.model.model_dump(exclude=ABOUT_WEIGHTS), steps.bit_length()]
     key += [config.train.model_dump(include=SETTINGS)]
     if isinstance(config, PretrainConfig):
