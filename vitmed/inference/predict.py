@@ -21,8 +21,8 @@ from vitmed.decisions.policy import DecisionPolicy, ReducedPrecision
 from vitmed.imaging.exact_views import views_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint
-from vitmed.inference.saved_model import Network, Outputs, Read, SavedModel, check_finite, run_batches, score_column
-from vitmed.models.hardware import FULL_FP32, Precision, describe, pick_device, pick_precision, seconds_of
+from vitmed.inference.saved_model import Network, Outputs, Read, check_finite, run_batches, score_column
+from vitmed.models.hardware import FULL_FP32, Precision, describe, pick_precision, seconds_of
 from vitmed.models.vit import ViT
 
 MOST = 64  # images in a batch
@@ -154,13 +154,6 @@ class TorchNetwork(Network):
         self._deviations = None if compared is None or not arithmetic.mixed else compared.deviations
         self.device, self.precision = describe(where), arithmetic.name
         self.reason = arithmetic.reason if arithmetic.mixed else ""
-
-    @classmethod
-    def opened(cls, saved: SavedModel, policy: DecisionPolicy | None, device: str, precision: str) -> TorchNetwork:
-        """The network of a checkpoint; the arguments are those of `open_network`."""
-        assert isinstance(saved, Checkpoint)
-        where = pick_device(device)
-        return cls(saved, policy, where, choose_precision(precision, saved, policy, where))
 
     @property
     def batch(self) -> int:  # type: ignore[override]  # the threads of the caller count

@@ -20,7 +20,6 @@ from vitmed.core.errors import UsageError
 from vitmed.core.process import SharedContext, cores
 from vitmed.core.run_folder import cache_folder
 from vitmed.core.text import counted
-from vitmed.models.layers import Mlp
 
 
 @dataclass(frozen=True)
@@ -186,8 +185,8 @@ def leave_uncompiled(model: nn.Module) -> None:
 def use_gelu(model: nn.Module, gelu: Callable[[Tensor], Tensor]) -> None:
     """Let every block compute GELU by a function."""
     for module in model.modules():
-        if isinstance(module, Mlp) and module.gelu in (F.gelu, whole_gelu):  # not an approximation of it
-            module.gelu = gelu
+        if getattr(module, "gelu", None) in (F.gelu, whole_gelu):  # of `layers.Mlp`, and not an approximation of it
+            module.gelu = gelu  # type: ignore[assignment]
 
 
 @torch.library.custom_op("vitmed::gelu", mutates_args=())

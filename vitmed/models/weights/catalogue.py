@@ -10,7 +10,6 @@ states are computed from the parameters, to within a few percent.
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -68,7 +67,9 @@ class Entry(NamedTuple):
 
     def has_seen(self, card: str | None) -> bool:
         """Whether the weights were made with images of the data set of a card, under this name or as a copy."""
-        return card is not None and _original(card) in map(_original, self.seen)
+        copies = _stated()[1]["copies"]  # name of a copy, perhaps its beginning -> the data set
+        names = [next((copies[copy] for copy in copies if n.startswith(copy)), n) for n in (card or "", *self.seen)]
+        return card is not None and names[0] in names[1:]
 
 
 def means_file(text: str) -> bool:
@@ -126,12 +127,6 @@ def weight_files(place: Path) -> list[Path]:
         what = "holds no weight file" if place.is_dir() else "no such file or folder"
         raise UsageError(f"VITMED_WEIGHTS: {place}: {what}", f"name a file ({', '.join(SUFFIXES)}) or a folder of them")
     return files
-
-
-def named_files(stem: str) -> list[Path]:
-    """The files of VITMED_WEIGHTS with this name, without its suffix."""
-    named = os.environ.get("VITMED_WEIGHTS")
-    return [file for file in weight_files(Path(named).expanduser()) if file.stem == stem] if named else []
 
 
 def forbids_commerce(licence: str | None) -> bool:
@@ -224,11 +219,6 @@ def _licence_of_card(card: Path) -> str | None:
     except (OSError, ValueError, IndexError, AttributeError, yaml.YAMLError):
         return None
     return licence if isinstance(licence, str) else None
-
-
-def _original(name: str) -> str:
-    """The data set that the images of another were taken from; any other name unchanged."""
-    return next((original for copy, original in _stated()[1]["copies"].items() if name.startswith(copy)), name)
 
 
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".npz")

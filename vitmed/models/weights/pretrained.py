@@ -9,6 +9,7 @@ patch kernels and channels.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,7 +89,9 @@ def open_weights(value: str, offline: bool = False, sha256: str | None = None) -
     if not value or "://" in value:
         fix = "download it first, or: vitmed weights list"
         raise UsageError(f"--weights {value!r}: neither a file nor a name", fix)
-    named = [] if catalogue.means_file(value) or value in catalogue.public_weights() else catalogue.named_files(value)
+    named, place = list[Path](), os.environ.get("VITMED_WEIGHTS")
+    if place and not catalogue.means_file(value) and value not in catalogue.public_weights():
+        named = [file for file in catalogue.weight_files(Path(place).expanduser()) if file.stem == value]
     if len(named) > 1:
         several = " and ".join(file.name for file in named)
         raise UsageError(f"--weights {value}: VITMED_WEIGHTS has {several}", f"name one with its folder: {named[0]}")

@@ -166,22 +166,17 @@ class Race:
                 break
             best = fewer
         note = ""
-        if train.compile is None and self.steps * train.batch_size / self.rates[best] > COMPILES_FROM:
-            best, note = self._compiled(best)
+        long = self.steps * train.batch_size / self.rates[best] > COMPILES_FROM
+        if train.compile is None and long and not (note := missing_compiler(self.device) or ""):
+            try:
+                best = self._fastest(best, [best.model_copy(update={"compile": True})])
+                note = "" if best.compile else "compiling does not make it faster"
+            except RuntimeError as error:
+                if not is_of_compiler(error):
+                    raise
+                note = f"not compiled, because the compiler failed: {first_line(error)}"
         spent = f"measured in {time.perf_counter() - self.start:.1f} s" + (f"; {note}" if note else "")
         return Tuned(engine=best, usual=usual, rates=(self.rates[best], self.rates[usual]), note=spent)
-
-    def _compiled(self, engine: Engine) -> tuple[Engine, str]:
-        """The engine compiled, where that is faster; else as it is, and why."""
-        if missing := missing_compiler(self.device):
-            return engine, missing
-        try:
-            fastest = self._fastest(engine, [engine.model_copy(update={"compile": True})])
-        except RuntimeError as error:
-            if not is_of_compiler(error):
-                raise
-            return engine, f"not compiled, because the compiler failed: {first_line(error)}"
-        return fastest, "" if fastest.compile else "compiling does not make it faster"
 
     def _fastest(self, usual: Engine, others: list[Engine]) -> Engine:
         """The fastest engine, `usual` unless another is clearly faster and has the same loss; notes their rates."""
