@@ -52,13 +52,12 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.hardware import pick_precision, seeded
 from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, add_grid, png
-from vitmed.training.baselines import Baselines
 from vitmed.training.environment import check_images
-from vitmed.training.finetune import Finetune
-from vitmed.training.optimiser import ema_decay
+from vitmed.training.finetune import Baselines, Finetune
 from vitmed.training.plan.make_plan import make_plan
 from vitmed.training.plan.time import Clock
 from vitmed.training.run import Run, Session
+from vitmed.training.train_state import ema_decay
 
 CPU = torch.device("cpu")
 PARTS = ("val", "shift")
@@ -131,7 +130,7 @@ def all_for_training() -> None:
     forecast.STARTING = forecast.EACH_IMAGE = 0.0
     forecast.After.seconds = lambda self, step: 0.0  # type: ignore[method-assign]
     forecast.reading_seconds = lambda splits, config: 0.0
-    Finetune.seconds_after = lambda self, run: lambda: 0.0  # type: ignore[method-assign]
+    Finetune.seconds_after = lambda self, run: 0.0  # type: ignore[method-assign]
 
 
 def train_timm(options: argparse.Namespace, key: Key, place: Path) -> Trained:

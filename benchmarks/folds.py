@@ -53,10 +53,9 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     from vitmed.inference.predict import predict_all
     from vitmed.training.environment import check_images
     from vitmed.training.finetune import Finetune
-    from vitmed.training.loop import fit
+    from vitmed.training.loop import Control, fit
     from vitmed.training.plan.make_plan import make_plan
     from vitmed.training.run import Run, Session
-    from vitmed.training.stream import Control
 
     config = load_config(CONFIG, {"data.root": str(folder), "train.seed": 0}, sets)
     halved = config.train.model_copy(update={"epochs": config.train.epochs // 2})

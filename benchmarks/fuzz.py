@@ -49,7 +49,6 @@ from vitmed.data.tables import groups_from_table
 from vitmed.decisions.out_of_distribution import fit_ood_score
 from vitmed.decisions.policy import choose_policy
 from vitmed.inference.checkpoint import (
-    MadeWith,
     add_policy,
     load_checkpoint,
     load_pretraining,
@@ -276,10 +275,10 @@ def make_checkpoints(folder: Path) -> list[Path]:
     config = training_config()
     model = ViT(config.model, 2)
     weights, training = dict(model.state_dict()), trained_state(model, config).state_dict()
-    images, record = MadeWith(splits, hashes), {"epoch": 1, "val_loss": 0.5}
+    record = {"epoch": 1, "val_loss": 0.5}
     best, last, pretraining, encoder = (folder / name for name in ("best.pt", "last.pt", "mae.pt", "encoder.pt"))
-    save_checkpoint(best, config, images, weights=weights, record=record)
-    save_checkpoint(last, config, images, weights=weights, record=record, training=training)
+    save_checkpoint(best, config, splits, hashes, weights=weights, record=record)
+    save_checkpoint(last, config, splits, hashes, weights=weights, record=record, training=training)
     features, classes = rng.normal(size=(60, 16)), np.arange(60) % 2
     samples = tuple(Sample(f"{i}.png", int(i % 2), None) for i in range(60))
     logits = np.stack([-features[:, 0], features[:, 0] + classes], axis=1).astype(np.float32)
@@ -289,9 +288,9 @@ def make_checkpoints(folder: Path) -> list[Path]:
     config = pretraining_config()
     mae = build_mae(ViT(config.model, 1), config)
     state = trained_state(mae, config).state_dict()
-    save_pretraining(pretraining, config=config, splits=splits, hashes=hashes, training=state)
+    save_pretraining(pretraining, config, splits, hashes, state)
     weights = {name: value for name, value in mae.encoder.state_dict().items() if not name.startswith("head")}
-    save_encoder(encoder, config=config, hashes=hashes, weights=weights, record={"epoch": 1})
+    save_encoder(encoder, config, hashes, weights, {"epoch": 1})
     return [best, last, pretraining, encoder]
 
 

@@ -43,9 +43,8 @@ from vitmed.metrics.predictions import softmax
 from vitmed.models.hardware import pick_precision
 from vitmed.models.vit import ViT
 from vitmed.training.early_stopping import validate
-from vitmed.training.loop import fit
+from vitmed.training.loop import Control, Stream, fit
 from vitmed.training.losses import Objective
-from vitmed.training.stream import Control, Stream
 from vitmed.training.train_state import new_state
 
 STEPS, BATCH, RATIO = 1500, 32, 72

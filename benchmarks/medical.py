@@ -79,17 +79,14 @@ from vitmed.metrics.kinds.classes import evaluate_predictions, metric_values
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.models.hardware import Precision, pick_precision, seeded
 from vitmed.models.vit import ViT
-from vitmed.training.baselines import fit_colours
 from vitmed.training.early_stopping import end_epoch
 from vitmed.training.environment import check_images
-from vitmed.training.finetune import Finetune
+from vitmed.training.finetune import Finetune, fit_colours
 from vitmed.training.learning import objective_of
-from vitmed.training.loop import train_epoch
-from vitmed.training.optimiser import ema_decay
+from vitmed.training.loop import Control, Stream, train_epoch
 from vitmed.training.plan.make_plan import Plan, make_plan
 from vitmed.training.run import Run, Session
-from vitmed.training.stream import Control, Stream
-from vitmed.training.train_state import new_state
+from vitmed.training.train_state import ema_decay, new_state
 
 CPU = torch.device("cpu")
 clock = time.process_time  # other work on the machine changes it little, and the contenders compute alike

@@ -39,17 +39,14 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     from vitmed.data.loading import Images
     from vitmed.data.samples import Sample
     from vitmed.imaging.preprocessing import Preprocessing
-    from vitmed.models.compile import compile_network
-    from vitmed.models.hardware import pick_device, pick_precision
+    from vitmed.models.hardware import compile_network, pick_device, pick_precision
     from vitmed.models.vit import ViT, use_attention
     from vitmed.training.early_stopping import end_epoch
     from vitmed.training.learning import objective_of
-    from vitmed.training.loop import Gradients, optimiser_step
-    from vitmed.training.optimiser import scheduled_lr
+    from vitmed.training.loop import Batch, Control, Gradients, Stream, optimiser_step
     from vitmed.training.plan.autotune import autotune, open_fields
     from vitmed.training.processes import ALONE
-    from vitmed.training.stream import Batch, Control, Stream
-    from vitmed.training.train_state import new_state
+    from vitmed.training.train_state import new_state, scheduled_lr
 
     train = {"batch_size": options.batch, "precision": "auto" if options.bf16 else "fp32"}
     config = build_config({"model": options.model, "train": train, "augment": {"policy": "none"}})
@@ -64,7 +61,7 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     os.environ["VITMED_CACHE"] = tempfile.mkdtemp()  # measured now, not on another day
 
     objective = objective_of(images, CLASSES, config, pick_precision(config.train.precision, device), device)
-    tuned = autotune(model, objective, config, device, 10**6, torch.arange(CLASSES))
+    tuned = autotune(model, objective, config, 10**6, torch.arange(CLASSES))
     print(f"  {tuned}", file=sys.stderr)
     config = with_values(config, {f"train.{name}": getattr(tuned.engine, name) for name in open_fields(config)})
     precision = pick_precision(config.train.precision, device)

@@ -40,7 +40,7 @@ RAISED_BY = {
     "train plan probe evaluate": "decisions/operating_points metrics/readers",
     "train predict evaluate explain stress": "imaging/decode imaging/preprocessing imaging/raw_image",
     "train pretrain":
-        "models/compile training/environment training/loop training/out_of_memory training/run",
+        "training/environment training/loop training/out_of_memory training/run",
     f"{CONFIGURED} summary": "models/vit",
     "train": "training/processes training/early_stopping",
     "evaluate": "report/evaluate training/finetune",
@@ -49,6 +49,7 @@ RAISED_BY = {
 }  # fmt: skip
 # Advice beside the point of one command: a function that only the others of its module call.
 BY_FUNCTION = {
+    "--compile": "train pretrain",
     "--unlabelled": "pretrain",
     "--name": "train probe pretrain",
     "--model": "train plan pretrain",

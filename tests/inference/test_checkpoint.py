@@ -24,7 +24,6 @@ from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import (
     VERSION,
-    MadeWith,
     add_policy,
     load_checkpoint,
     save_checkpoint,
@@ -94,8 +93,8 @@ def test_run_and_data_may_move_together_or_apart(trained: Trained, tmp_path: Pat
 
 def test_the_weights_come_back_to_the_last_bit(trained: Trained, tmp_path: Path) -> None:
     saved = load_checkpoint(trained.best)
-    images = MadeWith(saved.splits, saved.hashes)
-    save_checkpoint(tmp_path / "copy.pt", saved.config, images, weights=saved.weights, record=saved.record)
+    images = saved.splits, saved.hashes
+    save_checkpoint(tmp_path / "copy.pt", saved.config, *images, weights=saved.weights, record=saved.record)
     again = load_checkpoint(tmp_path / "copy.pt")
     assert all(torch.equal(again.weights[name], tensor) for name, tensor in saved.weights.items())
     assert (again.classes, again.preprocessing, again.hashes, again.record) == (
@@ -108,7 +107,7 @@ def test_the_weights_come_back_to_the_last_bit(trained: Trained, tmp_path: Path)
 def test_names_that_are_no_unicode_survive(tmp_path: Path) -> None:
     odd = os.fsdecode(b"a/caf\xe9.png")
     splits = Splits(tmp_path, ("a", "b"), {"train": (Sample(odd, 0, None),)}, {})
-    save_checkpoint(tmp_path / "c.pt", load_config(), MadeWith(splits, {}), weights={}, record={})
+    save_checkpoint(tmp_path / "c.pt", load_config(), splits, {}, weights={}, record={})
     assert torch.load(tmp_path / "c.pt", weights_only=True)["data"]["splits"]["train"]["paths"] == [odd]
 
 

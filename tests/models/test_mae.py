@@ -104,7 +104,7 @@ def test_a_perfect_guess_costs_nothing_and_draws_the_image(normalise: bool) -> N
 
 def test_the_encoder_is_trained_but_for_its_head_and_fixed_positions() -> None:
     mae = network()
-    mae(draw()).backward()
+    mae(draw(), noise()).backward()
     still = {name for name, parameter in mae.named_parameters() if parameter.grad is None}
     assert still == {"encoder.head.weight", "encoder.head.bias", "encoder.pos_embed"}
 
@@ -116,7 +116,7 @@ def test_it_learns() -> None:
     losses = []
     for _ in range(120):
         x = torch.rand(16, 3, 1, 1).expand(-1, -1, SIZE, SIZE)
-        loss = mae(x)
+        loss = mae(x, torch.rand(len(x), L))
         loss.backward()
         optimiser.step()
         optimiser.zero_grad()

@@ -15,8 +15,9 @@ from torch import nn
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.sections import ModelConfig
+from vitmed.models.layers import attend
 from vitmed.models.sizes import SIZES
-from vitmed.models.vit import ViT, attend, checkpoint_gradients
+from vitmed.models.vit import ViT, checkpoint_gradients
 
 
 def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:

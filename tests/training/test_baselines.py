@@ -14,7 +14,7 @@ from small_networks import small_vit
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.training.baselines import colour_and_size, frozen_features
+from vitmed.training.finetune import colour_and_size, frozen_features
 from vitmed.training.learning import C_VALUES, fit_head
 
 

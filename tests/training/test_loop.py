@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from tiny_config import tiny_config
 
 from vitmed import VitmedError, train
 from vitmed.core.config import Config
+from vitmed.core.load_config import load_config
 from vitmed.core.messages import listening
 from vitmed.data.loading import EpochBatches, Images
 from vitmed.data.samples import Sample
@@ -26,13 +27,11 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
-from vitmed.training.early_stopping import LossWatch, epoch_record, validate
+from vitmed.training.early_stopping import epoch_record, validate
 from vitmed.training.learning import mixup_and_cutmix, objective_of
-from vitmed.training.loop import fit
+from vitmed.training.loop import Control, LossWatch, Stream, fit
 from vitmed.training.losses import class_weights
-from vitmed.training.optimiser import scheduled_lr, steps_per_epoch
-from vitmed.training.stream import Control, Step, Stream
-from vitmed.training.train_state import Record, TrainState, new_state
+from vitmed.training.train_state import Record, TrainState, new_state, scheduled_lr, steps_per_epoch
 
 CPU, FP32 = torch.device("cpu"), Precision("fp32", torch.float32, "")
 CLASSES = ("amber", "blue")
@@ -57,6 +56,14 @@ config = partial(
 )  # fmt: skip
 
 
+class Step(NamedTuple):
+    """What is known after a batch."""
+
+    epoch: int
+    batch: int
+    loss: float
+
+
 def begin(
     folder: Path, asked: Config, shown: Callable[[Step], None] = lambda step: None
 ) -> tuple[TrainState, Iterator[Record]]:
@@ -66,7 +73,7 @@ def begin(
     batches = stream.batches.batches
     state = new_state(ViT(asked.model, 2), asked, batches, CPU, FP32)
     objective = objective_of(data, 2, asked, FP32, CPU)
-    control = Control(asked, shown=shown)
+    control = Control(asked, shown=lambda loss: shown(Step(state.epoch + 1, state.batch, loss)))
     return state, fit(state, stream, objective, control, lambda: validate(state, data, CLASSES, asked, FP32))
 
 
@@ -95,7 +102,7 @@ def test_what_is_told_after_every_batch_and_epoch(folder: Path) -> None:
     kinds = [type(event) for event in events]
     assert kinds == [*[Step] * 4, dict] * 2
     steps = [event for event in events if isinstance(event, Step)]
-    assert [(s.epoch, s.batch, s.batches) for s in steps] == [(e, b, 4) for e in (1, 2) for b in (1, 2, 3, 4)]
+    assert [(s.epoch, s.batch) for s in steps] == [(e, b) for e in (1, 2) for b in (1, 2, 3, 4)]
     records = [event for event in events if not isinstance(event, Step)]
     assert records == state.history and (state.epoch, state.batch, state.step) == (2, 0, 8)
 
@@ -336,15 +343,18 @@ def test_nan_names_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch, late:
     assert sum(sample.path in error.value.problem for sample in data.samples) == 1
 
 
-def test_an_infinite_gradient_is_told(folder: Path) -> None:
+@pytest.mark.parametrize("precision", ["auto", "fp32"])
+def test_an_infinite_gradient_is_told(folder: Path, precision: str) -> None:
     stream = Stream.of(images(folder), config(), CPU)
     state = new_state(ViT(config().model, 2), config(), stream.batches.batches, CPU, FP32)
     state.running |= {"loss": 0.7, "images": 1.0}
-    watch = LossWatch(state, stream, Control(config()))
+    watch = LossWatch(state, stream, Control(load_config(None, {"train.lr": 0.01, "train.precision": precision})))
     watch.add(torch.tensor(1.0), torch.tensor(math.inf), torch.tensor([3, 17]))
     with pytest.raises(VitmedError, match="gradient became NaN or infinite") as error:
         watch.flush()
-    assert "amber/amber_3.png" in str(error.value) and "blue/blue_1.png" in str(error.value)
+    assert "amber/amber_3.png" in error.value.problem and "blue/blue_1.png" in error.value.problem
+    assert "epoch 1," in error.value.problem and "--lr 0.001" in error.value.fix
+    assert ("fp32" in error.value.fix) == (precision == "auto")
 
 
 def test_a_learning_rate_that_is_too_high_is_told(tmp_path: Path) -> None:

@@ -28,9 +28,8 @@ from vitmed.data.loading import EpochBatches
 from vitmed.models.vit import ViT
 from vitmed.training import environment
 from vitmed.training import run as runs
-from vitmed.training.loop import Gradients
+from vitmed.training.loop import Batch, Control, Gradients
 from vitmed.training.processes import Ranks
-from vitmed.training.stream import Batch, Control
 from vitmed.training.train_state import new_state
 
 WORLDS = [2, 3, 4]

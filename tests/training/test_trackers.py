@@ -15,9 +15,10 @@ from vitmed import cross_validate, train
 from vitmed.core.config import Config
 from vitmed.core.errors import Interrupted, UsageError
 from vitmed.core.files import read_json_lines
+from vitmed.core.run_folder import RunFolder
 from vitmed.training import trackers
 from vitmed.training.run import Run
-from vitmed.training.trackers import Place, check_trackers, tracked_settings
+from vitmed.training.trackers import check_trackers, tracked_settings
 
 SETTINGS = TINY | {"epochs": 2, "group_regex": r"(p\d+)_", "resamples": 20, "map_images": 0}
 
@@ -29,8 +30,8 @@ class Kept:
     variables: ClassVar[dict[str, str]] = {}
     all: ClassVar[list[Kept]] = []
 
-    def start(self, place: Place, known: str | None, settings: Mapping[str, str]) -> str:
-        self.place, self.known, self.logged = place, known, list[tuple[int, dict[str, float]]]()
+    def start(self, run: RunFolder, offline: bool, known: str | None, settings: Mapping[str, str]) -> str:
+        self.run, self.known, self.logged = run, known, list[tuple[int, dict[str, float]]]()
         self.settings = dict(settings)
         Kept.all.append(self)
         return known or "id-1"
@@ -108,8 +109,9 @@ def test_a_resumed_run_is_the_same_one_for_its_tracker(data: Path, tmp_path: Pat
 def test_folds_are_a_group(data: Path, tmp_path: Path) -> None:
     settings = SETTINGS | {"epochs": 1, "folds": 2, "track": ["kept"]}
     cross_validate(data, output=tmp_path, name="cv", sets=TINY_SETS, **settings)  # type: ignore[arg-type]
-    assert [(one.place.run.path.name, one.place.group) for one in Kept.all] == [("fold-1", "cv"), ("fold-2", "cv")]
-    assert {one.place.shared for one in Kept.all} == {tmp_path.resolve()}
+    groups = [one.run.group for one in Kept.all]
+    assert [one.run.path.name for one in Kept.all] == ["fold-1", "fold-2"]
+    assert [group and group.path.resolve() for group in groups] == [tmp_path.resolve() / "cv"] * 2
 
 
 def test_trackers_that_cannot_be(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,10 +225,8 @@ def validation_of(checkpoint: Path, weights_hash: str | None, positive: str | No
     run = RunFolder(checkpoint.parent)
     predictions = read_split(run, "val", weights_hash, None)
     if predictions is None:
-        raise UsageError(
-            f"{run.path / 'val' / PREDICTIONS}: missing or not of {checkpoint.name}; the policy is chosen on it",
-            f"vitmed evaluate {checkpoint} --split val writes it",
-        )
+        problem = f"{run.path / 'val' / PREDICTIONS}: missing or not of {checkpoint.name}; the policy is chosen on it"
+        raise UsageError(problem, f"vitmed evaluate {checkpoint} --split val writes it")
     return replace(predictions, positive=positive) if predictions.kind == "classes" else predictions
 
 

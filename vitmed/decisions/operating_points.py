@@ -165,33 +165,25 @@ def cost_matrix(
         return None
     if config.cost in GRADE_ERRORS:
         if len(config.ordinal) != classes:
-            raise UsageError(
-                f"--cost {config.cost}: is for grades, and these classes have no order",
-                "name them from the lowest grade to the highest: --ordinal CLASS,CLASS,...",
-            )
+            problem = f"--cost {config.cost}: is for grades, and these classes have no order"
+            raise UsageError(problem, "name them from the lowest grade to the highest: --ordinal CLASS,CLASS,...")
         place = np.arange(classes) if grades is None else grades
         return np.array(grade_costs(classes, str(config.cost)), dtype=np.float64)[np.ix_(place, place)]
     if isinstance(config.cost, str):
         if classes != 2 or positive is None:
-            raise UsageError(
-                f"--cost {config.cost}: two costs are for two classes, and there are {classes}",
-                f"give a matrix, the row being the truth: --cost '{example(classes)}'",
-            )
+            problem = f"--cost {config.cost}: two costs are for two classes, and there are {classes}"
+            raise UsageError(problem, f"give a matrix, the row being the truth: --cost '{example(classes)}'")
         missed, false_alarm = (float(part) for part in config.cost.split(":"))
         costs = np.zeros((2, 2))
         costs[positive, 1 - positive], costs[1 - positive, positive] = missed, false_alarm
         return costs
     costs = np.array(config.cost, dtype=np.float64)
     if costs.shape != (classes, classes):
-        raise UsageError(
-            f"--cost {config.cost}: {costs.shape[0]} x {costs.shape[0]} costs, and there are {classes} classes",
-            f"give a row and a column for each class: --cost '{example(classes)}'",
-        )
+        problem = f"--cost {config.cost}: {costs.shape[0]} x {costs.shape[0]} costs, and there are {classes} classes"
+        raise UsageError(problem, f"give a row and a column for each class: --cost '{example(classes)}'")
     if (np.diag(costs) > costs.min(axis=1)).any():
-        raise UsageError(
-            f"--cost {config.cost}: being right costs more than an error in some row",
-            "the row is the true class, the column the predicted one; being right costs 0",
-        )
+        problem = f"--cost {config.cost}: being right costs more than an error in some row"
+        raise UsageError(problem, "the row is the true class, the column the predicted one; being right costs 0")
     return costs
 
 

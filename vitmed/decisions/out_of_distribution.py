@@ -54,7 +54,7 @@ class OodScore(Stored):
 
     def score(self, features: np.ndarray) -> np.ndarray:
         """(S, D) -> (S,) float32: distance / the 99th percentile of validation; above 1 is unlike."""
-        means, full, centre = self._whole
+        means, full, centre = self.matrices
         x = features.astype(np.float64)
         with LOCK, blas().limit(limits=1):  # its threads would spin on, and take the cores from the network's
             moved = x @ full  # (S, D)
@@ -64,7 +64,7 @@ class OodScore(Stored):
         return np.sqrt(squared / self.scale).astype(np.float32)
 
     @cached_property
-    def _whole(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def matrices(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The means (M, D), the inverse covariance (D, D), and the square of the means by it (M,), in float64."""
         assert self.means is not None and self.precision is not None
         means, width = self.means.astype(np.float64), self.means.shape[1]

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
+from vitmed import __version__
 from vitmed.core import upgrade
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import CheckpointError, VitmedError
@@ -29,26 +30,22 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.saved_model import SavedModel, expect, membership_of, read_membership
 from vitmed.models.hardware import seeded
 from vitmed.models.vit import ViT
-from vitmed.models.weights.files import AGAIN, DIGESTS, check_digests, digests_of, hash_of, safe_load
+from vitmed.models.weights.files import AGAIN, DIGESTS, State, check_digests, digests_of, hash_of, safe_load
 from vitmed.models.weights.pretrained import ENCODER, FORMAT, is_text
 
 VERSION = 1
 PRETRAINING = "vitmed pretraining"
+Hashes = dict[str, list[str]]  # split -> a digest of each image
+Tree = dict[str, Any]  # of tensors and plain types
 
 
 @dataclass(frozen=True)
 class Checkpoint(SavedModel):
-    """A checkpoint as read from its file.
+    """A checkpoint as read from its file."""
 
-    Attributes:
-        weights: the state dict to evaluate.
-        training: the training state (last.pt only).
-        reduced_precision: how 16-bit floats compare with fp32 under this policy; None where they were not compared.
-    """
-
-    weights: dict[str, torch.Tensor] = field(default_factory=dict)
-    training: dict[str, Any] | None = field(default=None, repr=False)
-    reduced_precision: ReducedPrecision | None = None
+    weights: State = field(default_factory=dict)  # to evaluate
+    training: Tree | None = field(default=None, repr=False)  # the state of training, in last.pt alone
+    reduced_precision: ReducedPrecision | None = None  # 16-bit floats under this policy; None: not compared with fp32
 
     def model(self) -> ViT:
         """The network with `weights` themselves, on the CPU, in evaluation mode. CheckpointError: a misfit."""
@@ -60,9 +57,8 @@ class Checkpoint(SavedModel):
                     raise RuntimeError(f"{name}: {self.weights[name].dtype}, expected {expected.dtype}")
             model.load_state_dict(self.weights, assign=True)
         except (RuntimeError, VitmedError) as error:
-            raise CheckpointError(
-                f"{self.path}: the weights do not fit their own model config ({first_line(error)})", AGAIN
-            ) from None
+            problem = f"{self.path}: the weights do not fit their own model config ({first_line(error)})"
+            raise CheckpointError(problem, AGAIN) from None
         for name, value in self.weights.items():
             if not (value.sum().isfinite() or value.isfinite().all()):  # a sum is fast, and may be too large
                 problem = f"{self.path}: {name} holds numbers that are not finite"
@@ -70,43 +66,24 @@ class Checkpoint(SavedModel):
         return model.eval()
 
 
-class MadeWith(NamedTuple):
-    """The images that a checkpoint is made with; the fields are those of `SavedModel`."""
-
-    splits: Splits
-    hashes: dict[str, list[str]]
-    seen: Sequence[str] = ()
-    fingerprints: Mapping[str, list[str]] | None = None
-
-
 def save_checkpoint(
-    path: Path,
-    config: Config,
-    images: MadeWith,
-    *,
-    weights: dict[str, torch.Tensor],
-    record: dict[str, Any],
-    training: dict[str, Any] | None = None,
+    path: Path, config: Config, splits: Splits, hashes: Hashes, seen: Sequence[str] = (), **content: Any
 ) -> None:
-    """Write a checkpoint. Paths are stored relative to its folder."""
-    data = membership_of(images.splits, images.hashes, path)
-    data |= {"seen": list(images.seen), "fingerprints": dict(images.fingerprints or {})}
-    about = {"classes": list(images.splits.classes), "preprocessing": Preprocessing.of(config).to_dict(), "data": data}
-    _save(path, FORMAT, config, **about, weights=weights, record=record, training=training)
+    """Write a checkpoint. Paths are stored relative to its folder. Arguments and `content`, which is weights, record,
+    and perhaps training and fingerprints, are as in `Checkpoint`."""
+    data = membership_of(splits, hashes, path)
+    data |= {"seen": list(seen), "fingerprints": content.pop("fingerprints", None) or {}}
+    about = {"classes": list(splits.classes), "preprocessing": Preprocessing.of(config).to_dict(), "data": data}
+    content.setdefault("training", None)
+    _save(path, FORMAT, config, **about, **content)
 
 
 def _save(path: Path, format: str, config: AnyConfig, **content: Any) -> None:
-    """Write a file of ours: what all have in common, and its content."""
-    import vitmed
-
+    """Write a file of vitmed: what all have in common, and its content."""
     if "weights" in content:
         content["weights"] = {name: tensor.detach().cpu() for name, tensor in content["weights"].items()}
-    head = {
-        "format": format,
-        "version": VERSION,
-        "versions": {"vitmed": vitmed.__version__, "torch": str(torch.__version__)},
-        "config": store_paths(config, path.parent).model_dump(),
-    }
+    versions, stored = {"vitmed": __version__, "torch": str(torch.__version__)}, store_paths(config, path.parent)
+    head = {"format": format, "version": VERSION, "versions": versions, "config": stored.model_dump()}
     _write(path, head | content)
 
 
@@ -164,14 +141,7 @@ def _arrays(value: Any) -> Any:
     return value.numpy() if isinstance(value, torch.Tensor) else value
 
 
-def save_encoder(
-    path: Path,
-    *,
-    config: PretrainConfig,
-    hashes: dict[str, list[str]],
-    weights: dict[str, torch.Tensor],
-    record: dict[str, Any],
-) -> None:
+def save_encoder(path: Path, config: PretrainConfig, hashes: Hashes, weights: State, record: Tree) -> None:
     """Write the pretrained encoder as a weight file for `pretrained.read_weights`.
 
     It also holds the sha256 of every image that pretraining used, so a later training notices a test image among them.
@@ -187,13 +157,11 @@ class PretrainingState:
 
     config: PretrainConfig
     splits: Splits
-    hashes: dict[str, list[str]]
-    training: dict[str, Any] = field(repr=False)
+    hashes: Hashes
+    training: Tree = field(repr=False)
 
 
-def save_pretraining(
-    path: Path, *, config: PretrainConfig, splits: Splits, hashes: dict[str, list[str]], training: dict[str, Any]
-) -> None:
+def save_pretraining(path: Path, config: PretrainConfig, splits: Splits, hashes: Hashes, training: Tree) -> None:
     """Write the state of a pretraining run. Paths are stored relative to its folder."""
     classes, data = list(splits.classes), membership_of(splits, hashes, path)
     _save(path, PRETRAINING, config, classes=classes, data=data, training=training)
@@ -231,10 +199,8 @@ def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:
     if not isinstance(content, dict) or not is_text(content.get("format"), format):
         raise CheckpointError(f"{path}: not {what}", fix)
     if str(content.get("version")) != str(VERSION):
-        raise CheckpointError(
-            f"{path}: checkpoint version {str(content.get('version'))[:20]}, this vitmed reads {VERSION}",
-            "use the vitmed that wrote it",
-        )
+        problem = f"{path}: checkpoint version {str(content.get('version'))[:20]}, this vitmed reads {VERSION}"
+        raise CheckpointError(problem, "use the vitmed that wrote it")
     check_digests(path, content)
     with _damage(path):
         return upgrade.checkpoint(content)
@@ -249,25 +215,17 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if (path / "best.pt").is_file():
         path = path / "best.pt"
+    fold, report, ended = path / "fold-1", path / "test" / "predictions.csv", "stopped before its first epoch ended"
     for mark, what, fix in (
         ("ensemble.json", "an ensemble, where one network is expected", "name the best.pt of a member"),
-        (
-            "ensemble/ensemble.json",
-            "folds and their ensemble, where one network is expected",
-            f"name {path / 'fold-1'}",
-        ),
+        ("ensemble/ensemble.json", "folds and their ensemble, where one network is expected", f"name {fold}"),
         ("encoder.pt", "a pretraining run, which has no classifier", f"vitmed train DIR --weights {path}/encoder.pt"),
         (
             "folds.json",
-            f"holds a run for each fold and no ensemble of them, expected a run such as {path / 'fold-1'}",
-            f"to join them: vitmed ensemble {path}; for their report: "
-            f"vitmed evaluate {path / 'test' / 'predictions.csv'}",
+            f"holds a run for each fold and no ensemble of them, expected a run such as {fold}",
+            f"to join them: vitmed ensemble {path}; for their report: vitmed evaluate {report}",
         ),
-        (
-            "splits.csv",
-            "a run without best.pt: it stopped before its first epoch ended, or it trained no network",
-            "train first",
-        ),
+        ("splits.csv", f"a run without best.pt: it {ended}, or it trained no network", "train first"),
     ):
         if (path / mark).is_file():
             raise CheckpointError(f"{path}: {what}", fix)

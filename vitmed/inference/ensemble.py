@@ -33,18 +33,12 @@ AGAIN = "make it again: vitmed ensemble RUN RUN --output FOLDER"
 
 @dataclass(frozen=True)
 class Ensemble(SavedModel):
-    """Several checkpoints as one model: the mean of their calibrated probabilities, or the mixture of their numbers.
-
-    Attributes:
-        members: their checkpoints; shares: the weight of each, which sum to 1.
-        readings: which of the readings of `preprocessing` each member takes.
-        chosen: how the members were chosen, and what that is known to cost, in words and numbers.
-    """
+    """Several checkpoints as one model: the mean of their calibrated probabilities, or the mixture of their numbers."""
 
     members: tuple[SavedModel, ...] = ()
-    shares: tuple[float, ...] = ()
-    readings: tuple[int, ...] = ()
-    chosen: dict[str, Any] = field(default_factory=dict)
+    shares: tuple[float, ...] = ()  # the weight of each member; they sum to 1
+    readings: tuple[int, ...] = ()  # which of the readings of `preprocessing` each member takes
+    chosen: dict[str, Any] = field(default_factory=dict)  # how they were chosen, and what that is known to cost
 
     @property
     def facts(self) -> dict[str, str]:

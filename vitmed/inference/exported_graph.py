@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -52,10 +51,8 @@ class ExportedGraph(nn.Module):
         super().__init__()
         policy = saved.chosen_policy()
         if isinstance(saved.preprocessing, JointPreprocessing):
-            raise UsageError(
-                f"{saved.path}: its members have windows or sizes of their own, which one file cannot hold",
-                "train them with one --window and one --image-size, or serve the folder itself",
-            )
+            problem = f"{saved.path}: its members have windows or sizes of their own, which one file cannot hold"
+            raise UsageError(problem, "train them with one --window and one --image-size, or serve the folder itself")
         self.how, self.resize = saved.preprocessing, resize
         self.square = PillowResize(self.how) if resize else nn.Identity()
         self.network = _EnsembleMean(saved) if isinstance(saved, Ensemble) else _Network(saved)
@@ -142,11 +139,8 @@ def decisions_of(policy: DecisionPolicy, target: Target, classes: tuple[str, ...
 class _Decisions(nn.Module):
     """Logits (B, K) float64 -> probabilities, prediction, membership of sets, answered; as `ClassPolicy`.
 
-    G questions of K answers each: one of K classes, or F of two, absence and presence of a finding.
-
-    Args:
-        policies: G; positive: the place of the positive answer of each, where there are two.
-        findings: whether the questions are findings.
+    G questions of K answers each: one of K classes, or F of two, absence and presence of a finding. Each has a policy,
+    and where there are two answers the place of the positive one.
     """
 
     def __init__(self, policies: Sequence[ClassPolicy], positive: Sequence[int], findings: bool):
@@ -223,12 +217,9 @@ class OodScoreGraph(nn.Module):
 
     def __init__(self, fitted: OodScore):
         super().__init__()
-        assert fitted.means is not None and fitted.precision is not None
-        width = fitted.means.shape[1]
-        full = np.zeros((width, width), np.float32)
-        full[np.tril_indices(width)] = fitted.precision
-        self.precision = nn.Parameter(torch.from_numpy(full + np.tril(full, -1).T), requires_grad=False)  # (D, D)
-        self.means = nn.Parameter(torch.from_numpy(fitted.means.astype(np.float32)), requires_grad=False)  # (M, D)
+        means, precision = (torch.from_numpy(matrix).float() for matrix in fitted.matrices[:2])
+        self.precision = nn.Parameter(precision, requires_grad=False)  # (D, D)
+        self.means = nn.Parameter(means, requires_grad=False)  # (M, D)
         self.scale = fitted.scale
 
     def forward(self, features: Tensor) -> Tensor:

@@ -34,29 +34,17 @@ FLAT = "has 8 bits and is not windowed; the model was trained on deeper images"
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model says of an image.
+    """What a model says of an image; `picture`, (S, S, C) uint8, is what the network saw."""
 
-    Attributes:
-        image: the name of the file; "" for an image in memory.
-        prediction: the class or grade; of findings the called ones; of a number its value, in `unit`.
-        probability: of the predicted class, calibrated; None for findings and numbers.
-        probabilities: of every class or finding, calibrated; empty for a number.
-        prediction_set: the classes or findings that cannot be excluded; None where the policy has no sets.
-        interval: of a number; None where the policy has no intervals.
-        answered: whether the model answers by its policy; reason: why not, else "".
-        ood_score: above 1 the image is unlike those of training; None where it is not known.
-        picture: what the network saw, (S, S, C) uint8.
-    """
-
-    image: str
-    prediction: str | tuple[str, ...] | float
-    probability: float | None
-    probabilities: dict[str, float]
-    prediction_set: tuple[str, ...] | None
-    interval: tuple[float, float] | None
-    answered: bool
-    reason: str
-    ood_score: float | None
+    image: str  # the name of the file; "" for an image in memory
+    prediction: str | tuple[str, ...] | float  # the class or grade; the called findings; a number, in `unit`
+    probability: float | None  # of the predicted class, calibrated; None for findings and numbers
+    probabilities: dict[str, float]  # of every class or finding, calibrated; empty for a number
+    prediction_set: tuple[str, ...] | None  # what cannot be excluded; None where the policy has no sets
+    interval: tuple[float, float] | None  # of a number; None where the policy has no intervals
+    answered: bool  # whether the model answers by its policy
+    reason: str  # why not, else ""
+    ood_score: float | None  # above 1 the image is unlike those of training; None where it is not known
     unit: str = ""
     picture: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8), repr=False, compare=False)
 

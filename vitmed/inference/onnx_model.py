@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from vitmed import __version__
 from vitmed.core import upgrade
 from vitmed.core.base_models import Target
 from vitmed.core.config import Config
@@ -21,7 +22,7 @@ from vitmed.core.errors import CheckpointError, UsageError, VitmedError
 from vitmed.core.files import json_of
 from vitmed.core.load_config import build_config, without_places
 from vitmed.core.process import cores
-from vitmed.core.text import counted, first_line
+from vitmed.core.text import NOTICE, counted, first_line
 from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import Progress
 from vitmed.decisions.policy import policy_of
@@ -40,17 +41,11 @@ FIX = "pip install 'vitmed[export]'"
 
 @dataclass(frozen=True)
 class OnnxModel(SavedModel):
-    """An exported model as read from its file.
+    """An exported model as read from its file."""
 
-    Attributes:
-        precision: "fp32", or "int8" in files of 0.2.0.
-        gate: what the export compared, the fields of `ExportGate`.
-        session: an `onnxruntime.InferenceSession`.
-    """
-
-    precision: str = "fp32"
-    gate: dict[str, Any] = field(default_factory=dict)
-    session: Any = field(default=None, repr=False, compare=False)
+    precision: str = "fp32"  # or "int8" in files of 0.2.0
+    gate: dict[str, Any] = field(default_factory=dict)  # what the export compared, the fields of `ExportGate`
+    session: Any = field(default=None, repr=False, compare=False)  # an `onnxruntime.InferenceSession`
 
     def data_root(self, fix: str = "name a folder: --data DIR") -> Path:
         """Raises UsageError: the file names no images."""
@@ -74,18 +69,12 @@ def open_session(path: Path) -> Any:
 
 
 class OnnxNetwork(Network):
-    """The network of an exported model; ONNX Runtime runs it on the CPU.
-
-    Args:
-        device, precision: as asked for; "auto", "cpu" and "auto", "fp32" are known.
-
-    Raises:
-        UsageError: another device or precision; onnxruntime is not installed. CheckpointError: it cannot be run.
-    """
+    """The network of an exported model; ONNX Runtime runs it on the CPU. Raises UsageError for another device than
+    "auto" and "cpu", and another precision than "auto" and that of the file."""
 
     saved: OnnxModel
 
-    def __init__(self, saved: OnnxModel, device: str = "auto", precision: str = "auto"):
+    def __init__(self, saved: OnnxModel, device: str, precision: str):
         if device not in ("auto", "cpu"):
             raise UsageError(f"--device {device}: vitmed runs exported models on the CPU", "use --device auto")
         if precision not in ("auto", saved.precision):
@@ -111,15 +100,8 @@ class OnnxNetwork(Network):
 
 def about_model(saved: SavedModel) -> dict[str, Any]:
     """What every exported form of a model states of it: plain types, and nothing of single images."""
-    from vitmed import __version__
-    from vitmed.core.text import NOTICE
-
-    model = saved.config.model
-    about: dict[str, Any] = {
-        "notice": NOTICE,
-        "classes": list(saved.classes),
-        "target": saved.splits.target.model_dump(),
-    }
+    model, target = saved.config.model, saved.splits.target.model_dump()
+    about: dict[str, Any] = {"notice": NOTICE, "classes": list(saved.classes), "target": target}
     about |= {"preprocessing": saved.preprocessing.to_dict(), "policy": saved.chosen_policy().to_json()}
     about |= {"weights_sha256": saved.weights_hash, "licence": model.licence, "terms": model.terms}
     return about | {"versions": {**saved.versions, "vitmed of the export": __version__}}
@@ -136,12 +118,8 @@ def describe_export(saved: SavedModel, gate: Mapping[str, Any]) -> str:
 
 
 def load_onnx(path: Path) -> OnnxModel:
-    """Read an exported model; the file holds no code but that of the graph.
-
-    Raises:
-        CheckpointError: missing, not exported by vitmed, of another version, or damaged.
-        UsageError: onnxruntime is not installed.
-    """
+    """Read an exported model; the file holds no code but that of the graph. Raises CheckpointError: missing, not
+    exported by vitmed, of another version, or damaged. UsageError: onnxruntime is not installed."""
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file", "name a model that `vitmed export` wrote")
     session = open_session(path)

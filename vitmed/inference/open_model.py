@@ -52,9 +52,13 @@ def open_network(saved: SavedModel, policy: DecisionPolicy | None, device: str, 
     if isinstance(saved, Ensemble):
         networks = [open_network(member, member.policy, device, precision) for member in saved.members]
         return EnsembleNetwork(saved, networks)
-    from vitmed.inference.predict import TorchNetwork
+    from vitmed.inference.checkpoint import Checkpoint
+    from vitmed.inference.predict import TorchNetwork, choose_precision
+    from vitmed.models.hardware import pick_device
 
-    return TorchNetwork.opened(saved, policy, device, precision)
+    assert isinstance(saved, Checkpoint)
+    where = pick_device(device)
+    return TorchNetwork(saved, policy, where, choose_precision(precision, saved, policy, where))
 
 
 def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path) -> SavedModel:

@@ -21,8 +21,8 @@ from vitmed.decisions.policy import DecisionPolicy, ReducedPrecision
 from vitmed.imaging.exact_views import views_of
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint
-from vitmed.inference.saved_model import Network, Outputs, Read, SavedModel, check_finite, run_batches, score_column
-from vitmed.models.hardware import FULL_FP32, Precision, describe, pick_device, pick_precision, seconds_of
+from vitmed.inference.saved_model import Network, Outputs, Read, check_finite, run_batches, score_column
+from vitmed.models.hardware import FULL_FP32, Precision, describe, pick_precision, seconds_of
 from vitmed.models.vit import ViT
 
 MOST = 64  # images in a batch
@@ -33,14 +33,12 @@ FP32 = Precision("fp32", torch.float32, "the same numbers on every machine")
 
 
 def batch_size(work: int, device: torch.device, precision: Precision = FP32) -> int:
-    """Images in a batch at most, a power of two: on a CPU as few as keep its threads busy, so that the first come soon.
+    """Images in a batch at most, a power of two: on a CPU as few as keep its threads busy, so that the first come soon,
+    for so much `work`, N x D: the tokens of an image times their width.
 
     Images/s of two cores with AMX in batches of 1, 2, 4, 8, 16 and 32: ViT-Tiny at 224 px 69, 85, 95, 100, 98 and 97,
     in bf16 80, 115, 175, 227, 256 and 265. A ViT of width 64 at 64 px in batches of 4, 16 and 64: 1,670, 2,720 and
     3,380, in bf16 1,430, 2,820 and 4,180.
-
-    Args:
-        work: tokens x width of an image, N x D.
     """
     if device.type != "cpu":
         return MOST
@@ -69,7 +67,7 @@ def predict_logits(
     """
     if model.training:  # setting it in every layer takes 1 ms
         model.eval()
-    size = size or batch_size(work_of(model), device, precision)
+    size = size or batch_size(model.tokens * model.width, device, precision)
 
     def run(squares: np.ndarray) -> list[np.ndarray]:
         logits = []
@@ -82,11 +80,6 @@ def predict_logits(
     with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
         indices, arrays, problems = run_batches(read, count, MOST // size * size, run, progress)  # whole batches
     return indices, arrays[0] if arrays else np.empty((0, 0), np.float32), problems
-
-
-def work_of(model: ViT) -> int:
-    """N x D: the tokens of an image, which are class token, registers and patches, times their width."""
-    return model.tokens * model.width
 
 
 def mean_over_views(model: ViT, x: torch.Tensor, views: str) -> torch.Tensor:
@@ -112,7 +105,7 @@ def speedup(model: ViT, preprocessing: Preprocessing, device: torch.device, prec
     with torch.autocast(device.type, precision.dtype):  # keeps the converted weights from round to round
         for _ in range(1 + ROUNDS):  # in turn, so that both have a share of the moments without other work
             for each in (FP32, precision):
-                side, size = preprocessing.image_size, batch_size(work_of(model), device, each)
+                side, size = preprocessing.image_size, batch_size(model.tokens * model.width, device, each)
                 x = torch.zeros(size, preprocessing.channels, side, side, device=device)
                 with torch.autocast(device.type, precision.dtype, enabled=each.mixed):
                     times[each.name].append(seconds_of(partial(model, x), device) / size)
@@ -140,11 +133,7 @@ UNKNOWN = "no comparison of the two is known for this checkpoint, decision polic
 
 
 class TorchNetwork(Network):
-    """The network of a checkpoint; without a `policy` it gives no OOD scores.
-
-    Args:
-        model: the network on its device; None: that of the checkpoint.
-    """
+    """The network of a checkpoint, or `model`, which lies on the device; without a `policy` it gives no OOD scores."""
 
     saved: Checkpoint
     model: ViT
@@ -166,17 +155,10 @@ class TorchNetwork(Network):
         self.device, self.precision = describe(where), arithmetic.name
         self.reason = arithmetic.reason if arithmetic.mixed else ""
 
-    @classmethod
-    def opened(cls, saved: SavedModel, policy: DecisionPolicy | None, device: str, precision: str) -> TorchNetwork:
-        """The network of a checkpoint; the arguments are those of `open_network`."""
-        assert isinstance(saved, Checkpoint)
-        where = pick_device(device)
-        return cls(saved, policy, where, choose_precision(precision, saved, policy, where))
-
     @property
     def batch(self) -> int:  # type: ignore[override]  # the threads of the caller count
         """Images that it computes at once."""
-        return self._batch or batch_size(work_of(self.model), self.where, self.arithmetic)
+        return self._batch or batch_size(self.model.tokens * self.model.width, self.where, self.arithmetic)
 
     @batch.setter
     def batch(self, size: int) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vitmed.models.vit import ViT
 
 Read = Callable[[int], np.ndarray]  # index -> (S, S, C) uint8; may raise DataError
+Columns = dict[str, tuple[str, ...]]  # further columns of a table: name -> a cell of each image
 PRECISIONS = ("auto", "fp32", "bf16")
 
 
@@ -39,35 +40,22 @@ PRECISIONS = ("auto", "fp32", "bf16")
 class SavedModel:
     """A model as read from its file.
 
-    Attributes:
-        path: the file.
-        config: the complete configuration of the run, with the model's sizes resolved.
-        classes: names, in the order of the logits.
-        preprocessing: how an image becomes the input.
-        splits: the split of every image; the root is relative to the file's folder, and may not exist here. An
-            exported model knows the hashes of the images alone.
-        hashes: split -> sha256 of its files, in the order of the samples.
-        record: the epoch record of these weights.
-        versions: of vitmed and torch, when the file was written.
-        seen: sha256 of the images that the starting weights were made with.
-        policy: the decision policy; None if there is none.
-        weights_hash: the sha256 of the weights, which every evaluation of them states.
-        fingerprints: train and val -> `data.duplicates.fingerprints` of the images, in the order of the samples;
-            empty where they are not known.
+    The root of its `splits` is relative to the file's folder, and may not exist here; an exported model knows the
+    hashes of the images alone. The `fingerprints` are empty where they are not known.
     """
 
-    path: Path
-    config: Config
-    classes: tuple[str, ...]
-    preprocessing: Preprocessing
-    splits: Splits
-    hashes: dict[str, list[str]]
-    record: dict[str, Any]
-    versions: dict[str, str]
-    seen: tuple[str, ...] = field(default=(), repr=False)
+    path: Path  # the file
+    config: Config  # the complete configuration of the run, with the model's sizes resolved
+    classes: tuple[str, ...]  # in the order of the logits
+    preprocessing: Preprocessing  # how an image becomes the input
+    splits: Splits  # the split of every image
+    hashes: dict[str, list[str]]  # split -> sha256 of its files, in the order of the samples
+    record: dict[str, Any]  # of the epoch of these weights
+    versions: dict[str, str]  # of vitmed and torch, when the file was written
+    seen: tuple[str, ...] = field(default=(), repr=False)  # sha256 of images that the starting weights were made with
     policy: DecisionPolicy | None = field(default=None, repr=False)
-    weights_hash: str = ""
-    fingerprints: dict[str, list[str]] = field(default_factory=dict, repr=False)
+    weights_hash: str = ""  # sha256 of the weights, which every evaluation of them states
+    fingerprints: dict[str, list[str]] = field(default_factory=dict, repr=False)  # as `hashes`: `data.duplicates`
 
     @property
     def facts(self) -> dict[str, str]:
@@ -86,11 +74,7 @@ class SavedModel:
         return root
 
     def predictions(
-        self,
-        names: tuple[str, ...],
-        logits: np.ndarray,
-        columns: dict[str, tuple[str, ...]],
-        errors: tuple[tuple[str, str], ...] = (),
+        self, names: tuple[str, ...], logits: np.ndarray, columns: Columns, errors: tuple[tuple[str, str], ...] = ()
     ) -> Predictions:
         """Logits (S, K) of images by name, without labels and patients, as predictions before any policy."""
         target, of_kind = self.splits.target, PREDICTIONS[self.splits.target.kind]
@@ -115,27 +99,20 @@ class Outputs(NamedTuple):
 
     indices: list[int]  # of the S readable images, ascending
     logits: np.ndarray  # (S, K) float32
-    columns: dict[str, tuple[str, ...]]  # their OOD scores, if known, and which have no content
+    columns: Columns  # their OOD scores, if known, and which have no content
     problems: dict[int, str]  # index -> problem of the others
     features: np.ndarray = np.empty((0, 0), np.float32)  # (S, D); D is 0 unless asked for
 
 
 class Network(ABC):
-    """What runs a saved model over images.
-
-    Attributes:
-        device: where, in words.
-        batch: images that it computes at once.
-        precision: of its arithmetic, such as "fp32"; reason: why it is not fp32, else "".
-        model: the network itself, for attention maps; an exported model has none.
-    """
+    """What runs a saved model over images."""
 
     saved: SavedModel
-    device: str
-    batch: int
-    precision: str = "fp32"
-    reason: str = ""
-    model: ViT | None = None
+    device: str  # where, in words
+    batch: int  # images that it computes at once
+    precision: str = "fp32"  # of its arithmetic
+    reason: str = ""  # why it is not fp32
+    model: ViT | None = None  # the network itself, for attention maps; an exported model has none
 
     def outputs(
         self, read: Read, count: int, progress: Progress = lambda done, total: None, also_features: bool = False
@@ -190,7 +167,7 @@ def check_precision(name: str) -> None:
         raise unknown_key("precision", name, PRECISIONS)
 
 
-def score_column(scores: np.ndarray | None) -> dict[str, tuple[str, ...]]:
+def score_column(scores: np.ndarray | None) -> Columns:
     """The column of OOD scores (S,), where there are any."""
     return {} if scores is None else {OOD_SCORE: tuple(f"{score:.6g}" for score in scores)}
 
@@ -204,25 +181,19 @@ def check_finite(logits: np.ndarray, source: object) -> None:
 def membership_of(splits: Splits, hashes: dict[str, list[str]], path: Path) -> dict[str, Any]:
     """Plain types that describe the images of a checkpoint at `path`; the root is relative to its folder, and `hashes`
     are split -> sha256 of its files, in the order of the samples; a split may be missing."""
-    splits_of = {
-        name: {
-            "paths": [sample.path for sample in samples],
-            "labels": [sample.label for sample in samples],
-            "groups": [sample.group for sample in samples],
-            "sha256": hashes.get(name, []),
-            **({"columns": [list(sample.columns) for sample in samples]} if splits.columns else {}),
-            **({"targets": [list(sample.targets) for sample in samples]} if splits.bins else {}),
-        }
-        for name, samples in splits.samples.items()
-    }
-    return {
-        "root": store_path(splits.root, path.parent),
-        "splits": splits_of,
-        "made": splits.made,
-        "columns": list(splits.columns),
-        "patients": splits.patients,
-        **({"target": splits.target.model_dump(), "bins": list(splits.bins)} if splits.target != CLASSES else {}),
-    }
+    parts: dict[str, dict[str, Any]] = {}
+    for name, samples in splits.samples.items():
+        parts[name] = {"paths": [s.path for s in samples], "labels": [s.label for s in samples]}
+        parts[name] |= {"groups": [s.group for s in samples], "sha256": hashes.get(name, [])}
+        if splits.columns:
+            parts[name]["columns"] = [list(s.columns) for s in samples]
+        if splits.bins:
+            parts[name]["targets"] = [list(s.targets) for s in samples]
+    data: dict[str, Any] = {"root": store_path(splits.root, path.parent), "splits": parts, "made": splits.made}
+    data |= {"columns": list(splits.columns), "patients": splits.patients}
+    if splits.target != CLASSES:
+        data |= {"target": splits.target.model_dump(), "bins": list(splits.bins)}
+    return data
 
 
 def read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[str, list[str]]]:
@@ -244,29 +215,19 @@ def read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[s
             raise ValueError(f"data.splits.{name}.labels: expected classes from 0 to {len(strata) - 1}")
         if len(part["sha256"]) not in (0, len(part["paths"])):
             raise ValueError(f"data.splits.{name}: {len(part['sha256'])} digests of {len(part['paths'])} images")
-        further = map(tuple, part["columns"]) if "columns" in part else ((),) * len(part["paths"])
-        targets: list[tuple[float, ...]] = (
-            [tuple(row) for row in part["targets"]] if bins else [()] * len(part["paths"])
-        )
-        for row in targets if bins else ():  # of findings 1, 0 or `UNKNOWN` for each, of a number one that is finite
+        none = [()] * len(part["paths"])
+        further, targets = (map(tuple, rows) for rows in (part.get("columns", none), part["targets"] if bins else none))
+        rows = zip(part["paths"], part["labels"], part["groups"], further, targets, strict=True)
+        samples[name] = tuple(Sample(*row) for row in rows)
+        for sample in samples[name] if bins else ():  # of findings 1, 0 or `UNKNOWN` for each, of a number a finite one
+            row = sample.targets
             expect(f"data.splits.{name}.targets", row, float)
             good = set(row) <= {0, 1, UNKNOWN} if target.kind == "findings" else all(map(math.isfinite, row))
             if len(row) != len(classes) or not good:
                 raise ValueError(f"data.splits.{name}.targets: {row} of {len(classes)} {target.kind}")
-        rows = zip(part["paths"], part["labels"], part["groups"], further, targets, strict=True)
-        samples[name] = tuple(Sample(*row) for row in rows)
         hashes[name] = list(part["sha256"])
-    splits = Splits(
-        find_path(data["root"], path.parent),
-        classes,
-        samples,
-        dict(data["made"]),
-        columns=tuple(data["columns"]),
-        patients=data["patients"],
-        target=target,
-        bins=bins,
-    )
-    return splits, hashes
+    root, made, columns = find_path(data["root"], path.parent), dict(data["made"]), tuple(data["columns"])
+    return Splits(root, classes, samples, made, columns, data["patients"], target=target, bins=bins), hashes
 
 
 def expect(what: str, values: Collection[Any], kind: Any) -> None:

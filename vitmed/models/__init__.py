@@ -1,11 +1,9 @@
 """The networks: ViT, MAE, LoRA; public weights.
 
-vit       the Vision Transformer, from patch embedding to logits
+vit       the Vision Transformer, from patch embedding to logits; low-rank adaptation
 layers    stems, positions, MLPs, attention pooling, what scales or skips a branch
 sizes     `SIZES` by name, and a network in words
 mae       the masked autoencoder
-lora      low-rank adaptation
-hardware  device and arithmetic
-compile   compiled for training, where the machine can
+hardware  device, arithmetic, and compiling for training
 weights/  public weights, and starting from them
 """

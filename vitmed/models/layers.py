@@ -41,7 +41,7 @@ class ConvStem(nn.Module):
     a residual block follows every 3x3 convolution but the first, after which the image is still large.
     """
 
-    def __init__(self, channels: int, width: int, patch: int, residual: bool = False):
+    def __init__(self, channels: int, width: int, patch: int, residual: bool):
         super().__init__()
         halvings = (patch & -patch).bit_length() - 1  # how often 2 divides the patch
         rest = patch >> halvings
@@ -112,12 +112,9 @@ class RotaryPositions(nn.Module):
 
     Args:
         patch: its side, px, for EVA-02's; None for DINOv3's.
-
-    Attributes:
-        periods: (D/A/4,) of `rotary_periods`; kept with the weights, since DINOv3's files round them to bf16.
     """
 
-    periods: Tensor
+    periods: Tensor  # (D/A/4,) of `rotary_periods`; kept with the weights, since DINOv3's files round them to bf16
 
     def __init__(self, grid: int, head_width: int, patch: int | None = None):
         super().__init__()
@@ -152,6 +149,13 @@ def turn(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
     a, b = patches.chunk(2, dim=-1)  # 2 x (B, A, L, D/A/2)
     turned = patches * cos + torch.cat([-b, a], dim=-1) * sin  # (B, A, L, D/A)
     return torch.cat([first, turned.type_as(x)], dim=2)  # (B, A, N, D/A)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
+    """softmax(q k' / sqrt(D/A)) v, (B, A, R, D/A), and the attention probabilities (B, A, R, N) before dropout, of
+    queries (B, A, R, D/A), keys and values (B, A, N, D/A)."""
+    attention = ((q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)).softmax(dim=-1)  # (B, A, R, N)
+    return F.dropout(attention, dropout).to(v.dtype) @ v, attention
 
 
 class NoKeyBias(nn.Linear):
@@ -230,10 +234,10 @@ class AttentionPool(nn.Module):
         E = self.latent.shape[-1]
         q = self.q(self.latent).reshape(1, 1, self.heads, -1).transpose(1, 2)  # (1, A, 1, E/A)
         k, v = self.kv(self.norm_k(x)).reshape(B, N, 2, self.heads, -1).permute(2, 0, 3, 1, 4)  # 2 x (B, A, N, E/A)
-        attention = ((q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)).softmax(dim=-1)  # (B, A, 1, N)
+        x, attention = attend(q, k, v)  # (B, A, 1, E/A), (B, A, 1, N)
         if collected is not None:
             collected.append(attention)
-        x = self.proj((attention.to(v.dtype) @ v).transpose(1, 2).reshape(B, E))  # (B, E)
+        x = self.proj(x.transpose(1, 2).reshape(B, E))  # (B, E)
         return self.norm(x) if self.mlp is None else x + self.mlp(self.norm(x))
 
 

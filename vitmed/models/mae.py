@@ -21,15 +21,10 @@ EPS = 1e-6  # of the decoder's layer norms
 
 
 class Reconstruction(NamedTuple):
-    """The output for a batch.
+    """The output for a batch."""
 
-    Attributes:
-        predicted: (B, L, Q) float32, in the units of `MAE.target`.
-        hidden: (B, L) bool, True where the encoder did not see the patch.
-    """
-
-    predicted: Tensor
-    hidden: Tensor
+    predicted: Tensor  # (B, L, Q) float32, in the units of `MAE.target`
+    hidden: Tensor  # (B, L) bool, True where the encoder did not see the patch
 
 
 class MAE(nn.Module):
@@ -100,17 +95,12 @@ class MAE(nn.Module):
         nn.init.normal_(self.mask_token, std=0.02)
         self.encoder.head.requires_grad_(False)
 
-    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, noise: Tensor) -> Tensor:
         return self.loss(x, self.reconstruct(x, noise))
 
-    def reconstruct(self, x: Tensor, noise: Tensor | None = None) -> Reconstruction:
-        """Hide patches of (B, C, H, W) and predict all patches.
-
-        Args:
-            noise: (B, L), the V patches with the lowest numbers stay visible; None draws it at random.
-        """
-        if noise is None:
-            noise = torch.rand(len(x), self.patches, device=x.device)
+    def reconstruct(self, x: Tensor, noise: Tensor) -> Reconstruction:
+        """Hide patches of (B, C, H, W) and predict all patches; of `noise` (B, L), the V patches with the lowest
+        numbers stay visible."""
         visible = noise.argsort(dim=1)[:, : self.visible].sort(dim=1).values  # (B, V), in reading order
         hidden = torch.ones_like(noise, dtype=torch.bool).scatter_(1, visible, False)  # (B, L)
         return Reconstruction(self.decode(self.encode(x, visible), visible).float(), hidden)

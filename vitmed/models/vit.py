@@ -15,6 +15,7 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
 from vitmed.core.errors import UsageError
@@ -23,6 +24,7 @@ from vitmed.models import layers
 from vitmed.models.hardware import cpu_features
 from vitmed.models.sizes import resolved, size_of
 
+ADAPTED = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")  # every matrix of a block
 ALL = slice(None)
 ROTARY = ("rotary", "learned_rotary")  # values of `ModelConfig.positions`
 KERNELS = {"auto": None, "fused": True, "explicit": False}  # of attention, in training -> `Attention.fused`
@@ -31,11 +33,7 @@ Angles = tuple[Tensor, Tensor]  # of rotary positions: cosine and sine, (L, D/A)
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention; with rotary positions, keys have no bias.
-
-    Attributes:
-        fused: whether training uses PyTorch's fused kernel; None, and in inference: where it is usually faster.
-    """
+    """Multi-head self-attention; with rotary positions, keys have no bias."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -44,7 +42,7 @@ class Attention(nn.Module):
         self.attn_drop = config.attention_dropout
         self.proj = nn.Linear(width, width)
         self.proj_drop = nn.Dropout(config.dropout)
-        self.fused: bool | None = None
+        self.fused: bool | None = None  # PyTorch's kernel in training; None, and in inference: where usually faster
 
     def forward(
         self, x: Tensor, collected: list[Tensor] | None = None, queries: slice = ALL, angles: Angles | None = None
@@ -60,20 +58,13 @@ class Attention(nn.Module):
         if fused is None:
             fused = not prefers_explicit(q.device, q.dtype, N, q.requires_grad)
         if collected is not None or rate or not fused:
-            x, attention = attend(q, k, v, rate)  # (B, A, R, D/A), (B, A, R, N)
+            x, attention = layers.attend(q, k, v, rate)  # (B, A, R, D/A), (B, A, R, N)
             if collected is not None:
                 collected.append(attention)
         else:
             x = F.scaled_dot_product_attention(q, k, v)  # (B, A, R, D/A)
         x = x.transpose(1, 2).reshape(B, -1, D)  # (B, R, D)
         return self.proj_drop(self.proj(x))
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-    """softmax(q k' / sqrt(D/A)) v, (B, A, R, D/A), and the attention probabilities (B, A, R, N) before dropout, of
-    queries (B, A, R, D/A), keys and values (B, A, N, D/A)."""
-    attention = ((q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)).softmax(dim=-1)  # (B, A, R, N)
-    return F.dropout(attention, dropout).to(v.dtype) @ v, attention
 
 
 def prefers_explicit(device: torch.device, dtype: torch.dtype, tokens: int, backward: bool) -> bool:
@@ -93,12 +84,8 @@ def use_attention(model: nn.Module, kernel: str) -> None:
 
 
 class Block(nn.Module):
-    """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x)). Returns only the tokens in `queries`, R of N.
-
-    Attributes:
-        recompute: compute what is inside again in the backward pass, instead of keeping it (gradient checkpointing,
-            Chen et al. 2016, arXiv 1604.06174).
-    """
+    """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x)). Returns only the tokens in `queries`, R of N. With
+    gradient checkpointing (Chen et al. 2016, arXiv 1604.06174) the backward pass computes again what is inside."""
 
     def __init__(self, config: ModelConfig, drop_path: float = 0.0):
         super().__init__()
@@ -293,15 +280,53 @@ def check_network(config: ModelConfig) -> None:
     if width % step:
         raise UsageError(f"positions {positions} need a width divisible by {step}, not {width}", "change model.width")
     if positions in ROTARY and width // heads % 4:
-        raise UsageError(
-            f"rotary positions need heads whose width is divisible by 4, not {width // heads}", "change model.heads"
-        )
+        problem = f"rotary positions need heads whose width is divisible by 4, not {width // heads}"
+        raise UsageError(problem, "change model.heads")
     if pool in ("cls", "cls_mean") and not config.class_token:
-        raise UsageError(
-            f"pool {pool} reads a class token, and the network has none", "omit model.pool, or set it to mean"
-        )
+        problem = f"pool {pool} reads a class token, and the network has none"
+        raise UsageError(problem, "omit model.pool, or set it to mean")
     readers = {"attention": heads, "coca": layers.COCA_HEADS}.get(pool, 1)
     if (reader := config.pool_width or width) % readers:
-        raise UsageError(
-            f"pool {pool} has {readers} heads, which do not divide its width {reader}", "change model.pool_width"
-        )
+        problem = f"pool {pool} has {readers} heads, which do not divide its width {reader}"
+        raise UsageError(problem, "change model.pool_width")
+
+
+class LowRank(nn.Module):
+    """(out, in) -> W + B A: low-rank adaptation, LoRA (Hu et al. 2021, arXiv 2106.09685). W is a pretrained matrix;
+    only A (r, in) and B (out, r) learn. B starts at zero, so nothing changes before the first step."""
+
+    def __init__(self, out: int, inside: int, rank: int):
+        super().__init__()
+        self.A = nn.Parameter(torch.empty(rank, inside))
+        self.B = nn.Parameter(torch.zeros(out, rank))
+        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight + self.B @ self.A
+
+
+def add_low_rank(model: ViT, rank: int) -> None:
+    """Freeze all but the head, and add `LowRank` to every matrix of the blocks. Raises UsageError if the rank is as
+    large as the head's input is wide, or larger."""
+    width = model.head.in_features
+    if rank >= width:
+        problem = f"--lora {rank}: the network is only {width} wide"
+        raise UsageError(problem, f"use a much lower rank, such as {width // 16 or 1}")
+    model.freeze(0)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith("head."))
+    for block in model.blocks:
+        for name in ADAPTED:
+            linear = block.get_submodule(name)
+            assert isinstance(linear, nn.Linear)
+            addition = LowRank(linear.out_features, linear.in_features, rank).to(linear.weight.device)
+            parametrize.register_parametrization(linear, "weight", addition)
+
+
+def merged(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict of the plain ViT, with all additions merged into its matrices, for a checkpoint."""
+    state = {name: value for name, value in model.state_dict().items() if ".parametrizations." not in name}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and parametrize.is_parametrized(module, "weight"):
+            state[f"{name}.weight"] = module.weight.detach()
+    return state

@@ -41,10 +41,9 @@ from vitmed.report.model_card import write_card
 from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
-from vitmed.training.baselines import Baselines
 from vitmed.training.early_stopping import finished
 from vitmed.training.environment import all_its_images, check_images, check_ranks, check_unchanged
-from vitmed.training.finetune import Finetune, augmented_examples, fit_decision_policy
+from vitmed.training.finetune import Baselines, Finetune, augmented_examples, fit_decision_policy
 from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, median_side, time_needed, with_window
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, describe, plan_settings
@@ -246,7 +245,8 @@ def _evaluated(run: Run[Config], task: Finetune, baselines: Baselines | None, tr
     assert baselines is not None
     folder, best, device, began = run.folder, run.folder.best, run.device.type, (time.monotonic(), time.process_time())
     limit, left = run.config.train.time, (run.config.train.time or 0.0) - run.session.clock.seconds()
-    short = limit is not None and run.config.evaluate.report and left < ENOUGH * run.seconds_after()
+    after = 0.0 if task.after is None else task.seconds_after(run)
+    short = limit is not None and run.config.evaluate.report and left < ENOUGH * after
     if short:
         warn(
             "the time is nearly used, so validation gets no report and the test no attention maps; to make them later: "

@@ -39,8 +39,8 @@ from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_o
 from vitmed.report.write import About, Report, baseline_text
 from vitmed.studies.cluster import each
 from vitmed.studies.comparison import Model, align, better, compare_models, short_names
-from vitmed.training.baselines import fit_colours, fit_logistic, frozen_features
 from vitmed.training.environment import check_images, splits_csv
+from vitmed.training.finetune import fit_colours, fit_logistic, frozen_features
 from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.plan.make_plan import (
     check_against_splits,

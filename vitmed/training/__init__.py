@@ -1,18 +1,15 @@
 """Loop, optimiser and schedules, pretraining, baselines.
 
-loop               the training loop; the gradients of a batch, in micro-batches; clipping
-train_state        everything that changes while training
+loop               the batches; the loop, and what shows, ends and relieves it; micro-batches; clipping
+train_state        what changes while training: AdamW, the schedule of the learning rate, moving average (EMA)
 losses             the loss of a batch
 learning           how each kind of label is learned; mixup and cutmix; linear models of features
 early_stopping     the record of an epoch, which is the best, when training ends, and a network that does not learn
-optimiser          AdamW, learning-rate schedule, exponential moving average of the weights (EMA)
 run                a run, new or resumed: its folder, what it writes there, and how it trains
-finetune           the task of `train`, and choosing the decision policy on validation
-stream             the batches that the loop reads; what shows, ends and relieves it
+finetune           the task of `train`, the decision policy that it chooses on validation, and its baselines
 out_of_memory      how many images fit the memory at once; how running out is recognised, and what the user reads
 processes          the processes of one training: `--devices`, torchrun, DDP and FSDP
 environment        what a run depended on, for environment.json
 plan/              before the first batch
-baselines          models that need no training, and those of a run
 pretraining        the task of `pretrain`: the loss and validation of masked patches
 """

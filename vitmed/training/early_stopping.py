@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from vitmed.core.base_models import Kind
 from vitmed.core.config import Config, PretrainConfig
@@ -20,10 +18,8 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.inference.predict import predict_all
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
-from vitmed.training.optimiser import scheduled_lr
 from vitmed.training.processes import ALONE, Ranks
-from vitmed.training.stream import Control, Stream
-from vitmed.training.train_state import RUNNING, Record, TrainState
+from vitmed.training.train_state import RUNNING, Record, TrainState, scheduled_lr
 
 WINDOW = 3  # last epochs, which must agree
 ONE_CLASS = 0.95  # share of validation images predicted as one class
@@ -60,13 +56,10 @@ def epoch_record(state: TrainState, predictions: Predictions, config: Config, ki
     target, monitor = TARGETS[kind], config.train.monitor
     values = {name: v for name, v in target.numbers.values(predictions).items() if math.isfinite(v)}
     value, loss, metric = values.get(monitor), values[target.val_loss], target.metrics[monitor]
-    sign = 1 if metric.higher_is_better else -1  # of equal monitors the lower loss wins
-
-    def rank(score: float | None, val_loss: float) -> tuple[bool, float, float]:
-        """Of a better epoch it is higher; one with an undefined monitor comes last."""
-        return score is not None, sign * (score or 0.0), -val_loss
-
-    if best := state.epoch == 0 or rank(value, loss) > rank(state.best, state.best_loss):
+    sign = 1 if metric.higher_is_better else -1
+    # an undefined monitor comes last; of equal ones the lower loss wins
+    now, before = ((x is not None, sign * (x or 0.0), -y) for x, y in ((value, loss), (state.best, state.best_loss)))
+    if best := state.epoch == 0 or now > before:
         state.best, state.best_loss = value, loss
     if kept := best or config.train.choose == "last":
         state.best_epoch = state.epoch + 1
@@ -122,12 +115,8 @@ def stuck(
     history: Sequence[dict[str, Any]], classes: Sequence[str], counts: Sequence[int], config: Config, share: float
 ) -> str | None:
     """A warning if the model predicts one class, or one number, for nearly all images, or ranks findings no better than
-    chance, while the loss stands still, or if the loss is far above that of guessing; else None.
-
-    Args:
-        history: the epoch records; counts: training images per class.
-        share: of the run that is over, 0 to 1; before `FAIR` of it only a loss far above that of guessing counts.
-    """
+    chance, while the loss stands still, or if the loss is far above that of guessing; else None. The `counts` are of
+    training images per class. Before a `share` of `FAIR` of the run only a loss far above that of guessing counts."""
     last = history[-WINDOW:]
     if len(last) < WINDOW:
         return None
@@ -176,52 +165,3 @@ def _cause(steps: int, config: Config) -> str:
         (True, "wrong labels, or images that show nothing. Look at contact_sheet.png, or try --lr 1e-4"),
     )
     return f"Likely cause: {next(text for likely, text in causes if likely)}."
-
-
-def not_finite(what: str, files: Sequence[str], epoch: int, config: Config | PretrainConfig) -> tuple[str, str]:
-    """Problem and fix for a loss or gradient that is NaN or infinite; names the batch's files."""
-    listed = "\n  ".join(files)
-    problem = f"the {what} became NaN or infinite in epoch {epoch}, in the batch of these files:\n  {listed}"
-    fix = f"look at these images; if they are fine, try --lr {config.train.lr / 10:g}"
-    if config.train.precision != "fp32":
-        fix += " or --set train.precision=fp32"
-    return problem, fix
-
-
-class LossWatch:
-    """Sum the loss of an epoch in `TrainState.running`, and check that it is finite: one batch late, so that training
-    does not wait for the GPU."""
-
-    def __init__(self, state: TrainState, stream: Stream, control: Control):
-        self.state, self.stream, self.control, self.running = state, stream, control, state.running
-        self.pending: tuple[Tensor, Tensor, Tensor] | None = None  # of the last batch, as `add` takes it
-
-    @property
-    def mean(self) -> float:
-        """Mean loss over the images of the epoch that are in the sum."""
-        waiting = self.stream.batches.size if self.pending else 0
-        return self.running["loss"] / max(1, self.running["images"] - waiting)
-
-    def add(self, loss: Tensor, norm: Tensor, indices: Tensor) -> None:
-        """Note the loss and gradient norm of a batch of sample indices, on all ranks those of the whole batch.
-
-        Raises as `flush`, for the batch before.
-        """
-        self.flush()
-        self.pending = (loss, norm, indices)
-        if not self.running["images"]:
-            self.flush()  # so that the first batch has a loss to show
-        self.running["images"] += self.stream.batches.size
-
-    def flush(self) -> None:
-        """Raises VitmedError if the last batch's loss or gradient is not finite, naming its files."""
-        if self.pending is None:
-            return
-        (loss, norm, indices), self.pending = self.pending, None
-        value, scaled = float(loss), self.state.scaler.is_enabled()  # a scaler skips the steps of infinite gradients
-        if not math.isfinite(value) or not (scaled or math.isfinite(float(norm))):
-            what, samples = "gradient" if math.isfinite(value) else "loss", self.stream.dataset.images.samples
-            gathered = self.control.ranks.gather([samples[i].path for i in indices.tolist()])
-            files = dict.fromkeys(chain.from_iterable(gathered))  # of a balanced sampler one may come twice
-            raise VitmedError(*not_finite(what, list(files), self.state.epoch + 1, self.control.config))
-        self.running["loss"] += value * self.stream.batches.size

@@ -1,10 +1,12 @@
-"""Fine-tuning: the task of `vitmed train`, and the decision policy that it chooses on validation when it has ended."""
+"""Fine-tuning: the task of `vitmed train`, the decision policy that it chooses on validation when it has ended, and its
+baselines: linear models of the features of the frozen network, or of the colours and the size of an image."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,22 +22,22 @@ from vitmed.core.text import about, counted, listed
 from vitmed.data.loading import Images, images_of
 from vitmed.data.patients import report_patients
 from vitmed.data.samples import Splits, describe_split, labelled_by, proportion_lines
-from vitmed.data.thread_batches import check_readable
+from vitmed.data.thread_batches import Progress, check_readable, in_threads
 from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
 from vitmed.decisions.policy import FASTER, DecisionPolicy, ReducedPrecision, choose_policy, compare_precision
+from vitmed.decisions.targets import TARGETS
+from vitmed.imaging.decode import read_size
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.inference.checkpoint import Checkpoint, MadeWith, add_policy, load_checkpoint, save_checkpoint
-from vitmed.inference.predict import TorchNetwork, speedup
-from vitmed.inference.saved_model import Outputs, score_column
+from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint, save_checkpoint
+from vitmed.inference.predict import TorchNetwork, predict_all, speedup
+from vitmed.inference.saved_model import Outputs, check_finite, score_column
 from vitmed.metrics.predictions import Predictions, positive_class
-from vitmed.models.compile import uncompiled
-from vitmed.models.hardware import describe, pick_precision, seeded
-from vitmed.models.lora import add_low_rank, merged
+from vitmed.models.hardware import describe, pick_precision, seeded, uncompiled
 from vitmed.models.sizes import describe_model, model_label, summarise
-from vitmed.models.vit import ViT
+from vitmed.models.vit import ViT, add_low_rank, merged
 from vitmed.models.weights.pretrained import LoadReport, Weights, load_pretrained
 from vitmed.training.early_stopping import finished, stops_early, stuck, validate
-from vitmed.training.learning import LEARNING, objective_of
+from vitmed.training.learning import LEARNING, LinearHead, objective_of
 from vitmed.training.losses import Objective
 from vitmed.training.plan.time import After, Contention
 from vitmed.training.processes import full
@@ -43,28 +45,25 @@ from vitmed.training.run import Run, Session, Task, monitor_text
 from vitmed.training.train_state import Record, TrainState
 
 SURE = 10.0  # s of training that tell its speed: the first include the start of the loader processes
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)  # of colours
+LEVELS = np.arange(256, dtype=np.float64)
 MOST_COMPARED = 2000  # validation images to predict again in reduced precision at most
+BySplit = Callable[[str], np.ndarray]  # name of a split -> logits (S, K) or features (S, D)
 
 
 @dataclass
 class Finetune(Task[Config]):
-    """A ViT that learns the labels of a data folder.
-
-    Attributes:
-        outputs: K, of the network; seen: sha256 of the images that its weights were made with.
-        report: what of a weight file was used; None without one.
-        fingerprints: of the images of train and val, to notice near copies in an evaluation.
-        planned_rate: images/s in training, as the plan measured them; None: not known.
-    """
+    """A ViT that learns the labels of a data folder."""
 
     model: ViT
-    outputs: int
-    seen: Sequence[str] = ()
-    report: LoadReport | None = None
-    fingerprints: dict[str, list[str]] | None = None
-    planned_rate: float | None = None
+    outputs: int  # K, of the network
+    seen: Sequence[str] = ()  # sha256 of the images that its weights were made with
+    report: LoadReport | None = None  # what of a weight file was used; None without one
+    fingerprints: dict[str, list[str]] | None = None  # of train and val, to notice near copies in an evaluation
+    planned_rate: float | None = None  # images/s in training, as the plan measured them; None: not known
     command: ClassVar[str] = "train"
-    after: After | None = field(default=None, init=False)  # what follows training, where the time is limited
+    after: After | None = field(default=None, init=False)  # what follows training, once that began in a limited time
+    contention: Contention | None = field(default=None, init=False)
     warned: bool = field(default=False, init=False)  # that the network does not learn, after the last epoch
     slow: bool = field(default=False, init=False)  # whether it is said that training goes slower than planned
 
@@ -126,18 +125,17 @@ class Finetune(Task[Config]):
             self._save(run, run.folder.epoch(epoch))
 
     def save_last(self, run: Run[Config]) -> None:
-        self._save(run, run.folder.last, run.state.state_dict)
+        self._save(run, run.folder.last, run.state.state_dict())
 
-    def _save(self, run: Run[Config], path: Path, training: Callable[[], dict[str, Any]] = dict) -> None:
+    def _save(self, run: Run[Config], path: Path, training: dict[str, Any] | None = None) -> None:
         record = run.state.history[-1] if run.state.history else {}
         weights = full(merged(run.state.evaluated_model))  # by all ranks: each may hold a part
-        state = training() or None
-        run.ranks.first(lambda: self.save(run, path, weights=weights, record=record, training=state))
+        run.ranks.first(lambda: self.save(run, path, weights=weights, record=record, training=training))
 
     def save(self, run: Run[Config], path: Path, **parts: Any) -> None:
         """Save a checkpoint of the run: `weights`, `record` and `training` of `save_checkpoint`."""
-        images = MadeWith(run.splits, run.hashes, self.seen, self.fingerprints)
-        save_checkpoint(path, run.config, images, **parts)
+        parts["fingerprints"] = self.fingerprints
+        save_checkpoint(path, run.config, run.splits, run.hashes, self.seen, **parts)
 
     def end(self, run: Run[Config]) -> None:
         """Say which epoch is kept, after the last."""
@@ -165,21 +163,14 @@ class Finetune(Task[Config]):
         elif state.epoch < config.train.epochs and stops_early(state, config):
             say(f"stopped early: {monitor} has not improved for {config.train.patience} epochs")
 
-    def seconds_after(self, run: Run[Config]) -> Callable[[], float]:
+    def seconds_after(self, run: Run[Config]) -> float:
         """As in `Task`: what such a run took here, by the speed of this one, longer where others share the cores."""
-        if run.config.train.time is None or not run.ranks.leads:
-            return lambda: 0.0
-        state, step = run.state, 1 / self.planned_rate if self.planned_rate else 0.0
-        after = self.after = After(run.splits, run.config, run.device)
-        contention = Contention(time.monotonic(), time.thread_time(), sum(waited for _, waited, _ in timings(state)))
-
-        def estimate() -> float:
-            seconds, waited, images = map(sum, zip(*timings(state), strict=True))
-            factor = contention.factor(time.monotonic(), time.thread_time(), waited)
-            trained = (seconds - waited) / images / factor if images else step
-            return factor * after.seconds(trained)
-
-        return estimate
+        seconds, waited, images = map(sum, zip(*timings(run.state), strict=True))
+        now = time.monotonic(), time.thread_time(), waited
+        if self.after is None or self.contention is None:
+            self.after, self.contention = After(run.splits, run.config, run.device), Contention(*now)
+        factor, step = self.contention.factor(*now), 1 / self.planned_rate if self.planned_rate else 0.0
+        return factor * self.after.seconds((seconds - waited) / images / factor if images else step)
 
     def before_step(self, run: Run[Config]) -> None:
         """As in `Task`: say once that training goes at less than half of the planned images/s, and what that means."""
@@ -328,3 +319,108 @@ def _compare_precision(
     exact = exact.take(rows)
     reduced = policy.apply(replace(exact, logits=again.logits, columns=again.columns))
     return compare_precision(compared, policy, exact, reduced)
+
+
+# --- baselines: models that need no training of the network, and that fine-tuning must beat
+
+
+def frozen_features(model: ViT, images: Images, progress: Progress = lambda done, total: None) -> np.ndarray:
+    """(S, D) float32: the input of the network's head for every image. DataError for an unreadable one."""
+    features = predict_all(model, images, progress=progress, forward=model.features)
+    check_finite(features, "the pretrained network")
+    return features
+
+
+def colour_and_size(images: Images, progress: Progress = lambda done, total: None) -> np.ndarray:
+    """(S, 9 C + 2) float32: mean, standard deviation and 7 quantiles per channel; width and height of the file, px.
+    They hold no shape: if a classifier does well on them, a network can take stain, light or format as a shortcut."""
+    channels = images.preprocessing.channels
+
+    def features(index: int) -> np.ndarray:
+        pixels = images.read(index).reshape(-1, channels)  # (S^2, C)
+        numbers: list[float] = []
+        for channel in range(channels):
+            counts = np.bincount(pixels[:, channel], minlength=256)
+            share = np.cumsum(counts) / len(pixels)
+            mean = float(counts @ LEVELS) / len(pixels)
+            spread = float(counts @ (LEVELS - mean) ** 2) / len(pixels)
+            numbers += [mean, spread**0.5, *np.searchsorted(share, QUANTILES)]
+        return np.array([*numbers, *read_size(images.root / images.samples[index].path)], dtype=np.float32)
+
+    rows = []
+    for row in in_threads(features, range(len(images))):
+        rows.append(row)
+        progress(len(rows), len(images))
+    return np.stack(rows)
+
+
+def fit_colours(splits: Splits, images: dict[str, Images]) -> BySplit:
+    """A linear model of colours and size: name of a split -> logits (S, K)."""
+
+    @cache
+    def colours(split: str) -> np.ndarray:
+        with bar(f"colours of {split}") as advance:
+            return colour_and_size(images[split], advance)
+
+    head = fit_logistic(colours, splits, images, "image colours and size")
+    return lambda split: head.logits(colours(split))
+
+
+def fit_logistic(features: BySplit, splits: Splits, images: dict[str, Images], what: str) -> LinearHead:
+    """Fit a linear model on train, choose its penalty on val, and report its result there."""
+    target, learning = TARGETS[splits.target.kind], LEARNING[splits.target.kind]
+    train, val = ((features(name), images[name].targets.numpy()) for name in ("train", "val"))
+    with bar(f"{target.linear} on {what}", unit="penalties") as advance:
+        head = learning.fit_head(train, val, splits.outputs, advance)
+    values = target.numbers.values(
+        labelled_by(splits.target, splits.classes, splits.samples["val"], head.logits(val[0]))
+    )
+    reached = ", ".join(f"{name} {values[name]:.4f}" for name in target.headline[:2])
+    penalty = "" if head.C is None else f" (inverse penalty C = {head.C:g})"
+    say(f"baseline, {target.linear} on {what}: validation {reached}{penalty}")
+    return head
+
+
+class Baselines:
+    """The baselines of a run. Fitting reads only train and val; the test is read by `predictions("test")`."""
+
+    def __init__(self, run: Run[Config], task: Finetune):
+        self.run, self.task = run, task
+        self.logits: dict[str, BySplit] = {}
+        train, file = run.config.train, run.folder.baseline
+        untrained = run.config.model.start is not None and run.state.step == 0
+        if untrained and (train.baseline or train.freeze or train.probe_first):
+            self._fit_frozen()
+        if train.baseline and file.is_file():
+            self.logits["frozen_features"] = self._frozen_logits
+        if train.baseline:
+            self.logits["colour_and_size"] = fit_colours(run.splits, run.images)
+
+    def predictions(self, split: str) -> dict[str, Predictions]:
+        """Key in `report.BASELINES` -> predictions for a split."""
+        splits, positive = self.run.splits, self.run.config.data.positive
+        made_of = splits.target, splits.classes, splits.samples[split]
+        return {name: labelled_by(*made_of, of(split), positive) for name, of in self.logits.items()}
+
+    def _fit_frozen(self) -> None:
+        """A linear model of the frozen network's features: the result of `--freeze`, otherwise baseline.pt."""
+        run, train = self.run, self.run.config.train
+
+        def features(split: str) -> np.ndarray:
+            with bar(f"features of {split}") as advance:
+                return frozen_features(self.task.model, run.images[split], advance)
+
+        head = fit_logistic(features, run.splits, run.images, "the pretrained features")
+        record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
+        place = run.folder.best if train.freeze else run.folder.baseline
+        self.task.save(run, place, weights=merged(self.task.model) | head.state(), record=record)
+        if train.probe_first:
+            for network in (self.task.model, run.state.evaluated_model):
+                network.load_state_dict(head.state(), strict=False)
+
+    def _frozen_logits(self, split: str) -> np.ndarray:
+        images, saved = self.run.images[split], load_checkpoint(self.run.folder.baseline)
+        with bar(f"baseline on {split}") as advance:
+            made = TorchNetwork(saved, None, self.run.device).outputs(images.read, len(images), advance)
+        check_readable(made.problems)
+        return made.logits

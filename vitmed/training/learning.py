@@ -32,20 +32,16 @@ Part = tuple[np.ndarray, np.ndarray]  # features (S, D) and targets
 class Learning:
     """How a kind of label is learned.
 
-    Attributes:
-        loss: of a configuration, as `CrossEntropy.of`; fit_head: a linear model of features, as `fit_head`.
-        start: sets the bias of the head, from the targets (S, ...) of training and the configuration.
-        balances: values of `train.balance` that can be used; mixes: whether images may be mixed.
-        answers: the output of the network (B, ...) -> (B, K) logits of what an attention map can explain, in the order
-            of `Predictions.answers`.
-        chances: those logits -> (B, K) in 0..1, which the test of a map follows while patches are taken away.
+    `answers` makes of the output of the network (B, ...) the logits (B, K) of what an attention map can explain, in the
+    order of `Predictions.answers`; `chances` makes of these (B, K) in 0..1, which the test of a map follows while
+    patches are taken away.
     """
 
-    loss: Callable[[Images, int, Config, torch.device], Loss]
-    start: Callable[[ViT, Tensor, Config], None]
-    fit_head: Callable[..., LinearHead]
-    balances: tuple[str, ...] = ("none",)
-    mixes: bool = False
+    loss: Callable[[Images, int, Config, torch.device], Loss]  # of a configuration, as `CrossEntropy.of`
+    start: Callable[[ViT, Tensor, Config], None]  # sets the bias of the head, from the targets (S, ...) of training
+    fit_head: Callable[..., LinearHead]  # a linear model of features, as `fit_head`
+    balances: tuple[str, ...] = ("none",)  # values of `train.balance` that can be used
+    mixes: bool = False  # whether images may be mixed
     answers: Callable[[Tensor], Tensor] = lambda output: output
     chances: Callable[[Tensor], Tensor] = lambda logits: logits.softmax(dim=1)
 
@@ -84,18 +80,13 @@ def objective_of(images: Images, outputs: int, config: Config, precision: Precis
 
 @dataclass(frozen=True)
 class LinearHead:
-    """Logits = features @ weight.T + bias, with weight (K, D) and bias (K,) float32.
+    """Logits = features @ weight.T + bias. The L2 penalty is chosen on validation: scikit-learn's C, on standardised
+    features; None where each finding has its own."""
 
-    Attributes:
-        C: inverse strength of the L2 penalty, chosen on validation (scikit-learn's C, on standardised features); None
-            where each finding has its own.
-        val_loss: on validation, log loss in nats, or the mean absolute error of a standardised number.
-    """
-
-    weight: np.ndarray
-    bias: np.ndarray
+    weight: np.ndarray  # (K, D) float32
+    bias: np.ndarray  # (K,) float32
     C: float | None
-    val_loss: float
+    val_loss: float  # on validation, log loss in nats, or the mean absolute error of a standardised number
 
     def logits(self, features: np.ndarray) -> np.ndarray:
         """(S, D) -> (S, K) float32."""

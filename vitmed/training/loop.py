@@ -10,27 +10,97 @@ and drop path, and to the statistics of batch norm, which are those of a part).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
-from vitmed.core.errors import DataError, OutOfMemoryError, Reported
+from vitmed.core.config import Config, PretrainConfig
+from vitmed.core.errors import DataError, OutOfMemoryError, Reported, VitmedError
+from vitmed.core.sections import AugmentConfig
 from vitmed.core.text import counted
-from vitmed.data.loading import seed_of
-from vitmed.imaging.augmentation import without_opencv_threads
+from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, seed_of, train_loader
+from vitmed.imaging.augmentation import Augmenter, without_opencv_threads
+from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.models.hardware import seeded
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients
-from vitmed.training.early_stopping import LossWatch, end_epoch, finished, speed
+from vitmed.training.early_stopping import end_epoch, finished
 from vitmed.training.losses import Objective
-from vitmed.training.optimiser import scheduled_lr, set_learning_rate
 from vitmed.training.out_of_memory import is_out_of_memory
-from vitmed.training.processes import sync_gradients, whole
-from vitmed.training.stream import Batch, Control, Step, Stream
-from vitmed.training.train_state import Record, TrainState
+from vitmed.training.processes import ALONE, Ranks, sync_gradients, whole
+from vitmed.training.train_state import Record, TrainState, scheduled_lr, set_learning_rate
 
 MASKS = 1  # marks the seed of dropout and drop path; mixing has another
+
+
+class Batch(NamedTuple):
+    """A rank's share of a batch."""
+
+    number: int  # in the epoch
+    images: Tensor  # (B, S, S, C) uint8
+    labels: Tensor  # (B, ...)
+    indices: Tensor  # (B,), rows of the images in their split
+    last: bool  # whether a step ends with it
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The training images as batches, in an order that is a pure function of the seed and the epoch; an optimiser step
+    accumulates so many of them. `batches` says how many an epoch has, and how many images each."""
+
+    loader: DataLoader
+    dataset: TrainImages
+    batches: EpochBatches
+    device: torch.device
+    accumulate: int
+
+    @classmethod
+    def of(cls, images: Images, config: Config | PretrainConfig, device: torch.device, ranks: Ranks = ALONE) -> Stream:
+        """The batches of a configuration, of which each rank reads its share."""
+        train, augment, model = config.train, config.augment, config.model
+        on_device = train.augment_on == "device"  # auto is the CPU in runs from before there was a choice
+        kind = BatchAugmenter if on_device else Augmenter
+        crop = augment.crop if isinstance(augment, AugmentConfig) else 1.0
+        augmenter = kind(augment.policy, model.image_size, model.channels, augment.flips, crop)
+        batches = EpochBatches(images.labels, train.batch_size, train.seed, train.balance == "sampler", ranks.share)
+        augments = isinstance(augmenter, Augmenter) and bool(augmenter.steps)
+        workers = pick_workers(train.workers, augments, images.in_memory, device, ranks.local_world)
+        dataset = TrainImages(images, augmenter, train.seed)
+        loader = train_loader(dataset, batches, workers, device.type == "cuda")
+        return cls(loader, dataset, batches, device, train.accumulate)
+
+    def rest(self, state: TrainState, ranks: Ranks) -> Iterator[Batch]:
+        """The batches that are left of the current epoch. Raises DataError for an image that can no longer be read."""
+        self.batches.epoch, self.batches.start = state.epoch, state.batch
+        for number, batch in enumerate(self.loader, state.batch):
+            ranks.agree(batch if isinstance(batch, DataError) else None)
+            images, labels, indices = batch
+            ends = (number + 1) % self.accumulate == 0 or number + 1 == self.batches.batches
+            yield Batch(number, images, labels, indices, ends)
+
+    def placed(self, batch: Batch, epoch: int) -> Batch:
+        """The batch on the device, and augmented where the device does that."""
+        images, labels = (part.to(self.device, non_blocking=True) for part in (batch.images, batch.labels))
+        return batch._replace(images=self.dataset.finish(images, epoch, batch.indices), labels=labels)
+
+
+@dataclass(frozen=True)
+class Control:
+    """How a training goes, and what ends it. One rank that says `stop` ends all after the current step; `tick` is
+    called before every optimiser step and after validation, and sets `TrainState.share` of a limited time."""
+
+    config: Config | PretrainConfig
+    stop: Callable[[], bool] = lambda: False
+    tick: Callable[[], None] = lambda: None
+    ranks: Ranks = ALONE
+    shown: Callable[[float], None] = lambda loss: None  # after every batch, the mean loss of the epoch (`LossWatch`)
+    relieved: Callable[[str], None] = lambda sentence: None  # memory ran out, and the state computes fewer at once
 
 
 def fit(
@@ -72,7 +142,7 @@ def train_epoch(state: TrainState, stream: Stream, objective: Objective, control
                 watch.add(loss, norm, batch.indices)
                 state.running["seconds"] += time.perf_counter() - clock
                 clock = time.perf_counter()
-                control.shown(Step(state.epoch + 1, state.batch, count, watch.mean, *speed(state), state.share))
+                control.shown(watch.mean)
                 stopped = batch.last and ranks.agree(stop=control.stop())
                 if stopped or (batch.last and state.share >= 1):
                     break
@@ -95,6 +165,48 @@ def optimiser_step(state: TrainState, lr: float, clip_norm: float | None) -> Ten
     if state.ema is not None:
         state.ema.update_parameters(state.model)
     return norm
+
+
+class LossWatch:
+    """Sum the loss of an epoch in `TrainState.running`, and check that it is finite: one batch late, so that training
+    does not wait for the GPU."""
+
+    def __init__(self, state: TrainState, stream: Stream, control: Control):
+        self.state, self.stream, self.control, self.running = state, stream, control, state.running
+        self.pending: tuple[Tensor, Tensor, Tensor] | None = None  # of the last batch, as `add` takes it
+
+    @property
+    def mean(self) -> float:
+        """Mean loss over the images of the epoch that are in the sum."""
+        waiting = self.stream.batches.size if self.pending else 0
+        return self.running["loss"] / max(1, self.running["images"] - waiting)
+
+    def add(self, loss: Tensor, norm: Tensor, indices: Tensor) -> None:
+        """Note the loss and gradient norm of a batch of sample indices, on all ranks those of the whole batch.
+
+        Raises as `flush`, for the batch before.
+        """
+        self.flush()
+        self.pending = (loss, norm, indices)
+        if not self.running["images"]:
+            self.flush()  # so that the first batch has a loss to show
+        self.running["images"] += self.stream.batches.size
+
+    def flush(self) -> None:
+        """Raises VitmedError if the last batch's loss or gradient is not finite, naming its files."""
+        if self.pending is None:
+            return
+        (loss, norm, indices), self.pending = self.pending, None
+        value, scaled = float(loss), self.state.scaler.is_enabled()  # a scaler skips the steps of infinite gradients
+        if not math.isfinite(value) or not (scaled or math.isfinite(float(norm))):
+            what, samples = "gradient" if math.isfinite(value) else "loss", self.stream.dataset.images.samples
+            gathered = self.control.ranks.gather([samples[i].path for i in indices.tolist()])
+            files = "\n  ".join(dict.fromkeys(chain.from_iterable(gathered)))  # one may be drawn twice
+            epoch, train = self.state.epoch + 1, self.control.config.train
+            problem = f"the {what} became NaN or infinite in epoch {epoch}, in the batch of these files:\n  {files}"
+            fix = f"look at these images; if they are fine, try --lr {train.lr / 10:g}"
+            raise VitmedError(problem, fix + " or --set train.precision=fp32" * (train.precision != "fp32"))
+        self.running["loss"] += value * self.stream.batches.size
 
 
 class Gradients:
@@ -120,20 +232,19 @@ class Gradients:
             self.before = [buffer.clone() for buffer in self.statistics]
         self.under_way.append(batch)
         todo, loss = [batch], torch.tensor(0.0)
-        while todo:
+        while True:
             try:
                 for part in todo:
                     loss = self._add(part)
-                todo = []
+                break
             except (RuntimeError, MemoryError) as error:
                 if wide or not is_out_of_memory(error):
                     raise
-                todo = self.under_way
-            if todo:  # not in the except clause, whose error holds on to the memory
-                self._halve_micro_batch(batch)
-                self.state.optimiser.zero_grad(set_to_none=True)
-                for buffer, value in zip(self.statistics, self.before, strict=True):
-                    buffer.copy_(value)
+            todo = self.under_way  # not in the except clause, whose error holds on to the memory
+            self._halve_micro_batch(batch)
+            self.state.optimiser.zero_grad(set_to_none=True)
+            for buffer, value in zip(self.statistics, self.before, strict=True):
+                buffer.copy_(value)
         if batch.last:
             self.under_way = []
         return loss

@@ -5,7 +5,6 @@ The seed of a batch decides its mask, so a resumed run hides the patches that an
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,8 +22,7 @@ from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import check_readable, read_batches
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import save_encoder, save_pretraining
-from vitmed.models.compile import uncompiled
-from vitmed.models.hardware import Precision, describe, seeded
+from vitmed.models.hardware import Precision, describe, seeded, uncompiled
 from vitmed.models.mae import MAE, decoder_size
 from vitmed.models.sizes import describe_model
 from vitmed.models.vit import ViT
@@ -117,14 +115,13 @@ class Pretrain(Task[PretrainConfig]):
     def save_epoch(self, run: Run[PretrainConfig], record: Record) -> None:
         """As in `Task`: the weight file."""
         weights = {k: v for k, v in self.model.encoder.state_dict().items() if k not in HEAD}
-        save_encoder(run.folder.encoder, config=run.config, hashes=run.hashes, weights=weights, record=record)
+        save_encoder(run.folder.encoder, run.config, run.hashes, weights, record)
 
     def save_last(self, run: Run[PretrainConfig]) -> None:
-        training = run.state.state_dict()
-        save_pretraining(run.folder.last, config=run.config, splits=run.splits, hashes=run.hashes, training=training)
+        save_pretraining(run.folder.last, run.config, run.splits, run.hashes, run.state.state_dict())
 
-    def seconds_after(self, run: Run[PretrainConfig]) -> Callable[[], float]:
-        return lambda: DRAWING
+    def seconds_after(self, run: Run[PretrainConfig]) -> float:
+        return DRAWING
 
 
 def fixed_noise(seed: int, first: int, count: int, patches: int) -> Tensor:

@@ -34,21 +34,14 @@ Found = TypeVar("Found")
 
 @dataclass(eq=False)
 class Ranks:
-    """This process among those of the training; by default it is alone. All ranks call its methods together.
-
-    Attributes:
-        rank: from 0; world: how many there are, on all machines.
-        local_rank, local_world: the same on this machine.
-        control: what the ranks exchange beside tensors of the training goes through this group.
-        ended: whether all ranks know of an error.
-    """
+    """This process among those of the training; by default it is alone. All ranks call its methods together."""
 
     rank: int = 0
-    world: int = 1
+    world: int = 1  # how many ranks there are, on all machines
     local_rank: int = 0
-    local_world: int = 1
-    control: Any = None
-    ended: bool = False
+    local_world: int = 1  # how many on this machine
+    control: Any = None  # the group through which the ranks exchange what is no tensor of the training
+    ended: bool = False  # whether all ranks know of an error
 
     @property
     def leads(self) -> bool:

@@ -29,24 +29,30 @@ from vitmed.core.errors import (
 )
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import AnyConfig, find_paths, store_paths, with_values
-from vitmed.core.messages import bar, say, warn
+from vitmed.core.messages import Advance, bar, say, warn
 from vitmed.core.process import stop_signals
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line
 from vitmed.data.loading import Images, ReadSplits, pick_place
 from vitmed.inference.checkpoint import Checkpoint, PretrainingState
-from vitmed.models.compile import check_compiler, compile_network, is_of_compiler
-from vitmed.models.hardware import Precision, pick_precision, using_threads
+from vitmed.models.hardware import (
+    Precision,
+    check_compiler,
+    compile_network,
+    is_of_compiler,
+    pick_precision,
+    using_threads,
+)
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients, use_attention
 from vitmed.models.weights.files import AGAIN
+from vitmed.training.early_stopping import speed
 from vitmed.training.environment import environment, splits_csv
-from vitmed.training.loop import fit
+from vitmed.training.loop import Control, Stream, fit
 from vitmed.training.losses import Objective
 from vitmed.training.out_of_memory import fit_memory, memory_error
 from vitmed.training.plan.autotune import autotune, open_fields
 from vitmed.training.plan.time import Clock, TimeBudget
 from vitmed.training.processes import ALONE, Ranks
-from vitmed.training.stream import Control, Stream, epoch_of
 from vitmed.training.train_state import Record, new_state
 
 EachEpoch = Callable[[Record], bool | None]  # whether to end the run after this epoch
@@ -82,7 +88,7 @@ class Task(Protocol[AnyConfig]):
     def validate(self, run: Run[AnyConfig]) -> Record: ...  # of the epoch that has just ended
     def save_epoch(self, run: Run[AnyConfig], record: Record) -> None: ...  # the weights, where they are to be kept
     def save_last(self, run: Run[AnyConfig]) -> None: ...  # last.pt, from which `--resume` continues
-    def seconds_after(self, run: Run[AnyConfig]) -> Callable[[], float]: ...  # estimates, at any time, what follows
+    def seconds_after(self, run: Run[AnyConfig]) -> float: ...  # estimates now what follows training
     def write_start(self, run: Run[AnyConfig]) -> None: ...  # what is known before the first batch
     def before_step(self, run: Run[AnyConfig]) -> None: ...  # says something
     def after_epoch(self, run: Run[AnyConfig], record: Record) -> None: ...  # says what a finished epoch shows
@@ -101,7 +107,6 @@ class Run(Generic[AnyConfig]):
         self.splits, self.images, self.hashes = read.splits, read.images, read.hashes
         self.device, self.precision, self.ranks = session.device, session.precision, session.ranks
         self.stream = Stream.of(self.images["train"], config, self.device, self.ranks)
-        self.seconds_after: Callable[[], float] = lambda: 0.0  # what follows training takes, once that has begun
         batches = self.stream.batches.batches
         self.state = new_state(self.model, config, batches, self.device, self.precision)
         if config.train.micro_batch == "auto":
@@ -119,7 +124,7 @@ class Run(Generic[AnyConfig]):
             images = read.images["train"]
             steps = config.train.epochs * max(1, len(images) // config.train.batch_size)
             objective = task.objective(config, images, session)
-            tuned = autotune(task.model, objective, config, device, steps, images.targets)
+            tuned = autotune(task.model, objective, config, steps, images.targets)
             config = with_values(config, {f"train.{name}": getattr(tuned.engine, name) for name in fields})
             if tuned.rates is not None:  # else the usual arithmetic stays, with its own reason
                 measured = replace(pick_precision(tuned.engine.precision, device), reason="measured")
@@ -200,7 +205,7 @@ class Run(Generic[AnyConfig]):
         tick, threads = self._ticker(), using_threads(config.train.threads or ranks.threads)
         with threads, warnings.catch_warnings(), stop_signals() as stop, bar("training") as advance:
             warnings.filterwarnings("ignore", "Grad strides do not match")  # DDP's, on speed, for a 1x1 convolution
-            control = Control(config, stop, tick, ranks, lambda step: step.show(config, advance), self._relieved)
+            control = Control(config, stop, tick, ranks, lambda loss: self._show(loss, advance), self._relieved)
             objective = task.objective(config, self.images["train"], self.session)
             try:
                 for record in fit(self.state, self.stream, objective, control, lambda: task.validate(self)):
@@ -223,6 +228,19 @@ class Run(Generic[AnyConfig]):
                 ended = f"interrupted in epoch {self.state.epoch + 1}; {self.folder.last} is saved"
                 raise Interrupted(ended, self.go_on)
 
+    def _show(self, loss: float, advance: Advance) -> None:
+        state, batches, (images_per_second, wait_share) = self.state, self.stream.batches.batches, speed(self.state)
+        total = self.config.train.epochs * batches
+        done = max(state.epoch * batches + state.batch, round(state.share * total))
+        text = f"epoch {self._epoch(state.epoch + 1)}  loss {loss:.4f}"
+        text += f"  {images_per_second:,.0f} images/s  {wait_share:.0%} waiting for data"
+        advance(min(done, total), total, text)
+
+    def _epoch(self, epoch: int) -> str:
+        """` 12/100`; where the time is limited, ` 12, 34% of the time`."""
+        train, share = self.config.train, self.state.share
+        return f"{epoch:3}, {share:4.0%} of the time" if train.time else f"{epoch:3}/{train.epochs}"
+
     def keep(self, record: Record, report: Reports) -> None:
         """Save and report a finished epoch: its weights, last.pt, metrics.jsonl, a line."""
         self.task.save_epoch(self, record)
@@ -231,7 +249,7 @@ class Run(Generic[AnyConfig]):
         star = " *" if record.get("best") else "  "
         monitored = f"  {monitor_text(record, record['monitor'])}{star}" if "monitor" in record else ""
         say(
-            f"epoch {epoch_of(record['epoch'], self.state.share, self.config)}  train loss {record['train_loss']:.4f}  "
+            f"epoch {self._epoch(record['epoch'])}  train loss {record['train_loss']:.4f}  "
             f"val loss {record['val_loss']:.4f}{monitored}  lr {record['lr']:.1e}  "
             f"{record['images_per_second']:,.0f} images/s  {record['wait_share']:.0%} waiting"
         )
@@ -253,13 +271,13 @@ class Run(Generic[AnyConfig]):
     def _ticker(self) -> Callable[[], None]:
         """What the loop calls before every step: it notes the time used, and of a limited time rank 0's share."""
         state, clock, limit = self.state, self.session.clock, self.config.train.time
-        seconds_after = self.seconds_after = self.task.seconds_after(self)
         budget = None if limit is None else TimeBudget(clock.seconds(), state.share, limit)
 
         def tick() -> None:
             state.spent = clock.seconds()
             if budget is not None:
-                state.share = self.ranks.first(lambda: max(state.share, budget.share_at(state.spent, seconds_after())))
+                share = self.ranks.first(lambda: budget.share_at(state.spent, self.task.seconds_after(self)))
+                state.share = max(state.share, share)
             self.task.before_step(self)
 
         return tick
@@ -313,11 +331,8 @@ def monitor_text(record: Record, monitor: str) -> str:
 def folder_to_resume(
     path: Path, name: str | None, changes: Iterable[str], flags: Mapping[str, str], allowed: set[str]
 ) -> RunFolder:
-    """The run folder given to --resume, which holds a last.pt.
-
-    Args:
-        changes: the settings given beside --resume; flags: keyword -> setting; allowed: those that may be given.
-    """
+    """The run folder given to --resume, which holds a last.pt; `changes` are the settings given beside it, of which
+    some are `allowed`, and `flags` are keyword -> setting."""
     folder = RunFolder(path.parent if path.suffix == ".pt" else path)
     if name is not None:
         raise excluded("resume and name")

@@ -3,7 +3,7 @@
 None of them stops a run: one that fails is left out with a warning. None is given a path, a host or a user. A tracker
 names the `packages` that it needs and the environment `variables` of every call, unless the user has set them; it can
 `start` a run or go on with that of an id, which it returns, `log` the numbers of an epoch, and `finish` with files by
-name.
+name. Where it is `offline` it opens no connection, whatever its own variables say.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -38,16 +37,6 @@ State = Literal["finished", "interrupted", "failed"]
 POSITION = ("epoch", "step")  # of a record: no numbers to show
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a tracker writes."""
-
-    run: RunFolder
-    group: str  # name of the folder whose runs belong together, such as folds; "" for a run on its own
-    shared: Path  # the folder of what runs share
-    offline: bool  # open no connection, whatever the tracker's own variables say
-
-
 class MLflow:
     """A run in the experiment of the group; in a database beside the runs unless MLFLOW_TRACKING_URI names a store."""
 
@@ -60,24 +49,25 @@ class MLflow:
     }
     states: ClassVar[dict[State, str]] = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
-    def start(self, place: Place, known: str | None, settings: Mapping[str, str]) -> str:
+    def start(self, run: RunFolder, offline: bool, known: str | None, settings: Mapping[str, str]) -> str:
         from mlflow.entities import Param
         from mlflow.tracking import MlflowClient
         from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_PARAMS_TAGS_PER_BATCH
 
-        store = os.environ.get("MLFLOW_TRACKING_URI", "")
-        local = not store or (place.offline and urlsplit(store).scheme not in ("", "file", "sqlite"))
+        store, group = os.environ.get("MLFLOW_TRACKING_URI", ""), run.group
+        shared = (group or run).path.resolve().parent
+        local = not store or (offline and urlsplit(store).scheme not in ("", "file", "sqlite"))
         if local:
-            store = f"sqlite:///{(place.shared / 'mlflow.db').resolve().as_posix()}"
+            store = f"sqlite:///{(shared / 'mlflow.db').resolve().as_posix()}"
         self.client = MlflowClient(tracking_uri=store)
         if known is not None:
             self.run = known
             self.client.update_run(known, status="RUNNING")
             return known
-        files = (place.shared / "mlartifacts").resolve().as_uri() if local else None
-        experiment = self._experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or place.group or "vitmed", files)
-        tags = {"group": place.group} if place.group else {}
-        self.run = self.client.create_run(experiment, run_name=place.run.path.resolve().name, tags=tags).info.run_id
+        files = (shared / "mlartifacts").resolve().as_uri() if local else None
+        name, tags = ("vitmed", {}) if group is None else (group.name, {"group": group.name})
+        experiment = self._experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or name, files)
+        self.run = self.client.create_run(experiment, run_name=run.path.resolve().name, tags=tags).info.run_id
         params = [Param(key, value[:MAX_PARAM_VAL_LENGTH]) for key, value in settings.items()]
         for start in range(0, len(params), MAX_PARAMS_TAGS_PER_BATCH):
             self.client.log_batch(self.run, params=params[start : start + MAX_PARAMS_TAGS_PER_BATCH])
@@ -112,7 +102,7 @@ class WeightsAndBiases:
     packages: ClassVar = ("wandb",)
     variables: ClassVar = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
 
-    def start(self, place: Place, known: str | None, settings: Mapping[str, str]) -> str:
+    def start(self, run: RunFolder, offline: bool, known: str | None, settings: Mapping[str, str]) -> str:
         import wandb
 
         private: dict[str, Any] = dict.fromkeys(("host", "username", "email", "program"), "")
@@ -120,17 +110,17 @@ class WeightsAndBiases:
         private |= dict.fromkeys([*unread, "x_disable_meta", "x_disable_stats", "x_disable_machine_info"], True)
         private |= {"save_code": False, "x_save_requirements": False, "console": "off"}
         waits = {"init_timeout": 30, "finish_timeout": 120}  # s
-        mode: Any = "offline" if place.offline else os.environ.get("WANDB_MODE") or "offline"
-        self.folder, hooks = place.run.path / "wandb", (sys.exit, sys.excepthook)
+        mode: Any = "offline" if offline else os.environ.get("WANDB_MODE") or "offline"
+        self.folder, hooks, group = run.path / "wandb", (sys.exit, sys.excepthook), run.group
         try:
             self.run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT") or "vitmed",
-                group=place.group or None,
-                name=place.run.path.resolve().name,
+                group=None if group is None else group.name,
+                name=run.path.resolve().name,
                 id=known or secrets.token_hex(4),
                 resume="allow",
                 reinit="create_new",
-                dir=str(place.run.path),
+                dir=str(run.path),
                 mode=mode,
                 settings=wandb.Settings(**private, **waits),
                 config=None if known else dict(settings),
@@ -175,13 +165,13 @@ def check_trackers(names: Sequence[str]) -> None:
 class Tracking:
     """The trackers of a run. trackers.json keeps their ids, and how many epochs each has."""
 
-    def __init__(self, names: Sequence[str], place: Place):
-        self._names, self._place = names, place
+    def __init__(self, names: Sequence[str], folder: RunFolder, offline: bool):
+        self._names, self._folder, self._offline = names, folder, offline
         self._trackers: dict[str, Any] = {}
         self._files: dict[str, Path] = {}
         self._known: dict[str, dict[str, Any]] = {}
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # damaged: they begin anew
-            runs = json.loads(place.run.trackers.read_text(encoding="utf-8"))
+            runs = json.loads(folder.trackers.read_text(encoding="utf-8"))
             self._known = {name: {"id": str(run["id"]), "epochs": int(run["epochs"])} for name, run in runs.items()}
 
     def start(self, config: Config) -> None:
@@ -190,7 +180,7 @@ class Tracking:
 
         def begin(name: str) -> None:
             tracker = TRACKERS[name]()
-            run = tracker.start(self._place, self._known.get(name, {}).get("id"), settings)
+            run = tracker.start(self._folder, self._offline, self._known.get(name, {}).get("id"), settings)
             self._known.setdefault(name, {"id": run, "epochs": 0})
             self._trackers[name] = tracker
 
@@ -240,15 +230,13 @@ class Tracking:
                 for key in set(os.environ) - set(before):  # wandb leaves one of its own
                     del os.environ[key]
         if keep and self._trackers:
-            write_json(self._place.run.trackers, self._known)
+            write_json(self._folder.trackers, self._known)
 
 
 @contextlib.contextmanager
 def tracked(names: Sequence[str], folder: RunFolder, offline: bool) -> Iterator[Tracking]:
     """Let trackers follow a run, until it ends in whatever state."""
-    group = folder.group
-    shared = (group or folder).path.resolve().parent
-    tracking = Tracking(names, Place(folder, group.name if group else "", shared, is_offline(offline)))
+    tracking = Tracking(names, folder, is_offline(offline))
     state: State = "failed"
     try:
         yield tracking

@@ -20,8 +20,7 @@ from vitmed.core.errors import UsageError
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.compile import compile_network, uncompiled
-from vitmed.models.hardware import pick_precision
+from vitmed.models.hardware import compile_network, pick_precision, uncompiled
 from vitmed.models.vit import ViT, use_attention
 from vitmed.training.learning import objective_of
 from vitmed.training.losses import Objective
@@ -53,7 +52,7 @@ def tuned(
     """What is chosen on a machine where a step takes a tenth of `seconds`."""
     asked = asked or config()
     monkeypatch.setattr(Race, "_step", lambda race, engine: (seconds(engine) / 10, loss(engine)))
-    return autotune(ViT(asked.model, 2), objective(), asked, CPU, steps, torch.arange(2))
+    return autotune(ViT(asked.model, 2), objective(), asked, steps, torch.arange(2))
 
 
 def only(name: str, value: Any, other: float = 1.0, this: float = 0.5) -> Callable[[Engine], float]:
@@ -147,7 +146,7 @@ def test_measuring_changes_neither_the_network_nor_the_random_state() -> None:
     asked = config(model__stem="conv", model__drop_path=0.5, model__depth=2)
     network = ViT(asked.model, 2)
     before, drawn = {k: v.clone() for k, v in network.state_dict().items()}, torch.get_rng_state()
-    found = autotune(network, objective(), asked, CPU, 10**5, torch.arange(2))
+    found = autotune(network, objective(), asked, 10**5, torch.arange(2))
     assert found.rates is not None and min(found.rates) > 0
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
     assert torch.equal(torch.get_rng_state(), drawn)
@@ -239,5 +238,5 @@ def test_a_compiler_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch, tm
         train(data, output=tmp_path, name="a", sets=TINY_SETS, compile=True, **BARE)
     assert "--no-compile" in str(caught.value.fix)
     assert train(resume=tmp_path / "a", compile=False).checkpoint is not None
-    found = autotune(ViT(config().model, 2), objective(), config(), CPU, 10**8, torch.arange(2))
+    found = autotune(ViT(config().model, 2), objective(), config(), 10**8, torch.arange(2))
     assert not found.engine.compile and "the compiler failed" in str(found)

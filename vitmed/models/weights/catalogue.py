@@ -10,7 +10,6 @@ states are computed from the parameters, to within a few percent.
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -34,44 +33,27 @@ SUPERVISED, MASKED, DISTILLED, PAIRED = "supervised", "masked image", "self-dist
 class Entry(NamedTuple):
     """A public weight file.
 
-    Attributes:
-        url: of the file; https.
-        size: bytes, to within 10 %; None if it is not known.
-        model: width, depth and patch in the usual short form, such as ViT-B/16.
-        kind: how the weights were made: "supervised", "masked image" (MAE), "self-distilled" (DINO, DINOv2, DINOv3,
-            iBOT) or "image and text" (CLIP, SigLIP, CoCa; the text encoder in the file is not used).
-        note: what it was trained on, and the source of the hash.
-        sha256: of the file, whole or its first digits; None if none is published: vitmed then checks only the size.
-        licence: SPDX identifier, or LicenseRef-... if there is none.
-        mean, std: per channel (R, G, B), of values in 0..1.
-        interpolation: how images were resized.
-        image_size: side of the square image, px.
-        layout: a key of `layouts.LAYOUTS`.
-        readout: what the publisher reads, a value of `ModelConfig.pool`.
-        hub: repository on the Hugging Face hub that holds the file; "" for a plain address.
-        gated: the hub asks you to accept the licence and send a token.
-        commercial: whether the licence allows commercial use; None if that is unclear, for which see the note.
-        seen: data sets that the weights were made with, as far as they are published, under the names of their cards
-            where there are cards; empty if none are published.
+    Its `kind` is "supervised", "masked image" (MAE), "self-distilled" (DINO, DINOv2, DINOv3, iBOT) or "image and text"
+    (CLIP, SigLIP, CoCa; the text encoder in the file is not used).
     """
 
-    url: str
-    size: int | None
-    model: str
+    url: str  # of the file; https
+    size: int | None  # bytes, to within 10 %; None if it is not known
+    model: str  # width, depth and patch in the usual short form, such as ViT-B/16
     kind: str
-    note: str
-    sha256: str | None = None
-    licence: str = "Apache-2.0"
-    mean: tuple[float, float, float] = IMAGENET_MEAN
+    note: str  # what it was trained on, and the source of the hash
+    sha256: str | None = None  # whole or its first digits; None if none is published: vitmed then checks only the size
+    licence: str = "Apache-2.0"  # SPDX identifier, or LicenseRef-... if there is none
+    mean: tuple[float, float, float] = IMAGENET_MEAN  # per channel (R, G, B), of values in 0..1
     std: tuple[float, float, float] = IMAGENET_STD
-    interpolation: str = "bicubic"
-    image_size: int = 224
-    layout: str = "timm"
-    readout: str = "cls"
-    hub: str = ""
-    gated: bool = False
-    commercial: bool | None = None
-    seen: tuple[str, ...] = ()
+    interpolation: str = "bicubic"  # how images were resized
+    image_size: int = 224  # side of the square image, px
+    layout: str = "timm"  # a key of `layouts.LAYOUTS`
+    readout: str = "cls"  # what the publisher reads, a value of `ModelConfig.pool`
+    hub: str = ""  # repository on the Hugging Face hub that holds the file; "" for a plain address
+    gated: bool = False  # the hub asks you to accept the licence and send a token
+    commercial: bool | None = None  # whether the licence allows commercial use; None if that is unclear: see the note
+    seen: tuple[str, ...] = ()  # data sets that it was made with, as far as published, by the names of their cards
 
     @property
     def file(self) -> str:
@@ -85,7 +67,9 @@ class Entry(NamedTuple):
 
     def has_seen(self, card: str | None) -> bool:
         """Whether the weights were made with images of the data set of a card, under this name or as a copy."""
-        return card is not None and _original(card) in map(_original, self.seen)
+        copies = _stated()[1]["copies"]  # name of a copy, perhaps its beginning -> the data set
+        names = [next((copies[copy] for copy in copies if n.startswith(copy)), n) for n in (card or "", *self.seen)]
+        return card is not None and names[0] in names[1:]
 
 
 def means_file(text: str) -> bool:
@@ -145,12 +129,6 @@ def weight_files(place: Path) -> list[Path]:
     return files
 
 
-def named_files(stem: str) -> list[Path]:
-    """The files of VITMED_WEIGHTS with this name, without its suffix."""
-    named = os.environ.get("VITMED_WEIGHTS")
-    return [file for file in weight_files(Path(named).expanduser()) if file.stem == stem] if named else []
-
-
 def forbids_commerce(licence: str | None) -> bool:
     """Whether a licence forbids commercial use, by its name."""
     words = (licence or "").lower()
@@ -199,36 +177,28 @@ def about_weights(path: Path) -> dict[str, Any]:
 
 
 def about_network(path: Path, swiglu: bool) -> dict[str, Any]:
-    """Fields of `ModelConfig` that no tensor shows: heads, activation and epsilon, of those that are known.
-
-    Args:
-        swiglu: whether the tensors show SwiGLU, beside which the stated activation says nothing.
-
-    Raises:
-        CheckpointError: an activation that vitmed lacks.
-    """
+    """Fields of `ModelConfig` that no tensor shows: heads, activation and epsilon, of those that are known. Beside
+    SwiGLU, which the tensors show, the stated activation says nothing. CheckpointError: one that vitmed lacks."""
     try:
-        found = json_of(path.with_name("config.json").read_text(encoding="utf-8"))
-        found = found.get("vision_config", found)
-        act = found.get("hidden_act", "quick_gelu" if "quickgelu" in str(found.get("architecture")) else None)
-        stated = {"heads": found.get("num_attention_heads"), "norm_eps": found.get("layer_norm_eps")}
+        stated = json_of(path.with_name("config.json").read_text(encoding="utf-8"))
+        stated = stated.get("vision_config", stated)
+        act = stated.get("hidden_act", "quick_gelu" if "quickgelu" in str(stated.get("architecture")) else None)
+        numbers = {"heads": stated.get("num_attention_heads"), "norm_eps": stated.get("layer_norm_eps")}
     except (OSError, ValueError, AttributeError):
         try:
-            found = json_of(path.with_name("open_clip_config.json").read_text(encoding="utf-8"))
-            return {"mlp": "quick_gelu"} if found["model_cfg"].get("quick_gelu") is True else {}
+            stated = json_of(path.with_name("open_clip_config.json").read_text(encoding="utf-8"))
+            return {"mlp": "quick_gelu"} if stated["model_cfg"].get("quick_gelu") is True else {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
-    known: dict[str, Any] = {
-        name: value for name, value in stated.items() if isinstance(value, int | float) and value > 0
+    fields: dict[str, Any] = {
+        k: number for k, number in numbers.items() if isinstance(number, int | float) and number > 0
     }
     if act is not None and not swiglu:
         if act not in ACTIVATIONS:
-            raise CheckpointError(
-                f"{path}: config.json states the activation {act}, expected one of {', '.join(ACTIVATIONS)}",
-                "use the weights of a plain ViT; see docs/weights.md",
-            )
-        known["mlp"] = ACTIVATIONS[act]
-    return known
+            problem = f"{path}: config.json states the activation {act}, expected one of {', '.join(ACTIVATIONS)}"
+            raise CheckpointError(problem, "use the weights of a plain ViT; see docs/weights.md")
+        fields["mlp"] = ACTIVATIONS[act]
+    return fields
 
 
 def normalisation(mean: Sequence[float] | None, std: Sequence[float] | None, layout: str) -> str:
@@ -249,11 +219,6 @@ def _licence_of_card(card: Path) -> str | None:
     except (OSError, ValueError, IndexError, AttributeError, yaml.YAMLError):
         return None
     return licence if isinstance(licence, str) else None
-
-
-def _original(name: str) -> str:
-    """The data set that the images of another were taken from; any other name unchanged."""
-    return next((original for copy, original in _stated()[1]["copies"].items() if name.startswith(copy)), name)
 
 
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".npz")

@@ -42,15 +42,9 @@ class Choice(NamedTuple):
 
 
 def choose_weights(model: ModelConfig, small: bool, offline: bool) -> Choice | None:
-    """Choose weights for a network of which you may have set parts; None where no weights have these parts.
-
-    Args:
-        small: prefer ViT-Small to ViT-Tiny.
-        offline: open no connection.
-
-    Raises:
-        VitmedError: VITMED_WEIGHTS names nothing that can be used, or a file in the cache is damaged.
-    """
+    """Choose weights for a network of which you may have set parts, ViT-Small before ViT-Tiny if `small`; None where no
+    weights have these parts. `offline` opens no connection. Raises VitmedError: VITMED_WEIGHTS names nothing that can
+    be used, or a file in the cache is damaged."""
     if (named := os.environ.get("VITMED_WEIGHTS")) and (choice := _named(Path(named).expanduser(), model, small)):
         return choice
     names = [*SMALL, *TINY] if small else [*TINY, *SMALL]

@@ -49,14 +49,9 @@ def _reading(path: Path, problem: str) -> Iterator[None]:
 
 
 def safe_load(path: Path, foreign: bool = False) -> Any:
-    """Read a torch file with `weights_only=True`: tensors and plain types, no code. Checks the CRC of every member.
-
-    Args:
-        foreign: also allow argparse.Namespace, a plain container in which training scripts keep their settings.
-
-    Raises:
-        CheckpointError: missing, damaged, with code in it, or with a container that contains itself.
-    """
+    """Read a torch file with `weights_only=True`: tensors and plain types, no code; if `foreign` also
+    argparse.Namespace, in which training scripts keep their settings. Checks the CRC of every member. Raises
+    CheckpointError: missing, damaged, with code in it, or with a container that contains itself."""
     start, zipped = magic(path)[:2], True
     if start == b"PK":
         _check_members(path)
@@ -73,12 +68,10 @@ def safe_load(path: Path, foreign: bool = False) -> Any:
             content = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
             damaged = "" if zipped else "is damaged, or "
-            raise CheckpointError(
-                f"{path}: refused: it {damaged}holds more than tensors and plain values, which could run code",
-                "use a file that vitmed wrote, or a plain state dict",
-            ) from None
-    if problem := _refused(content, path.stat().st_size):
-        raise CheckpointError(f"{path}: refused: {problem}", "use a plain state dict")
+            problem = f"{path}: refused: it {damaged}holds more than tensors and plain values, which could run code"
+            raise CheckpointError(problem, "use a file that vitmed wrote, or a plain state dict") from None
+    if reason := _refused(content, path.stat().st_size):
+        raise CheckpointError(f"{path}: refused: {reason}", "use a plain state dict")
     return content
 
 
@@ -89,9 +82,8 @@ def _check_members(path: Path) -> None:
     with _reading(path, "not a whole checkpoint or weight file"), zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         if any(member.filename.endswith("/constants.pkl") for member in members):
-            raise CheckpointError(
-                f"{path}: refused: a TorchScript program, expected weights", "save the state_dict() of the model"
-            )
+            problem = f"{path}: refused: a TorchScript program, expected weights"
+            raise CheckpointError(problem, "save the state_dict() of the model")
         stated = sum(member.file_size for member in members)
         if stated > path.stat().st_size or any(member.compress_type for member in members):
             problem = f"its members state {stated:,} bytes, in a file of {path.stat().st_size:,}"
@@ -163,10 +155,8 @@ def read_npz(path: Path) -> State:
                 with archive.open(member) as stream:
                     shape, _, dtype = header[np.lib.format.read_magic(stream)](stream)
                     if dtype.hasobject:
-                        raise CheckpointError(
-                            f"{path}: refused: it holds Python objects; loading them could run code",
-                            "use a file of plain arrays",
-                        )
+                        problem = f"{path}: refused: it holds Python objects; loading them could run code"
+                        raise CheckpointError(problem, "use a file of plain arrays")
                     if stream.tell() + math.prod(shape) * dtype.itemsize != size:
                         raise ValueError(f"{name} states {dtype} {shape}, and has {size:,} bytes")
         with np.load(path, allow_pickle=False) as arrays:  # checks each CRC

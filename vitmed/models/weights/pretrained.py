@@ -9,6 +9,7 @@ patch kernels and channels.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,26 +34,19 @@ from vitmed.models.weights.catalogue import DISTILLED, MASKED, SUPERVISED, Entry
 from vitmed.models.weights.files import State
 from vitmed.models.weights.layouts import HEAD, LAYOUTS, PLAIN, convert, describe, join_positions
 
+Constants = tuple[Sequence[float], Sequence[float]]  # mean and standard deviation of each channel
+
 
 @dataclass(frozen=True)
 class LoadReport:
-    """Which tensors came from a weight file, by parameter name.
+    """Which tensors came from a weight file, by parameter name."""
 
-    Attributes:
-        file: its name, without folders.
-        layout: a key of `LAYOUTS`, or "vitmed".
-        loaded: copied unchanged.
-        resized: copied after resampling (positions, patch kernels) or folding (input channels).
-        fresh: in the network, not in the file; only the head may be.
-        unused: in the file, not in the network.
-    """
-
-    file: str
-    layout: str
-    loaded: tuple[str, ...]
-    resized: tuple[str, ...]
-    fresh: tuple[str, ...]
-    unused: tuple[str, ...]
+    file: str  # its name, without folders
+    layout: str  # a key of `LAYOUTS`, or "vitmed"
+    loaded: tuple[str, ...]  # copied unchanged
+    resized: tuple[str, ...]  # copied after resampling (positions, patch kernels) or folding (input channels)
+    fresh: tuple[str, ...]  # in the network, not in the file; only the head may be
+    unused: tuple[str, ...]  # in the file, not in the network
 
     def __str__(self) -> str:
         parts = [f"{len(self.loaded)} tensors loaded"]
@@ -63,38 +57,22 @@ class LoadReport:
 
 @dataclass(frozen=True)
 class Weights:
-    """A weight file in timm's names.
-
-    Attributes:
-        path: of the file.
-        layout: a key of `LAYOUTS`, or "vitmed".
-        state: name -> tensor, float32; `pos_embed` is (1, L, D), or (1, 1 + L, D) with the class token first.
-        model: the fields of `ModelConfig` that the tensors decide.
-        kind: how they were made: "vitmed", "masked image", "self-distilled" or "supervised".
-        normalize: the normalisation that the weights expect, a value of `DataConfig.normalize`.
-        unused: names in the file that no plain ViT has.
-        mean, std: per channel, for values in 0..1, as the publisher states them; None if unknown.
-        interpolation: "bilinear", "bicubic", ...: how images were resized; None if unknown.
-        licence: SPDX identifier, or the publisher's name for it; None if unknown. `terms_of` knows what it demands.
-        seen: sha256 of the images that the weights were made with, if the file states them.
-        entry: of the catalogue, from which they come, perhaps through a checkpoint of vitmed; None if from none.
-        assumed: whether nothing states the normalisation: neither a file beside it, nor its name, nor its layout.
-    """
+    """A weight file in timm's names; None is unknown."""
 
     path: Path
-    layout: str
-    state: State
-    model: dict[str, Any]
-    kind: str
-    normalize: str
-    unused: tuple[str, ...]
-    mean: tuple[float, ...] | None = None
+    layout: str  # a key of `LAYOUTS`, or "vitmed"
+    state: State  # name -> tensor, float32; `pos_embed` is (1, L, D), or (1, 1 + L, D) with the class token first
+    model: dict[str, Any]  # the fields of `ModelConfig` that the tensors decide
+    kind: str  # how they were made: "vitmed", "masked image", "self-distilled" or "supervised"
+    normalize: str  # the normalisation that the weights expect, a value of `DataConfig.normalize`
+    unused: tuple[str, ...]  # names in the file that no plain ViT has
+    mean: tuple[float, ...] | None = None  # per channel, for values in 0..1, as the publisher states them
     std: tuple[float, ...] | None = None
-    interpolation: str | None = None
-    licence: str | None = None
-    seen: tuple[str, ...] = ()
-    assumed: bool = False
-    entry: Entry | None = None
+    interpolation: str | None = None  # how images were resized: "bilinear", "bicubic", ...
+    licence: str | None = None  # SPDX identifier, or the publisher's name for it; `terms_of` knows what it demands
+    seen: tuple[str, ...] = ()  # sha256 of the images that the weights were made with, if the file states them
+    assumed: bool = False  # whether nothing states the normalisation: no file beside it, nor its name, nor its layout
+    entry: Entry | None = None  # of the catalogue, from which they come, perhaps through a checkpoint of vitmed
 
 
 def open_weights(value: str, offline: bool = False, sha256: str | None = None) -> Weights:
@@ -111,7 +89,9 @@ def open_weights(value: str, offline: bool = False, sha256: str | None = None) -
     if not value or "://" in value:
         fix = "download it first, or: vitmed weights list"
         raise UsageError(f"--weights {value!r}: neither a file nor a name", fix)
-    named = [] if catalogue.means_file(value) or value in catalogue.public_weights() else catalogue.named_files(value)
+    named, place = list[Path](), os.environ.get("VITMED_WEIGHTS")
+    if place and not catalogue.means_file(value) and value not in catalogue.public_weights():
+        named = [file for file in catalogue.weight_files(Path(place).expanduser()) if file.stem == value]
     if len(named) > 1:
         several = " and ".join(file.name for file in named)
         raise UsageError(f"--weights {value}: VITMED_WEIGHTS has {several}", f"name one with its folder: {named[0]}")
@@ -143,9 +123,8 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     missing, damaged, with code in it, or not a plain ViT (names what it is)."""
     path = Path(file)
     if files.magic(path).startswith(b"version https://git-lfs"):
-        raise CheckpointError(
-            f"{path}: a Git LFS pointer of {path.stat().st_size} bytes, not the weights", "run: git lfs pull"
-        )
+        problem = f"{path}: a Git LFS pointer of {path.stat().st_size} bytes, not the weights"
+        raise CheckpointError(problem, "run: git lfs pull")
     read = {".npz": files.read_npz, ".safetensors": files.read_safetensors}.get(path.suffix)
     content = read(path) if read is not None else files.safe_load(path, foreign=True)
     if isinstance(content, dict) and is_text(content.get("format"), FORMAT, ENCODER):
@@ -161,10 +140,8 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     files.refuse_others(unused, state, path)
     if not layout:
         names = ", ".join(sorted(state)[:5])
-        raise CheckpointError(
-            f"{path}: not a ViT that vitmed recognises; its tensors are named {names}, ...",
-            f"use weights with the names of {', '.join(LAYOUTS)}",
-        )
+        problem = f"{path}: not a ViT that vitmed recognises; its tensors are named {names}, ..."
+        raise CheckpointError(problem, f"use weights with the names of {', '.join(LAYOUTS)}")
     files.refuse_not_finite(plain, path)
     files.refuse_incomplete(plain, unused, path)
     join_positions(plain, path)
@@ -205,9 +182,8 @@ def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
     free |= set() if "swiglu" in f"{config.mlp} {decided['mlp']}" else {"mlp"}  # no tensor shows which GELU it is
     for name in sorted((given & decided.keys()) - free):
         if getattr(config, name) != decided[name]:
-            raise UsageError(
-                f"model.{name} is {getattr(config, name)}, but {file} has {decided[name]}", f"omit model.{name}"
-            )
+            problem = f"model.{name} is {getattr(config, name)}, but {file} has {decided[name]}"
+            raise UsageError(problem, f"omit model.{name}")
     patch = config.patch_size if "patch_size" in given else decided["patch_size"]
     if "image_size" not in given and weights.layout != "vitmed":
         trained_on = decided["image_size"] if decided["image_size"] <= 384 else 224  # DINOv2 ended training at 518
@@ -257,10 +233,8 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
     )
     wrong = [name for name in fresh if name not in HEAD]
     if "blocks.0.norm1.weight" in wrong and "blocks.0.norm1.weight" in state:
-        raise CheckpointError(
-            f"{weights.path}: its network is {len(state['blocks.0.norm1.weight'])} wide, expected {model.width}",
-            "omit the sizes of the model: the weights decide them",
-        )
+        problem = f"{weights.path}: its network is {len(state['blocks.0.norm1.weight'])} wide, expected {model.width}"
+        raise CheckpointError(problem, "omit the sizes of the model: the weights decide them")
     if wrong:
         shapes = [
             f"{name}: model {tuple(own[name].shape)}, file {tuple(state[name].shape) if name in state else 'lacks it'}"
@@ -298,19 +272,12 @@ def resample_patches(kernel: Tensor, patch: int) -> Tensor:
     return (kernel.flatten(2) @ inverse.T).reshape(*kernel.shape[:2], patch, patch)
 
 
-def fold_channels(
-    kernel: Tensor,
-    channels: int,
-    old: tuple[Sequence[float], Sequence[float]],
-    new: tuple[Sequence[float], Sequence[float]],
-) -> tuple[Tensor, Tensor]:
+def fold_channels(kernel: Tensor, channels: int, old: Constants, new: Constants) -> tuple[Tensor, Tensor]:
     """(D, C, P, P) -> (D, channels, P, P), and a correction to add to the bias, (D,).
 
     Three to one: a grey image gives the products of its copy in three channels. One to three: an image gives the
-    products of the mean of its channels. An additional alpha channel starts at zero.
-
-    Args:
-        old, new: mean and standard deviation of each channel in the normalisation of the weights, and of the run.
+    products of the mean of its channels. An additional alpha channel starts at zero. `old` and `new` are the
+    normalisation of the weights, and of the run.
     """
     D, C, P, _ = kernel.shape
     colours = {2: 1, 4: 3}  # with alpha -> without

@@ -22,8 +22,17 @@ from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.messages import Advance, bar
 from vitmed.core.sections import ABOUT_WEIGHTS
 from vitmed.core.text import counted, first_line, listed
-from vitmed.models.compile import compile_network, is_of_compiler, leave_uncompiled, missing_compiler
-from vitmed.models.hardware import busy, pick_precision, seconds_of, seeded, using_threads
+from vitmed.models.hardware import (
+    busy,
+    compile_network,
+    is_of_compiler,
+    leave_uncompiled,
+    missing_compiler,
+    pick_precision,
+    seconds_of,
+    seeded,
+    using_threads,
+)
 from vitmed.models.vit import prefers_explicit, use_attention
 from vitmed.training.losses import Objective
 from vitmed.training.out_of_memory import is_out_of_memory
@@ -74,22 +83,14 @@ class Tuned(BaseModel):
 
 
 def autotune(
-    model: nn.Module,
-    objective: Objective,
-    config: Config | PretrainConfig,
-    device: torch.device,
-    steps: int,
-    targets: Tensor,
+    model: nn.Module, objective: Objective, config: Config | PretrainConfig, steps: int, targets: Tensor
 ) -> Tuned:
     """The fastest engine of those that the configuration leaves open, from the cache or measured.
 
-    What is measured while other processes keep the CPU busy holds only for then, and is not kept.
-
-    Args:
-        model: on `device`; it is left as it was.
-        objective: of training, of which the precision is compared; steps: of the run.
-        targets: of the training images, as `Images.targets`.
+    What is measured while other processes keep the CPU busy holds only for then, and is not kept. The model stays as it
+    was. The run has so many `steps`; the `targets`, of the training images, are as `Images.targets`.
     """
+    device = next(model.parameters()).device
     key: list[Any] = [config.model.model_dump(exclude=ABOUT_WEIGHTS), steps.bit_length()]
     key += [config.train.model_dump(include=SETTINGS)]
     if isinstance(config, PretrainConfig):
@@ -144,7 +145,11 @@ class Race:
 
     def run(self) -> Tuned:
         train, usual = self.config.train, usual_engine(self.config, self.device)
-        seconds = self._fit_batch(usual)  # per image
+        images, labels = self.images, self.labels
+        self.images, self.labels = images[:2], labels[:2]
+        seconds = min(self._step(usual)[0] for _ in range(3)) / len(self.images)  # per image
+        count = max(len(self.images), int(STEP / seconds))
+        self.images, self.labels = images[:count], labels[:count]
         if train.time is not None:
             self.steps = min(self.steps, max(1, int(train.time / seconds / train.batch_size)))
         self.budget = min(MOST_SECONDS, SHARE * self.steps * seconds * train.batch_size)
@@ -161,31 +166,17 @@ class Race:
                 break
             best = fewer
         note = ""
-        if train.compile is None and self.steps * train.batch_size / self.rates[best] > COMPILES_FROM:
-            best, note = self._compiled(best)
+        long = self.steps * train.batch_size / self.rates[best] > COMPILES_FROM
+        if train.compile is None and long and not (note := missing_compiler(self.device) or ""):
+            try:
+                best = self._fastest(best, [best.model_copy(update={"compile": True})])
+                note = "" if best.compile else "compiling does not make it faster"
+            except RuntimeError as error:
+                if not is_of_compiler(error):
+                    raise
+                note = f"not compiled, because the compiler failed: {first_line(error)}"
         spent = f"measured in {time.perf_counter() - self.start:.1f} s" + (f"; {note}" if note else "")
         return Tuned(engine=best, usual=usual, rates=(self.rates[best], self.rates[usual]), note=spent)
-
-    def _fit_batch(self, usual: Engine) -> float:
-        """Make the batch small enough for a step of about `STEP` seconds; return the seconds per image."""
-        images, labels = self.images, self.labels
-        self.images, self.labels = images[:2], labels[:2]
-        seconds = min(self._step(usual)[0] for _ in range(3)) / len(self.images)
-        count = max(len(self.images), int(STEP / seconds))
-        self.images, self.labels = images[:count], labels[:count]
-        return seconds
-
-    def _compiled(self, engine: Engine) -> tuple[Engine, str]:
-        """The engine compiled, where that is faster; else as it is, and why."""
-        if missing := missing_compiler(self.device):
-            return engine, missing
-        try:
-            fastest = self._fastest(engine, [engine.model_copy(update={"compile": True})])
-        except RuntimeError as error:
-            if not is_of_compiler(error):
-                raise
-            return engine, f"not compiled, because the compiler failed: {first_line(error)}"
-        return fastest, "" if fastest.compile else "compiling does not make it faster"
 
     def _fastest(self, usual: Engine, others: list[Engine]) -> Engine:
         """The fastest engine, `usual` unless another is clearly faster and has the same loss; notes their rates."""

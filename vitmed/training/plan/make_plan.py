@@ -33,8 +33,7 @@ from vitmed.imaging.decode import read_size
 from vitmed.imaging.exact_views import refuse_flips, refuse_views, safe_views
 from vitmed.metrics.readers import check_readers
 from vitmed.metrics.subgroups import check_columns
-from vitmed.models.compile import check_compiler
-from vitmed.models.hardware import pick_device
+from vitmed.models.hardware import check_compiler, pick_device
 from vitmed.models.sizes import SIZES
 from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import entry_of, terms_of
@@ -58,28 +57,23 @@ SEEN = (
 FIXING = {"name", "width", "depth", "heads", "patch_size", "image_size", "weights"}  # fields that decide the network
 USED_WHEN_FROZEN = {"freeze", "baseline", "seed", "device", "precision", "workers"}  # fields of `train`
 FOR_SMALL = 40  # passes of ViT-Tiny in the time of ten of ViT-Small, which a plan makes at least
+PLACES = ("root", "groups", "labels", "weights")  # settings that may be paths
 SLOW = {"name": "--model", "image_size": "--image-size"}  # which may make a time too short
 SHRUNK = 20  # images that are shrunk by more lose so much detail that a warning says so
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The only result of everything that happens before the network exists.
+    """The only result of everything that happens before the network exists."""
 
-    Attributes:
-        given: the configuration as given, completed by the weights; config: the same with every `auto` resolved.
-        reasons: the settings that the plan chose, each with its reason; none without a plan.
-        forecaster: measures how long a run on these images takes.
-    """
-
-    given: Config
-    config: Config
+    given: Config  # the configuration as given, completed by the weights
+    config: Config  # the same with every `auto` resolved
     splits: Splits
     weights: Weights | None
     device: torch.device
     inputs: PlanInputs
-    reasons: list[PlannedSetting]
-    forecaster: Forecaster
+    reasons: list[PlannedSetting]  # the settings that the plan chose; none without a plan
+    forecaster: Forecaster  # measures how long a run on these images takes
 
 
 def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) -> Plan:
@@ -382,24 +376,15 @@ def plan_yaml(plan: Plan, folder: Path) -> str:
     reasons = {d.field: f"{d.when}: {d.why}" for d in plan.reasons}
     lines = [f"# vitmed plan: {plan.inputs}", "# Train with: vitmed train --config THIS_FILE"]
     for section in Config.model_fields:
-        given, planned_fields = getattr(plan.given, section), getattr(plan.config, section)
-        fields = {
-            field: value
-            for field, value in planned_fields
-            if f"{section}.{field}" in reasons
-            or field in fields_set(plan.given, section)
-            or field == "weights"  # where there are none, `auto` would look again
-            or value != getattr(given, field)  # an `auto` that was resolved
-        }
-        for key in ("root", "groups", "labels", "weights"):
-            if isinstance(fields.get(key), str) and os.path.exists(fields[key]):  # noqa: PTH110
-                fields[key] = as_written(fields[key], folder)
-        if fields:
-            lines.append(f"{section}:")
-        for field, value in fields.items():
-            text = (
-                f"{field}: {value}" if isinstance(value, list) else yaml.safe_dump({field: value}, width=1000).strip()
-            )
+        given, rows = getattr(plan.given, section), list[str]()
+        kept = {*fields_set(plan.given, section), "weights"}  # where there are no weights, `auto` would look again
+        for field, value in getattr(plan.config, section):
             reason = reasons.get(f"{section}.{field}")
-            lines.append(f"  {text}" + (f"  # {reason}" if reason else ""))
+            if not reason and field not in kept and value == getattr(given, field):  # and no `auto` that was resolved
+                continue
+            if field in PLACES and isinstance(value, str) and os.path.exists(value):  # noqa: PTH110
+                value = as_written(value, folder)
+            plain = f"{field}: {value}" if isinstance(value, list) else yaml.safe_dump({field: value}, width=1000)
+            rows.append(f"  {plain.strip()}" + (f"  # {reason}" if reason else ""))
+        lines += [f"{section}:", *rows] if rows else []
     return "\n".join(lines) + "\n"

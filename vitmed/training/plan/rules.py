@@ -26,29 +26,19 @@ SCRATCH, OWN = "from scratch", "vitmed"  # beside the kinds of public weights
 
 @dataclass(frozen=True)
 class PlanInputs:
-    """What the rules depend on.
+    """What the rules depend on."""
 
-    Attributes:
-        weights: how the weights were made: `SCRATCH`, or a `kind` of `pretrained.Weights`.
-        images, val: number of training and validation images; side: the median of their longer sides, px.
-        device: "cpu", "cuda" or "mps"; width: D of the network; lora: whether only low-rank additions learn.
-        ratio: training images of the commonest class for each of the rarest.
-        kind: of the labels, a key of `TARGETS`.
-        policy: of augmentation.
-        views: a key of `imaging.exact_views.VIEWS`, the most that the augmentation policy calls safe.
-    """
-
-    weights: str
-    images: int
-    val: int
-    side: int
-    device: str
-    width: int
-    lora: bool = False
-    ratio: float = 1.0
-    policy: str = "medical"
-    views: str = "one"
-    kind: str = "classes"
+    weights: str  # how the weights were made: `SCRATCH`, or a `kind` of `pretrained.Weights`
+    images: int  # number of training images
+    val: int  # of validation images
+    side: int  # the median of the longer sides of the images, px
+    device: str  # "cpu", "cuda" or "mps"
+    width: int  # D of the network
+    lora: bool = False  # whether only low-rank additions learn
+    ratio: float = 1.0  # training images of the commonest class for each of the rarest
+    policy: str = "medical"  # of augmentation
+    views: str = "one"  # a key of `imaging.exact_views.VIEWS`, the most that the augmentation policy calls safe
+    kind: str = "classes"  # of the labels, a key of `TARGETS`
 
     @property
     def scratch(self) -> bool:

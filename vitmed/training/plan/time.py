@@ -85,19 +85,14 @@ class Forecast(NamedTuple):
 
 @dataclass
 class Forecaster:
-    """Forecasts runs on the images of `splits`, whose training so many `processes` share.
-
-    Attributes:
-        files: seconds to read a file, once measured; 0 without `train.time`.
-        steps: key of a network -> seconds of an image in a step; timed: those of operations, for each timed network.
-    """
+    """Forecasts runs on the images of `splits`, whose training so many `processes` share."""
 
     splits: Splits
     device: torch.device
     processes: int = 1
-    files: float | None = None
-    steps: dict[str, float] = field(default_factory=dict)
-    timed: list[float] = field(default_factory=list)
+    files: float | None = None  # seconds to read a file, once measured; 0 without `train.time`
+    steps: dict[str, float] = field(default_factory=dict)  # key of a network -> seconds of an image in a step
+    timed: list[float] = field(default_factory=list)  # seconds of an operation, for each timed network
 
     def of(self, config: Config) -> Forecast:
         """The forecast for a complete configuration."""
