@@ -165,7 +165,7 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
     if window is None or window in ("auto", "percentiles"):
         stored = next((w for w in raw.windows if isinstance(w, Linear)), None)
         usual = "such as 40/400 for CT, or 2048/4096 for all values of 12 bits"
-        usual = "such as 128/256 for all values" if found.bits <= 8 else usual
+        usual = "such as 128/256 for all values" if raw.bits <= 8 else usual
         such = usual if stored is None else f"{stored.text}, its own"
         raise DataError(
             f"{path}: {raw.bits} bits per channel need a window to become grey, and the training images had none",
