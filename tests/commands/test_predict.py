@@ -172,6 +172,10 @@ def test_a_window_answers_dicom_and_stands_in_the_table(trained: Trained, tmp_pa
     for wrong in ("40", "40/x", "40/0", "40,400"):
         answer = vitmed(*given, "--window", wrong)
         assert answer.code == 2 and f"--window {wrong}: expected the centre and the width" in answer.err
+    dim = write(tmp_path / "dim.dcm", grey.astype(np.uint8))
+    answer = vitmed("predict", dim, "--checkpoint", trained.best, "--window", "2048/4096")
+    assert answer.code == 3 and "8 bits per channel, and would be black in the window 2048/4096" in answer.err
+    assert vitmed("predict", dim, "--checkpoint", trained.best, "--window", "128/256").code == 0
     answer = vitmed(*given, "--window", "40/400", "--output", tmp_path / "parts")
     assert answer.code == 2 and "--window do not go with --output" in answer.err
 

@@ -160,6 +160,9 @@ def _as_data_error(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be decoded ({reason})", "copy it again, or remove it") from None
 
 
+WIDE = 1024  # values of a window, in which an image of 256 is at most a quarter grey
+
+
 def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
     """Map raw values to 8 bits: L, LA, RGB or RGBA. Raises DataError if the window does not fit."""
     if window is None or window in ("auto", "percentiles"):
@@ -179,7 +182,11 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
             f"{path}: has {has}, and the run's window is {window!r}",
             "train with --window percentiles, or with two numbers such as --window 40,400",
         )
-    mapped = raw.windows[index] if index is not None else asked_window(window) or Linear(*window)  # type: ignore[misc]
+    asked = asked_window(window)
+    if asked is not None and raw.bits <= 8 and asked.high - asked.low > WIDE:
+        problem = f"{path}: has {raw.bits} bits per channel, and would be black in the window {window} of deeper images"
+        raise DataError(problem, "predict such files by themselves, with --window 128/256")
+    mapped = raw.windows[index] if index is not None else asked or Linear(*window)  # type: ignore[misc]
     grey = to_grey(raw.values, mapped)
     if raw.inverted:
         np.subtract(255, grey, out=grey)
