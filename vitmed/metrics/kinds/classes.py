@@ -16,21 +16,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from vitmed.core.text import counted, listed
 from vitmed.metrics.areas import Area, area_interval, class_areas, weighted_areas
 from vitmed.metrics.bootstrap import bootstrap_weights, widened_level
-from vitmed.metrics.estimates import (
-    FEWEST,
-    ClassNumbers,
-    Estimate,
-    Numbers,
-    estimate,
-    notes,
-    of_share,
-    of_shares,
-    sample_size,
-    undefined,
-    without_interval,
-)
+from vitmed.metrics.estimates import FEWEST, ClassNumbers, Estimate, Numbers, estimate, of_share, of_shares, sample_size
 from vitmed.metrics.intervals import (
     LIKENESS,
     NONE,
@@ -51,7 +40,7 @@ from vitmed.metrics.intervals import (
     wilson,
     within,
 )
-from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps
+from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps, below_chance
 from vitmed.metrics.metric_table import METRICS, PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, area_gap, class_difference, share_difference
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
@@ -234,13 +223,52 @@ class PreparedPredictions(Prepared):
             "confusion_matrix": counts.tolist(),
         }
 
-    def reasons(self, numbers: Numbers) -> dict[str, Any]:
-        holders = dict(zip(numbers.classes, self.holders, strict=True))
-        return {
-            "undefined": undefined(numbers),
-            "no_interval": without_interval(numbers, holders),
-            "notes": notes(numbers, holders, self.units.count, self.predictions.groups),
-        }
+    def parts(self, name: str, entry: Estimate) -> list[str]:
+        base = "sensitivity" if name == "balanced_accuracy" else name.removesuffix("_macro")
+        one = entry.value is None and self.positive is not None and name in AREAS  # it is that of the positive class
+        return [f"{base} of {c}" for k, c in enumerate(self.predictions.classes) if not one or k == self.positive]
+
+    def why(self, name: str, entry: Estimate, numbers: Numbers) -> str:
+        kind, _, c = name.partition(" of ")
+        if entry.value is None:
+            if not numbers.n:
+                return "there are no images"
+            if not c:  # MCC or kappa, which need two classes and not the numbers of each
+                return "all images are of one class"
+            if numbers.per_class[c].n in (0, numbers.n):
+                return (
+                    f"every image is of class '{c}'" if numbers.per_class[c].n else f"there is no image of class '{c}'"
+                )
+            return f"{'no' if kind == 'ppv' else 'every'} image was predicted as '{c}'"
+        if self.units.count < 2:  # which `few_notes` reports
+            return ""
+        if entry.method == "influence":
+            holders = zip(numbers.classes, self.holders, strict=True)
+            few = {c: f"too few to say: {counted(n, self.unit)} of class '{c}'" for c, n in holders if 0 < n < FEWEST}
+            of_two = next(iter(few.values()), None) if self.size == 2 else None
+            if kind in LOSSES and self.accuracy.value == 1 and not of_two:
+                return "no image is wrong, so none shows what an error costs"
+            return few.get(c) or of_two or "no image shows how much it varies"
+        area = kind == "auroc"
+        if area and min(n for n in self.holders if n) > 1 and self.units.count > 2:
+            return f"no {self.unit} changes it, so its variance is unknown"
+        return f"the images {'of one kind' if area else 'that it counts'} come from fewer than 2 {self.unit}s"
+
+    def notes(self, numbers: Numbers) -> list[str]:
+        notes, holders = list[str](), dict(zip(numbers.classes, self.holders, strict=True))
+        if numbers.n and (absent := [f"'{c}'" for c, entry in numbers.per_class.items() if not entry.n]):
+            missing = f"There is no image of class {listed(absent)}: "
+            notes.append(f"{missing}numbers that need one, such as balanced accuracy, are undefined.")
+        notes += self.few_notes(numbers, holders)
+        if self.units.count < 2:
+            return notes
+        single = [f"'{c}'" for c, count in holders.items() if count == 1]
+        if single and self.unit == "patient":
+            whose = (
+                "class {} come from one patient: its" if len(single) == 1 else "each of {} come from one patient: their"
+            )
+            notes.append(f"All images of {whose.format(listed(single))} intervals do not hold for other patients.")
+        return [*notes, *below_chance(numbers)]
 
     @cached_property
     def overall(self) -> dict[str, Estimate]:

@@ -22,7 +22,7 @@ import numpy as np
 from vitmed.core.base_models import SIDES, Kind, Target
 from vitmed.core.errors import DataError
 from vitmed.core.upgrade import READER
-from vitmed.metrics.estimates import FEW_IMAGES, Estimate, Numbers, SampleSize, estimate, few_notes, of_share
+from vitmed.metrics.estimates import FEW_IMAGES, Estimate, Numbers, SampleSize, estimate, of_share
 from vitmed.metrics.intervals import NONE, correlation, jackknife_interval, ratio, share, spread
 from vitmed.metrics.kinds.prepared import Prepared, Samples, check_finite
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
@@ -322,23 +322,23 @@ class PreparedNumbers(Prepared):
         effective = None if not n else n if effect is None else n / max(1.0, effect)
         return SampleSize(n=n, units=units.count, icc=icc, design_effect=effect, effective_n=effective), []
 
-    def reasons(self, numbers: Numbers) -> dict[str, Any]:
-        groups, count = self.predictions.groups, self.units.count
-        unit, overall = "image" if groups is None else "patient", numbers.overall.items()
-        few = f"it needs at least 2 {unit}s" if count < 2 else f"no {unit} shows how much it varies"
-        nothing = "all true numbers, or all predicted ones, are the same" if numbers.n else "there are no images"
-        notes = few_notes(numbers, {}, count, groups)
-        if 1 < count < FEW_IMAGES:
+    def why(self, name: str, entry: Estimate, numbers: Numbers) -> str:
+        if entry.value is None:
+            alike = "all true numbers, or all predicted ones, are the same"
+            return alike if numbers.n else "there are no images"
+        return (
+            f"it needs at least 2 {self.unit}s" if self.units.count < 2 else f"no {self.unit} shows how much it varies"
+        )
+
+    def notes(self, numbers: Numbers) -> list[str]:
+        notes = self.few_notes(numbers, {})
+        if 1 < self.units.count < FEW_IMAGES:
             notes.append(
-                f"With fewer than {FEW_IMAGES} {unit}s, the intervals of RMSE, CRPS, log score and the limits of "
+                f"With fewer than {FEW_IMAGES} {self.unit}s, the intervals of RMSE, CRPS, log score and the limits of "
                 "agreement are too narrow if errors have heavy tails: in simulations they held the truth in 82 to 98 "
                 "of 100 tests."
             )
-        return {
-            "undefined": {name: nothing for name, entry in overall if entry.value is None},
-            "no_interval": {name: few for name, e in overall if e.value is not None and e.low is None},
-            "notes": notes,
-        }
+        return notes
 
 
 evaluate_number = PreparedNumbers.evaluate
