@@ -10,7 +10,7 @@ import numpy as np
 from vitmed.core.base_models import Frozen, Kind
 from vitmed.core.text import identity, listed
 from vitmed.metrics.areas import Area, area_spread
-from vitmed.metrics.estimates import ClassNumbers, Estimate, estimate
+from vitmed.metrics.estimates import ClassNumbers, Estimate, estimate, finite
 from vitmed.metrics.intervals import (
     INFINITE,
     NONE,
@@ -286,15 +286,17 @@ def seed_spread(
     for name in overall[0]:
         estimates = [of_run[name] for of_run in overall if name in of_run]
         values, lows, highs = (
-            [end for estimate in estimates if (end := getattr(estimate, part)) is not None]
-            for part in ("value", "low", "high")
+            np.array([getattr(e, end) for e in estimates], float) for end in ("value", "low", "high")
         )
-        if len(values) < len(overall):
-            continue
-        bounded = len(lows) == len(highs) == len(overall)
-        ends = {"low": float(np.mean(lows)), "high": float(np.mean(highs))} if bounded else {"low": None, "high": None}
-        spread = {"sd": float(np.std(values, ddof=1)), "smallest": min(values), "largest": max(values)}
-        numbers[name] = SeedNumber(mean=float(np.mean(values)), **spread, **ends)
+        if len(values) == len(overall) and np.isfinite(values).all():  # NaN for None
+            numbers[name] = SeedNumber(
+                mean=float(values.mean()),
+                sd=float(values.std(ddof=1)),
+                smallest=float(values.min()),
+                largest=float(values.max()),
+                low=finite(lows.mean()),
+                high=finite(highs.mean()),
+            )
     text = f"{listed(list(seeds))} differ by the training seed only ({listed([str(seed) for seed in seeds.values()])})"
     name = next((name for name in first if name in numbers), "")
     if not name:

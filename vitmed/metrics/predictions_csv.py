@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.core.text import counted, listed
+from vitmed.core.text import counted, counted_doing, listed
 from vitmed.core.text_files import describe_header, from_cell, read_text, rows_of, separator_of
 from vitmed.core.upgrade import READER
 
@@ -32,6 +32,7 @@ OF_NUMBERS = ("low", "high", *RAW, "reach", *OF_TARGETS)
 LABEL = "label_"  # with the name of a finding
 ROUNDED = 0.006  # a probability that differs by more is not that of the logits, rounded to two digits
 TEXTS = ("path", "label", "group", "prediction", "error")  # columns that hold no numbers of the model
+HAS = ("of the table has", "of the table have")
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 
 
@@ -193,7 +194,7 @@ class Table:
             return []
         column = next(name for name, wrong in off.items() if wrong[rows[0]])
         return [
-            f"{_rows(len(rows))} a cell that does not follow from the {source}, the first is row "
+            f"{counted_doing(len(rows), 'row', *HAS)} a cell that does not follow from the {source}, the first is row "
             f"{self.numbers[rows[0]]} ({column}); the {source} count."
         ]
 
@@ -202,9 +203,10 @@ class Table:
         strange = np.flatnonzero(~np.isfinite(self.floats([OOD_SCORE])[:, 0]))
         if not len(strange) or OOD_SCORE not in self.header:
             return []
+        have = counted_doing(len(strange), "row", *HAS)
         return [
-            f"{_rows(len(strange))} an {OOD_SCORE} that is not a number, the first is row {self.numbers[strange[0]]}; "
-            "so the report leaves the out-of-distribution scores out."
+            f"{have} an {OOD_SCORE} that is not a number, the first is row {self.numbers[strange[0]]}; so the report "
+            "leaves the out-of-distribution scores out."
         ]
 
 
@@ -268,10 +270,6 @@ def _take_decimal_commas(header: Sequence[str], rows: Sequence[dict[str, str]]) 
             for name, cell in row.items():
                 if name not in texts and DECIMAL_COMMA.fullmatch(cell.strip()):
                     row[name] = cell.strip().replace(",", ".")
-
-
-def _rows(count: int) -> str:
-    return "1 row of the table has" if count == 1 else f"{count:,} rows of the table have"
 
 
 def _float(cell: str | None) -> float:

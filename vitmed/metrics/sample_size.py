@@ -10,6 +10,7 @@ Student's t replaces the normal quantile.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from statistics import NormalDist
@@ -45,7 +46,8 @@ class Goal(Frozen):
                 return self.lower_bound is not None and low >= self.lower_bound
             return (high - low) / 2 <= self.half_width
 
-        return smallest(reached)
+        place = bisect_left(range(2, MOST + 1), True, key=reached)
+        return place + 2 if place + 2 <= MOST else None
 
 
 class Design(Frozen):
@@ -110,19 +112,6 @@ def _rate_ends(value: float, each: float, effect: float, patients: int, luck: fl
     n = patients * each / effect
     seen = value - luck * math.sqrt(value * (1 - value) / n)
     return wilson(seen, n, _quantile(patients, each)) if seen >= 0 else NONE
-
-
-def smallest(reached: Callable[[int], bool]) -> int | None:
-    """The smallest number from 2 to `MOST` from which a goal is reached; None where `MOST` does not reach it."""
-    low, high = 1, 2
-    while not reached(high):
-        if high >= MOST:
-            return None
-        low, high = high, min(2 * high, MOST)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if reached(middle) else (middle, high)
-    return high
 
 
 def area_error(value: float, positives: float, negatives: float) -> float:

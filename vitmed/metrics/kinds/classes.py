@@ -375,10 +375,9 @@ class PreparedPredictions(Prepared):
             return rates
         if not 2 < self.size <= MANY_CLASSES:
             return {}
-        gaps: dict[str, ClassDifference] = {}
-        for c, name in enumerate(self.predictions.classes):
-            gaps[name] = class_difference(self.areas[c][0], other.areas[c][0], self.labels == c, self.units)
-        return {"auroc": gaps}
+        areas = zip(self.predictions.classes, self.classes, self.areas, other.areas, strict=True)
+        of = {name: class_difference(a, b, self.labels == c, self.units) for name, c, (a, _), (b, _) in areas}
+        return {"auroc": of}
 
 
 evaluate_predictions = PreparedPredictions.evaluate

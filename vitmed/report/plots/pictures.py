@@ -71,16 +71,16 @@ def finding_errors(predictions: FindingPredictions, read: Read) -> Figure | None
 
 def suspected_labels(predictions: Predictions, read: Read) -> Figure | None:
     """The images with the most doubtful labels, and the suggestions; None without any."""
-    found = find_suspects(predictions)
-    rows, labels, names = found.rows[:SUSPECTS], known_labels(predictions), predictions.classes
+    suspects, suggested, _ = find_suspects(predictions)
+    rows, labels, names = suspects[:SUSPECTS], known_labels(predictions), predictions.classes
     titles = [
         f"label: {short(names[labels[i]], 14)}\nsuggested: {short(names[other], 12)}"
-        for i, other in zip(rows, found.suggested, strict=False)
+        for i, other in zip(rows, suggested, strict=False)
     ]
     parts = range(0, len(rows), WIDE)
     figure = _in_lines(predictions, read, [("", rows[k : k + WIDE], titles[k : k + WIDE]) for k in parts])
     if figure is not None:
-        figure.suptitle(f"{len(rows)} of {len(found.rows):,}, the most doubtful first", fontsize=10)
+        figure.suptitle(f"{len(rows)} of {len(suspects):,}, the most doubtful first", fontsize=10)
     return figure
 
 
