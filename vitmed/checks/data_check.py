@@ -153,13 +153,10 @@ def sizes(images: Sequence[Image]) -> dict[str, Any]:
     """Counts by format, mode and bit depth, and quartiles of width and height, over the files with a readable head."""
     headers = [image.record.header for image in images if image.record.header is not None]
     content: dict[str, Any] = {}
-    for key, values in (
-        ("formats", [header.format for header in headers]),
-        ("modes", [header.mode for header in headers]),
-        ("bits", [str(header.bits) for header in headers]),
-    ):
-        content[key] = dict(Counter(values).most_common())
-    for key, sides in (("width", [header.width for header in headers]), ("height", [h.height for h in headers])):
+    for key, name in (("formats", "format"), ("modes", "mode"), ("bits", "bits")):
+        content[key] = dict(Counter(str(getattr(header, name)) for header in headers).most_common())
+    for key in ("width", "height"):
+        sides = [getattr(header, key) for header in headers]
         content[key] = [round(float(q)) for q in np.quantile(sides, [0, 0.25, 0.5, 0.75, 1])] if sides else None
     return content
 

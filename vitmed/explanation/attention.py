@@ -103,8 +103,7 @@ def trace(model: ViT, x: Tensor, targets: Tensor | None = None, kind: Kind = "cl
     pooling = None
     if model.attn_pool is not None:
         unread = model.tokens - attention[-1].shape[-1]  # tokens before the patches, which SigLIP's pooling leaves out
-        one, other = (F.pad(parts.pop(), (unread, 0)) for parts in (attention, attention_gradient))
-        pooling = one, other
+        pooling = F.pad(attention.pop(), (unread, 0)), F.pad(attention_gradient.pop(), (unread, 0))
     return Trace(
         logits.detach(), attention, attention_gradient, pooling, tokens, token_gradient[:, patches], patches, model.pool
     )

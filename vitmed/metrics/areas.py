@@ -15,23 +15,10 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
+from vitmed.metrics import intervals
 from vitmed.metrics.bootstrap import MOST, bootstrap_weights
 from vitmed.metrics.estimates import FEWEST, Estimate, estimate, of_share
-from vitmed.metrics.intervals import (
-    INFINITE,
-    LIKENESS,
-    NONE,
-    Spread,
-    Units,
-    assumed_effect,
-    degrees_between,
-    logit_interval,
-    quantile,
-    ratio,
-    satterthwaite,
-    share,
-    within,
-)
+from vitmed.metrics.intervals import INFINITE, NONE, Spread, Units, ratio
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 
 FEW = 50  # below so many positive or negative images, counted as independent ones, DeLong's interval is too narrow
@@ -94,9 +81,9 @@ def area_spread(influence: np.ndarray, positive: np.ndarray, units: Units) -> Sp
         return Spread(total, INFINITE)
     both = 2 * units.count / (units.count - 1) * float((sums[0] * sums[1]).sum())
     squares = units.sums(up**2), units.sums(down**2)
-    freedoms = [degrees_between(*three) for three in zip(sizes, sums, squares, strict=True)]
+    freedoms = [intervals.degrees_between(*three) for three in zip(sizes, sums, squares, strict=True)]
     degrees = total**2 / sum(part**2 / d for part, d in zip(parts, freedoms, strict=True)) if total > 0 else INFINITE
-    of_patients = degrees_between(sizes[0] + sizes[1], sums[0] + sums[1], squares[0] + squares[1])
+    of_patients = intervals.degrees_between(sizes[0] + sizes[1], sums[0] + sums[1], squares[0] + squares[1])
     return Spread(max(0.0, total + both), min(degrees, of_patients))
 
 
@@ -112,13 +99,13 @@ def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float
     if not np.isfinite([value, variance]).all() or (0 < value < 1 and variance == 0):
         return *NONE, name  # scores that are all alike have no variance
     m, n = (_effective(area.influence, kind, units) for kind in (positive, ~positive))
-    z = quantile()
+    z = intervals.quantile()
     if units.clustered:
         sizes = (units.sums(kind.astype(np.float64)) for kind in (positive, ~positive))
-        z = quantile(min(satterthwaite(size[size > 0], LIKENESS) for size in sizes))
+        z = intervals.quantile(min(intervals.satterthwaite(size[size > 0], intervals.LIKENESS) for size in sizes))
     if min(m, n) < FEW or value in (0, 1):
         return *newcombe_area(value, m, n, z), "newcombe"
-    low, high = logit_interval(value, variance**0.5, quantile(degrees))
+    low, high = intervals.logit_interval(value, variance**0.5, intervals.quantile(degrees))
     flawless, _ = newcombe_area(1.0, m, n, z)
     return min(low, flawless), max(high, 1 - flawless), name
 
@@ -131,7 +118,7 @@ def _effective(influence: np.ndarray, kind: np.ndarray, units: Units) -> float:
     sizes, own = units.sums(kind.astype(np.float64)), np.where(kind, influence, 0)
     g, alone = int((sizes > 0).sum()), m / (m - 1) * float((own**2).sum())
     seen = g / (g - 1) * float((units.sums(own) ** 2).sum()) / alone if alone > 0 else 1.0
-    return max(1.0, m / max(seen, assumed_effect(sizes[sizes > 0], LIKENESS)))
+    return max(1.0, m / max(seen, intervals.assumed_effect(sizes[sizes > 0], intervals.LIKENESS)))
 
 
 def newcombe_area(value: float, positives: float, negatives: float, z: float) -> tuple[float, float]:
@@ -242,13 +229,13 @@ def reached_at(
     for level, value, column in zip(levels, values.tolist(), drawn.T, strict=True):
         # the loosest of the thresholds at which enough of the others are kept
         called = is_called(scores, float(cuts[np.flatnonzero(fp <= fp[-1] * (1 - level) + 1e-9)[-1]]))
-        few = not enough or not share(called, ~truth, units).effective_n * (1 - level) >= LEAST - 1e-9
+        few = not enough or not intervals.share(called, ~truth, units).effective_n * (1 - level) >= LEAST - 1e-9
         reached = estimate(value, *NONE, "wilson-bootstrap", len(column) or None)
         if len(column) and not few and value in (0, 1):
             # hardly a resample differs; how alike the others are depends on the threshold, and is left out
-            reached = of_share(share(called & truth, truth, units))
+            reached = of_share(intervals.share(called & truth, truth, units))
         elif len(column) and not few and (variance := float(np.nanvar(column, ddof=1))) > 0:
-            limits = within(value, 0, variance, quantile(max(1, units.count - 1)))
+            limits = intervals.within(value, 0, variance, intervals.quantile(max(1, units.count - 1)))
             reached = estimate(value, *limits, "wilson-bootstrap", len(column))
         rates.append(AtRate(fixed=level, reached=reached, too_few=few))
     return rates

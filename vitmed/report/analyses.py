@@ -26,7 +26,7 @@ from vitmed.metrics.confusions import finding_errors, label_errors, mistakes
 from vitmed.metrics.estimates import Numbers, difference, estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.grades import grade_results
-from vitmed.metrics.number_agreement import bland_altman, error_by_range, error_by_subgroup
+from vitmed.metrics.kinds.number import bland_altman, error_by_range, error_by_subgroup
 from vitmed.metrics.patient_level import patient_level, per_patient
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import ReaderComparison, agreement, compare_with_readers

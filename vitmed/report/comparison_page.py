@@ -85,16 +85,10 @@ def terminal_tables(content: ComparisonResults) -> Iterator[tuple[str, list[list
     yield f"number (95 % interval)|{'|'.join(f'>{of}' for of in letter.values())}", lines, named
     for rows, notes in ((asked, []), (beside, [UNADJUSTED])):
         holm = "|>p, Holm" * _adjusted(rows)
-        lines = [
-            [
-                f"{letter[row.pair.first]} - {letter[row.pair.second]}",
-                row.title,
-                value_text(row.gap, "+"),
-                p_text(row.p),
-            ]
-            + [p_text(row.p_holm)] * bool(holm)
-            for row in rows
-        ]
+        lines = []
+        for row in rows:
+            pair, ps = f"{letter[row.pair.first]} - {letter[row.pair.second]}", [row.p, row.p_holm][: 1 + bool(holm)]
+            lines.append([pair, row.title, value_text(row.gap, "+"), *map(p_text, ps)])
         if rows:
             yield f"pair|number|>difference (95 % interval)|>p{holm}", lines, notes
 
@@ -131,14 +125,7 @@ def _table(content: ComparisonResults, rows: list[Row]) -> Table:
     pairs = {(letter[row.pair.first], letter[row.pair.second]) for row in rows}
     one, adjusted = len(pairs) == 1, _adjusted(rows)
     first, second = next(iter(pairs)) if one else ("First", "Second")
-    head = [
-        *([] if one else ["Pair"]),
-        "Number",
-        first,
-        second,
-        f"{first} minus {second if one else 'second'}",
-        "p",
-    ] + ["p, Holm"] * adjusted
+    head = ["Number", first, second, f"{first} minus {second if one else 'second'}", "p", "p, Holm"][: 5 + adjusted]
     lines = list[list[Cell]]()
     for row in rows:
         pair = [] if one else [td(f"{letter[row.pair.first]} minus {letter[row.pair.second]}")]
@@ -146,7 +133,7 @@ def _table(content: ComparisonResults, rows: list[Row]) -> Table:
         values = [cell(row.first), cell(row.second), cell(row.gap, signed)]
         line = [*pair, td(row.title), *values, *map(p_cell, ps)]
         lines.append([line[0]._replace(head=True), *line[1:]])
-    return Table([words(title) for title in head], lines)
+    return Table([words(title) for title in ["Pair"] * (not one) + head], lines)
 
 
 def _csv_rows(rows: list[Row]) -> Iterator[list[str]]:

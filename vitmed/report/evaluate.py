@@ -88,12 +88,22 @@ def table_flags(
 def _fitting(
     run: Config, flags: dict[str, Any], kind: str, classes: Sequence[str], columns: Sequence[str], notes: list[str]
 ) -> EvaluateConfig:
-    """The settings of a run with the flags, as far as they fit images with these columns; adds notes on the rest."""
+    """The settings of a run with the flags, as far as they fit images with these columns; adds notes on the rest.
+
+    Raises UsageError for a subgroup or reader of the flags that is no column; one of the run is left out with a note.
+    """
     config = evaluate_config(run.evaluate.model_copy(update={"report": True}), flags)  # also of a run with --no-report
     refuse_idle(run.model_copy(update={"evaluate": config}), kind, run)
-    config = with_columns(config, flags, columns, notes)
+    left = {}
+    for flag, what in {"subgroup": "subgroups by", "rater": "agreement with", "rater_score": "comparison with"}.items():
+        asked = getattr(config, f"{flag}s")
+        if flags.get(flag):
+            check_columns(asked, columns, f"--{flag}".replace("_", "-"))
+        if missing := [column for column in asked if column not in columns]:
+            notes.append(f"No {what} {', '.join(missing)}: these images have no such column.")
+        left[f"{flag}s"] = [column for column in asked if column in columns]
     note_prevalence(config, kind, classes, notes)
-    return config
+    return config.model_copy(update=left)
 
 
 @dataclass(frozen=True)
@@ -378,7 +388,13 @@ def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, l
         before = Results.read(evaluated.metrics)
         _settings(before.report)
         if before.n != len(evaluated.predictions):
-            return _counted_again(before, evaluated.predictions)
+            rows, was = len(evaluated.predictions), f": {before.n:,} evaluated"
+            facts = {k: text.replace(was, f": {rows:,} evaluated") for k, text in before.report.facts.items()}
+            flow = counted_again(before.flow, evaluated.predictions)
+            report = before.report.model_copy(update={"facts": facts})
+            of = f"{rows:,} of the {before.n:,}" if rows < before.n else f"{rows:,} instead of the {before.n:,}"
+            note = f"The table has {of} rows that the report was made of."
+            return before.model_copy(update={"flow": flow, "report": report}), [note]
         now = evaluated_images(evaluated.predictions, None)
         other = ["labels"] * any(now.classes[name].images != own.n for name, own in before.per_class.items())
         other += ["patients"] * (now.patients != before.n_groups)
@@ -396,15 +412,6 @@ def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, l
 def _settings(origin: Origin) -> EvaluateConfig:
     """Of an earlier report, without what is gone. Raises ValueError, or UsageError for what is needed."""
     return EvaluateConfig(**without_gone({"evaluate": origin.evaluate})["evaluate"])
-
-
-def _counted_again(before: Results, predictions: Predictions) -> tuple[Results, list[str]]:
-    rows, flow, was = len(predictions), counted_again(before.flow, predictions), f": {before.n:,} evaluated"
-    facts = {k: text.replace(was, f": {rows:,} evaluated") for k, text in before.report.facts.items()}
-    of = f"{rows:,} of the {before.n:,}" if rows < before.n else f"{rows:,} instead of the {before.n:,}"
-    note = f"The table has {of} rows that the report was made of."
-    report = before.report.model_copy(update={"facts": facts})
-    return before.model_copy(update={"flow": flow, "report": report}), [note]
 
 
 def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Mapping[str, Any]) -> None:
@@ -433,22 +440,6 @@ def match_images(other: Predictions, predictions: Predictions) -> Predictions | 
     mine, theirs = predictions.labels, other.labels
     alike = same and mine is not None and theirs is not None and np.array_equal(mine, theirs)
     return other if alike else None
-
-
-def with_columns(
-    config: EvaluateConfig, flags: dict[str, Any], columns: Sequence[str], notes: list[str]
-) -> EvaluateConfig:
-    """The same for images with these further columns: a subgroup or rater asked for now must be one of them, else
-    UsageError; one that the run asked for, of images with another table, is left out with a note."""
-    left = {}
-    for flag, what in {"subgroup": "subgroups by", "rater": "agreement with", "rater_score": "comparison with"}.items():
-        asked = getattr(config, f"{flag}s")
-        if flags.get(flag):
-            check_columns(asked, columns, f"--{flag}".replace("_", "-"))
-        if missing := [column for column in asked if column not in columns]:
-            notes.append(f"No {what} {', '.join(missing)}: these images have no such column.")
-        left[f"{flag}s"] = [column for column in asked if column in columns]
-    return config.model_copy(update=left)
 
 
 def note_prevalence(config: EvaluateConfig, kind: str, classes: Sequence[str], notes: list[str]) -> None:

@@ -147,11 +147,8 @@ def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes", un
     if baseline.findings:
         every = len(baseline.beaten_for) == len(baseline.findings)
         single = f"; of single findings better for {'all' if every else listed(baseline.beaten_for) or 'none'}"
-    if standing == "better":
-        return f"{text}; the model is better: {gap}{single}"
-    if standing == "worse":
-        return f"{text}; the BASELINE is better: {gap}{single}"
-    return f"{text}; the model is not shown to be better: {gap}{single}"
+    which = {"better": "the model is better", "worse": "the BASELINE is better"}
+    return f"{text}; {which.get(standing, 'the model is not shown to be better')}: {gap}{single}"
 
 
 def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:

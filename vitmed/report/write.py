@@ -38,8 +38,7 @@ from vitmed.report.participant_flow import counted_again
 from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import Drawn, drawn
 from vitmed.report.results import Baseline, Flow, Origin, Results
-from vitmed.report.slider import slider_data
-from vitmed.report.templates import results_sentence
+from vitmed.report.templates import results_sentence, slider_data
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
 MARKDOWN = "report.md"
@@ -184,8 +183,9 @@ def _of_findings(material: Material, about: About) -> dict[str, tuple[str, Repor
         folds = None if extra.folds is None else extra.folds.findings[name]
         view = predictions.of(name) if policy is None else policy.apply(predictions.of(name))
         notes = [*(policy.notes if policy else ()), *(fold_notes(folds) if folds else ())]
-        parts = (None if p is None else cast(Any, p).of(name) for p in (extra.validation, extra.internal))
-        validation, internal = parts
+        validation, internal = (
+            None if p is None else cast(Any, p).of(name) for p in (extra.validation, extra.internal)
+        )
         own = Extra(
             validation=validation,
             internal=internal,

@@ -17,29 +17,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vitmed.core.text import counted, listed
+from vitmed.metrics import intervals
 from vitmed.metrics.areas import Area, area_interval, class_areas, weighted_areas
 from vitmed.metrics.bootstrap import bootstrap_weights, widened_level
 from vitmed.metrics.estimates import FEWEST, ClassNumbers, Estimate, Numbers, estimate, of_share, of_shares, sample_size
-from vitmed.metrics.intervals import (
-    LIKENESS,
-    NONE,
-    Part,
-    Share,
-    assumed_effect,
-    class_masks,
-    class_shares,
-    influence_spread,
-    log_interval,
-    logit_interval,
-    mean_interval,
-    quantile,
-    rates_of,
-    ratio,
-    share,
-    spread,
-    wilson,
-    within,
-)
+from vitmed.metrics.intervals import NONE, Part, Share, ratio
 from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps, below_chance
 from vitmed.metrics.metric_table import METRICS, PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, area_gap, class_difference, share_difference
@@ -123,7 +105,7 @@ class PreparedPredictions(Prepared):
         tp[:, self.cells[right] % k] = cells[:, right]
         total = cells.sum(axis=1)  # (R,)
         others = total[:, None] - support
-        per_class = rates_of(tp, called - tp, support - tp, others - called + tp)
+        per_class = intervals.rates_of(tp, called - tp, support - tp, others - called + tp)
         for name in ("ppv", "npv", "f1"):  # without images of the class, or of others, they do not depend on the model
             per_class[name] = np.where((support > 0) & (others > 0), per_class[name], np.nan)
         # A class without a value makes plain means undefined: the mean over the others is another quantity. That is a
@@ -159,12 +141,12 @@ class PreparedPredictions(Prepared):
     @cached_property
     def class_shares(self) -> list[dict[str, Share]]:
         labels, predicted = self.labels, self.predicted
-        return [class_shares(labels == c, predicted == c, self.units) for c in self.classes]
+        return [intervals.class_shares(labels == c, predicted == c, self.units) for c in self.classes]
 
     @cached_property
     def accuracy(self) -> Share:
         """The share of images whose class is right."""
-        return share(self.labels == self.predicted, np.ones(len(self.labels), bool), self.units)
+        return intervals.share(self.labels == self.predicted, np.ones(len(self.labels), bool), self.units)
 
     def sample(self) -> Samples:
         return sample_size(self.accuracy), self.class_shares
@@ -202,16 +184,17 @@ class PreparedPredictions(Prepared):
         precision, truth = self.areas[c][1], self.labels == c
         if self.units.fewer(truth) < FEWEST:
             return NONE
-        variance, degrees = influence_spread(self.units.leveraged(precision.influence, truth * 1), self.units)
+        variance, degrees = intervals.influence_spread(self.units.leveraged(precision.influence, truth * 1), self.units)
         if 0 < precision.value < 1 and variance > 0:
-            return logit_interval(precision.value, variance**0.5, quantile(degrees))
+            return intervals.logit_interval(precision.value, variance**0.5, intervals.quantile(degrees))
         return self._flawless(truth) if precision.value == 1 and not truth.all() else NONE
 
     def _flawless(self, images: np.ndarray) -> tuple[float, float]:
         """The interval of a number within 0..1 that is 1, if it varies no more than a proportion of these images."""
         sizes = self.units.sums(images.astype(np.float64))
         sizes = sizes[sizes > 0]
-        low, _ = wilson(1.0, sizes.sum() / assumed_effect(sizes, LIKENESS), quantile(self.degrees))
+        effective = sizes.sum() / intervals.assumed_effect(sizes, intervals.LIKENESS)
+        low, _ = intervals.wilson(1.0, effective, intervals.quantile(self.degrees))
         return low, 1.0
 
     def details(self) -> dict[str, Any]:
@@ -281,7 +264,7 @@ class PreparedPredictions(Prepared):
             loss, interval = self.losses[:, column], NONE
             if self.accuracy.value != 1 and len(loss) and not self.too_few:  # else no image shows what an error costs
                 influence = self.units.leveraged((loss - loss.mean()) / len(loss), self.labels)
-                interval = log_interval(float(loss.mean()), influence_spread(influence, self.units))
+                interval = intervals.log_interval(float(loss.mean()), intervals.influence_spread(influence, self.units))
             overall[name] = estimate(self.point[name], *interval, "influence")
         for name in ("mcc", "cohen_kappa"):
             value = min(self.point[name], 1.0)  # a rounding error may lie above
@@ -296,14 +279,14 @@ class PreparedPredictions(Prepared):
         if any(entry.low is None for entry in entries):
             return estimate(value, *NONE, "mover")
         parts = (self.part(c, kind, 1 / self.size) for c in self.classes)
-        return estimate(value, *mean_interval(parts, self.units), "mover")
+        return estimate(value, *intervals.mean_interval(parts, self.units), "mover")
 
     def part(self, c: int, kind: str, weight: float) -> Part:
         """A number of a class that has an interval, as a part of a mean."""
         entry = self.per_class[c][kind]
         assert entry.value is not None and entry.low is not None and entry.high is not None
         if kind in self.class_shares[c]:
-            hits, counted = class_masks(self.labels == c, self.predicted == c)[kind]
+            hits, counted = intervals.class_masks(self.labels == c, self.predicted == c)[kind]
             influence = np.where(counted, hits - self.class_shares[c][kind].value, 0.0)
         else:
             influence = self.areas[c][kind == "average_precision"].influence
@@ -320,10 +303,10 @@ class PreparedPredictions(Prepared):
         if abs(value - 1) < 1e-12:
             return flawless, 1.0
         influence = self.units.leveraged(self.correlation_influence()[name], self.labels)
-        variance, _ = spread(influence, self.units)
+        variance, _ = intervals.spread(influence, self.units)
         if not (variance > 0 and value > -1):
             return NONE
-        low, high = within(value, -1.0, variance, quantile(self.degrees))
+        low, high = intervals.within(value, -1.0, variance, intervals.quantile(self.degrees))
         return min(low, flawless), high
 
     @property
@@ -351,7 +334,7 @@ class PreparedPredictions(Prepared):
             of_class = share_difference(mine, yours, truth, self.units)[0]
             influence = np.where(truth, gap - of_class.value, 0.0)
             parts.append(Part(of_class.value, of_class.low, of_class.high, influence, 1 / len(present)))
-        low, high = mean_interval(parts, self.units, lowest=-1.0)
+        low, high = intervals.mean_interval(parts, self.units, lowest=-1.0)
         means = ("balanced_accuracy", "sensitivity_macro", "specificity_macro")  # of two classes all three are the same
         gaps = {"accuracy": accuracy}
         gaps |= dict.fromkeys(means[:2] if self.positive is None else means, replace(accuracy, low=low, high=high))

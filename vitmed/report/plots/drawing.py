@@ -202,11 +202,10 @@ def draw_band(axes: Axes, x: Sequence[float], found: Sequence[Estimate], colour:
     axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def draw_estimate(axes: Axes, y: float, found: Estimate, colour: str, marker: str = "o", name: str = "") -> None:
-    """A number at the height y with its interval as a line; "undefined" in words, after its name."""
+def draw_estimate(axes: Axes, y: float, found: Estimate, colour: str, marker: str = "o") -> None:
+    """Draw a number at the height y with its interval as a line; "undefined" in words."""
     if found.value is None:
-        right = axes.get_yaxis_transform()
-        axes.text(0.02, y, f"{name}undefined", fontsize=8, color="0.35", va="center", transform=right)
+        axes.text(0.02, y, "undefined", fontsize=8, color="0.35", va="center", transform=axes.get_yaxis_transform())
         return
     if found.low is not None:
         axes.plot(numbers([found.low, found.high]), [y, y], color=colour, linewidth=1.7)

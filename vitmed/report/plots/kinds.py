@@ -111,17 +111,15 @@ def bland_altman(predictions: NumberPredictions, metrics: Results) -> Figure | N
     size = float(np.clip(6000 / len(predictions), 4, 24))
     axes.scatter(mean, error, s=size, color=BLUE, alpha=0.5, linewidths=0)
     axes.axhline(0, color=GREY, linewidth=1)
-    for one, colour, name in (
-        (found.bias, BLACK, "bias"),
+    for line, colour, label in (
+        (found.bias, BLACK, f"bias {found.bias.value:.3g}"),
         (found.lower, RED, "95 % limits of agreement"),
-        (found.upper, RED, ""),
+        (found.upper, RED, None),
     ):
-        if one.value is None:
-            continue
-        label = f"{name} {one.value:.3g}" if name == "bias" else name
-        axes.axhline(one.value, color=colour, linestyle="--", linewidth=1.3, label=label or None)
-        if one.low is not None and one.high is not None:
-            axes.axhspan(one.low, one.high, color=colour, alpha=0.1, linewidth=0)
+        assert line.value is not None
+        axes.axhline(line.value, color=colour, linestyle="--", linewidth=1.3, label=label)
+        if line.low is not None and line.high is not None:
+            axes.axhspan(line.low, line.high, color=colour, alpha=0.1, linewidth=0)
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
     return figure
 
@@ -137,8 +135,7 @@ WRITTEN = 40  # classes: with more, cells have a colour but no number
 def confusion_matrix(predictions: Predictions, metrics: Numbers) -> Figure:
     """Counts and their shares of the row (of the truth)."""
     k = len(predictions.classes)
-    counts = np.zeros((k, k), dtype=np.int64)
-    np.add.at(counts, (known_labels(predictions), predictions.predicted), 1)
+    counts = np.array(metrics.confusion_matrix)
     total = counts.sum(axis=1, keepdims=True)
     share = counts / np.maximum(total, 1)
     cell = float(np.clip(4.2 / k, 0.62, 1.6)) if k <= WRITTEN else 12 / k  # inches
@@ -152,9 +149,8 @@ def confusion_matrix(predictions: Predictions, metrics: Numbers) -> Figure:
     for row, column in np.ndindex(k, k) if k <= WRITTEN else ():
         if k > LEGEND and not counts[row, column]:
             continue  # among hundreds of cells the zeros are clutter
-        text, colour = f"{counts[row, column]:,}\n{drawing.percent(share[row, column])}", "black"
-        if share[row, column] > 0.62:
-            colour = "white"
+        text = f"{counts[row, column]:,}\n{drawing.percent(share[row, column])}"
+        colour = "white" if share[row, column] > 0.62 else "black"
         # in_layout: to measure hundreds of texts, all inside the axes, takes seconds
         axes.text(column, row, text, ha="center", va="center", fontsize=size, color=colour, in_layout=False)
     named = range(0, k, -(-k // WRITTEN))  # of very many classes every n-th
