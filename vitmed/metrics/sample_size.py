@@ -87,7 +87,7 @@ def needed_sample(number: str, expected: float, goal: Goal, design: Design) -> N
     """The smallest sample with which one of `NUMBERS` reaches a goal; None where it has more than `MOST` patients. The
     expected value is in (0, 1), of an AUROC in (0.5, 1) and with a prevalence."""
     each, effect, share = design.images_per_patient, design.design_effect, design.prevalence
-    ends = partial(_area_ends, expected, design) if number == "auroc" else partial(_rate_ends, expected, each, effect)
+    ends = partial(_area_ends, expected, design) if number == "auroc" else partial(rate_ends, expected, each, effect)
     patients = goal.smallest(ends)
     if patients is None:
         return None
@@ -102,13 +102,8 @@ def needed_sample(number: str, expected: float, goal: Goal, design: Design) -> N
     return NeededSample(**about, **interval, counted=counted, counted_patients=patients, **total)
 
 
-def patients_for_rate(value: float, goal: Goal, each: float, effect: float) -> int | None:
-    """The smallest number of patients of a class with which its sensitivity, 0..1, reaches a goal. Each patient has
-    `each` images of the class, at least 1, with a design effect of at least 1."""
-    return goal.smallest(partial(_rate_ends, value, each, effect))
-
-
-def _rate_ends(value: float, each: float, effect: float, patients: int, luck: float) -> tuple[float, float]:
+def rate_ends(value: float, each: float, effect: float, patients: int, luck: float) -> tuple[float, float]:
+    """The interval of a rate for `Goal.smallest`: of patients with `each` images, with a design effect of 1 or more."""
     n = patients * each / effect
     seen = value - luck * math.sqrt(value * (1 - value) / n)
     return wilson(seen, n, _quantile(patients, each)) if seen >= 0 else NONE

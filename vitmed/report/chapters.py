@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.text import counted, csp_hash
-from vitmed.metrics.sample_size import Goal, patients_for_rate
+from vitmed.metrics.sample_size import Goal, rate_ends
 from vitmed.metrics.subgroups import compared
 from vitmed.report import participant_flow
 from vitmed.report.blocks import NOTICE, ROWS, Block, Chapter, Document, Group, Picture, Text, html
@@ -176,7 +176,7 @@ def more_images(metrics: Results) -> str | None:
         return None
     each = own.n / own.units  # without errors each patient counts once
     effect = each if own.design_effect is None else max(1.0, own.design_effect)
-    needed = patients_for_rate(value, Goal(half_width=PRECISE), each, effect)
+    needed = Goal(half_width=PRECISE).smallest(partial(rate_ends, value, each, effect))
     if needed is None or needed <= own.units:  # the interval of so few reaches a little further than on average
         return None
     have, more = (

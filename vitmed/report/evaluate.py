@@ -38,8 +38,15 @@ from vitmed.metrics.subgroups import MOST, check_columns, strata
 from vitmed.models.sizes import describe_model
 from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation, report_evaluation
-from vitmed.report.participant_flow import counted_again, evaluated_images, run_flow
-from vitmed.report.results import Origin, Results
+from vitmed.report.participant_flow import (
+    characteristics,
+    counted_again,
+    data_check_of,
+    evaluated_images,
+    flow_of,
+    why_left_out,
+)
+from vitmed.report.results import Origin, Results, Seen
 from vitmed.report.write import TABLE_ALONE, About, Report, read_baselines
 
 AGAINST_REST = "against-rest"  # folder of the report of one class against the rest, in that of all classes
@@ -150,6 +157,12 @@ def report_images(
         say(f"no comparison with the test of the run: {why}")
     beside = fitting_baselines(run.path / own, predictions) if own and baselines is None else {}
     with bar("drawing the report", unit="steps"):
+        flow = flow_of(saved.splits, saved.hashes, data_check_of(run)[1], why_left_out(saved.config.data))
+        known = [name for name in config.subgroups if name in saved.splits.columns]
+        about_images = {
+            "evaluated": evaluated_images(predictions, own, Seen(**chosen.seen)),
+            "characteristics": characteristics(saved.splits, known),
+        }
         about = About(
             title=f"{chosen.root.resolve().name}, {f'{chosen.part} split' if chosen.part else 'all images'}",
             facts=facts(saved, what, len(chosen.samples), where),
@@ -157,7 +170,7 @@ def report_images(
             run=run.name,
             weights_hash=saved.weights_hash,
             precision=network.precision,
-            flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen),
+            flow=flow.model_copy(update=about_images),
         )
         extra = Extra(
             validation=read_split(run, "val", saved.weights_hash, policy) if used.split != "val" else None,

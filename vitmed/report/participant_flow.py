@@ -125,23 +125,6 @@ def _counts(
     return {"images": len(labels), "patients": None if patients is None else len(set(patients)), "classes": each}
 
 
-def run_flow(
-    saved: SavedModel,
-    run: RunFolder,
-    split: str | None,
-    predictions: Predictions,
-    columns: Sequence[str],
-    seen: Mapping[str, int | None],
-) -> Flow:
-    """`flow_of` of a run, with the images that this report is about (of a split of the run; None: others, of which
-    `EvaluationImages` knows what is `seen`), and the characteristics of the splits by those of these columns that the
-    run has."""
-    flow = flow_of(saved.splits, saved.hashes, data_check_of(run)[1], why_left_out(saved.config.data))
-    known = [name for name in columns if name in saved.splits.columns]
-    about = evaluated_images(predictions, split, Seen.model_validate(dict(seen)))
-    return flow.model_copy(update={"evaluated": about, "characteristics": characteristics(saved.splits, known)})
-
-
 def evaluated_images(
     predictions: Predictions, split: str | None, seen: Seen | None = None, folds: int | None = None
 ) -> EvaluatedImages:
