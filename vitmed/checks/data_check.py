@@ -50,9 +50,8 @@ def check_before_training(
     splits: Splits, records: Sequence[FileRecord], skipped: int, config: Config
 ) -> tuple[list[str], dict[str, int]]:
     """Check the images of a run, whose `records` are in the order of the splits, and report each problem in one line;
-    `skipped` files are in no split because they cannot be read (--on-bad-file skip). Returns notes for the head of the
-    report, and the numbers named in `COUNTS`. Raises DataError where the same image has two labels, unless
-    data.allow_leakage."""
+    `skipped` files cannot be read (--on-bad-file skip). Returns notes for the head of the report, and the numbers in
+    `COUNTS`. Raises DataError where the same image has two labels, unless data.allow_leakage."""
     samples = [(name, sample) for name, part in splits.samples.items() for sample in part]
     groups: Sequence[str | None] = [sample.group for _, sample in samples]
     source = splits.patients or None

@@ -107,8 +107,7 @@ def read_contents(root: Path) -> FolderContents:
 
 
 def named_in_table(contents: FolderContents, table: Labels) -> FolderContents:
-    """The images of `contents` that a table names, with its classes; without a column of splits, with those of the
-    folder."""
+    """Keep the images that a table names, with its classes, and its splits or, without, those of the folder."""
     files = tuple(contents.files[i] for i in table.images)
     splits: Sequence[str | None] = table.splits or [contents.places[i].split for i in table.images]
     places = tuple(map(Place, splits, table.labels))

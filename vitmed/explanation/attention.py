@@ -156,8 +156,7 @@ def attention_maps(
     rows: np.ndarray,
     kind: Kind = "classes",
 ) -> Maps:
-    """The maps of every method, of images (B, S, S, C) uint8 from `Preprocessing.read`, at (B,) `rows`; targets and
-    kind as in `trace`."""
+    """Map images (B, S, S, C) uint8 from `Preprocessing.read` by every method, at (B,) `rows`; see `trace`."""
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
     side = math.isqrt(model.patches)  # patches in a row: images are square
     maps = relevance(model, x, targets, kind)

@@ -189,9 +189,8 @@ def measure_robustness(
     seed: int = 0,
     target: Target | None = None,
 ) -> Robustness:
-    """The numbers of clean images and, by key in `CORRUPTIONS`, of the same images at strengths 1 to 5. `target` says
-    what the labels are; None: what the predictions say, which cannot tell grades from classes. Raises DataError for
-    predictions without labels."""
+    """Compare clean images with the same at strengths 1 to 5, by key in `CORRUPTIONS`. `target` says what the labels
+    are; None: what the predictions say, not grades. Raises DataError for predictions without labels."""
     target = target_of(clean) if target is None else target
     units, kind = clean.units, TARGETS[target.kind]
     number, guess = kind.stress[0], kind.guess(clean)
@@ -336,9 +335,8 @@ class StressRequest:
 def stress_images(
     saved: SavedModel, chosen: EvaluationImages, what: str, request: StressRequest
 ) -> tuple[Robustness, dict[str, list[np.ndarray]]]:
-    """Predict a sample of images, clean and corrupted, and measure what the corruptions cost; `what` names the images.
-    Returns the content of stress.json; and title of each corruption -> an image as it is and at strengths 1 to 5.
-    Raises DataError where no image can be read."""
+    """Predict a sample of images, clean and corrupted. Returns the content of stress.json; and title of each corruption
+    -> an image as it is and at strengths 1 to 5. Raises DataError where no image can be read."""
     seed = request.seed
     picked = pick_images([sample.label for sample in chosen.samples], request.images, seed)
     decoded = _decode(saved.preprocessing, chosen, picked)

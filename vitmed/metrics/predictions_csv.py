@@ -85,8 +85,8 @@ class Table:
         )
 
     def further(self, ours: Iterable[str], classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """The columns that are not the model's. Raises DataError where one with a name in `WRITTEN` holds something
-        else than vitmed writes there."""
+        """The columns that are not the model's. Raises DataError where one in `WRITTEN` holds what vitmed never
+        writes."""
         ours, words = {"error", "", *ours}, {"", *BETWEEN.join(classes).split(BETWEEN)}
 
         def is_set(cell: str) -> bool:
@@ -211,8 +211,7 @@ class Table:
 
 
 def read_table(file: str | Path | Table) -> Table:
-    """Read the cells of a file; `DataError` if it is no table, or has a column twice or a row with too many cells. A
-    table stays as it is."""
+    """Read the cells of a file. Raises DataError for no table, a column twice, or a row with too many cells."""
     if isinstance(file, Table):
         return file
     file = Path(file)

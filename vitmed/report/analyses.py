@@ -37,8 +37,7 @@ from vitmed.report.results import Beside, BesideEstimates, External, Shift
 
 @dataclass(frozen=True)
 class Extra:
-    """What a report is made from beside the predictions and their configuration; all of one kind of label. None leaves
-    out what would be drawn from it."""
+    """What a report is made from beside predictions and configuration. None leaves out what would be drawn from it."""
 
     validation: Predictions | None = None  # of the same model, for the images on which everything is chosen
     internal: Predictions | None = None  # of the same model and policy, for its own test, where others are evaluated

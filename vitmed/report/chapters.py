@@ -109,8 +109,7 @@ FEW_IMAGES = 100  # of a class: below, its sensitivity is known to about 10 poin
 
 
 def document(metrics: Results, figures: Mapping[str, Drawn], slider: Curve | None = None) -> Document:
-    """The head of a report and its chapters, from the templates in sections/, with figures by their name in
-    chapters.yaml."""
+    """Make the head of a report and its chapters, with figures by their name in chapters.yaml."""
     context = {"metrics": metrics, "limitations": limitations(metrics), "slider": slider, "many_findings": MANY}
     chapters: list[Chapter] = []
     for key, section in sections().items():

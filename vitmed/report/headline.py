@@ -42,8 +42,7 @@ def known_evaluation(saved: SavedModel, split: str) -> Evaluation | None:
 
 
 def report_evaluation(evaluation: Evaluation, gates: dict[str, float], warned: Sequence[str] = ()) -> Evaluation:
-    """Print the first sentence and numbers, the gravest warning that is not in `warned`, and where the report is; then
-    check the gates."""
+    """Print the first numbers, the gravest warning not in `warned`, and where the report is; check the gates."""
     metrics = evaluation.metrics
     page, tables = evaluation.folder / REPORT, evaluation.folder / NUMBERS
     with gathering() as kept:
@@ -102,8 +101,7 @@ def headline(metrics: Results) -> str:
 
 
 def reader_lines(metrics: Results) -> list[str]:
-    """Each reader's numbers and how many images were read; on these images the numbers of the model, and its difference
-    from the reader, or the mean of several."""
+    """Compare the model with each reader, or the mean of several, on the images that were read, in lines."""
     lines, kinds = list[str](), dict[bool, dict[str, ReaderComparison]]()
     for found in metrics.readers or []:
         title = ALL_METRICS[found.number].phrase if found.number in ALL_METRICS else found.number

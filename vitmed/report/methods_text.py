@@ -39,8 +39,7 @@ class MethodsText(NamedTuple):
 
 
 def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> MethodsText:
-    """The methods of the intervals that this report has, with the names of classes as `shown`; a method that it does
-    not use is not named."""
+    """Describe the methods of the intervals that this report has, with the names of classes as `shown`."""
     cited, table = list[str](), methods()
     primary = [("", table.parts[part]) for part in MAIN]
 

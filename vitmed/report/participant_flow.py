@@ -34,9 +34,8 @@ from vitmed.report.results import Cell, Characteristic, Count, EvaluatedImages, 
 def flow_of(
     splits: Splits, hashes: Mapping[str, Sequence[str]], counts: Mapping[str, int] | None = None, why_left_out: str = ""
 ) -> Flow:
-    """The flow of a run, without a path or the name of a patient: from split name -> sha256 of its files, what the
-    check before the training counted, by the names in `COUNTS`, and why files that were found are in no split, in
-    words."""
+    """Count the flow of a run, without a path or the name of a patient: from split name -> sha256 of its files, what
+    the check before training counted (`COUNTS`), and why files that were found are in no split."""
     known: dict[str, Any] = {name: (counts or {}).get(name) for name in COUNTS}
     used, grouped, shared = sum(map(len, splits.samples.values())), splits.grouped, len(splits.shared())
     everyone: set[str] = set().union(*splits.groups().values())
@@ -128,8 +127,7 @@ def _counts(
 def evaluated_images(
     predictions: Predictions, split: str | None, seen: Seen | None = None, folds: int | None = None
 ) -> EvaluatedImages:
-    """Which images a report is about: of which split or how many folds, how many, by class, and what of them the model
-    had seen."""
+    """Count the images of a report: of which split or how many folds, by class, and those that the model had seen."""
     patients = None if predictions.groups is None else predictions.units.tolist()
     labels, kind = known_labels(predictions), predictions.kind
     each = labels[:, None] if kind == "classes" else np.zeros((len(labels), 1), int)

@@ -137,9 +137,8 @@ class Report:
         return cls(predictions, extra.baselines, results, figures, formats, dict(findings.values()), content)
 
     def write(self, folder: str | Path) -> Results:
-        """Write predictions.csv, metrics.json, methods.md, label_issues.csv, figures and pages into a folder that is
-        not there yet, or empty: all or nothing. Returns what metrics.json holds. Raises UsageError where the folder
-        cannot be written."""
+        """Write tables, figures and pages into a folder that is not there yet, or empty: all or nothing. Returns what
+        metrics.json holds. Raises UsageError where the folder cannot be written."""
         predictions, results = self.predictions, self.results
         doubted = results.label_errors
         with whole_folder(Path(folder)) as part:
@@ -293,8 +292,7 @@ def _text(found: Markup) -> str:
 
 
 def _columns(table: Table) -> list[list[str]]:
-    """Title and cells of a table. A number is written as it is, its interval in two columns; a text beside another in a
-    column of its own."""
+    """Title and cells of a table: numbers unrounded, the interval and a text beside another in columns of their own."""
     rows, titles = grid(table), [_text(title) for title in table.head]
     lines: list[list[str]] = [[], *([] for _ in rows)]
     for k, column in enumerate(zip(*rows, strict=True)):

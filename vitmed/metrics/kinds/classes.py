@@ -383,8 +383,7 @@ def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> 
 
 
 def image_losses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
-    """-ln of the probability of the label, and the squared error as in the Brier score, of each image: (S,) twice.
-    Raises DataError without labels."""
+    """-ln of the probability of the label, and squared error (Brier), (S,) each. Raises DataError without labels."""
     labels, chances = known_labels(predictions), predictions.probabilities
     tiny = np.finfo(np.float64).eps  # as scikit-learn: a certain error costs 36, not infinity
     given = chances[np.arange(len(labels)), labels]

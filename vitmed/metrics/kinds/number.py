@@ -372,8 +372,7 @@ class BlandAltman(Frozen):
 
 
 def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
-    """Bias and limits of agreement; None with fewer than two patients (or images, where patients are unknown). Raises
-    DataError without labels."""
+    """Bias and limits of agreement; None with fewer than two patients or images. Raises DataError without labels."""
     error, units = predictions.values - known_labels(predictions), Units(predictions.units)
     if units.count < 2:
         return None

@@ -123,8 +123,7 @@ class Prepared:
         raise NotImplementedError
 
     def few_notes(self, numbers: Numbers, holders: Mapping[str, int], noun: str = "class") -> list[str]:
-        """Notes on few patients, or images, in all and of each class, of which `holders` have it; `noun` says what is
-        rare."""
+        """Say that patients, or images, are few: in all, and of each class or other `noun`, which `holders` have."""
         units, groups, unit = self.units.count, self.predictions.groups, self.unit
         if units < 2:
             return [f"There is no interval: it needs at least 2 {unit}s and there is {units or 'none'}."]
@@ -180,8 +179,7 @@ class Prepared:
 
     @classmethod
     def values(cls, predictions: Any) -> dict[str, float]:
-        """Every number without an interval: fast enough for every epoch. NaN where it is undefined. Raises DataError
-        without labels."""
+        """Every number without an interval, for every epoch; NaN: undefined. Raises DataError without labels."""
         prepared = cls(predictions)
         sums = prepared.summands.sum(axis=0)
         numbers = prepared.apart() | {name: float(value) for name, value in prepared.of_sums(sums).items()}

@@ -177,8 +177,7 @@ NAMED = 24  # combinations of a grid whose settings stand below them
 
 
 def history_figure(study: TuningStudy) -> Figure:
-    """Each combination: finished, stopped early or failed; the best so far, or of a grid the interval and every seed;
-    the plan; the winner trained once more."""
+    """Draw each combination, the best so far (of a grid interval and seeds), the plan, the winner trained once more."""
     figure, axes = drawing.plot("" if study.seeds else "trial", f"{study.title} on validation")
     known = [(one.state, one.number, one.value) for one in study.combinations if one.value is not None]
     points = [np.array([row[1:] for row in known if row[0] == state]).reshape(-1, 2).T for state in ("done", "stopped")]

@@ -55,8 +55,7 @@ def draw_rates(panels: Sequence[Axes], rates: Mapping[str, ClassNumbers]) -> Non
 
 
 def cuts(predictions: Predictions, metrics: Results) -> Figure | None:
-    """AUROC, sensitivity and specificity of each cut with intervals, and the share of images by error in grades with
-    intervals."""
+    """Draw AUROC, sensitivity and specificity of each cut, and the share of images by error in grades."""
     found = metrics.grades
     if found is None or not found.distances:
         return None
