@@ -369,17 +369,16 @@ metric_values = PreparedPredictions.values
 
 def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
     """Overall numbers (R,) of each in the same resamples; the units are those of the first."""
-    draws: list[dict[str, list[np.ndarray]]] = [{name: [] for name in evaluation.point} for evaluation in several]
     units = several[0].units
-    if units.count > 1:
-        whole = 2 * units.count < len(units.index)  # few patients with many images: their sums are enough
-        index = np.arange(units.count) if whole else units.index
-        ways = [evaluation.summed(units.index) if whole else evaluation.counted for evaluation in several]
-        for weights in bootstrap_weights(index, resamples, seed):
-            for way, drawn in zip(ways, draws, strict=True):
-                for name, numbers in way(weights)[0].items():
-                    drawn[name].append(numbers)
-    return [{name: np.concatenate(v) if v else np.empty(0) for name, v in drawn.items()} for drawn in draws]
+    few = 2 * units.count < len(units.index)  # few patients with many images: their sums are enough
+    index = np.arange(units.count) if few else units.index
+    ways = [model.summed(units.index) if few else model.counted for model in several]
+    weights = bootstrap_weights(index, resamples, seed) if units.count > 1 else ()
+    chunks = [[way(drawn)[0] for way in ways] for drawn in weights]
+    return [
+        {name: np.concatenate([np.empty(0), *(chunk[k][name] for chunk in chunks)]) for name in model.point}
+        for k, model in enumerate(several)
+    ]
 
 
 def image_losses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:

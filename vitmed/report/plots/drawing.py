@@ -173,16 +173,20 @@ def add_grid(axes: Axes, axis: Literal["both", "x", "y"] = "both") -> None:
 
 
 def small_panels(
-    count: int, beside: int, each: tuple[float, float], more: tuple[float, float], **shared: Any
-) -> tuple[Figure, list[Axes], list[Axes]]:
-    """A figure of panels of `each` size, with `more` inches around them; the panels, and the lowest of each column."""
+    count: int, beside: int, each: tuple[float, float], more: tuple[float, float], x: str, **shared: Any
+) -> tuple[Figure, list[Axes], int]:
+    """A figure of panels of `each` size, with `more` inches around them; the panels, and how many are side by side. The
+    lowest of each column says what `x` is."""
     columns = min(beside, count)
     lines = -(-count // columns)
     figure = Figure(figsize=(each[0] * columns + more[0], each[1] * lines + more[1]), layout="constrained")
     panels = list(figure.subplots(lines, columns, squeeze=False, **shared).flat)
     for axes in panels[count:]:
         axes.set_axis_off()
-    return figure, panels[:count], panels[max(0, count - columns) : count]
+    for axes in panels[max(0, count - columns) : count]:
+        axes.set_xlabel(x, fontsize=9)
+        axes.tick_params(labelbottom=True)
+    return figure, panels[:count], columns
 
 
 def legend_below(figure: Figure, columns: int) -> None:
