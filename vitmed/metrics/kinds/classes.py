@@ -173,21 +173,19 @@ class PreparedPredictions(Prepared):
         """The numbers of each class against the rest."""
         per_class = []
         for c, (area, precision) in enumerate(self.areas):
-            numbers = of_shares(self.class_shares[c])
-            numbers["auroc"] = estimate(area.value, *area_interval(area, self.labels == c, self.units))
-            numbers["average_precision"] = estimate(precision.value, *self._precision_interval(c), "influence")
+            truth, numbers, interval = self.labels == c, of_shares(self.class_shares[c]), NONE
+            numbers["auroc"] = estimate(area.value, *area_interval(area, truth, self.units))
+            if self.units.fewer(truth) >= FEWEST:  # on the logit scale; a perfect one varies no more than a proportion
+                influence = self.units.leveraged(precision.influence, truth * 1)
+                variance, degrees = intervals.influence_spread(influence, self.units)
+                if 0 < precision.value < 1 and variance > 0:
+                    reach = intervals.quantile(degrees)
+                    interval = intervals.logit_interval(precision.value, variance**0.5, reach)
+                elif precision.value == 1 and not truth.all():
+                    interval = self._flawless(truth)
+            numbers["average_precision"] = estimate(precision.value, *interval, "influence")
             per_class.append(numbers)
         return per_class
-
-    def _precision_interval(self, c: int) -> tuple[float, float]:
-        """The interval of an average precision, on the logit scale; a perfect one varies no more than a proportion."""
-        precision, truth = self.areas[c][1], self.labels == c
-        if self.units.fewer(truth) < FEWEST:
-            return NONE
-        variance, degrees = intervals.influence_spread(self.units.leveraged(precision.influence, truth * 1), self.units)
-        if 0 < precision.value < 1 and variance > 0:
-            return intervals.logit_interval(precision.value, variance**0.5, intervals.quantile(degrees))
-        return self._flawless(truth) if precision.value == 1 and not truth.all() else NONE
 
     def _flawless(self, images: np.ndarray) -> tuple[float, float]:
         """The interval of a number within 0..1 that is 1, if it varies no more than a proportion of these images."""

@@ -77,22 +77,16 @@ def drawn(figure: Figure, pictures: bool = False, pdf: bool = False) -> Drawn:
 
 def text_alternative(figure: Figure) -> str:
     """The texts of a figure, from its title down, in one line; cut after `LONGEST` characters."""
-    text = "; ".join(dict.fromkeys(" ".join(part.split()) for part in _texts(figure) if part.strip()))
-    text = text.replace(r"\$", "$")
-    return text if len(text) <= LONGEST else text[:LONGEST].rsplit(" ", 1)[0] + " …"
-
-
-def _texts(figure: Figure) -> Iterator[str]:
-    yield figure.get_suptitle()
+    texts: list[str] = [figure.get_suptitle()]
     for axes in figure.axes:
-        yield axes.get_title()
-        if axes.axison:
-            yield from (axes.get_xlabel(), axes.get_ylabel())
+        texts += [axes.get_title(), *((axes.get_xlabel(), axes.get_ylabel()) if axes.axison else ())]
         legend = axes.get_legend()
-        yield from (text.get_text() for text in [*(legend.get_texts() if legend else ()), *axes.texts])
+        texts += [text.get_text() for text in [*(legend.get_texts() if legend else ()), *axes.texts]]
     for legend in figure.legends:
-        yield from (text.get_text() for text in (legend.get_title(), *legend.get_texts()))
-    yield from (text.get_text() for text in figure.texts)
+        texts += [text.get_text() for text in (legend.get_title(), *legend.get_texts())]
+    texts += [text.get_text() for text in figure.texts]
+    text = "; ".join(dict.fromkeys(" ".join(part.split()) for part in texts if part.strip())).replace(r"\$", "$")
+    return text if len(text) <= LONGEST else text[:LONGEST].rsplit(" ", 1)[0] + " …"
 
 
 def png(figure: Figure) -> bytes:

@@ -135,31 +135,27 @@ def _in_lines(
     return figure
 
 
-def _outcome(predictions: Predictions, row: int, most: int) -> tuple[str, str, str, bool | None]:
-    """Class, likeliest finding or number of an image, how sure, the truth ("" if unknown), and whether it is right."""
-    labels = predictions.labels
+def label_outcome(axes: Axes, predictions: Predictions, row: int, most: int) -> None:
+    """What was predicted and how surely: a class, the likeliest finding or a number; with labels also the truth, in a
+    frame that is green where they agree."""
+    labels, truth, right = predictions.labels, "", None
     if predictions.kind == "number":
         ends = predictions.intervals
-        text = "" if ends is None else f"({ends[row, 0]:.3g} to {ends[row, 1]:.3g})"
-        truth = "" if labels is None else f"truth: {labels[row]:.3g}"
-        right = bool(predictions.right[row]) if labels is not None and ends is not None else None
-        return (f"{predictions.amounts[row, 0]:.3g} {predictions.target.unit}".rstrip(), text, truth, right)
-    k = int(predictions.explained[row])
-    name, sure = short(predictions.classes[k], most), percent(predictions.probabilities[row, k])
-    if predictions.kind == "findings":
-        words, called = ("absent", "present"), bool(predictions.predicted[row, k])
-        if labels is None or labels[row, k] == UNKNOWN:
-            return (name, f"{sure}: {words[called]}", "", None)
-        there = bool(labels[row, k])
-        return (name, sure, f"{words[called]}; truth: {words[there]}", called == there)
-    if labels is None:
-        return (name, sure, "", None)
-    return (name, sure, f"truth: {short(predictions.classes[labels[row]], most)}", bool(labels[row] == k))
-
-
-def label_outcome(axes: Axes, predictions: Predictions, row: int, most: int) -> None:
-    """What was predicted and, with labels, the truth; in a frame that is green where they agree."""
-    answer, sure, truth, right = _outcome(predictions, row, most)
+        answer = f"{predictions.amounts[row, 0]:.3g} {predictions.target.unit}".rstrip()
+        sure = "" if ends is None else f"({ends[row, 0]:.3g} to {ends[row, 1]:.3g})"
+        if labels is not None:
+            truth, right = f"truth: {labels[row]:.3g}", None if ends is None else bool(predictions.right[row])
+    else:
+        k = int(predictions.explained[row])
+        answer, sure = short(predictions.classes[k], most), percent(predictions.probabilities[row, k])
+        if predictions.kind == "findings":
+            words, called = ("absent", "present"), bool(predictions.predicted[row, k])
+            if labels is None or labels[row, k] == UNKNOWN:
+                sure += f": {words[called]}"
+            else:
+                truth, right = f"{words[called]}; truth: {words[labels[row, k]]}", called == labels[row, k]
+        elif labels is not None:
+            truth, right = f"truth: {short(predictions.classes[labels[row]], most)}", bool(labels[row] == k)
     mark, colour = {True: ("✓ ", GREEN), False: ("✗ ", RED), None: ("", GREY)}[right]
     axes.set_title(f"{mark}{answer} {sure}\n{truth}" if truth else f"{answer}\n{sure}", fontsize=8)
     axes.spines[:].set(color=colour, linewidth=3)
