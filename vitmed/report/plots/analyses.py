@@ -4,7 +4,6 @@ numbers with their intervals side by side (models, patients, subgroups).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -38,32 +37,26 @@ def decision_curve(predictions: Predictions, metrics: Results) -> Figure | None:
         parts.insert(0, (found.intended, "intended prevalence of {}"))
     figure = Figure(figsize=(7.6, 4.6 * len(parts) + 0.6), layout="constrained")
     for axes, (part, what) in zip(figure.subplots(len(parts), squeeze=False).flat, parts, strict=True):
-        _net_benefit(axes, part, found.thresholds)
-        axes.set(xlabel="threshold probability (act from it upwards)", ylabel="net benefit (true positives per image)")
         assert part.prevalence is not None
-        title = f"{drawing.short(found.positive, 30)}: {what.format(percentage(part.prevalence))}, band: 95 % interval"
+        top, values = part.prevalence, drawing.numbers(net.value for net in part.model)
+        drawing.add_grid(axes)
+        drawing.draw_band(axes, found.thresholds, part.model, BLUE)
+        axes.plot(found.thresholds, values, color=BLUE, linewidth=2, label="model")
+        axes.plot(found.thresholds, part.all, color=RED, linestyle="--", label="act on all")
+        axes.axhline(0, color=BLACK, linestyle=":", label="act on none")
+        highest = max((net.high for net in part.model if net.high is not None), default=top)
+        below = values[drawing.numbers(found.thresholds) <= 0.9]  # beyond, it may plunge
+        lowest = min(-0.15 * max(top, 0.05), 1.1 * float(below.min()))
+        axes.set(xlim=(0, 1), ylim=(lowest, max(1.15 * top, 1.05 * highest)))
+        for low, high in part.useful or ():  # where the model is clearly better than both alternatives
+            axes.plot([low, high], [0.67 * lowest] * 2, color=BLUE, linewidth=5, solid_capstyle="butt")
+        if part.useful:
+            axes.plot([], [], color=BLUE, linewidth=5, label="clearly better than both")
+        axes.set(xlabel="threshold probability (act from it upwards)", ylabel="net benefit (true positives per image)")
+        title = f"{drawing.short(found.positive, 30)}: {what.format(percentage(top))}, band: 95 % interval"
         axes.set_title(title, fontsize=11)
     drawing.legend_below(figure, 4)
     return figure
-
-
-def _net_benefit(axes: Axes, part: NetBenefit, thresholds: Sequence[float]) -> None:
-    """The curves at one prevalence, and a bar where the model is clearly better than both alternatives."""
-    assert part.prevalence is not None
-    top, values = part.prevalence, drawing.numbers(net.value for net in part.model)
-    drawing.add_grid(axes)
-    drawing.draw_band(axes, thresholds, part.model, BLUE)
-    axes.plot(thresholds, values, color=BLUE, linewidth=2, label="model")
-    axes.plot(thresholds, part.all, color=RED, linestyle="--", label="act on all")
-    axes.axhline(0, color=BLACK, linestyle=":", label="act on none")
-    highest = max((net.high for net in part.model if net.high is not None), default=top)
-    below = values[drawing.numbers(thresholds) <= 0.9]  # beyond, it may plunge
-    lowest = min(-0.15 * max(top, 0.05), 1.1 * float(below.min()))
-    axes.set(xlim=(0, 1), ylim=(lowest, max(1.15 * top, 1.05 * highest)))
-    for low, high in part.useful or ():
-        axes.plot([low, high], [0.67 * lowest] * 2, color=BLUE, linewidth=5, solid_capstyle="butt")
-    if part.useful:
-        axes.plot([], [], color=BLUE, linewidth=5, label="clearly better than both")
 
 
 def reliability(predictions: Predictions, metrics: Results) -> Figure | None:

@@ -178,27 +178,24 @@ def roc(predictions: Predictions, metrics: Results) -> Figure:
         band = metrics.fixed_rates.band
         drawing.draw_band(axes, [1 - one.fixed for one in band], [one.reached for one in band], BLUE)
     for c, colour in _lines(axes, metrics, curves, "auroc").items():
-        _decides(axes, metrics.per_class[metrics.classes[c]], colour, alone=metrics.positive_class is not None)
+        rates, alone, label = metrics.per_class[metrics.classes[c]], metrics.positive_class is not None, ""
+        found, kept = rates.sensitivity, rates.specificity
+        if found.value is None or kept.value is None:
+            continue
+        x, y = 1 - kept.value, found.value
+        if alone:
+            label = f"decides: sensitivity {value_text(found)},\nspecificity {value_text(kept)}"
+            axes.plot([x, x], drawing.numbers([found.low, found.high]), color=BLACK, linewidth=1.2)
+            axes.plot(1 - drawing.numbers([kept.low, kept.high]), [y, y], color=BLACK, linewidth=1.2)
+        dot = BLACK if alone else colour
+        axes.plot(x, y, "o", color=dot, markeredgecolor="white", markersize=7, zorder=3, label=label)
     if len(predictions.classes) > 2 and curves:
-        x = np.linspace(0, 1, 1001)
-        y = np.mean([np.interp(x, *curve) for curve in curves.values()], axis=0)
-        line = np.append(0, x), np.append(0, y)
+        rises = np.linspace(0, 1, 1001)
+        mean = np.mean([np.interp(rises, *curve) for curve in curves.values()], axis=0)
+        line = np.append(0, rises), np.append(0, mean)
         axes.plot(*line, color="black", linewidth=2.5, linestyle="--", label="mean of classes")
     _finish(figure, axes, metrics, "auroc", "AUROC")
     return figure
-
-
-def _decides(axes: Axes, own: ClassNumbers, colour: str, alone: bool) -> None:
-    """The rates of the predicted classes as a dot; of two classes with both intervals, and what it is."""
-    found, kept = own.sensitivity, own.specificity
-    if found.value is None or kept.value is None:
-        return
-    x, y, label = 1 - kept.value, found.value, ""
-    if alone:
-        label = f"decides: sensitivity {value_text(found)},\nspecificity {value_text(kept)}"
-        axes.plot([x, x], drawing.numbers([found.low, found.high]), color=BLACK, linewidth=1.2)
-        axes.plot(1 - drawing.numbers([kept.low, kept.high]), [y, y], color=BLACK, linewidth=1.2)
-    axes.plot(x, y, "o", color=BLACK if alone else colour, markeredgecolor="white", markersize=7, zorder=3, label=label)
 
 
 def precision_recall(predictions: Predictions, metrics: Numbers) -> Figure:

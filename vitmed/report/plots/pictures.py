@@ -197,6 +197,7 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
     )
     for axes in panels.flat:
         axes.set_axis_off()
+    grey = maps.images[..., : 3 if maps.images.shape[3] >= 3 else 1].mean(axis=3)  # (B, S, S)
     for i, row in enumerate(maps.rows):
         line, column = i // beside, i % beside * across
         picture = panels[line, column]
@@ -204,7 +205,12 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
         show(picture, maps.images[i])
         _label(picture, predictions, int(row), int(maps.targets[i]), 16 if beside == 2 else 30)
         for axes, (name, grid) in zip(panels[line, column + 1 : column + across], maps.grids.items(), strict=True):
-            overlay(axes, maps.images[i], grid[i], maps.shift)
+            near = cells(maps.images.shape[1], grid.shape[1], maps.shift)
+            values = grid[i][np.ix_(near, near)]  # (S, S), not smoothed, which would suggest more detail than there is
+            axes.set_axis_on()
+            axes.imshow(grey[i], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+            axes.imshow(values, cmap=MAP_COLOURS, vmin=0, vmax=1, alpha=0.25 + 0.5 * values, interpolation="nearest")
+            axes.set(xticks=[], yticks=[])
             if line == 0 or beside == 1:
                 axes.set_title(TITLES[name].replace("-weighted ", "-weighted\n"), fontsize=8 if beside == 2 else 10)
     place = figure.add_axes((1 - 0.78 / width, places["bottom"], 0.16 / width, min(3, height - 0.86) / height))
@@ -213,17 +219,6 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
     bar.set_label("attention, within one map", fontsize=8, labelpad=-14)
     bar.ax.tick_params(labelsize=8)
     return figure
-
-
-def overlay(axes: Axes, image: np.ndarray, grid: np.ndarray, shift: float) -> None:
-    """A map (h, w) over its image in grey. It is not smoothed, which would suggest more detail than there is."""
-    near = cells(image.shape[0], grid.shape[0], shift)
-    values = grid[np.ix_(near, near)]  # (S, S)
-    colour = image[..., :3] if image.shape[2] >= 3 else image[..., :1]
-    axes.set_axis_on()
-    axes.imshow(colour.mean(axis=2), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-    axes.imshow(values, cmap=MAP_COLOURS, vmin=0, vmax=1, alpha=0.25 + 0.5 * values, interpolation="nearest")
-    axes.set(xticks=[], yticks=[])
 
 
 def _label(axes: Axes, predictions: Predictions, row: int, target: int, most: int) -> None:
