@@ -221,7 +221,24 @@ def reached_at(
 ) -> list[AtRate]:
     """The largest share of the images of `truth` above a threshold that keeps a share `levels` of the others below it.
     Scores are (S,) of any scale, truth is (S,) bool with both kinds; without resamples of units, no intervals."""
-    values, drawn = _drawn(scores, truth, np.array(levels), units, resamples)
+    order = np.argsort(-scores, kind="stable")
+    last = np.append(np.diff(scores[order]) != 0, True)  # the last image of each tie
+    hit, below = truth[order], 1 - np.array(levels)
+
+    def drawn_shares(weights: np.ndarray) -> np.ndarray:
+        """(R, L) for weights (R, S); NaN in a resample without images of either kind."""
+        w = weights.take(order, axis=1)
+        right, false = (np.cumsum(w * kind, axis=1)[:, last] for kind in (hit, ~hit))
+        rows = np.full((len(weights), len(levels)), np.nan)
+        for row, hits, alarms in zip(rows, right, false, strict=True):
+            place = np.searchsorted(alarms, alarms[-1] * below + 1e-9, side="right")  # of the thresholds
+            if hits[-1] > 0 and alarms[-1] > 0:
+                row[:] = np.append(0, hits)[place] / hits[-1]
+        return rows
+
+    values = drawn_shares(np.ones((1, len(scores))))[0]
+    shares = [drawn_shares(weights) for weights in bootstrap_weights(units.index, resamples, seed=0)]
+    drawn = np.concatenate([np.empty((0, len(levels))), *shares])
     _, fp = threshold_counts(scores, truth)
     cuts = np.append(np.inf, np.unique(scores)[::-1])  # (T + 1,) above each, as the counts
     enough = units.fewer(truth) >= FEWEST
@@ -239,26 +256,3 @@ def reached_at(
             reached = estimate(value, *limits, "wilson-bootstrap", len(column))
         rates.append(AtRate(fixed=level, reached=reached, too_few=few))
     return rates
-
-
-def _drawn(
-    scores: np.ndarray, truth: np.ndarray, levels: np.ndarray, units: Units, resamples: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The shares at every level, (L,), and in each resample, (R, L); NaN in one without images of either kind."""
-    order = np.argsort(-scores, kind="stable")
-    last = np.append(np.diff(scores[order]) != 0, True)  # the last image of each tie
-    hit = truth[order]
-
-    def of(weights: np.ndarray) -> np.ndarray:
-        w = weights.take(order, axis=1)
-        right, false = (np.cumsum(w * kind, axis=1)[:, last] for kind in (hit, ~hit))
-        rows = np.full((len(weights), len(levels)), np.nan)
-        for row, hits, alarms in zip(rows, right, false, strict=True):
-            place = np.searchsorted(alarms, alarms[-1] * (1 - levels) + 1e-9, side="right")  # of the thresholds
-            if hits[-1] > 0 and alarms[-1] > 0:
-                row[:] = np.append(0, hits)[place] / hits[-1]
-        return rows
-
-    draws = bootstrap_weights(units.index, resamples, seed=0) if resamples else ()
-    drawn = [np.empty((0, len(levels))), *(of(weights) for weights in draws)]
-    return of(np.ones((1, len(scores))))[0], np.concatenate(drawn)

@@ -205,9 +205,8 @@ def learnt_nothing(found: Numbers) -> list[str]:
         called = cells.sum(axis=0)
         top = int(called.argmax())
         others = n - int(cells[top].sum())  # images of other classes
-        if np.count_nonzero(cells.sum(axis=1)) < 2 or called[top] < NEARLY_ALL * max(1, n):
-            return []
-        if called[top] - cells[top, top] < NEARLY_ALL * others:
+        many, wrong = NEARLY_ALL * max(1, n), called[top] - cells[top, top]
+        if np.count_nonzero(cells.sum(axis=1)) < 2 or called[top] < many or wrong < NEARLY_ALL * others:
             return []
         every = "Every image is" if called[top] == n else f"{called[top]:,} of {n:,} images are"
         return [

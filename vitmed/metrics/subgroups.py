@@ -200,8 +200,8 @@ def evaluate_strata(
 
 
 def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
-    head: dict[str, Any] = {"name": name, "n": len(part)}
-    head["n_groups"] = None if part.groups is None else len(set(part.units))
+    patients = None if part.groups is None else len(set(part.units))
+    head: dict[str, Any] = {"name": name, "n": len(part), "n_groups": patients}
     if len(part.classes) > MANY_CLASSES:
         right = share(part.predicted == known_labels(part), None, Units(part.units))
         return Stratum(**head, overall={"accuracy": of_share(right)}, notes=[])

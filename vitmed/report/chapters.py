@@ -99,8 +99,8 @@ def sections() -> dict[str, Section]:
 
 def plots() -> dict[str, Plot]:
     """The figures that are drawn from predictions, by name; training curves are drawn from the records of training."""
-    figures = {name: plot for section in sections().values() for name, plot in section.figures.items()}
-    return {name: plot for name, plot in figures.items() if name != "training_curves"}
+    figures = (figure for section in sections().values() for figure in section.figures.items())
+    return {name: plot for name, plot in figures if name != "training_curves"}
 
 
 FEW_PATIENTS = 50  # below, an interval by patient is wide, and a subgroup has hardly anyone

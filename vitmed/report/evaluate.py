@@ -158,10 +158,9 @@ def report_images(
     beside = fitting_baselines(run.path / own, predictions) if own and baselines is None else {}
     with bar("drawing the report", unit="steps"):
         flow = flow_of(saved.splits, saved.hashes, data_check_of(run)[1], why_left_out(saved.config.data))
-        known = [name for name in config.subgroups if name in saved.splits.columns]
         about_images = {
             "evaluated": evaluated_images(predictions, own, Seen(**chosen.seen)),
-            "characteristics": characteristics(saved.splits, known),
+            "characteristics": characteristics(saved.splits, config.subgroups),
         }
         about = About(
             title=f"{chosen.root.resolve().name}, {f'{chosen.part} split' if chosen.part else 'all images'}",

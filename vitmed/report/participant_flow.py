@@ -69,7 +69,7 @@ def copies_in_two(hashes: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def characteristics(splits: Splits, columns: Sequence[str]) -> dict[str, Characteristic]:
-    """What the patients (images, where patients are unknown) of each split are like, by columns of the table of labels.
+    """What the patients (images, where patients are unknown) of each split are like, by those columns that the run has.
 
     The standardised difference is that of a proportion between a split and train: (p - q) / sqrt((p (1 - p) + q (1 -
     q)) / 2) (Austin, Commun. Stat. Simul. Comput. 38 (2009) 1228); beyond 0.1 it is usually called an imbalance. Values
@@ -82,7 +82,7 @@ def characteristics(splits: Splits, columns: Sequence[str]) -> dict[str, Charact
     sizes = {name: len({sample.group or sample.path for sample in part}) for name, part in parts}
     unit = "patients" if splits.grouped else "images"
     found: dict[str, Characteristic] = {}
-    for column in columns:
+    for column in (name for name in columns if name in splits.columns):
         place = splits.columns.index(column)
         cut = strata([sample.columns[place] for sample in samples], owners, unit)
         members = set(zip(split_of, cut.of.tolist(), owners, strict=True))
@@ -163,11 +163,10 @@ def folds_flow(
     crossing = [count["duplicates_across_splits"] for count in counts if "duplicates_across_splits" in count]
     flow = flow_of(tests, hashes, counts[0], why_left_out(folds[0].config.data))
     shared = set(tests.shared()).union(*(fold.splits.shared() for fold in folds))
-    known = [name for name in columns if name in first.columns]
     update: dict[str, object] = {
         "copies_in_two": len(copies_in_two(hashes).union(*(copies_in_two(fold.hashes) for fold in folds))),
         "evaluated": evaluated_images(predictions, "test", folds=len(folds)),
-        "characteristics": characteristics(tests, known),
+        "characteristics": characteristics(tests, columns),
         "duplicates_across_splits": max(crossing) if len(crossing) == len(folds) else None,
     }
     if tests.grouped:
