@@ -275,9 +275,7 @@ def seed_spread(
     numbers = {}
     for name in overall[0]:
         estimates = [of_run[name] for of_run in overall if name in of_run]
-        values, lows, highs = (
-            np.array([getattr(e, end) for e in estimates], float) for end in ("value", "low", "high")
-        )
+        values, lows, highs = np.array([(e.value, e.low, e.high) for e in estimates], float).reshape(-1, 3).T.copy()
         if len(values) == len(overall) and np.isfinite(values).all():  # NaN for None
             numbers[name] = SeedNumber(
                 mean=float(values.mean()),

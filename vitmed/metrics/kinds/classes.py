@@ -216,10 +216,8 @@ class PreparedPredictions(Prepared):
                 return "there are no images"
             if not c:  # MCC or kappa, which need two classes and not the numbers of each
                 return "all images are of one class"
-            if numbers.per_class[c].n in (0, numbers.n):
-                return (
-                    f"every image is of class '{c}'" if numbers.per_class[c].n else f"there is no image of class '{c}'"
-                )
+            if (held := numbers.per_class[c].n) in (0, numbers.n):
+                return f"every image is of class '{c}'" if held else f"there is no image of class '{c}'"
             return f"{'no' if kind == 'ppv' else 'every'} image was predicted as '{c}'"
         if self.units.count < 2:  # which `few_notes` reports
             return ""

@@ -123,9 +123,9 @@ def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
     if chosen is not None:
         axes.axhline(chosen.max_risk, color=RED, linestyle="--", label=f"maximum risk: {percentage(chosen.max_risk)}")
     if reached is not None and reached.risk.value is not None:
-        text, at = (
-            f"chosen on validation: {_share(reached.coverage)} answered",
+        at, text = (
             drawing.numbers([reached.coverage.value]),
+            f"chosen on validation: {_share(reached.coverage)} answered",
         )
         axes.plot(at, [reached.risk.value], "o", color=RED, markersize=9, label=text)
     axes.set_xlim(0, 1.01)
