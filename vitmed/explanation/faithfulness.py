@@ -29,7 +29,7 @@ from vitmed.core.base_models import Kind
 from vitmed.core.messages import bar, say
 from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS, attention_maps, centre_shift, relevance
-from vitmed.explanation.results import TITLES, Attention, MapCheck, Maps, cells
+from vitmed.explanation.results import TITLES, Attention, MapCheck, Maps, cells, turns
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions, known_labels
@@ -168,14 +168,6 @@ def sample(labels: np.ndarray, groups: Sequence[str] | None, count: int) -> tupl
     if held < FEW:
         return rows, np.arange(len(rows)), f"of {counted(held, 'patient')}; intervals by image, which are too narrow"
     return rows, patients[rows], f"of {counted(held, 'patient')}; intervals by patient"
-
-
-def turns(keys: np.ndarray) -> np.ndarray:
-    """(S,) how many earlier elements have the same key."""
-    _, number, count = np.unique(keys, return_inverse=True, return_counts=True)
-    earlier = np.empty(len(keys), dtype=int)
-    earlier[np.argsort(number, kind="stable")] = np.arange(len(keys)) - np.repeat(np.cumsum(count) - count, count)
-    return earlier
 
 
 def _areas(

@@ -50,6 +50,14 @@ def spread(values: np.ndarray) -> np.ndarray:
     return np.where(high > low, (values - low) / np.where(high > low, high - low, 1), 0).astype(np.float32)
 
 
+def turns(keys: np.ndarray) -> np.ndarray:
+    """(S,) how many earlier elements have the same key."""
+    _, number, count = np.unique(keys, return_inverse=True, return_counts=True)
+    earlier = np.empty(len(keys), dtype=int)
+    earlier[np.argsort(number, kind="stable")] = np.arange(len(keys)) - np.repeat(np.cumsum(count) - count, count)
+    return earlier
+
+
 class MapCheck(Frozen):
     """One method of making attention maps, its verdict and a sentence on it.
 

@@ -38,8 +38,7 @@ from vitmed.data.folders import SPLITS
 from vitmed.data.samples import labelled_by
 from vitmed.data.thread_batches import in_threads
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
-from vitmed.explanation.faithfulness import turns
-from vitmed.explanation.results import CorruptionCost, Robustness, Strength
+from vitmed.explanation.results import CorruptionCost, Robustness, Strength, turns
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import RESAMPLING, Preprocessing
 from vitmed.inference.open_model import open_network

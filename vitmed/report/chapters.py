@@ -24,11 +24,11 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.text import counted, csp_hash
+from vitmed.core.text import NOTICE, counted, csp_hash
 from vitmed.metrics.sample_size import Goal, rate_ends
 from vitmed.metrics.subgroups import compared
 from vitmed.report import participant_flow
-from vitmed.report.blocks import NOTICE, ROWS, Block, Chapter, Document, Group, Picture, Text, html
+from vitmed.report.blocks import ROWS, Block, Chapter, Document, Group, Picture, Text, html
 from vitmed.report.plots import analyses, curves, kinds, pictures
 from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
