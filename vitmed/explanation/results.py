@@ -178,11 +178,8 @@ def mean_of_maps(each: Sequence[Maps], shares: Sequence[float]) -> Maps:
 
 def known_verdicts(saved: SavedModel) -> dict[str, str]:
     """Method -> the verdict in the newest report on these weights, test before validation."""
-    files = sorted(
-        saved.path.parent.glob("[!.]*/metrics.json"),
-        key=lambda file: (file.parent.name.startswith("test"), file.stat().st_mtime_ns),
-    )
-    for file in reversed(files):
+    files = saved.path.parent.glob("[!.]*/metrics.json")
+    for file in sorted(files, key=lambda f: (not f.parent.name.startswith("test"), -f.stat().st_mtime_ns)):
         try:
             metrics = read_metrics(file)
             methods = metrics["attention"]["methods"] if is_of(metrics, saved.weights_hash) else {}

@@ -295,8 +295,7 @@ def _words(result: Robustness, clean: Predictions) -> dict[str, Any]:
 
 def known_stress(run: Path, weights_hash: str) -> Robustness | None:
     """The newest stress test of these weights in a run folder; None where there is none."""
-    files = sorted(run.glob(f"{FOLDER}*/{NUMBERS}"), key=lambda file: file.stat().st_mtime_ns)
-    for file in reversed(files):
+    for file in sorted(run.glob(f"{FOLDER}*/{NUMBERS}"), key=lambda file: -file.stat().st_mtime_ns):
         try:
             stress = Robustness.model_validate_json(file.read_text(encoding="utf-8"))
         except (OSError, ValueError):  # a file that vitmed did not write
