@@ -170,15 +170,15 @@ def _of_findings(material: Material, about: About) -> dict[str, tuple[str, Repor
 
     Of more than `MANY` findings, each report has the figures in `MAIN` alone.
     """
-    predictions, config, extra, chosen = material.predictions, material.config, material.extra, material.policy
+    predictions, config, extra = material.predictions, material.config, material.extra
     evaluated, held = about.flow and about.flow.evaluated, fewer_holders(predictions)
     figures = MAIN if sum(count >= FEWEST for count in held) > MANY else None
     pages = config.report and not (evaluated and evaluated.split == "val")
-    reports = {}
+    reports, policies = {}, material.chosen("findings")
     for (name, place), count in zip(folder_names(predictions.classes).items(), held, strict=True):
         if count < FEWEST:
             continue
-        policy = None if chosen is None else chosen.findings[name]
+        policy = None if policies is None else policies[name]
         folds = None if extra.folds is None else extra.folds.findings[name]
         view = predictions.of(name) if policy is None else policy.apply(predictions.of(name))
         notes = [*(policy.notes if policy else ()), *(fold_notes(folds) if folds else ())]

@@ -322,9 +322,8 @@ class PreparedFindings(Prepared):
         micro, present = self.cells.overall, self.cells.per_class[1]
         overall = {name: self.mean(name) for name in MEANS}
         overall |= {f"{name}_micro": present[name] for name in POOLED} | {name: micro[name] for name in LOSSES}
-        right = micro["accuracy"]
-        value, low, high = (np.nan if x is None else 1 - x for x in (right.value, right.high, right.low))
-        overall["hamming_loss"] = estimate(value, low, high, right.method or "")
+        right = self.cells.accuracy
+        overall["hamming_loss"] = estimate(1 - right.value, 1 - right.high, 1 - right.low, right.method)
         kinds = {"subset_accuracy": self.read, "no_finding_specificity": images_without(self.labels)}
         overall |= {name: of_share(share(self.right, images, self.units)) for name, images in kinds.items()}
         return {name: overall[name] for name in FINDING_METRICS}
