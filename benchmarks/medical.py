@@ -68,8 +68,7 @@ from vitmed.data.loading import Images
 from vitmed.data.samples import Sample, Splits, labelled_by
 from vitmed.data.thread_batches import in_threads
 from vitmed.decisions.calibration import fit_calibration
-from vitmed.explanation.corruptions import CORRUPTIONS, corrupt, is_grey
-from vitmed.explanation.robustness import pick_images
+from vitmed.explanation.robustness import CORRUPTIONS, corrupt, is_grey, pick_images
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.exact_views import VIEWS, Symmetry, views_of
 from vitmed.imaging.preprocessing import Preprocessing

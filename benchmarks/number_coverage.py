@@ -19,8 +19,7 @@ import numpy as np
 
 from vitmed.core.base_models import Target
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.kinds.number import NumberPredictions, evaluate_number
-from vitmed.metrics.number_agreement import bland_altman
+from vitmed.metrics.kinds.number import NumberPredictions, bland_altman, evaluate_number
 
 LARGE = 400_000  # images whose numbers are the truth
 

@@ -13,8 +13,7 @@ from conftest import BARE, TINY_SETS, Answer, Trained, draw_only, draw_splits, r
 
 import vitmed as package
 from vitmed.core.errors import CheckpointError, DataError, UsageError
-from vitmed.explanation.corruptions import CORRUPTIONS
-from vitmed.explanation.robustness import pick_images
+from vitmed.explanation.robustness import CORRUPTIONS, pick_images
 
 RUN = Callable[..., Answer]
 

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from vitmed.core.errors import UsageError
-from vitmed.explanation import corruptions
-from vitmed.explanation.corruptions import CORRUPTIONS, HED, corrupt, is_grey, reduced
+from vitmed.explanation import robustness
+from vitmed.explanation.robustness import CORRUPTIONS, HED, corrupt, is_grey, reduced
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.imaging.raw_image import MODES
 
@@ -87,17 +87,17 @@ def test_noise_has_the_deviation_that_it_names() -> None:
 def test_defocus_is_a_disc_of_that_radius() -> None:
     point = np.zeros((224, 224), np.uint8)
     point[112, 112] = 255
-    found = np.asarray(corruptions._defocus(Image.fromarray(point), 6, RNG)).astype(float)
+    found = np.asarray(robustness._defocus(Image.fromarray(point), 6, RNG)).astype(float)
     y, x = np.nonzero(found)
     assert np.hypot(y - 112, x - 112).max() <= 6.5
     assert found[112, 112] == found.max() == round(255 / (np.pi * 6**2))  # the light is spread over the area
     disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (13, 13)).astype(np.float32)
     image = tissue((224, 224))
     theirs = cv2.filter2D(np.asarray(image), -1, disc / disc.sum(), borderType=cv2.BORDER_REFLECT)
-    assert np.abs(np.asarray(corruptions._defocus(image, 6, RNG)).astype(float) - theirs).mean() < 1.5
+    assert np.abs(np.asarray(robustness._defocus(image, 6, RNG)).astype(float) - theirs).mean() < 1.5
     flat = Image.new("RGB", (40, 30), (10, 100, 200))
     assert np.array_equal(np.asarray(corrupt(flat, "defocus", 5, (0,))), np.asarray(flat))
-    small = np.asarray(corruptions._defocus(Image.fromarray(point[90:134, 90:134]), 6, RNG))
+    small = np.asarray(robustness._defocus(Image.fromarray(point[90:134, 90:134]), 6, RNG))
     assert (small > 0).sum() < (found > 0).sum() / 4  # lengths shrink with the image
 
 

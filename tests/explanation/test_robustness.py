@@ -11,8 +11,7 @@ from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score, roc_auc_
 
 from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.explanation.corruptions import CORRUPTIONS
-from vitmed.explanation.robustness import known_stress, measure_robustness
+from vitmed.explanation.robustness import CORRUPTIONS, known_stress, measure_robustness
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.plots.curves import stress_curves, stress_samples

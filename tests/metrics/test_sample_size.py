@@ -17,7 +17,7 @@ from vitmed.core.errors import UsageError
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.sample_size import area_error, in_words, smallest
+from vitmed.metrics.sample_size import Goal, area_error, in_words
 from vitmed.report.chapters import more_images
 from vitmed.report.results import Results
 
@@ -141,7 +141,9 @@ def test_an_auroc_by_patient_has_as_many_degrees_of_freedom_as_the_rarer_class_h
 
 
 def test_the_smallest_number() -> None:
-    assert smallest(lambda n: n >= 777) == 777 and smallest(lambda n: True) == 2 and smallest(lambda n: False) is None
+    for first, answer in ((777, 777), (0, 2), (np.inf, None)):
+        goal = Goal(half_width=1)
+        assert goal.smallest(lambda n, luck, first=first: (0, 2 if n >= first else 3)) == answer
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from vitmed.decisions.operating_points import choose_points, report_points
 from vitmed.metrics.clinical_utility import decision_curve
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.slider import at, slider_data
+from vitmed.report.templates import at, slider_data
 
 CONFIG = EvaluateConfig(resamples=0)
 

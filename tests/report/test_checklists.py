@@ -15,8 +15,7 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import Stratum, Subgroups
-from vitmed.report.chapters import limitations, sections
-from vitmed.report.checklists import checklists, content
+from vitmed.report.chapters import checklists, content, limitations, sections
 from vitmed.report.results import Characteristic, EvaluatedImages, Flow, Results, Seen, Value
 
 

@@ -49,7 +49,7 @@ def test_lines_are_what_they_are_called() -> None:
     assert any(text.startswith(told) for text in texts(figure))
     assert missed[p.confidence[missed].argmax()] in rows(figure)
     figure = suspected_labels(p, read)
-    assert rows(figure) == find_suspects(p).rows[:18].tolist()
+    assert rows(figure) == find_suspects(p)[0][:18].tolist()
 
 
 @pytest.mark.parametrize("gallery", GALLERIES)

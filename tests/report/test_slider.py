@@ -11,7 +11,7 @@ from sklearn.metrics import confusion_matrix, precision_score
 
 from vitmed.decisions.operating_points import TITLES, OperatingPoint, OperatingPoints
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.slider import ROWS, Curve, at, rows, slider_data
+from vitmed.report.templates import ROWS, Curve, at, rows, slider_data
 
 
 def predictions(labels: np.ndarray, scores: np.ndarray) -> Predictions:

@@ -248,9 +248,7 @@ def _patient_problems(images: Sequence[Image], source: str | None) -> Iterator[P
     if both:
         severity = "warning" if guessed else None  # the guess may be wrong
         what = counted(len(both), unit)
-        fix = (
-            "if the guess is right, train with --groups names --resplit, which ignores these splits" if guessed else ""
-        )
+        fix = "if the guess is right, train with --groups names --resplit, which ignores these splits" * guessed
         yield make("patients_across_splits", f"{what} in two splits{by}", both, severity, fix)
     if guessed:
         yield make("patients_guessed", f"{counted(len(splits), 'patient')}, {source}")

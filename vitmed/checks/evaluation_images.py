@@ -41,9 +41,8 @@ class ImageRequest:
 
 @dataclass(frozen=True)
 class EvaluationImages:
-    """The images to evaluate. `seen` is of other images than the run's own: how many "images" made the model, how many
-    are in the run's own "test", and how many "patients" share a name with one that made the model (None where patients
-    are unknown)."""
+    """The images to evaluate. `seen` is of other images than the run's own: how many "images" made the model, are in
+    its own "test", and how many "patients" share a name with one that made it (None where unknown)."""
 
     how: Preprocessing
     root: Path

@@ -2,7 +2,6 @@
 
 attention       attention maps by three methods, also of images that were predicted
 faithfulness    the maps of an evaluation, and whether the answer depends on the patches that the maps mark
-corruptions     blur, noise, JPEG, light, stain: `CORRUPTIONS`
-robustness      what corruptions cost: a sample of images, corrupted and predicted, and its numbers
+robustness      `CORRUPTIONS` (blur, noise, JPEG, light, stain), and what they cost: images corrupted and predicted
 results         the maps, and what the two checks find, as typed data without torch
 """

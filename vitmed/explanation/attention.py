@@ -103,8 +103,7 @@ def trace(model: ViT, x: Tensor, targets: Tensor | None = None, kind: Kind = "cl
     pooling = None
     if model.attn_pool is not None:
         unread = model.tokens - attention[-1].shape[-1]  # tokens before the patches, which SigLIP's pooling leaves out
-        one, other = (F.pad(parts.pop(), (unread, 0)) for parts in (attention, attention_gradient))
-        pooling = one, other
+        pooling = F.pad(attention.pop(), (unread, 0)), F.pad(attention_gradient.pop(), (unread, 0))
     return Trace(
         logits.detach(), attention, attention_gradient, pooling, tokens, token_gradient[:, patches], patches, model.pool
     )
@@ -157,8 +156,7 @@ def attention_maps(
     rows: np.ndarray,
     kind: Kind = "classes",
 ) -> Maps:
-    """The maps of every method, of images (B, S, S, C) uint8 from `Preprocessing.read`, at (B,) `rows`; targets and
-    kind as in `trace`."""
+    """Map images (B, S, S, C) uint8 from `Preprocessing.read` by every method, at (B,) `rows`; see `trace`."""
     x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
     side = math.isqrt(model.patches)  # patches in a row: images are square
     maps = relevance(model, x, targets, kind)
@@ -218,28 +216,25 @@ def explain_predictions(
     of `predictions.answers`, in this frame of files with several (None: that of the run). Raises DataError for an image
     that could be read before and cannot be read now."""
     members = saved.members if isinstance(saved, Ensemble) else (saved,)
-    maps = []
+    paths, maps = predictions.paths, list[Maps]()
     for member in members:
         assert isinstance(member, Checkpoint)
         how = replace(member.preprocessing, frame=saved.preprocessing.frame if frame is None else frame)
         targets = chosen  # places in the order of the member
         if member.classes != saved.classes:
             targets = np.array([member.classes.index(name) for name in saved.classes])[chosen]
-        maps.append(_maps_of(member.model().to(pick_device(device)), how, predictions, targets))
+        model, parts = member.model().to(pick_device(device)), list[Maps]()
+        read: Callable[[int], np.ndarray] = lambda i: how.read(paths[i])  # noqa: B023, E731
+        with bar("explaining") as advance:
+            for rows, squares, problems in read_batches(read, len(paths), BATCH):
+                if problems:
+                    raise DataError("\n".join(problems.values()), "the files changed during the command: run it again")
+                parts.append(attention_maps(model, how, squares, targets[rows], np.array(rows), predictions.kind))
+                advance(rows[-1] + 1, len(paths))
+        grids = {name: np.concatenate([part.grids[name] for part in parts]) for name in METHODS}
+        images, places = (np.concatenate([getattr(part, name) for part in parts]) for name in ("images", "rows"))
+        maps.append(Maps(images, targets, grids, places, parts[0].shift))
     return replace(mean_of_maps(maps, saved.shares if isinstance(saved, Ensemble) else (1.0,)), targets=chosen)
-
-
-def _maps_of(model: ViT, how: Preprocessing, predictions: Predictions, targets: np.ndarray) -> Maps:
-    paths, parts = predictions.paths, list[Maps]()
-    with bar("explaining") as advance:
-        for rows, squares, problems in read_batches(lambda i: how.read(paths[i]), len(paths), BATCH):
-            if problems:
-                raise DataError("\n".join(problems.values()), "the files changed during the command: run it again")
-            parts.append(attention_maps(model, how, squares, targets[rows], np.array(rows), predictions.kind))
-            advance(rows[-1] + 1, len(paths))
-    grids = {name: np.concatenate([part.grids[name] for part in parts]) for name in METHODS}
-    images, places = (np.concatenate([getattr(part, name) for part in parts]) for name in ("images", "rows"))
-    return Maps(images, targets, grids, places, parts[0].shift)
 
 
 def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:

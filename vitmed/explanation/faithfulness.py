@@ -29,7 +29,7 @@ from vitmed.core.base_models import Kind
 from vitmed.core.messages import bar, say
 from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS, attention_maps, centre_shift, relevance
-from vitmed.explanation.results import TITLES, Attention, MapCheck, Maps, cells
+from vitmed.explanation.results import TITLES, Attention, MapCheck, Maps, cells, turns
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions, known_labels
@@ -85,7 +85,7 @@ def check_maps(
     units = np.arange(len(images)) if units is None else units
 
     def mean(values: np.ndarray) -> Estimate:
-        return mean_estimate(unit_means(values, units[: len(values)]))
+        return mean_estimate(values, units[: len(values)])
 
     def check(name: str) -> MapCheck:
         deletion, insertion = scores[name].T  # (B,) each
@@ -134,14 +134,11 @@ def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
     return BETTER, f"The answer depends more on the patches that it marks than on others: gain {gained}."
 
 
-def unit_means(values: np.ndarray, units: np.ndarray) -> np.ndarray:
-    """(B,) -> (U,) the mean of each unit, so that a patient with many images counts once."""
-    _, number = np.unique(units, return_inverse=True)
-    return np.asarray(np.bincount(number, values) / np.bincount(number))
-
-
-def mean_estimate(values: np.ndarray) -> Estimate:
-    """The mean of independent values (B,) and Student's interval for it at 95 %; no interval of one value."""
+def mean_estimate(values: np.ndarray, units: np.ndarray) -> Estimate:
+    """The mean over units of the means of their values, both (B,), so that a patient with many images counts once; and
+    Student's interval for it at 95 %; no interval of one unit."""
+    number = np.unique(units, return_inverse=True)[1]
+    values = np.bincount(number, values) / np.bincount(number)
     mean, low, high = float(values.mean()), None, None
     if len(values) > 1:
         half = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
@@ -162,23 +159,15 @@ def sample(labels: np.ndarray, groups: Sequence[str] | None, count: int) -> tupl
     """Which images to check, at most `count`, drawn at random: patients in turn, and classes in turn, so that a rare
     class is included; with the (B,) unit of each for `check_maps`, and how they were drawn, in words."""
     order = np.random.default_rng([0, 2]).permutation(len(labels))
-    order = order[np.argsort(_turns(labels[order]), kind="stable")]
+    order = order[np.argsort(turns(labels[order]), kind="stable")]
     if groups is None:
         return order[:count], np.arange(len(order[:count])), "drawn at random; intervals by image, patients unknown"
     patients = np.unique([name or f"\0{i}" for i, name in enumerate(groups)], return_inverse=True)[1]
-    rows = order[np.argsort(_turns(patients[order]), kind="stable")][:count]
+    rows = order[np.argsort(turns(patients[order]), kind="stable")][:count]
     held = len(np.unique(patients[rows]))
     if held < FEW:
         return rows, np.arange(len(rows)), f"of {counted(held, 'patient')}; intervals by image, which are too narrow"
     return rows, patients[rows], f"of {counted(held, 'patient')}; intervals by patient"
-
-
-def _turns(keys: np.ndarray) -> np.ndarray:
-    """(S,) how many earlier elements have the same key."""
-    _, number, count = np.unique(keys, return_inverse=True, return_counts=True)
-    turns = np.empty(len(keys), dtype=int)
-    turns[np.argsort(number, kind="stable")] = np.arange(len(keys)) - np.repeat(np.cumsum(count) - count, count)
-    return turns
 
 
 def _areas(

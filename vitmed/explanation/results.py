@@ -50,6 +50,14 @@ def spread(values: np.ndarray) -> np.ndarray:
     return np.where(high > low, (values - low) / np.where(high > low, high - low, 1), 0).astype(np.float32)
 
 
+def turns(keys: np.ndarray) -> np.ndarray:
+    """(S,) how many earlier elements have the same key."""
+    _, number, count = np.unique(keys, return_inverse=True, return_counts=True)
+    earlier = np.empty(len(keys), dtype=int)
+    earlier[np.argsort(number, kind="stable")] = np.arange(len(keys)) - np.repeat(np.cumsum(count) - count, count)
+    return earlier
+
+
 class MapCheck(Frozen):
     """One method of making attention maps, its verdict and a sentence on it.
 
@@ -170,11 +178,8 @@ def mean_of_maps(each: Sequence[Maps], shares: Sequence[float]) -> Maps:
 
 def known_verdicts(saved: SavedModel) -> dict[str, str]:
     """Method -> the verdict in the newest report on these weights, test before validation."""
-    files = sorted(
-        saved.path.parent.glob("[!.]*/metrics.json"),
-        key=lambda file: (file.parent.name.startswith("test"), file.stat().st_mtime_ns),
-    )
-    for file in reversed(files):
+    files = saved.path.parent.glob("[!.]*/metrics.json")
+    for file in sorted(files, key=lambda f: (not f.parent.name.startswith("test"), -f.stat().st_mtime_ns)):
         try:
             metrics = read_metrics(file)
             methods = metrics["attention"]["methods"] if is_of(metrics, saved.weights_hash) else {}

@@ -13,7 +13,6 @@ paired_comparison  differences of two models on the same images, and their tests
 patient_level      one answer per patient; the spread over patients
 subgroups          site, scanner, sex, age
 confusions         which class is taken for which, which findings occur together, which labels are doubtful
-number_agreement   limits of agreement; errors by range and subgroup
 sample_size        how many images and patients an interval needs
 clinical_utility   predictive values by prevalence, and net benefit: the decision curve
 readers            Cohen's kappa of readers, reference and model; the model against readers: Obuchowski & Rockette

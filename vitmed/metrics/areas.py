@@ -15,23 +15,10 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
+from vitmed.metrics import intervals
 from vitmed.metrics.bootstrap import MOST, bootstrap_weights
 from vitmed.metrics.estimates import FEWEST, Estimate, estimate, of_share
-from vitmed.metrics.intervals import (
-    INFINITE,
-    LIKENESS,
-    NONE,
-    Spread,
-    Units,
-    assumed_effect,
-    degrees_between,
-    logit_interval,
-    quantile,
-    ratio,
-    satterthwaite,
-    share,
-    within,
-)
+from vitmed.metrics.intervals import INFINITE, NONE, Spread, Units, ratio
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 
 FEW = 50  # below so many positive or negative images, counted as independent ones, DeLong's interval is too narrow
@@ -94,9 +81,9 @@ def area_spread(influence: np.ndarray, positive: np.ndarray, units: Units) -> Sp
         return Spread(total, INFINITE)
     both = 2 * units.count / (units.count - 1) * float((sums[0] * sums[1]).sum())
     squares = units.sums(up**2), units.sums(down**2)
-    freedoms = [degrees_between(*three) for three in zip(sizes, sums, squares, strict=True)]
+    freedoms = [intervals.degrees_between(*three) for three in zip(sizes, sums, squares, strict=True)]
     degrees = total**2 / sum(part**2 / d for part, d in zip(parts, freedoms, strict=True)) if total > 0 else INFINITE
-    of_patients = degrees_between(sizes[0] + sizes[1], sums[0] + sums[1], squares[0] + squares[1])
+    of_patients = intervals.degrees_between(sizes[0] + sizes[1], sums[0] + sums[1], squares[0] + squares[1])
     return Spread(max(0.0, total + both), min(degrees, of_patients))
 
 
@@ -112,13 +99,13 @@ def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float
     if not np.isfinite([value, variance]).all() or (0 < value < 1 and variance == 0):
         return *NONE, name  # scores that are all alike have no variance
     m, n = (_effective(area.influence, kind, units) for kind in (positive, ~positive))
-    z = quantile()
+    z = intervals.quantile()
     if units.clustered:
         sizes = (units.sums(kind.astype(np.float64)) for kind in (positive, ~positive))
-        z = quantile(min(satterthwaite(size[size > 0], LIKENESS) for size in sizes))
+        z = intervals.quantile(min(intervals.satterthwaite(size[size > 0], intervals.LIKENESS) for size in sizes))
     if min(m, n) < FEW or value in (0, 1):
         return *newcombe_area(value, m, n, z), "newcombe"
-    low, high = logit_interval(value, variance**0.5, quantile(degrees))
+    low, high = intervals.logit_interval(value, variance**0.5, intervals.quantile(degrees))
     flawless, _ = newcombe_area(1.0, m, n, z)
     return min(low, flawless), max(high, 1 - flawless), name
 
@@ -131,7 +118,7 @@ def _effective(influence: np.ndarray, kind: np.ndarray, units: Units) -> float:
     sizes, own = units.sums(kind.astype(np.float64)), np.where(kind, influence, 0)
     g, alone = int((sizes > 0).sum()), m / (m - 1) * float((own**2).sum())
     seen = g / (g - 1) * float((units.sums(own) ** 2).sum()) / alone if alone > 0 else 1.0
-    return max(1.0, m / max(seen, assumed_effect(sizes[sizes > 0], LIKENESS)))
+    return max(1.0, m / max(seen, intervals.assumed_effect(sizes[sizes > 0], intervals.LIKENESS)))
 
 
 def newcombe_area(value: float, positives: float, negatives: float, z: float) -> tuple[float, float]:
@@ -234,7 +221,24 @@ def reached_at(
 ) -> list[AtRate]:
     """The largest share of the images of `truth` above a threshold that keeps a share `levels` of the others below it.
     Scores are (S,) of any scale, truth is (S,) bool with both kinds; without resamples of units, no intervals."""
-    values, drawn = _drawn(scores, truth, np.array(levels), units, resamples)
+    order = np.argsort(-scores, kind="stable")
+    last = np.append(np.diff(scores[order]) != 0, True)  # the last image of each tie
+    hit, below = truth[order], 1 - np.array(levels)
+
+    def drawn_shares(weights: np.ndarray) -> np.ndarray:
+        """(R, L) for weights (R, S); NaN in a resample without images of either kind."""
+        w = weights.take(order, axis=1)
+        right, false = (np.cumsum(w * kind, axis=1)[:, last] for kind in (hit, ~hit))
+        rows = np.full((len(weights), len(levels)), np.nan)
+        for row, hits, alarms in zip(rows, right, false, strict=True):
+            place = np.searchsorted(alarms, alarms[-1] * below + 1e-9, side="right")  # of the thresholds
+            if hits[-1] > 0 and alarms[-1] > 0:
+                row[:] = np.append(0, hits)[place] / hits[-1]
+        return rows
+
+    values = drawn_shares(np.ones((1, len(scores))))[0]
+    shares = [drawn_shares(weights) for weights in bootstrap_weights(units.index, resamples, seed=0)]
+    drawn = np.concatenate([np.empty((0, len(levels))), *shares])
     _, fp = threshold_counts(scores, truth)
     cuts = np.append(np.inf, np.unique(scores)[::-1])  # (T + 1,) above each, as the counts
     enough = units.fewer(truth) >= FEWEST
@@ -242,36 +246,13 @@ def reached_at(
     for level, value, column in zip(levels, values.tolist(), drawn.T, strict=True):
         # the loosest of the thresholds at which enough of the others are kept
         called = is_called(scores, float(cuts[np.flatnonzero(fp <= fp[-1] * (1 - level) + 1e-9)[-1]]))
-        few = not enough or not share(called, ~truth, units).effective_n * (1 - level) >= LEAST - 1e-9
+        few = not enough or not intervals.share(called, ~truth, units).effective_n * (1 - level) >= LEAST - 1e-9
         reached = estimate(value, *NONE, "wilson-bootstrap", len(column) or None)
         if len(column) and not few and value in (0, 1):
             # hardly a resample differs; how alike the others are depends on the threshold, and is left out
-            reached = of_share(share(called & truth, truth, units))
+            reached = of_share(intervals.share(called & truth, truth, units))
         elif len(column) and not few and (variance := float(np.nanvar(column, ddof=1))) > 0:
-            limits = within(value, 0, variance, quantile(max(1, units.count - 1)))
+            limits = intervals.within(value, 0, variance, intervals.quantile(max(1, units.count - 1)))
             reached = estimate(value, *limits, "wilson-bootstrap", len(column))
         rates.append(AtRate(fixed=level, reached=reached, too_few=few))
     return rates
-
-
-def _drawn(
-    scores: np.ndarray, truth: np.ndarray, levels: np.ndarray, units: Units, resamples: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The shares at every level, (L,), and in each resample, (R, L); NaN in one without images of either kind."""
-    order = np.argsort(-scores, kind="stable")
-    last = np.append(np.diff(scores[order]) != 0, True)  # the last image of each tie
-    hit = truth[order]
-
-    def of(weights: np.ndarray) -> np.ndarray:
-        w = weights.take(order, axis=1)
-        right, false = (np.cumsum(w * kind, axis=1)[:, last] for kind in (hit, ~hit))
-        rows = np.full((len(weights), len(levels)), np.nan)
-        for row, hits, alarms in zip(rows, right, false, strict=True):
-            place = np.searchsorted(alarms, alarms[-1] * (1 - levels) + 1e-9, side="right")  # of the thresholds
-            if hits[-1] > 0 and alarms[-1] > 0:
-                row[:] = np.append(0, hits)[place] / hits[-1]
-        return rows
-
-    draws = bootstrap_weights(units.index, resamples, seed=0) if resamples else ()
-    drawn = [np.empty((0, len(levels))), *(of(weights) for weights in draws)]
-    return of(np.ones((1, len(scores))))[0], np.concatenate(drawn)

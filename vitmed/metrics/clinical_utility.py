@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -219,10 +221,5 @@ def ranges(runs: list[list[float]] | None) -> str:
 
 def _runs(good: list[bool]) -> list[list[float]]:
     """The first and last threshold of each unbroken run."""
-    runs: list[list[float]] = []
-    for i, (threshold, holds) in enumerate(zip(THRESHOLDS, good, strict=True)):
-        if holds and i and good[i - 1]:
-            runs[-1][1] = threshold
-        elif holds:
-            runs.append([threshold, threshold])
-    return runs
+    runs = [[pt for pt, _ in run] for holds, run in groupby(zip(THRESHOLDS, good, strict=True), itemgetter(1)) if holds]
+    return [[run[0], run[-1]] for run in runs]

@@ -13,7 +13,6 @@ labels: nothing is computed unless the interval of its AUROC, by patient where p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -48,8 +47,7 @@ class Mistakes(Frozen):
 
 
 def error_pairs(predictions: Predictions) -> list[tuple[int, int, np.ndarray]]:
-    """(truth, predicted, rows) of each pair, the most frequent first; rows by falling confidence. Raises DataError
-    without labels."""
+    """(truth, predicted, rows) by pair, most frequent first; the surest row first. Raises DataError without labels."""
     labels, predicted, size = known_labels(predictions), predictions.predicted, len(predictions.classes)
     wrong = np.flatnonzero(labels != predicted)
     wrong = wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]
@@ -151,17 +149,8 @@ def wrong_rows(predictions: FindingPredictions, f: int) -> tuple[np.ndarray, np.
 LISTED = 50  # suspects in metrics.json; label_issues.csv has all
 
 
-@dataclass(frozen=True)
-class Suspects:
-    """N images with a doubtful label, the most doubtful first."""
-
-    rows: np.ndarray  # (N,) int64, from 0
-    suggested: np.ndarray  # (N,) int64 the class that they count for
-    scores: np.ndarray  # (N,) float64 probability of the label minus the largest of another class, -1..0
-
-
 class DoubtedLabel(Frozen):
-    """An image of predictions.csv, by its row from 1; `score` as in `Suspects`."""
+    """An image of predictions.csv, by its row from 1; `score` as in `find_suspects`."""
 
     row: int
     label: str
@@ -187,8 +176,13 @@ def class_thresholds(predictions: Predictions) -> np.ndarray:
     return np.divide(total, count, out=np.full(size, np.inf), where=count > 0)
 
 
-def find_suspects(predictions: Predictions) -> Suspects:
-    """The images that count for another class than their label, and for which that class is likelier."""
+def find_suspects(predictions: Predictions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Find the N images that count for another class than their label, and for which that class is likelier.
+
+    Returns:
+        (N,) each, the most doubtful first: int64 row from 0; int64 class that the image counts for; float64
+        probability of the label minus the largest of another class, -1..0.
+    """
     labels, p = known_labels(predictions), predictions.probabilities
     every = np.arange(len(labels))
     passing = np.where(p >= class_thresholds(predictions), p, -1.0)  # (S, K)
@@ -198,7 +192,7 @@ def find_suspects(predictions: Predictions) -> Suspects:
     margin = p[every, labels] - others.max(axis=1, initial=-1.0)
     rows = np.flatnonzero((counted != labels) & (passing.max(axis=1, initial=-1.0) >= 0) & (margin < 0))
     rows = rows[np.argsort(margin[rows], kind="stable")]
-    return Suspects(rows, counted[rows].astype(np.int64), margin[rows])
+    return rows, counted[rows].astype(np.int64), margin[rows]
 
 
 def label_errors(predictions: Predictions, numbers: Numbers) -> LabelErrors | None:
@@ -214,19 +208,18 @@ def label_errors(predictions: Predictions, numbers: Numbers) -> LabelErrors | No
         interval = "" if area.low is None else f", interval {area.low:.3f} to {area.high:.3f}"
         shown = "" if area.value is None else f" (AUROC {area.value:.3f}{interval})"
         return LabelErrors(of=len(labels), reason=f"the model is not shown to be better than chance{shown}")
-    suspects = find_suspects(predictions)
-    listed = list[DoubtedLabel]()
-    for row, other, score in list(zip(suspects.rows, suspects.suggested, suspects.scores, strict=True))[:LISTED]:
-        names = {"label": classes[labels[row]], "suggested": classes[other]}
-        listed.append(DoubtedLabel(row=int(row) + 1, **names, score=float(score)))
-    return LabelErrors(n=len(suspects.rows), of=len(labels), rows=listed)
+    suspects = [
+        DoubtedLabel(row=int(row) + 1, label=classes[labels[row]], suggested=classes[other], score=float(score))
+        for row, other, score in zip(*find_suspects(predictions), strict=True)
+    ]
+    return LabelErrors(n=len(suspects), of=len(labels), rows=suspects[:LISTED])
 
 
 def issues_csv(predictions: Predictions) -> str:
     """The text of `label_issues.csv`: all suspects, the most doubtful first; row 1 is the first of predictions.csv."""
-    labels, suspects = known_labels(predictions), find_suspects(predictions)
+    labels = known_labels(predictions)
     rows: list[Sequence[object]] = [("row", "path", "label", "suggested", "score")]
-    for row, other, score in zip(suspects.rows, suspects.suggested, suspects.scores, strict=True):
+    for row, other, score in zip(*find_suspects(predictions), strict=True):
         classes = predictions.classes[labels[row]], predictions.classes[other]
         rows.append([int(row) + 1, predictions.paths[row], *classes, f"{score:.6f}"])
     return csv_text(rows)

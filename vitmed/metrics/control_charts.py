@@ -78,8 +78,8 @@ class Reference(NamedTuple):
         return cls(dict(streams), values, with_added, centre, spread, most)
 
     def standardised(self, new: Mapping[str, Stream] | None = None) -> np.ndarray:
-        """(T, C) float64: the values of new images, in standard deviations from the mean of the reference; without
-        these those of the reference, (S + 2, C)."""
+        """(T, C) float64: new values in standard deviations from the mean of the reference; None: its own, (S + 2,
+        C)."""
         values = self.raw if new is None else np.stack([new[name].values for name in self.streams], axis=1)
         before, after = (np.clip((x - self.centre) / self.spread, -self.most, self.most) for x in (self.raw, values))
         return after - np.nanmean(before, axis=0)
@@ -148,8 +148,7 @@ def choose_limits(
 
 
 def _periods(reference: Reference, period: int, seed: int) -> Iterator[np.ndarray]:
-    """Draw periods (N, C) of standardised values without a change: of patients like those of the reference, who are a
-    sample too."""
+    """Draw periods (N, C) of standardised values without a change, of patients like those of the reference."""
     rng, standardised = np.random.default_rng(seed), reference.standardised()
     _, index = np.unique(reference.units, return_inverse=True)
     order, count = np.argsort(index, kind="stable"), np.bincount(index)  # images of each patient

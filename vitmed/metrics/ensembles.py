@@ -46,8 +46,7 @@ def out_of_fold(tests: Sequence[Predictions], folds: int) -> Predictions:
 
 
 def aligned(parts: Sequence[Any]) -> list[Any]:
-    """Predictions of the same images with rows and classes in the order of the first. Raises DataError where images,
-    classes or labels differ."""
+    """Put rows and classes in the order of the first. Raises DataError where images, classes or labels differ."""
     first, in_order = parts[0], [parts[0]]
     place = {path: row for row, path in enumerate(first.paths)}
     for other in parts[1:]:

@@ -9,20 +9,10 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen, Kind
 from vitmed.core.text import identity, listed
+from vitmed.metrics import intervals
 from vitmed.metrics.areas import Area, area_spread
-from vitmed.metrics.estimates import ClassNumbers, Estimate, estimate
-from vitmed.metrics.intervals import (
-    INFINITE,
-    NONE,
-    Share,
-    Spread,
-    Units,
-    correlation,
-    influence_spread,
-    quantile,
-    satterthwaite,
-    share,
-)
+from vitmed.metrics.estimates import ClassNumbers, Estimate, estimate, finite
+from vitmed.metrics.intervals import INFINITE, NONE, Share, Spread, Units
 from vitmed.metrics.metric_table import Metric
 
 FEW = 10  # patients with an image that only one model gets right, below which they do not show a design effect
@@ -159,7 +149,7 @@ def area_gap(
     gap = first.plus(second, -1)
     if positive is None:
         influence = gap.influence if labels is None else units.leveraged(gap.influence, labels)
-        spread, method = influence_spread(influence, units), "influence"
+        spread, method = intervals.influence_spread(influence, units), "influence"
     else:
         spread, method = area_spread(gap.influence, positive, units), "obuchowski" if units.clustered else "delong"
     return tested(gap.value, spread, method)
@@ -176,7 +166,7 @@ def tested(gap: float, spread: Spread, method: str) -> tuple[float, ComparisonTe
         p = float(2 * stdtr(min(spread.degrees, 1e9), -abs(statistic)))
     elif gap == 0 and spread.variance == 0:
         statistic, p = 0.0, 1.0
-    reach = float("nan") if statistic is None else quantile(spread.degrees) * spread.variance**0.5
+    reach = float("nan") if statistic is None else intervals.quantile(spread.degrees) * spread.variance**0.5
     return reach, ComparisonTest(statistic=statistic, p=p, method=method)
 
 
@@ -210,15 +200,15 @@ def share_difference(
         variance = float(((sums - value * sizes) ** 2 / (1 - sizes / n)).sum()) / n
         effects = [variance / alone if alone > 0 else float("nan")]
         if (squares > 0).sum() < FEW:
-            effects += [share(right, counted, units).design_effect for right in (first, second)]
+            effects += [intervals.share(right, counted, units).design_effect for right in (first, second)]
         finite = [e for e in effects if np.isfinite(e)]
         effect = max(1.0, *finite) if finite else n / len(sizes)  # without any error, each patient counts once
         if effect > 1:  # else the images count as independent
-            degrees = satterthwaite(sizes, correlation(sizes, sums, squares))
+            degrees = intervals.satterthwaite(sizes, intervals.correlation(sizes, sums, squares))
     plus, minus, independent = plus / effect, minus / effect, n / effect
     statistic = tango_score(0.0, plus, minus, independent)
     p = float(2 * stdtr(min(degrees, 1e9), -abs(statistic)))
-    low, high = tango(plus, minus, independent, quantile(degrees))
+    low, high = tango(plus, minus, independent, intervals.quantile(degrees))
     method = "tango-cluster" if units.clustered else "tango"
     gap = Share(value, low, high, method, int(n), len(sizes))
     return gap, test.model_copy(update={"statistic": statistic, "p": p})
@@ -285,16 +275,16 @@ def seed_spread(
     numbers = {}
     for name in overall[0]:
         estimates = [of_run[name] for of_run in overall if name in of_run]
-        values, lows, highs = (
-            [end for estimate in estimates if (end := getattr(estimate, part)) is not None]
-            for part in ("value", "low", "high")
-        )
-        if len(values) < len(overall):
-            continue
-        bounded = len(lows) == len(highs) == len(overall)
-        ends = {"low": float(np.mean(lows)), "high": float(np.mean(highs))} if bounded else {"low": None, "high": None}
-        spread = {"sd": float(np.std(values, ddof=1)), "smallest": min(values), "largest": max(values)}
-        numbers[name] = SeedNumber(mean=float(np.mean(values)), **spread, **ends)
+        values, lows, highs = np.array([(e.value, e.low, e.high) for e in estimates], float).reshape(-1, 3).T.copy()
+        if len(values) == len(overall) and np.isfinite(values).all():  # NaN for None
+            numbers[name] = SeedNumber(
+                mean=float(values.mean()),
+                sd=float(values.std(ddof=1)),
+                smallest=float(values.min()),
+                largest=float(values.max()),
+                low=finite(lows.mean()),
+                high=finite(highs.mean()),
+            )
     text = f"{listed(list(seeds))} differ by the training seed only ({listed([str(seed) for seed in seeds.values()])})"
     name = next((name for name in first if name in numbers), "")
     if not name:

@@ -196,9 +196,8 @@ class Predictions:
         return np.asarray((votes + self.probabilities / 2).argmax(axis=1))
 
     def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
-        """(S,) float64, 0 or more: how much several models, whose first this is, disagree: the mutual information of
-        class and model in nats, the entropy of the mean less the mean of the entropies (Houlsby et al. 2011, arXiv
-        1112.5745)."""
+        """(S,) float64, 0 or more: the mutual information of class and model in nats, of several models, whose first
+        this is: entropy of the mean less mean of the entropies (Houlsby et al. 2011, arXiv 1112.5745)."""
         return mutual_information(np.stack([part.probabilities for part in parts]), shares)
 
     @cached_property
@@ -222,7 +221,7 @@ class Predictions:
 
     @cached_property
     def predicted(self) -> np.ndarray:
-        """(S,) int64: the predicted class: as `decided`, by `threshold`, the first of the cheapest by `costs`, or the
+        """(S,) int64: the predicted class: as `decided`, by `threshold`, the first of the cheapest, or the
         likeliest."""
         if self.decided is not None:
             return self.decided

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.core.text import counted, listed
+from vitmed.core.text import counted, counted_doing, listed
 from vitmed.core.text_files import describe_header, from_cell, read_text, rows_of, separator_of
 from vitmed.core.upgrade import READER
 
@@ -32,6 +32,7 @@ OF_NUMBERS = ("low", "high", *RAW, "reach", *OF_TARGETS)
 LABEL = "label_"  # with the name of a finding
 ROUNDED = 0.006  # a probability that differs by more is not that of the logits, rounded to two digits
 TEXTS = ("path", "label", "group", "prediction", "error")  # columns that hold no numbers of the model
+HAS = ("of the table has", "of the table have")
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 
 
@@ -84,8 +85,8 @@ class Table:
         )
 
     def further(self, ours: Iterable[str], classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """The columns that are not the model's. Raises DataError where one with a name in `WRITTEN` holds something
-        else than vitmed writes there."""
+        """The columns that are not the model's. Raises DataError where one in `WRITTEN` holds what vitmed never
+        writes."""
         ours, words = {"error", "", *ours}, {"", *BETWEEN.join(classes).split(BETWEEN)}
 
         def is_set(cell: str) -> bool:
@@ -193,7 +194,7 @@ class Table:
             return []
         column = next(name for name, wrong in off.items() if wrong[rows[0]])
         return [
-            f"{_rows(len(rows))} a cell that does not follow from the {source}, the first is row "
+            f"{counted_doing(len(rows), 'row', *HAS)} a cell that does not follow from the {source}, the first is row "
             f"{self.numbers[rows[0]]} ({column}); the {source} count."
         ]
 
@@ -202,15 +203,15 @@ class Table:
         strange = np.flatnonzero(~np.isfinite(self.floats([OOD_SCORE])[:, 0]))
         if not len(strange) or OOD_SCORE not in self.header:
             return []
+        have = counted_doing(len(strange), "row", *HAS)
         return [
-            f"{_rows(len(strange))} an {OOD_SCORE} that is not a number, the first is row {self.numbers[strange[0]]}; "
-            "so the report leaves the out-of-distribution scores out."
+            f"{have} an {OOD_SCORE} that is not a number, the first is row {self.numbers[strange[0]]}; so the report "
+            "leaves the out-of-distribution scores out."
         ]
 
 
 def read_table(file: str | Path | Table) -> Table:
-    """Read the cells of a file; `DataError` if it is no table, or has a column twice or a row with too many cells. A
-    table stays as it is."""
+    """Read the cells of a file. Raises DataError for no table, a column twice, or a row with too many cells."""
     if isinstance(file, Table):
         return file
     file = Path(file)
@@ -268,10 +269,6 @@ def _take_decimal_commas(header: Sequence[str], rows: Sequence[dict[str, str]]) 
             for name, cell in row.items():
                 if name not in texts and DECIMAL_COMMA.fullmatch(cell.strip()):
                     row[name] = cell.strip().replace(",", ".")
-
-
-def _rows(count: int) -> str:
-    return "1 row of the table has" if count == 1 else f"{count:,} rows of the table have"
 
 
 def _float(cell: str | None) -> float:

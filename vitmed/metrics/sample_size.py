@@ -10,6 +10,7 @@ Student's t replaces the normal quantile.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from statistics import NormalDist
@@ -45,7 +46,8 @@ class Goal(Frozen):
                 return self.lower_bound is not None and low >= self.lower_bound
             return (high - low) / 2 <= self.half_width
 
-        return smallest(reached)
+        place = bisect_left(range(2, MOST + 1), True, key=reached)
+        return place + 2 if place + 2 <= MOST else None
 
 
 class Design(Frozen):
@@ -85,7 +87,7 @@ def needed_sample(number: str, expected: float, goal: Goal, design: Design) -> N
     """The smallest sample with which one of `NUMBERS` reaches a goal; None where it has more than `MOST` patients. The
     expected value is in (0, 1), of an AUROC in (0.5, 1) and with a prevalence."""
     each, effect, share = design.images_per_patient, design.design_effect, design.prevalence
-    ends = partial(_area_ends, expected, design) if number == "auroc" else partial(_rate_ends, expected, each, effect)
+    ends = partial(_area_ends, expected, design) if number == "auroc" else partial(rate_ends, expected, each, effect)
     patients = goal.smallest(ends)
     if patients is None:
         return None
@@ -100,29 +102,11 @@ def needed_sample(number: str, expected: float, goal: Goal, design: Design) -> N
     return NeededSample(**about, **interval, counted=counted, counted_patients=patients, **total)
 
 
-def patients_for_rate(value: float, goal: Goal, each: float, effect: float) -> int | None:
-    """The smallest number of patients of a class with which its sensitivity, 0..1, reaches a goal. Each patient has
-    `each` images of the class, at least 1, with a design effect of at least 1."""
-    return goal.smallest(partial(_rate_ends, value, each, effect))
-
-
-def _rate_ends(value: float, each: float, effect: float, patients: int, luck: float) -> tuple[float, float]:
+def rate_ends(value: float, each: float, effect: float, patients: int, luck: float) -> tuple[float, float]:
+    """The interval of a rate for `Goal.smallest`: of patients with `each` images, with a design effect of 1 or more."""
     n = patients * each / effect
     seen = value - luck * math.sqrt(value * (1 - value) / n)
     return wilson(seen, n, _quantile(patients, each)) if seen >= 0 else NONE
-
-
-def smallest(reached: Callable[[int], bool]) -> int | None:
-    """The smallest number from 2 to `MOST` from which a goal is reached; None where `MOST` does not reach it."""
-    low, high = 1, 2
-    while not reached(high):
-        if high >= MOST:
-            return None
-        low, high = high, min(2 * high, MOST)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if reached(middle) else (middle, high)
-    return high
 
 
 def area_error(value: float, positives: float, negatives: float) -> float:

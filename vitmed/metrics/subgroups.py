@@ -193,14 +193,15 @@ def evaluate_strata(
             listed.append(Stratum(name=name, n=f"<{FEWEST}", suppressed=True))
     gaps: dict[str, Any] = {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
     if len(shown) > 1:
-        gaps = _gaps(predictions, column, sorted(shown), {stratum.name: stratum for stratum in listed}, numbers)
+        evaluated = [stratum for stratum in listed if not stratum.suppressed]
+        gaps = _gaps(predictions, column, sorted(shown), evaluated, numbers)
     gaps["further"] = int(large.sum()) - len(shown)
     return Subgroups(cut=column.cut, resamples=resamples, strata=listed, too_small=few, **gaps)
 
 
 def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
-    head: dict[str, Any] = {"name": name, "n": len(part)}
-    head["n_groups"] = None if part.groups is None else len(set(part.units))
+    patients = None if part.groups is None else len(set(part.units))
+    head: dict[str, Any] = {"name": name, "n": len(part), "n_groups": patients}
     if len(part.classes) > MANY_CLASSES:
         right = share(part.predicted == known_labels(part), None, Units(part.units))
         return Stratum(**head, overall={"accuracy": of_share(right)}, notes=[])
@@ -217,12 +218,12 @@ def _gaps(
     predictions: Predictions,
     column: Strata,
     shown: list[int],
-    evaluated: Mapping[str, Stratum],
+    evaluated: Sequence[Stratum],
     numbers: Callable[[Any, np.ndarray], Any],
 ) -> dict[str, Any]:
     """The fields of `Subgroups` from `gaps` on: the larger minus the smaller of each number, of the best and the worst.
-    The strata that are `shown` are compared; `evaluated` has them by name, with their own intervals."""
-    inside, names = np.flatnonzero(np.isin(column.of, shown)), [column.names[g] for g in shown]
+    The strata that are `shown` are compared; `evaluated` are they, with their own intervals."""
+    inside = np.flatnonzero(np.isin(column.of, shown))
     part, of = predictions.take(inside), column.of[inside]
     _, owner = np.unique(predictions.units[inside], return_inverse=True)
     pairs, atoms = np.unique(owner * len(column.names) + of, return_inverse=True)  # a patient's images in one stratum
@@ -234,40 +235,29 @@ def _gaps(
         dealt = np.concatenate([dealt, np.random.default_rng(0).permuted(shuffles, axis=1)])
     of_stratum = [number.of((dealt == g).astype(float)) for g in shown]
     values = {name: np.stack([each[name] for each in of_stratum]) for name in of_stratum[0]}  # (G, 1 + R)
-    wide = {name: _range(own) for name, own in values.items()}
-    gaps = {name: _gap(name, values[name][:, 0], wide[name], names) for name in TITLES if name in values}
-    for name, gap in gaps.items():
-        if gap.compared == 2 and gap.best is not None and gap.worst is not None:
-            ends = (gap.worst, gap.best) if name in SMALLER_IS_BETTER else (gap.best, gap.worst)
-            interval = difference(*(evaluated[stratum].overall[name] for stratum in ends))
-            update = {"low": interval.low, "high": interval.high, "method": interval.method, "by_chance": None}
-            gaps[name] = gap.model_copy(update=update)
+    gaps = {name: _gap(name, values[name], evaluated) for name in TITLES if name in values}
     worst = {name: gap.worst for name, gap in gaps.items() if gap.value}
     return {"gaps": gaps, "worst": worst, "shuffles": len(dealt) - 1 or None}
 
 
-def _gap(name: str, values: np.ndarray, wide: np.ndarray, strata: Sequence[str]) -> Gap:
-    """The gap of a number, without an interval, from its value in each stratum (G,), NaN where it has too few images,
-    and how far apart they are, then in each shuffle, (1 + R,)."""
-    compared = int(np.isfinite(values).sum())
-    if compared < 2:
-        return Gap(**NO_GAP, metric=name, reason=f"fewer than two strata have {FEWEST} of the images that it counts")
-    most, least = (strata[int(pick(values))] for pick in (np.nanargmax, np.nanargmin))
-    best, worst = (least, most) if name in SMALLER_IS_BETTER else (most, least)
-    alike = wide[np.isfinite(wide)]
-    by_chance = float(np.mean(alike >= wide[0] - 1e-12)) if len(alike) > 1 else None
-    value = {**NO_GAP, "value": float(wide[0])}
-    return Gap(**value, metric=name, best=best, worst=worst, compared=compared, by_chance=by_chance)
-
-
-def _range(values: np.ndarray) -> np.ndarray:
-    """Largest minus smallest value of the strata (G, R) that have one, (R,); -1 where fewer than two have, NaN where
-    more or fewer have one than in the first column, as these are no measure of how wide that is."""
+def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
+    """The gap of a number, from its values (G, 1 + R): in each stratum, NaN where it has too few images, then in each
+    shuffle; of these only those count in which as many strata have a value."""
     known = np.isfinite(values)
-    top, bottom = np.where(known, values, -np.inf).max(axis=0), np.where(known, values, np.inf).min(axis=0)
-    count, wide = known.sum(axis=0), top - bottom
-    wide = np.where(count > 1, np.where(wide < 1e-12, 0.0, wide), -1.0)
-    return np.where(count == count[0], wide, np.nan)
+    count = known.sum(axis=0)
+    if count[0] < 2:
+        return Gap(**NO_GAP, metric=name, reason=f"fewer than two strata have {FEWEST} of the images that it counts")
+    most, least = (strata[int(pick(values[:, 0]))] for pick in (np.nanargmax, np.nanargmin))
+    best, worst = (least, most) if name in SMALLER_IS_BETTER else (most, least)
+    wide = np.where(known, values, -np.inf).max(axis=0) - np.where(known, values, np.inf).min(axis=0)
+    wide = np.where(wide < 1e-12, 0.0, wide)[count == count[0]]
+    gap, by_chance = NO_GAP, None
+    if count[0] == 2:
+        gap = dict(difference(most.overall[name], least.overall[name]))
+    elif len(wide) > 1:
+        by_chance = float(np.mean(wide >= wide[0] - 1e-12))
+    ends = {"low": gap["low"], "high": gap["high"], "method": gap["method"], "compared": int(count[0])}
+    return Gap(value=float(wide[0]), metric=name, best=best.name, worst=worst.name, **ends, by_chance=by_chance)
 
 
 class _Numbers:

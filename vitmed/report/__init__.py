@@ -3,13 +3,11 @@
 write               `Report`: numbers and figures of predictions, chapters as blocks, folder, `--format paper`
 analyses            the parts of metrics.json beyond the overall numbers, other images beside the run's own test
 results             `Results`: all that metrics.json holds, typed
-chapters            the chapters and their figures, report.html, the limitations; their words are in chapters.yaml
+chapters            the chapters (words: chapters.yaml), their figures, report.html, limitations; the checklists
 blocks              text, table, first numbers, figure; drawn as HTML, as Markdown (report.md) and in the terminal
-templates           the templates of pages and cards, and the words that they share
+templates           the templates of pages and cards, the words that they share, the numbers of the threshold slider
 methods_text        the statistical methods in words, for a paper: methods.md
-slider              the numbers behind the threshold slider
 headline            the result in the terminal, and quality gates
-checklists          CLAIM, TRIPOD+AI and STARD-AI, and what answers their items
 model_card          model_card.md, and the card of weights for other libraries
 evaluate            a model on images: settings, facts, scores of other images, the report; or made again from its table
 participant_flow    where the images come from and where they go, and the figure of it

@@ -26,7 +26,7 @@ from vitmed.metrics.confusions import finding_errors, label_errors, mistakes
 from vitmed.metrics.estimates import Numbers, difference, estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.grades import grade_results
-from vitmed.metrics.number_agreement import bland_altman, error_by_range, error_by_subgroup
+from vitmed.metrics.kinds.number import bland_altman, error_by_range, error_by_subgroup
 from vitmed.metrics.patient_level import patient_level, per_patient
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import ReaderComparison, agreement, compare_with_readers
@@ -37,8 +37,7 @@ from vitmed.report.results import Beside, BesideEstimates, External, Shift
 
 @dataclass(frozen=True)
 class Extra:
-    """What a report is made from beside the predictions and their configuration; all of one kind of label. None leaves
-    out what would be drawn from it."""
+    """What a report is made from beside predictions and configuration. None leaves out what would be drawn from it."""
 
     validation: Predictions | None = None  # of the same model, for the images on which everything is chosen
     internal: Predictions | None = None  # of the same model and policy, for its own test, where others are evaluated
@@ -61,10 +60,9 @@ class Material:
     config: EvaluateConfig = field(default_factory=EvaluateConfig)
     extra: Extra = field(default_factory=Extra)
 
-    @property
-    def policy(self) -> Any:
-        """The decision policy, of the kind of the predictions; None where there is none."""
-        return self.extra.policy
+    def chosen(self, part: str) -> Any:
+        """A part of the decision policy; None without a policy."""
+        return getattr(self.extra.policy, part, None)
 
 
 Part = Frozen | dict[str, Subgroups] | list[ReaderComparison] | None
@@ -73,7 +71,7 @@ Analysis = Callable[[Material], Part]
 
 def _calibration(m: Material) -> CalibrationReport:
     """`report_calibration`, with the intervals that the headline gives the same numbers."""
-    found = report_calibration(m.predictions, None if m.policy is None else m.policy.calibration, m.config)
+    found = report_calibration(m.predictions, m.chosen("calibration"), m.config)
     same = {name: m.metrics.overall[name] for name in ("log_loss", "brier")}
     found = found.model_copy(update={"after": found.after.model_copy(update=same)})
     if m.extra.folds is None:
@@ -127,9 +125,7 @@ def compare_with_own_test(
 
 
 OF_EVERY_KIND: dict[str, Analysis] = {
-    "out_of_distribution": lambda m: (
-        report_ood_scores(m.predictions, m.policy.ood_score, m.config) if m.policy else None
-    ),
+    "out_of_distribution": lambda m: report_ood_scores(m.predictions, m.chosen("ood_score"), m.config),
 }
 CLASS_ANALYSES: dict[str, Analysis] = {
     "external": lambda m: compare_with_own_test(m.predictions, m.metrics, m.extra.internal, m.config.resamples),
@@ -144,18 +140,18 @@ CLASS_ANALYSES: dict[str, Analysis] = {
     "label_errors": lambda m: label_errors(m.predictions, m.metrics),
     "calibration": _calibration,
     "operating_points": lambda m: (
-        report_points(m.predictions, None if m.policy is None else m.policy.operating, m.config)
+        report_points(m.predictions, m.chosen("operating"), m.config)
         if m.extra.folds is None
         else report_fold_points(m.predictions, m.extra.folds, m.config)
     ),
     "prevalence": lambda m: prevalence_table(m.predictions, m.config),
     "decision_curve": lambda m: decision_curve(m.predictions, m.config),
     "fixed_rates": lambda m: fixed_rates(m.predictions, m.config),
-    "conformal": lambda m: report_sets(m.predictions, None if m.policy is None else m.policy.prediction_sets, m.config),
+    "conformal": lambda m: report_sets(m.predictions, m.chosen("prediction_sets"), m.config),
     "abstention": lambda m: (
         None
         if m.extra.folds is not None and (by_fold(m.extra.folds) or m.config.max_risk is not None)
-        else report_abstention(m.predictions, None if m.policy is None else m.policy.abstention, m.config)
+        else report_abstention(m.predictions, m.chosen("abstention"), m.config)
     ),
     "answers": lambda m: count_answers(m.predictions),
     **OF_EVERY_KIND,
@@ -167,7 +163,7 @@ FINDING_ANALYSES: dict[str, Analysis] = {
 NUMBER_ANALYSES: dict[str, Analysis] = {
     **OF_EVERY_KIND,
     "bland_altman": lambda m: bland_altman(m.predictions),
-    "intervals": lambda m: report_intervals(m.predictions, None if m.policy is None else m.policy.intervals),
+    "intervals": lambda m: report_intervals(m.predictions, m.chosen("intervals")),
     "error_by_range": lambda m: error_by_range(m.predictions),
     "subgroups": lambda m: {name: error_by_subgroup(m.predictions, name) for name in m.config.subgroups} or None,
 }

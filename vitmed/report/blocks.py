@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup, escape
 
+from vitmed.core.text import NOTICE
 from vitmed.metrics.estimates import Estimate, decimals, value_text
 from vitmed.report.plots.drawing import Drawn, plain
 
-NOTICE = "Research use only; not a medical device."
 ROWS = "Row N in a figure is image N of predictions.csv. The whole report is made from that file."
 MARKS = {"b": "**", "i": "*"}  # element of a phrase -> what stands around it
 _joined = Markup("").join

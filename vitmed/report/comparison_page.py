@@ -142,14 +142,7 @@ def _table(content: ComparisonResults, rows: list[Row]) -> Table:
     pairs = {(letter[row.pair.first], letter[row.pair.second]) for row in rows}
     one, adjusted = len(pairs) == 1, _adjusted(rows)
     first, second = next(iter(pairs)) if one else ("First", "Second")
-    head = [
-        *([] if one else ["Pair"]),
-        "Number",
-        first,
-        second,
-        f"{first} minus {second if one else 'second'}",
-        "p",
-    ] + ["p, Holm"] * adjusted
+    head = ["Number", first, second, f"{first} minus {second if one else 'second'}", "p", "p, Holm"][: 5 + adjusted]
     lines = list[list[Cell]]()
     for row in rows:
         pair = [] if one else [td(f"{letter[row.pair.first]} minus {letter[row.pair.second]}")]
@@ -157,7 +150,7 @@ def _table(content: ComparisonResults, rows: list[Row]) -> Table:
         values = [cell(row.first), cell(row.second), cell(row.gap, signed)]
         line = [*pair, td(row.title), *values, *map(p_cell, ps)]
         lines.append([line[0]._replace(head=True), *line[1:]])
-    return Table([words(title) for title in head], lines)
+    return Table([words(title) for title in ["Pair"] * (not one) + head], lines)
 
 
 def _csv_rows(rows: list[Row]) -> Iterator[list[str]]:

@@ -38,8 +38,15 @@ from vitmed.metrics.subgroups import MOST, check_columns, strata
 from vitmed.models.sizes import describe_model
 from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation, report_evaluation
-from vitmed.report.participant_flow import counted_again, evaluated_images, run_flow
-from vitmed.report.results import Origin, Results
+from vitmed.report.participant_flow import (
+    characteristics,
+    counted_again,
+    data_check_of,
+    evaluated_images,
+    flow_of,
+    why_left_out,
+)
+from vitmed.report.results import Origin, Results, Seen
 from vitmed.report.write import TABLE_ALONE, About, Report, read_baselines
 
 AGAINST_REST = "against-rest"  # folder of the report of one class against the rest, in that of all classes
@@ -88,12 +95,22 @@ def table_flags(
 def _fitting(
     run: Config, flags: dict[str, Any], kind: str, classes: Sequence[str], columns: Sequence[str], notes: list[str]
 ) -> EvaluateConfig:
-    """The settings of a run with the flags, as far as they fit images with these columns; adds notes on the rest."""
+    """The settings of a run with the flags, as far as they fit images with these columns; adds notes on the rest.
+
+    Raises UsageError for a subgroup or reader of the flags that is no column; one of the run is left out with a note.
+    """
     config = evaluate_config(run.evaluate.model_copy(update={"report": True}), flags)  # also of a run with --no-report
     refuse_idle(run.model_copy(update={"evaluate": config}), kind, run)
-    config = with_columns(config, flags, columns, notes)
+    left = {}
+    for flag, what in {"subgroup": "subgroups by", "rater": "agreement with", "rater_score": "comparison with"}.items():
+        asked = getattr(config, f"{flag}s")
+        if flags.get(flag):
+            check_columns(asked, columns, f"--{flag}".replace("_", "-"))
+        if missing := [column for column in asked if column not in columns]:
+            notes.append(f"No {what} {', '.join(missing)}: these images have no such column.")
+        left[f"{flag}s"] = [column for column in asked if column in columns]
     note_prevalence(config, kind, classes, notes)
-    return config
+    return config.model_copy(update=left)
 
 
 @dataclass(frozen=True)
@@ -140,6 +157,11 @@ def report_images(
         say(f"no comparison with the test of the run: {why}")
     beside = fitting_baselines(run.path / own, predictions) if own and baselines is None else {}
     with bar("drawing the report", unit="steps"):
+        flow = flow_of(saved.splits, saved.hashes, data_check_of(run)[1], why_left_out(saved.config.data))
+        about_images = {
+            "evaluated": evaluated_images(predictions, own, Seen(**chosen.seen)),
+            "characteristics": characteristics(saved.splits, config.subgroups),
+        }
         about = About(
             title=f"{chosen.root.resolve().name}, {f'{chosen.part} split' if chosen.part else 'all images'}",
             facts=facts(saved, what, len(chosen.samples), where),
@@ -147,7 +169,7 @@ def report_images(
             run=run.name,
             weights_hash=saved.weights_hash,
             precision=network.precision,
-            flow=run_flow(saved, run, own, predictions, config.subgroups, chosen.seen),
+            flow=flow.model_copy(update=about_images),
         )
         extra = Extra(
             validation=read_split(run, "val", saved.weights_hash, policy) if used.split != "val" else None,
@@ -378,7 +400,13 @@ def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, l
         before = Results.read(evaluated.metrics)
         _settings(before.report)
         if before.n != len(evaluated.predictions):
-            return _counted_again(before, evaluated.predictions)
+            rows, was = len(evaluated.predictions), f": {before.n:,} evaluated"
+            facts = {k: text.replace(was, f": {rows:,} evaluated") for k, text in before.report.facts.items()}
+            flow = counted_again(before.flow, evaluated.predictions)
+            report = before.report.model_copy(update={"facts": facts})
+            of = f"{rows:,} of the {before.n:,}" if rows < before.n else f"{rows:,} instead of the {before.n:,}"
+            note = f"The table has {of} rows that the report was made of."
+            return before.model_copy(update={"flow": flow, "report": report}), [note]
         now = evaluated_images(evaluated.predictions, None)
         other = ["labels"] * any(now.classes[name].images != own.n for name, own in before.per_class.items())
         other += ["patients"] * (now.patients != before.n_groups)
@@ -396,15 +424,6 @@ def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, l
 def _settings(origin: Origin) -> EvaluateConfig:
     """Of an earlier report, without what is gone. Raises ValueError, or UsageError for what is needed."""
     return EvaluateConfig(**without_gone({"evaluate": origin.evaluate})["evaluate"])
-
-
-def _counted_again(before: Results, predictions: Predictions) -> tuple[Results, list[str]]:
-    rows, flow, was = len(predictions), counted_again(before.flow, predictions), f": {before.n:,} evaluated"
-    facts = {k: text.replace(was, f": {rows:,} evaluated") for k, text in before.report.facts.items()}
-    of = f"{rows:,} of the {before.n:,}" if rows < before.n else f"{rows:,} instead of the {before.n:,}"
-    note = f"The table has {of} rows that the report was made of."
-    report = before.report.model_copy(update={"facts": facts})
-    return before.model_copy(update={"flow": flow, "report": report}), [note]
 
 
 def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Mapping[str, Any]) -> None:
@@ -433,22 +452,6 @@ def match_images(other: Predictions, predictions: Predictions) -> Predictions | 
     mine, theirs = predictions.labels, other.labels
     alike = same and mine is not None and theirs is not None and np.array_equal(mine, theirs)
     return other if alike else None
-
-
-def with_columns(
-    config: EvaluateConfig, flags: dict[str, Any], columns: Sequence[str], notes: list[str]
-) -> EvaluateConfig:
-    """The same for images with these further columns: a subgroup or rater asked for now must be one of them, else
-    UsageError; one that the run asked for, of images with another table, is left out with a note."""
-    left = {}
-    for flag, what in {"subgroup": "subgroups by", "rater": "agreement with", "rater_score": "comparison with"}.items():
-        asked = getattr(config, f"{flag}s")
-        if flags.get(flag):
-            check_columns(asked, columns, f"--{flag}".replace("_", "-"))
-        if missing := [column for column in asked if column not in columns]:
-            notes.append(f"No {what} {', '.join(missing)}: these images have no such column.")
-        left[f"{flag}s"] = [column for column in asked if column in columns]
-    return config.model_copy(update=left)
 
 
 def note_prevalence(config: EvaluateConfig, kind: str, classes: Sequence[str], notes: list[str]) -> None:

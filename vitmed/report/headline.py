@@ -42,8 +42,7 @@ def known_evaluation(saved: SavedModel, split: str) -> Evaluation | None:
 
 
 def report_evaluation(evaluation: Evaluation, gates: dict[str, float], warned: Sequence[str] = ()) -> Evaluation:
-    """Print the first sentence and numbers, the gravest warning that is not in `warned`, and where the report is; then
-    check the gates."""
+    """Print the first numbers, the gravest warning not in `warned`, and where the report is; check the gates."""
     metrics = evaluation.metrics
     page, tables = evaluation.folder / REPORT, evaluation.folder / NUMBERS
     with gathering() as kept:
@@ -102,8 +101,7 @@ def headline(metrics: Results) -> str:
 
 
 def reader_lines(metrics: Results) -> list[str]:
-    """Each reader's numbers and how many images were read; on these images the numbers of the model, and its difference
-    from the reader, or the mean of several."""
+    """Compare the model with each reader, or the mean of several, on the images that were read, in lines."""
     lines, kinds = list[str](), dict[bool, dict[str, ReaderComparison]]()
     for found in metrics.readers or []:
         title = ALL_METRICS[found.number].phrase if found.number in ALL_METRICS else found.number
@@ -147,11 +145,8 @@ def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes", un
     if baseline.findings:
         every = len(baseline.beaten_for) == len(baseline.findings)
         single = f"; of single findings better for {'all' if every else listed(baseline.beaten_for) or 'none'}"
-    if standing == "better":
-        return f"{text}; the model is better: {gap}{single}"
-    if standing == "worse":
-        return f"{text}; the BASELINE is better: {gap}{single}"
-    return f"{text}; the model is not shown to be better: {gap}{single}"
+    which = {"better": "the model is better", "worse": "the BASELINE is better"}
+    return f"{text}; {which.get(standing, 'the model is not shown to be better')}: {gap}{single}"
 
 
 def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:

@@ -39,8 +39,7 @@ class MethodsText(NamedTuple):
 
 
 def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> MethodsText:
-    """The methods of the intervals that this report has, with the names of classes as `shown`; a method that it does
-    not use is not named."""
+    """Describe the methods of the intervals that this report has, with the names of classes as `shown`."""
     cited, table = list[str](), methods()
     primary = [("", table.parts[part]) for part in MAIN]
 
@@ -55,11 +54,8 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         for (key, resamples), names in groups.items():
             which = [f"for {text}" for about, text in names.items() if (about in primary) == main]
             drawn = "" if resamples is None else f" ({resamples:,} resamples)"
-            how = (
-                f"with {table.intervals[key].text}{drawn}"
-                if (key, resamples) not in described
-                else "as described above"
-            )
+            known = (key, resamples) in described
+            how = "as described above" if known else f"with {table.intervals[key].text}{drawn}"
             if which:
                 described.add((key, resamples))
                 numbers = _joined(which)
@@ -112,26 +108,16 @@ def _scales(used: set[tuple[str, str | None]]) -> Iterator[str]:
 
 def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
     """What is said of tests: against readers, between subgroups, and against baselines; nothing without them."""
-    used = {
-        (name, test.method)
-        for baseline in metrics.baselines.values()
-        for name, test in baseline.tests.items()
-        if test.p is not None
-    }
+    tests = [pair for baseline in metrics.baselines.values() for pair in baseline.tests.items()]
+    used, how = {(name, test.method) for name, test in tests if test.p is not None}, methods().tests
+    of_readers = [test for found in metrics.readers or () for test in (found.random_readers, found.fixed_readers)]
     others = []
-    if any(
-        t is not None and t.p is not None
-        for one in metrics.readers or ()
-        for t in (one.random_readers, one.fixed_readers)
-    ):
+    if any(test is not None and test.p is not None for test in of_readers):
         others.append("P-values of the comparison with readers were two-sided and came from the same methods.")
     if drawn := max((one.shuffles or 0 for one in (metrics.subgroups or {}).values()), default=0):
-        how = f"estimated by assigning the groups to the patients at random ({drawn:,} times)"
-        others.append(f"How often chance alone would give gaps between subgroups as large was {how}.")
-    each = [
-        f"in {name_of(name)} with {methods().tests[key].text} {cite(methods().tests[key].sources)}"
-        for name, key in sorted(used)
-    ]
+        dealt = f"estimated by assigning the groups to the patients at random ({drawn:,} times)"
+        others.append(f"How often chance alone would give gaps between subgroups as large was {dealt}.")
+    each = [f"in {name_of(name)} with {how[key].text} {cite(how[key].sources)}" for name, key in sorted(used)]
     if not each:
         return others
     paired = "Differences from the baselines were paired, and their intervals were computed on the original scale."

@@ -113,9 +113,18 @@ def weights_card(saved: SavedModel, name: str, compared: str, metrics: Results |
         report = metrics.report.model_copy(update={"title": "held-out test"})
         metrics = metrics.model_copy(update={"report": report})
     thresholds = {finding: one.operating.threshold for finding, one in findings}
+    task = TARGETS[target.kind].words.task[0]
+    tags = ["vitmed", "medical-imaging", task, "vision-transformer", "research-use-only"]
+    untested = {"license": "unknown", "pipeline_tag": task, "tags": tags}
+    header = (untested if metrics is None else card_header(metrics, name)) | {"library_name": "timm"}
+    header.pop("datasets", None)  # the hub looks for data sets of its own there
+    if model.licence and terms_of(model.licence) is not None:  # it travels with the model; any other is the owner's
+        header |= {"license": "other", "license_name": model.licence.lower().removeprefix("licenseref-")}
+    base = public_weights().get(model.weights or "")
+    header |= {"base_model": base.hub} if base is not None and base.hub else {}
     return fill(
         "weights_card.md.j2",
-        header=_as_yaml(_weights_header(saved, name, metrics)),
+        header=_as_yaml(header),
         name=name,
         notice=NOTICE,
         words=TARGETS[target.kind].words,
@@ -162,20 +171,3 @@ image = {FITS[how.resize].format(side, way)}
 with torch.no_grad():
     logits = model(pixels(image)[None])
 probabilities = {calibrated}"""
-
-
-def _weights_header(saved: SavedModel, name: str, metrics: Results | None) -> dict[str, Any]:
-    """The fields of the YAML header: those of the run's card with the library and the base model.
-
-    The hub states a licence that must travel with the model; any other the owner has to choose.
-    """
-    model, task = saved.config.model, TARGETS[saved.splits.target.kind].words.task[0]
-    tags = ["vitmed", "medical-imaging", task, "vision-transformer", "research-use-only"]
-    untested = {"license": "unknown", "pipeline_tag": task, "tags": tags}
-    found = untested if metrics is None else card_header(metrics, name)
-    found["library_name"] = "timm"
-    found.pop("datasets", None)  # the hub looks for data sets of its own there
-    if model.licence and terms_of(model.licence) is not None:
-        found |= {"license": "other", "license_name": model.licence.lower().removeprefix("licenseref-")}
-    base = public_weights().get(model.weights or "")
-    return found | ({"base_model": base.hub} if base is not None and base.hub else {})

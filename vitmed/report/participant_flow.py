@@ -34,9 +34,8 @@ from vitmed.report.results import Cell, Characteristic, Count, EvaluatedImages, 
 def flow_of(
     splits: Splits, hashes: Mapping[str, Sequence[str]], counts: Mapping[str, int] | None = None, why_left_out: str = ""
 ) -> Flow:
-    """The flow of a run, without a path or the name of a patient: from split name -> sha256 of its files, what the
-    check before the training counted, by the names in `COUNTS`, and why files that were found are in no split, in
-    words."""
+    """Count the flow of a run, without a path or the name of a patient: from split name -> sha256 of its files, what
+    the check before training counted (`COUNTS`), and why files that were found are in no split."""
     known: dict[str, Any] = {name: (counts or {}).get(name) for name in COUNTS}
     used, grouped, shared = sum(map(len, splits.samples.values())), splits.grouped, len(splits.shared())
     everyone: set[str] = set().union(*splits.groups().values())
@@ -70,7 +69,7 @@ def copies_in_two(hashes: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def characteristics(splits: Splits, columns: Sequence[str]) -> dict[str, Characteristic]:
-    """What the patients (images, where patients are unknown) of each split are like, by columns of the table of labels.
+    """What the patients (images, where patients are unknown) of each split are like, by those columns that the run has.
 
     The standardised difference is that of a proportion between a split and train: (p - q) / sqrt((p (1 - p) + q (1 -
     q)) / 2) (Austin, Commun. Stat. Simul. Comput. 38 (2009) 1228); beyond 0.1 it is usually called an imbalance. Values
@@ -83,7 +82,7 @@ def characteristics(splits: Splits, columns: Sequence[str]) -> dict[str, Charact
     sizes = {name: len({sample.group or sample.path for sample in part}) for name, part in parts}
     unit = "patients" if splits.grouped else "images"
     found: dict[str, Characteristic] = {}
-    for column in columns:
+    for column in (name for name in columns if name in splits.columns):
         place = splits.columns.index(column)
         cut = strata([sample.columns[place] for sample in samples], owners, unit)
         members = set(zip(split_of, cut.of.tolist(), owners, strict=True))
@@ -125,28 +124,10 @@ def _counts(
     return {"images": len(labels), "patients": None if patients is None else len(set(patients)), "classes": each}
 
 
-def run_flow(
-    saved: SavedModel,
-    run: RunFolder,
-    split: str | None,
-    predictions: Predictions,
-    columns: Sequence[str],
-    seen: Mapping[str, int | None],
-) -> Flow:
-    """`flow_of` of a run, with the images that this report is about (of a split of the run; None: others, of which
-    `EvaluationImages` knows what is `seen`), and the characteristics of the splits by those of these columns that the
-    run has."""
-    flow = flow_of(saved.splits, saved.hashes, data_check_of(run)[1], why_left_out(saved.config.data))
-    known = [name for name in columns if name in saved.splits.columns]
-    about = evaluated_images(predictions, split, Seen.model_validate(dict(seen)))
-    return flow.model_copy(update={"evaluated": about, "characteristics": characteristics(saved.splits, known)})
-
-
 def evaluated_images(
     predictions: Predictions, split: str | None, seen: Seen | None = None, folds: int | None = None
 ) -> EvaluatedImages:
-    """Which images a report is about: of which split or how many folds, how many, by class, and what of them the model
-    had seen."""
+    """Count the images of a report: of which split or how many folds, by class, and those that the model had seen."""
     patients = None if predictions.groups is None else predictions.units.tolist()
     labels, kind = known_labels(predictions), predictions.kind
     each = labels[:, None] if kind == "classes" else np.zeros((len(labels), 1), int)
@@ -182,11 +163,10 @@ def folds_flow(
     crossing = [count["duplicates_across_splits"] for count in counts if "duplicates_across_splits" in count]
     flow = flow_of(tests, hashes, counts[0], why_left_out(folds[0].config.data))
     shared = set(tests.shared()).union(*(fold.splits.shared() for fold in folds))
-    known = [name for name in columns if name in first.columns]
     update: dict[str, object] = {
         "copies_in_two": len(copies_in_two(hashes).union(*(copies_in_two(fold.hashes) for fold in folds))),
         "evaluated": evaluated_images(predictions, "test", folds=len(folds)),
-        "characteristics": characteristics(tests, known),
+        "characteristics": characteristics(tests, columns),
         "duplicates_across_splits": max(crossing) if len(crossing) == len(folds) else None,
     }
     if tests.grouped:

@@ -38,8 +38,7 @@ from vitmed.report.participant_flow import counted_again
 from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import Drawn, drawn
 from vitmed.report.results import Baseline, Flow, Origin, Results
-from vitmed.report.slider import slider_data
-from vitmed.report.templates import results_sentence
+from vitmed.report.templates import results_sentence, slider_data
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
 MARKDOWN = "report.md"
@@ -138,9 +137,8 @@ class Report:
         return cls(predictions, extra.baselines, results, figures, formats, dict(findings.values()), content)
 
     def write(self, folder: str | Path) -> Results:
-        """Write predictions.csv, metrics.json, methods.md, label_issues.csv, figures and pages into a folder that is
-        not there yet, or empty: all or nothing. Returns what metrics.json holds. Raises UsageError where the folder
-        cannot be written."""
+        """Write tables, figures and pages into a folder that is not there yet, or empty: all or nothing. Returns what
+        metrics.json holds. Raises UsageError where the folder cannot be written."""
         predictions, results = self.predictions, self.results
         doubted = results.label_errors
         with whole_folder(Path(folder)) as part:
@@ -172,20 +170,21 @@ def _of_findings(material: Material, about: About) -> dict[str, tuple[str, Repor
 
     Of more than `MANY` findings, each report has the figures in `MAIN` alone.
     """
-    predictions, config, extra, chosen = material.predictions, material.config, material.extra, material.policy
+    predictions, config, extra = material.predictions, material.config, material.extra
     evaluated, held = about.flow and about.flow.evaluated, fewer_holders(predictions)
     figures = MAIN if sum(count >= FEWEST for count in held) > MANY else None
     pages = config.report and not (evaluated and evaluated.split == "val")
-    reports = {}
+    reports, policies = {}, material.chosen("findings")
     for (name, place), count in zip(folder_names(predictions.classes).items(), held, strict=True):
         if count < FEWEST:
             continue
-        policy = None if chosen is None else chosen.findings[name]
+        policy = None if policies is None else policies[name]
         folds = None if extra.folds is None else extra.folds.findings[name]
         view = predictions.of(name) if policy is None else policy.apply(predictions.of(name))
         notes = [*(policy.notes if policy else ()), *(fold_notes(folds) if folds else ())]
-        parts = (None if p is None else cast(Any, p).of(name) for p in (extra.validation, extra.internal))
-        validation, internal = parts
+        validation, internal = (
+            None if p is None else cast(Any, p).of(name) for p in (extra.validation, extra.internal)
+        )
         own = Extra(
             validation=validation,
             internal=internal,
@@ -293,8 +292,7 @@ def _text(found: Markup) -> str:
 
 
 def _columns(table: Table) -> list[list[str]]:
-    """Title and cells of a table. A number is written as it is, its interval in two columns; a text beside another in a
-    column of its own."""
+    """Title and cells of a table: numbers unrounded, the interval and a text beside another in columns of their own."""
     rows, titles = grid(table), [_text(title) for title in table.head]
     lines: list[list[str]] = [[], *([] for _ in rows)]
     for k, column in enumerate(zip(*rows, strict=True)):

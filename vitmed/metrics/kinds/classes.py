@@ -16,42 +16,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from vitmed.core.text import counted, listed
+from vitmed.metrics import intervals
 from vitmed.metrics.areas import Area, area_interval, class_areas, weighted_areas
 from vitmed.metrics.bootstrap import bootstrap_weights, widened_level
-from vitmed.metrics.estimates import (
-    FEWEST,
-    ClassNumbers,
-    Estimate,
-    Numbers,
-    estimate,
-    notes,
-    of_share,
-    of_shares,
-    sample_size,
-    undefined,
-    without_interval,
-)
-from vitmed.metrics.intervals import (
-    LIKENESS,
-    NONE,
-    Part,
-    Share,
-    assumed_effect,
-    class_masks,
-    class_shares,
-    influence_spread,
-    log_interval,
-    logit_interval,
-    mean_interval,
-    quantile,
-    rates_of,
-    ratio,
-    share,
-    spread,
-    wilson,
-    within,
-)
-from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps
+from vitmed.metrics.estimates import FEWEST, ClassNumbers, Estimate, Numbers, estimate, of_share, of_shares, sample_size
+from vitmed.metrics.intervals import NONE, Part, Share, ratio
+from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps, below_chance
 from vitmed.metrics.metric_table import METRICS, PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, area_gap, class_difference, share_difference
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
@@ -134,7 +105,7 @@ class PreparedPredictions(Prepared):
         tp[:, self.cells[right] % k] = cells[:, right]
         total = cells.sum(axis=1)  # (R,)
         others = total[:, None] - support
-        per_class = rates_of(tp, called - tp, support - tp, others - called + tp)
+        per_class = intervals.rates_of(tp, called - tp, support - tp, others - called + tp)
         for name in ("ppv", "npv", "f1"):  # without images of the class, or of others, they do not depend on the model
             per_class[name] = np.where((support > 0) & (others > 0), per_class[name], np.nan)
         # A class without a value makes plain means undefined: the mean over the others is another quantity. That is a
@@ -170,12 +141,12 @@ class PreparedPredictions(Prepared):
     @cached_property
     def class_shares(self) -> list[dict[str, Share]]:
         labels, predicted = self.labels, self.predicted
-        return [class_shares(labels == c, predicted == c, self.units) for c in self.classes]
+        return [intervals.class_shares(labels == c, predicted == c, self.units) for c in self.classes]
 
     @cached_property
     def accuracy(self) -> Share:
         """The share of images whose class is right."""
-        return share(self.labels == self.predicted, np.ones(len(self.labels), bool), self.units)
+        return intervals.share(self.labels == self.predicted, np.ones(len(self.labels), bool), self.units)
 
     def sample(self) -> Samples:
         return sample_size(self.accuracy), self.class_shares
@@ -202,27 +173,26 @@ class PreparedPredictions(Prepared):
         """The numbers of each class against the rest."""
         per_class = []
         for c, (area, precision) in enumerate(self.areas):
-            numbers = of_shares(self.class_shares[c])
-            numbers["auroc"] = estimate(area.value, *area_interval(area, self.labels == c, self.units))
-            numbers["average_precision"] = estimate(precision.value, *self._precision_interval(c), "influence")
+            truth, numbers, interval = self.labels == c, of_shares(self.class_shares[c]), NONE
+            numbers["auroc"] = estimate(area.value, *area_interval(area, truth, self.units))
+            if self.units.fewer(truth) >= FEWEST:  # on the logit scale; a perfect one varies no more than a proportion
+                influence = self.units.leveraged(precision.influence, truth * 1)
+                variance, degrees = intervals.influence_spread(influence, self.units)
+                if 0 < precision.value < 1 and variance > 0:
+                    reach = intervals.quantile(degrees)
+                    interval = intervals.logit_interval(precision.value, variance**0.5, reach)
+                elif precision.value == 1 and not truth.all():
+                    interval = self._flawless(truth)
+            numbers["average_precision"] = estimate(precision.value, *interval, "influence")
             per_class.append(numbers)
         return per_class
-
-    def _precision_interval(self, c: int) -> tuple[float, float]:
-        """The interval of an average precision, on the logit scale; a perfect one varies no more than a proportion."""
-        precision, truth = self.areas[c][1], self.labels == c
-        if self.units.fewer(truth) < FEWEST:
-            return NONE
-        variance, degrees = influence_spread(self.units.leveraged(precision.influence, truth * 1), self.units)
-        if 0 < precision.value < 1 and variance > 0:
-            return logit_interval(precision.value, variance**0.5, quantile(degrees))
-        return self._flawless(truth) if precision.value == 1 and not truth.all() else NONE
 
     def _flawless(self, images: np.ndarray) -> tuple[float, float]:
         """The interval of a number within 0..1 that is 1, if it varies no more than a proportion of these images."""
         sizes = self.units.sums(images.astype(np.float64))
         sizes = sizes[sizes > 0]
-        low, _ = wilson(1.0, sizes.sum() / assumed_effect(sizes, LIKENESS), quantile(self.degrees))
+        effective = sizes.sum() / intervals.assumed_effect(sizes, intervals.LIKENESS)
+        low, _ = intervals.wilson(1.0, effective, intervals.quantile(self.degrees))
         return low, 1.0
 
     def details(self) -> dict[str, Any]:
@@ -234,13 +204,50 @@ class PreparedPredictions(Prepared):
             "confusion_matrix": counts.tolist(),
         }
 
-    def reasons(self, numbers: Numbers) -> dict[str, Any]:
-        holders = dict(zip(numbers.classes, self.holders, strict=True))
-        return {
-            "undefined": undefined(numbers),
-            "no_interval": without_interval(numbers, holders),
-            "notes": notes(numbers, holders, self.units.count, self.predictions.groups),
-        }
+    def parts(self, name: str, entry: Estimate) -> list[str]:
+        base = "sensitivity" if name == "balanced_accuracy" else name.removesuffix("_macro")
+        one = entry.value is None and self.positive is not None and name in AREAS  # it is that of the positive class
+        return [f"{base} of {c}" for k, c in enumerate(self.predictions.classes) if not one or k == self.positive]
+
+    def why(self, name: str, entry: Estimate, numbers: Numbers) -> str:
+        kind, _, c = name.partition(" of ")
+        if entry.value is None:
+            if not numbers.n:
+                return "there are no images"
+            if not c:  # MCC or kappa, which need two classes and not the numbers of each
+                return "all images are of one class"
+            if (held := numbers.per_class[c].n) in (0, numbers.n):
+                return f"every image is of class '{c}'" if held else f"there is no image of class '{c}'"
+            return f"{'no' if kind == 'ppv' else 'every'} image was predicted as '{c}'"
+        if self.units.count < 2:  # which `few_notes` reports
+            return ""
+        if entry.method == "influence":
+            holders = zip(numbers.classes, self.holders, strict=True)
+            few = {c: f"too few to say: {counted(n, self.unit)} of class '{c}'" for c, n in holders if 0 < n < FEWEST}
+            of_two = next(iter(few.values()), None) if self.size == 2 else None
+            if kind in LOSSES and self.accuracy.value == 1 and not of_two:
+                return "no image is wrong, so none shows what an error costs"
+            return few.get(c) or of_two or "no image shows how much it varies"
+        area = kind == "auroc"
+        if area and min(n for n in self.holders if n) > 1 and self.units.count > 2:
+            return f"no {self.unit} changes it, so its variance is unknown"
+        return f"the images {'of one kind' if area else 'that it counts'} come from fewer than 2 {self.unit}s"
+
+    def notes(self, numbers: Numbers) -> list[str]:
+        notes, holders = list[str](), dict(zip(numbers.classes, self.holders, strict=True))
+        if numbers.n and (absent := [f"'{c}'" for c, entry in numbers.per_class.items() if not entry.n]):
+            missing = f"There is no image of class {listed(absent)}: "
+            notes.append(f"{missing}numbers that need one, such as balanced accuracy, are undefined.")
+        notes += self.few_notes(numbers, holders)
+        if self.units.count < 2:
+            return notes
+        single = [f"'{c}'" for c, count in holders.items() if count == 1]
+        if single and self.unit == "patient":
+            whose = (
+                "class {} come from one patient: its" if len(single) == 1 else "each of {} come from one patient: their"
+            )
+            notes.append(f"All images of {whose.format(listed(single))} intervals do not hold for other patients.")
+        return [*notes, *below_chance(numbers)]
 
     @cached_property
     def overall(self) -> dict[str, Estimate]:
@@ -253,7 +260,7 @@ class PreparedPredictions(Prepared):
             loss, interval = self.losses[:, column], NONE
             if self.accuracy.value != 1 and len(loss) and not self.too_few:  # else no image shows what an error costs
                 influence = self.units.leveraged((loss - loss.mean()) / len(loss), self.labels)
-                interval = log_interval(float(loss.mean()), influence_spread(influence, self.units))
+                interval = intervals.log_interval(float(loss.mean()), intervals.influence_spread(influence, self.units))
             overall[name] = estimate(self.point[name], *interval, "influence")
         for name in ("mcc", "cohen_kappa"):
             value = min(self.point[name], 1.0)  # a rounding error may lie above
@@ -268,14 +275,14 @@ class PreparedPredictions(Prepared):
         if any(entry.low is None for entry in entries):
             return estimate(value, *NONE, "mover")
         parts = (self.part(c, kind, 1 / self.size) for c in self.classes)
-        return estimate(value, *mean_interval(parts, self.units), "mover")
+        return estimate(value, *intervals.mean_interval(parts, self.units), "mover")
 
     def part(self, c: int, kind: str, weight: float) -> Part:
         """A number of a class that has an interval, as a part of a mean."""
         entry = self.per_class[c][kind]
         assert entry.value is not None and entry.low is not None and entry.high is not None
         if kind in self.class_shares[c]:
-            hits, counted = class_masks(self.labels == c, self.predicted == c)[kind]
+            hits, counted = intervals.class_masks(self.labels == c, self.predicted == c)[kind]
             influence = np.where(counted, hits - self.class_shares[c][kind].value, 0.0)
         else:
             influence = self.areas[c][kind == "average_precision"].influence
@@ -292,10 +299,10 @@ class PreparedPredictions(Prepared):
         if abs(value - 1) < 1e-12:
             return flawless, 1.0
         influence = self.units.leveraged(self.correlation_influence()[name], self.labels)
-        variance, _ = spread(influence, self.units)
+        variance, _ = intervals.spread(influence, self.units)
         if not (variance > 0 and value > -1):
             return NONE
-        low, high = within(value, -1.0, variance, quantile(self.degrees))
+        low, high = intervals.within(value, -1.0, variance, intervals.quantile(self.degrees))
         return min(low, flawless), high
 
     @property
@@ -323,7 +330,7 @@ class PreparedPredictions(Prepared):
             of_class = share_difference(mine, yours, truth, self.units)[0]
             influence = np.where(truth, gap - of_class.value, 0.0)
             parts.append(Part(of_class.value, of_class.low, of_class.high, influence, 1 / len(present)))
-        low, high = mean_interval(parts, self.units, lowest=-1.0)
+        low, high = intervals.mean_interval(parts, self.units, lowest=-1.0)
         means = ("balanced_accuracy", "sensitivity_macro", "specificity_macro")  # of two classes all three are the same
         gaps = {"accuracy": accuracy}
         gaps |= dict.fromkeys(means[:2] if self.positive is None else means, replace(accuracy, low=low, high=high))
@@ -347,10 +354,9 @@ class PreparedPredictions(Prepared):
             return rates
         if not 2 < self.size <= MANY_CLASSES:
             return {}
-        gaps: dict[str, ClassDifference] = {}
-        for c, name in enumerate(self.predictions.classes):
-            gaps[name] = class_difference(self.areas[c][0], other.areas[c][0], self.labels == c, self.units)
-        return {"auroc": gaps}
+        areas = zip(self.predictions.classes, self.classes, self.areas, other.areas, strict=True)
+        of = {name: class_difference(a, b, self.labels == c, self.units) for name, c, (a, _), (b, _) in areas}
+        return {"auroc": of}
 
 
 evaluate_predictions = PreparedPredictions.evaluate
@@ -359,22 +365,20 @@ metric_values = PreparedPredictions.values
 
 def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
     """Overall numbers (R,) of each in the same resamples; the units are those of the first."""
-    draws: list[dict[str, list[np.ndarray]]] = [{name: [] for name in evaluation.point} for evaluation in several]
     units = several[0].units
-    if units.count > 1:
-        whole = 2 * units.count < len(units.index)  # few patients with many images: their sums are enough
-        index = np.arange(units.count) if whole else units.index
-        ways = [evaluation.summed(units.index) if whole else evaluation.counted for evaluation in several]
-        for weights in bootstrap_weights(index, resamples, seed):
-            for way, drawn in zip(ways, draws, strict=True):
-                for name, numbers in way(weights)[0].items():
-                    drawn[name].append(numbers)
-    return [{name: np.concatenate(v) if v else np.empty(0) for name, v in drawn.items()} for drawn in draws]
+    few = 2 * units.count < len(units.index)  # few patients with many images: their sums are enough
+    index = np.arange(units.count) if few else units.index
+    ways = [model.summed(units.index) if few else model.counted for model in several]
+    weights = bootstrap_weights(index, resamples, seed) if units.count > 1 else ()
+    chunks = [[way(drawn)[0] for way in ways] for drawn in weights]
+    return [
+        {name: np.concatenate([np.empty(0), *(chunk[k][name] for chunk in chunks)]) for name in model.point}
+        for k, model in enumerate(several)
+    ]
 
 
 def image_losses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
-    """-ln of the probability of the label, and the squared error as in the Brier score, of each image: (S,) twice.
-    Raises DataError without labels."""
+    """-ln of the probability of the label, and squared error (Brier), (S,) each. Raises DataError without labels."""
     labels, chances = known_labels(predictions), predictions.probabilities
     tiny = np.finfo(np.float64).eps  # as scikit-learn: a certain error costs 36, not infinity
     given = chances[np.arange(len(labels)), labels]

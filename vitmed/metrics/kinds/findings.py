@@ -16,11 +16,11 @@ import numpy as np
 from vitmed.core.base_models import NO_FINDING, UNKNOWN, Kind
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.metrics.areas import Area, weighted_areas
-from vitmed.metrics.estimates import FEWEST, Estimate, Numbers, below_chance, estimate, few_notes, of_share, sample_size
+from vitmed.metrics.estimates import FEWEST, Estimate, Numbers, estimate, of_share, sample_size
 from vitmed.metrics.intervals import NONE, mean_interval, rates_of, ratio, share
 from vitmed.metrics.kinds.classes import AREAS, LOSSES, PreparedPredictions, image_losses
-from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps
-from vitmed.metrics.metric_table import FINDING_METRICS, PER_CLASS, Metric
+from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps, below_chance
+from vitmed.metrics.metric_table import FINDING_METRICS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, area_gap, class_difference, share_difference
 from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, mutual_information, softmax
 from vitmed.metrics.predictions_csv import BETWEEN, LABEL, LOGIT, PROB, Table
@@ -249,7 +249,6 @@ class PreparedFindings(Prepared):
         self.right = images_right(self.labels, predictions.predicted)
         self.in_means = in_means(predictions)
         self.means = np.flatnonzero(self.in_means)
-        self.unit = "image" if predictions.groups is None else "patient"
 
     @cached_property
     def each(self) -> list[PreparedPredictions]:
@@ -323,9 +322,8 @@ class PreparedFindings(Prepared):
         micro, present = self.cells.overall, self.cells.per_class[1]
         overall = {name: self.mean(name) for name in MEANS}
         overall |= {f"{name}_micro": present[name] for name in POOLED} | {name: micro[name] for name in LOSSES}
-        right = micro["accuracy"]
-        value, low, high = (np.nan if x is None else 1 - x for x in (right.value, right.high, right.low))
-        overall["hamming_loss"] = estimate(value, low, high, right.method or "")
+        right = self.cells.accuracy
+        overall["hamming_loss"] = estimate(1 - right.value, 1 - right.high, 1 - right.low, right.method)
         kinds = {"subset_accuracy": self.read, "no_finding_specificity": images_without(self.labels)}
         overall |= {name: of_share(share(self.right, images, self.units)) for name, images in kinds.items()}
         return {name: overall[name] for name in FINDING_METRICS}
@@ -364,27 +362,28 @@ class PreparedFindings(Prepared):
         """All known labels together, each an image of its patient."""
         return PreparedPredictions(pooled(self.predictions, grouped=True))
 
-    def reasons(self, numbers: Numbers) -> dict[str, Any]:
-        """Why numbers have no value, and why those with a value have no interval: of each finding as of two classes."""
-        undefined: dict[str, str] = {}
-        no_interval: dict[str, str] = {}
-        lone = f"the images that it counts come from fewer than 2 {self.unit}s"
-        for c, finding in zip(numbers.classes, self.of_two, strict=True):
-            for key, entry in ((f"{kind} of {c}", numbers.per_class[c][kind]) for kind in PER_CLASS):
-                if entry.value is None:
-                    undefined[key] = finding.undefined[key] if finding.n else f"no label of '{c}' is known"
-                elif entry.low is None and self.units.count > 1:
-                    no_interval[key] = finding.no_interval.get(key, lone)
-        for name, entry in numbers.overall.items():
-            keys = [f"{kind} of {numbers.classes[f]}" for f in self.means for kind in MEANS.get(name, ())]
-            if entry.value is None:
-                undefined[name] = next((undefined[key] for key in keys if key in undefined), self._why_undefined(name))
-            elif entry.low is None and self.units.count > 1:
-                why = self._why_unsure() if entry.method == "influence" else lone
-                no_interval[name] = next((no_interval[key] for key in keys if key in no_interval), why)
-        return {"undefined": undefined, "no_interval": no_interval, "notes": self._notes(numbers)}
+    def parts(self, name: str, entry: Estimate) -> list[str]:
+        return [f"{kind} of {self.predictions.classes[f]}" for f in self.means for kind in MEANS.get(name, ())]
 
-    def _why_undefined(self, name: str) -> str:
+    def why(self, name: str, entry: Estimate, numbers: Numbers) -> str:
+        """As of two classes for each finding."""
+        _, _, finding = name.partition(" of ")
+        of_two = self.of_two[numbers.classes.index(finding)] if finding else None
+        lone = f"the images that it counts come from fewer than 2 {self.unit}s"
+        if entry.value is not None:
+            if self.units.count < 2:
+                return ""
+            if of_two is not None:
+                return of_two.no_interval.get(name, lone)
+            if entry.method != "influence":
+                return lone
+            for value, what in ((1, "with"), (0, "without")):  # a loss, or an average precision, of all labels
+                held = len(np.unique(self.units.index[(self.labels == value).any(axis=1)]))
+                if held < FEWEST:
+                    return f"too few to say: {counted(held, self.unit)} {what} a finding"
+            return "no image shows how much it varies"
+        if of_two is not None:
+            return of_two.undefined[name] if of_two.n else f"no label of '{finding}' is known"
         if not self.known.any():
             return "no label is known" if len(self.labels) else "there are no images"
         if name in MEANS:
@@ -395,15 +394,7 @@ class PreparedFindings(Prepared):
             return "no image has a finding"
         return "no finding was called" if (self.labels == 0).any() else "every known finding is present"
 
-    def _why_unsure(self) -> str:
-        """Why a loss, or an average precision, of all labels has no interval."""
-        for value, what in ((1, "with"), (0, "without")):
-            held = len(np.unique(self.units.index[(self.labels == value).any(axis=1)]))
-            if held < FEWEST:
-                return f"too few to say: {counted(held, self.unit)} {what} a finding"
-        return "no image shows how much it varies"
-
-    def _notes(self, numbers: Numbers) -> list[str]:
+    def notes(self, numbers: Numbers) -> list[str]:
         unknown, notes = (~self.known).sum(axis=0), []
         if unknown.any():
             most = f"{unknown.max():,} of '{numbers.classes[unknown.argmax()]}'"
@@ -416,7 +407,7 @@ class PreparedFindings(Prepared):
                 why = f"fewer than {FEWEST} {self.unit}s have it, or fewer have images without it"
             notes.append(f"Means over findings leave out {counted(len(left), 'finding')}: {listed(left)} ({why}).")
         holders = {c: finding.holders[1] for c, finding in zip(numbers.classes, self.each, strict=True)}
-        notes += few_notes(numbers, holders, self.units.count, self.predictions.groups, "finding")
+        notes += self.few_notes(numbers, holders, "finding")
         return [*notes, *below_chance(numbers, "findings")]
 
     def area_gap(self, other: PreparedFindings, name: str) -> Gap:

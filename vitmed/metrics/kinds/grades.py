@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -173,14 +173,10 @@ class PreparedGrades(PreparedPredictions):
         overall = super().overall | self.kappas[0] | {"grade_error": self.errors.off}
         return {name: overall[name] for name in GRADE_METRICS}
 
-    def reasons(self, numbers: Numbers) -> dict[str, Any]:
-        of_classes = {name: self.overall[name] for name in METRICS}
-        reasons = super().reasons(numbers.model_copy(update={"overall": of_classes}))
-        for name, why in (self.kappas[1] | {"grade_error": "all resamples gave the same"}).items():
-            entry = self.overall[name]
-            if entry.low is None and self.units.count > 1:
-                reasons["undefined" if entry.value is None else "no_interval"][name] = why
-        return reasons
+    def why(self, name: str, entry: Estimate, numbers: Numbers) -> str:
+        if name in METRICS or name not in GRADE_METRICS:
+            return super().why(name, entry, numbers)
+        return self.kappas[1].get(name, "all resamples gave the same") if self.units.count > 1 else ""
 
 
 def grade_errors(off: np.ndarray, order: Sequence[str], boot: Bootstrap) -> Grades:

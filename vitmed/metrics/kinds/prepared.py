@@ -13,15 +13,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vitmed.core.errors import DataError
+from vitmed.core.text import counted, counted_doing
 from vitmed.metrics.bootstrap import percentile_interval
-from vitmed.metrics.estimates import Estimate, Numbers, Sample, SampleSize, estimate
+from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, FEWEST, Estimate, Numbers, Sample, SampleSize, estimate
 from vitmed.metrics.intervals import LEVEL, NONE, Share, Units, jackknife_spread
-from vitmed.metrics.metric_table import Metric
+from vitmed.metrics.metric_table import PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, ComparisonTest, PairedComparison, gap_estimate, tested
 from vitmed.metrics.predictions import known_labels
 
 Gap = tuple[float, ComparisonTest]  # how far an interval of a difference reaches to either side, and the test
 ShareGaps = dict[str, tuple[Share, ComparisonTest]]  # of proportions, or means of them
+FEW_POSITIVE = 10  # below so many images of a class, their number hardly shows how common it is
+BY_PREVALENCE = "PPV, F1, MCC, kappa and average precision"  # numbers that depend on how common a class is
 Samples = tuple[SampleSize, Sequence[Mapping[str, Share]]]  # behind the accuracy, and the `class_shares` of each class
 
 
@@ -31,6 +34,18 @@ def check_finite(values: np.ndarray, what: str = "score that is not a finite num
     if len(broken):
         problem = f"{len(broken):,} of {len(values):,} rows have a {what}, the first is row {broken[0] + 1}"
         raise DataError(problem, "predict these images again, or leave them out")
+
+
+def below_chance(numbers: Numbers, noun: str = "classes") -> list[str]:
+    """A note if the model ranks clearly worse than chance, which a wrong table explains better than a bad model."""
+    area = numbers.overall["auroc"]
+    if area.value is None or area.low is None or area.high is None or area.high >= 0.5:
+        return []
+    what = "the two classes" if numbers.positive_class is not None else f"the {noun}"
+    return [
+        f"The AUROC is {area.value:.3f} ({area.low:.3f} to {area.high:.3f}), clearly below 0.5: the labels, or the "
+        f"columns of {what}, may be swapped."
+    ]
 
 
 class Prepared:
@@ -47,6 +62,7 @@ class Prepared:
     def __init__(self, predictions: Any, resamples: int = 0):
         self.predictions, self.labels = predictions, known_labels(predictions)
         self.units, self.resamples = Units(predictions.units), resamples
+        self.unit = "image" if predictions.groups is None else "patient"
 
     @property
     def summands(self) -> np.ndarray:
@@ -84,7 +100,54 @@ class Prepared:
 
     def reasons(self, numbers: Numbers) -> dict[str, Any]:
         """The fields of `Numbers` for a reader: `undefined`, `no_interval` and `notes`."""
+        each = {f"{kind} of {c}": rates[kind] for c, rates in numbers.per_class.items() for kind in PER_CLASS}
+        undefined, no_interval = dict[str, str](), dict[str, str]()
+        for name, entry in (each | numbers.overall).items():
+            if entry.value is None or entry.low is None:
+                whys = undefined if entry.value is None else no_interval
+                parts = (whys[part] for part in self.parts(name, entry) if part in whys) if name not in each else ()
+                if why := next(iter(parts), "") or self.why(name, entry, numbers):
+                    whys[name] = why
+        return {"undefined": undefined, "no_interval": no_interval, "notes": self.notes(numbers)}
+
+    def parts(self, name: str, entry: Estimate) -> list[str]:
+        """The numbers of each class or finding, such as "auroc of ill", whose mean an overall number is."""
+        return []
+
+    def why(self, name: str, entry: Estimate, numbers: Numbers) -> str:
+        """Why a number has no value, or has one without an interval; "" where nothing is said of it."""
         raise NotImplementedError
+
+    def notes(self, numbers: Numbers) -> list[str]:
+        """What a reader must know about the numbers."""
+        raise NotImplementedError
+
+    def few_notes(self, numbers: Numbers, holders: Mapping[str, int], noun: str = "class") -> list[str]:
+        """Say that patients, or images, are few: in all, and of each class or other `noun`, which `holders` have."""
+        units, groups, unit = self.units.count, self.predictions.groups, self.unit
+        if units < 2:
+            return [f"There is no interval: it needs at least 2 {unit}s and there is {units or 'none'}."]
+        notes, enough = list[str](), FEW_IMAGES if groups is None else FEW_GROUPS
+        least = FEWEST if units < enough else enough  # another note says that there are few of all
+        if few := {c: count for c, count in holders.items() if 0 < count < least}:
+            rarest = min(few, key=lambda c: (few[c], numbers.per_class[c].n))
+            n, more = numbers.per_class[rarest].n, len(few) - 1
+            count = f"{noun.capitalize()} '{rarest}' has only {counted(few[rarest], unit)}"
+            count += f" ({counted(n, 'image')})" if n > few[rarest] else ""
+            also = f" {counted_doing(more, f'other {noun}', 'also has', 'also have')} few {unit}s." if more else ""
+            rest = f"the numbers that depend on this {noun} are uncertain, as their intervals show."
+            if few[rarest] < FEWEST:
+                needed = f"Numbers that need {FEWEST} {unit}s or more have no interval."
+                rest = f"too few to say how well the model finds it. {needed}"
+            if n < FEW_POSITIVE:
+                rest += f" Intervals of {BY_PREVALENCE} hold only where the {noun} is as common as in these images."
+            notes.append(f"{count}: {rest}{also}")
+        if units < enough:
+            notes.append(f"There are only {units} {unit}s: the intervals are rough.")
+        if unknown := sum(not name for name in groups or ()):
+            lack = "has no patient; it" if unknown == 1 else "have no patient; each"
+            notes.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
+        return notes
 
     def area_gap(self, other: Any, name: str) -> Gap:
         """How the area, by its name, of two models differs."""
@@ -116,8 +179,7 @@ class Prepared:
 
     @classmethod
     def values(cls, predictions: Any) -> dict[str, float]:
-        """Every number without an interval: fast enough for every epoch. NaN where it is undefined. Raises DataError
-        without labels."""
+        """Every number without an interval, for every epoch; NaN: undefined. Raises DataError without labels."""
         prepared = cls(predictions)
         sums = prepared.summands.sum(axis=0)
         numbers = prepared.apart() | {name: float(value) for name, value in prepared.of_sums(sums).items()}

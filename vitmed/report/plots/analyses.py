@@ -4,7 +4,6 @@ numbers with their intervals side by side (models, patients, subgroups).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -38,33 +37,26 @@ def decision_curve(predictions: Predictions, metrics: Results) -> Figure | None:
         parts.insert(0, (found.intended, "intended prevalence of {}"))
     figure = Figure(figsize=(7.6, 4.6 * len(parts) + 0.6), layout="constrained")
     for axes, (part, what) in zip(figure.subplots(len(parts), squeeze=False).flat, parts, strict=True):
-        _net_benefit(axes, part, found.thresholds)
-        axes.set(xlabel="threshold probability (act from it upwards)", ylabel="net benefit (true positives per image)")
         assert part.prevalence is not None
-        title = f"{drawing.short(found.positive, 30)}: {what.format(percentage(part.prevalence))}, band: 95 % interval"
+        top, values = part.prevalence, drawing.numbers(net.value for net in part.model)
+        drawing.add_grid(axes)
+        drawing.draw_band(axes, found.thresholds, part.model, BLUE)
+        axes.plot(found.thresholds, values, color=BLUE, linewidth=2, label="model")
+        axes.plot(found.thresholds, part.all, color=RED, linestyle="--", label="act on all")
+        axes.axhline(0, color=BLACK, linestyle=":", label="act on none")
+        highest = max((net.high for net in part.model if net.high is not None), default=top)
+        below = values[drawing.numbers(found.thresholds) <= 0.9]  # beyond, it may plunge
+        lowest = min(-0.15 * max(top, 0.05), 1.1 * float(below.min()))
+        axes.set(xlim=(0, 1), ylim=(lowest, max(1.15 * top, 1.05 * highest)))
+        for low, high in part.useful or ():  # where the model is clearly better than both alternatives
+            axes.plot([low, high], [0.67 * lowest] * 2, color=BLUE, linewidth=5, solid_capstyle="butt")
+        if part.useful:
+            axes.plot([], [], color=BLUE, linewidth=5, label="clearly better than both")
+        axes.set(xlabel="threshold probability (act from it upwards)", ylabel="net benefit (true positives per image)")
+        title = f"{drawing.short(found.positive, 30)}: {what.format(percentage(top))}, band: 95 % interval"
         axes.set_title(title, fontsize=11)
     drawing.legend_below(figure, 4)
     return figure
-
-
-def _net_benefit(axes: Axes, part: NetBenefit, thresholds: Sequence[float]) -> None:
-    """The curves at one prevalence, and a bar where the model is clearly better than both alternatives."""
-    assert part.prevalence is not None
-    top, values = part.prevalence, drawing.numbers(net.value for net in part.model)
-    drawing.add_grid(axes)
-    drawing.draw_band(axes, thresholds, part.model, BLUE)
-    axes.plot(thresholds, values, color=BLUE, linewidth=2, label="model")
-    axes.plot(thresholds, part.all, color=RED, linestyle="--", label="act on all")
-    axes.axhline(0, color=BLACK, linestyle=":", label="act on none")
-    highest = max((net.high for net in part.model if net.high is not None), default=top)
-    lowest = min(
-        -0.15 * max(top, 0.05), 1.1 * float(values[drawing.numbers(thresholds) <= 0.9].min())
-    )  # beyond, it may plunge
-    axes.set(xlim=(0, 1), ylim=(lowest, max(1.15 * top, 1.05 * highest)))
-    for low, high in part.useful or ():
-        axes.plot([low, high], [0.67 * lowest] * 2, color=BLUE, linewidth=5, solid_capstyle="butt")
-    if part.useful:
-        axes.plot([], [], color=BLUE, linewidth=5, label="clearly better than both")
 
 
 def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
@@ -104,9 +96,7 @@ def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
 
 def _bins(axes: Axes, part: Reliability, colour: str, marker: str, size: int, name: str) -> None:
     seen = [bin.seen for bin in part.curve]
-    y, low, high = (
-        drawing.numbers(ends) for ends in zip(*((one.value, one.low, one.high) for one in seen), strict=True)
-    )
+    y, low, high = np.array([(share.value, share.low, share.high) for share in seen], float).T
     ends = np.nan_to_num(np.maximum(0, [y - low, high - y]))  # no bar without an interval
     label = f"{name}: ECE {value_text(part.ece)}"
     x = [bin.said for bin in part.curve]
@@ -133,10 +123,11 @@ def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
     if chosen is not None:
         axes.axhline(chosen.max_risk, color=RED, linestyle="--", label=f"maximum risk: {percentage(chosen.max_risk)}")
     if reached is not None and reached.risk.value is not None:
-        text = f"chosen on validation: {_share(reached.coverage)} answered"
-        axes.plot(
-            drawing.numbers([reached.coverage.value]), [reached.risk.value], "o", color=RED, markersize=9, label=text
+        at, text = (
+            drawing.numbers([reached.coverage.value]),
+            f"chosen on validation: {_share(reached.coverage)} answered",
         )
+        axes.plot(at, [reached.risk.value], "o", color=RED, markersize=9, label=text)
     axes.set_xlim(0, 1.01)
     axes.set_ylim(bottom=0)
     title = f"n = {counted(len(predictions), 'image')}, area {value_text(found.area)}"
@@ -235,23 +226,20 @@ def patient_spread(predictions: Predictions, metrics: Results | None = None) -> 
         del kinds["accuracy"]
     figure = Figure(figsize=(9.2 if len(kinds) == 2 else 6.4, 5.0), layout="constrained")
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
-    if images.max() <= FEW:
-        for axes, (name, (n, right)) in zip(panels, kinds.items(), strict=True):
-            _bars(axes, name, n, right)
-        panels[0].set_ylabel("patients")
-        return figure
-    lowest = min(float((right[n > 0] / n[n > 0]).min(initial=1)) for n, right in kinds.values())
-    panels[0].set_ylim(1.03 - 1.12 * (1.08 - lowest), 1.03)
+    few = images.max() <= FEW
+    panels[0].set_ylabel("patients" if few else "share of the patient's images that is right")
+    if not few:
+        lowest = min(float((right[n > 0] / n[n > 0]).min(initial=1)) for n, right in kinds.values())
+        panels[0].set_ylim(1.03 - 1.12 * (1.08 - lowest), 1.03)
     for axes, (name, (n, right)) in zip(panels, kinds.items(), strict=True):
-        _funnel(axes, name, n, right)
-    panels[0].set_ylabel("share of the patient's images that is right")
+        axes.set_title(f"{name}, {counted(int((n > 0).sum()), 'patient')}", fontsize=11)
+        (_bars if few else _funnel)(axes, name, n, right)
     return figure
 
 
 def _bars(axes: Axes, name: str, images: np.ndarray, right: np.ndarray) -> None:
     from scipy.stats import binom  # here: predict must start without it
 
-    axes.set_title(f"{name}, {counted(int((images > 0).sum()), 'patient')}", fontsize=11)
     axes.set_xlabel(f"images that are right, of all images of the patient{KINDS[name]}")
     drawing.add_grid(axes, "y")
     pairs = [(n, k) for n in np.unique(images[images > 0]).tolist() for k in range(n + 1)]
@@ -271,7 +259,6 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray) -> Non
 
     known = np.flatnonzero(images)
     n, share = images[known], right[known] / images[known]
-    axes.set_title(f"{name}, {counted(len(known), 'patient')}", fontsize=11)
     axes.set_xlabel(f"images of the patient{KINDS[name]}")
     drawing.add_grid(axes)
     if not len(known):

@@ -97,8 +97,8 @@ def stress_curves(found: Robustness | None) -> Figure | None:
     kind = TARGETS[found.target.kind]
     metric, unit = kind.metrics[found.number], f" ({found.target.unit})" if found.target.unit else ""
     parts = sorted(found.corruptions.values(), key=lambda part: -(part.lost.value or 0))
-    beside = CORRUPTIONS_BESIDE
-    figure, panels, lowest = drawing.small_panels(len(parts), beside, (2.6, 2.25), (0.6, 1.0), sharex=True, sharey=True)
+    x, sizes = "strength (0: original)", ((2.6, 2.25), (0.6, 1.0))
+    figure, panels, beside = drawing.small_panels(len(parts), CORRUPTIONS_BESIDE, *sizes, x, sharex=True, sharey=True)
     for axes, part in zip(panels, parts, strict=True):
         for name, style in zip(kind.stress, OF_NUMBERS, strict=False):
             shown = [found.clean[name], *(row[name] for row in part.strengths)]
@@ -114,14 +114,11 @@ def stress_curves(found: Robustness | None) -> Figure | None:
         axes.set_title(part.title + ("" if part.lost.value is None else f": {change + 0:+.3f}"), fontsize=10)
         drawing.add_grid(axes)
     panels[0].set(xticks=range(6), ylim=(None, 1.02 if metric.higher_is_better else None))
-    for axes in lowest:
-        axes.set_xlabel("strength (0: original)", fontsize=9)
-        axes.tick_params(labelbottom=True)
     patients = "" if found.n_groups is None else f" of {counted(found.n_groups, 'patient')}"
     images = f"n = {counted(found.n, 'image')}{patients}"
-    between = "; " if len(lowest) > 2 else "\n"
+    between = "; " if beside > 2 else "\n"
     figure.suptitle(f"{images}{between}in the titles: mean change of {metric.phrase}", fontsize=11)
-    drawing.legend_below(figure, min(3, len(lowest)))
+    drawing.legend_below(figure, min(3, beside))
     return figure
 
 
@@ -148,7 +145,8 @@ def control_charts(charts: Sequence[Chart], sums: Mapping[str, Mapping[Side, np.
     if not watched:
         return None
     shown = [one for one in charts if one.name in watched]
-    figure, panels, lowest = drawing.small_panels(len(shown), CHARTS_BESIDE, (3.6, 2.2), (0.4, 0.7), sharex=True)
+    sizes = (3.6, 2.2), (0.4, 0.7)
+    figure, panels, beside = drawing.small_panels(len(shown), CHARTS_BESIDE, *sizes, "new image", sharex=True)
     for axes, chart in zip(panels, shown, strict=True):
         for side, values in sums[chart.name].items():
             colour, line = OF_SIDES[side]
@@ -164,10 +162,7 @@ def control_charts(charts: Sequence[Chart], sums: Mapping[str, Mapping[Side, np.
         drawing.add_grid(axes)
     began = [int((values > 0).argmax()) for one in shown for values in sums[one.name].values()]
     panels[0].set_xlim(left=min(began))  # the axes share it
-    for axes in lowest:
-        axes.set_xlabel("new image", fontsize=9)
-        axes.tick_params(labelbottom=True)
-    for axes in panels[:: len(lowest)]:
+    for axes in panels[::beside]:
         axes.set_ylabel("CUSUM / SD", fontsize=9)
     drawing.legend_below(figure, 4)
     return figure
@@ -177,8 +172,7 @@ NAMED = 24  # combinations of a grid whose settings stand below them
 
 
 def history_figure(study: TuningStudy) -> Figure:
-    """Each combination: finished, stopped early or failed; the best so far, or of a grid the interval and every seed;
-    the plan; the winner trained once more."""
+    """Draw each combination, the best so far (of a grid interval and seeds), the plan, the winner trained once more."""
     figure, axes = drawing.plot("" if study.seeds else "trial", f"{study.title} on validation")
     known = [(one.state, one.number, one.value) for one in study.combinations if one.value is not None]
     points = [np.array([row[1:] for row in known if row[0] == state]).reshape(-1, 2).T for state in ("done", "stopped")]

@@ -77,22 +77,16 @@ def drawn(figure: Figure, pictures: bool = False, pdf: bool = False) -> Drawn:
 
 def text_alternative(figure: Figure) -> str:
     """The texts of a figure, from its title down, in one line; cut after `LONGEST` characters."""
-    text = "; ".join(dict.fromkeys(" ".join(part.split()) for part in _texts(figure) if part.strip()))
-    text = text.replace(r"\$", "$")
-    return text if len(text) <= LONGEST else text[:LONGEST].rsplit(" ", 1)[0] + " …"
-
-
-def _texts(figure: Figure) -> Iterator[str]:
-    yield figure.get_suptitle()
+    texts: list[str] = [figure.get_suptitle()]
     for axes in figure.axes:
-        yield axes.get_title()
-        if axes.axison:
-            yield from (axes.get_xlabel(), axes.get_ylabel())
+        texts += [axes.get_title(), *((axes.get_xlabel(), axes.get_ylabel()) if axes.axison else ())]
         legend = axes.get_legend()
-        yield from (text.get_text() for text in [*(legend.get_texts() if legend else ()), *axes.texts])
+        texts += [text.get_text() for text in [*(legend.get_texts() if legend else ()), *axes.texts]]
     for legend in figure.legends:
-        yield from (text.get_text() for text in (legend.get_title(), *legend.get_texts()))
-    yield from (text.get_text() for text in figure.texts)
+        texts += [text.get_text() for text in (legend.get_title(), *legend.get_texts())]
+    texts += [text.get_text() for text in figure.texts]
+    text = "; ".join(dict.fromkeys(" ".join(part.split()) for part in texts if part.strip())).replace(r"\$", "$")
+    return text if len(text) <= LONGEST else text[:LONGEST].rsplit(" ", 1)[0] + " …"
 
 
 def png(figure: Figure) -> bytes:
@@ -173,16 +167,20 @@ def add_grid(axes: Axes, axis: Literal["both", "x", "y"] = "both") -> None:
 
 
 def small_panels(
-    count: int, beside: int, each: tuple[float, float], more: tuple[float, float], **shared: Any
-) -> tuple[Figure, list[Axes], list[Axes]]:
-    """A figure of panels of `each` size, with `more` inches around them; the panels, and the lowest of each column."""
+    count: int, beside: int, each: tuple[float, float], more: tuple[float, float], x: str, **shared: Any
+) -> tuple[Figure, list[Axes], int]:
+    """A figure of panels of `each` size, with `more` inches around them; the panels, and how many are side by side. The
+    lowest of each column says what `x` is."""
     columns = min(beside, count)
     lines = -(-count // columns)
     figure = Figure(figsize=(each[0] * columns + more[0], each[1] * lines + more[1]), layout="constrained")
     panels = list(figure.subplots(lines, columns, squeeze=False, **shared).flat)
     for axes in panels[count:]:
         axes.set_axis_off()
-    return figure, panels[:count], panels[max(0, count - columns) : count]
+    for axes in panels[max(0, count - columns) : count]:
+        axes.set_xlabel(x, fontsize=9)
+        axes.tick_params(labelbottom=True)
+    return figure, panels[:count], columns
 
 
 def legend_below(figure: Figure, columns: int) -> None:
@@ -202,11 +200,10 @@ def draw_band(axes: Axes, x: Sequence[float], found: Sequence[Estimate], colour:
     axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def draw_estimate(axes: Axes, y: float, found: Estimate, colour: str, marker: str = "o", name: str = "") -> None:
-    """A number at the height y with its interval as a line; "undefined" in words, after its name."""
+def draw_estimate(axes: Axes, y: float, found: Estimate, colour: str, marker: str = "o") -> None:
+    """Draw a number at the height y with its interval as a line; "undefined" in words."""
     if found.value is None:
-        right = axes.get_yaxis_transform()
-        axes.text(0.02, y, f"{name}undefined", fontsize=8, color="0.35", va="center", transform=right)
+        axes.text(0.02, y, "undefined", fontsize=8, color="0.35", va="center", transform=axes.get_yaxis_transform())
         return
     if found.low is not None:
         axes.plot(numbers([found.low, found.high]), [y, y], color=colour, linewidth=1.7)

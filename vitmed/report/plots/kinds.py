@@ -56,8 +56,7 @@ def draw_rates(panels: Sequence[Axes], rates: Mapping[str, ClassNumbers]) -> Non
 
 
 def cuts(predictions: Predictions, metrics: Results) -> Figure | None:
-    """AUROC, sensitivity and specificity of each cut with intervals, and the share of images by error in grades with
-    intervals."""
+    """Draw AUROC, sensitivity and specificity of each cut, and the share of images by error in grades."""
     found = metrics.grades
     if found is None or not found.distances:
         return None
@@ -112,17 +111,15 @@ def bland_altman(predictions: NumberPredictions, metrics: Results) -> Figure | N
     size = float(np.clip(6000 / len(predictions), 4, 24))
     axes.scatter(mean, error, s=size, color=BLUE, alpha=0.5, linewidths=0)
     axes.axhline(0, color=GREY, linewidth=1)
-    for one, colour, name in (
-        (found.bias, BLACK, "bias"),
+    for line, colour, label in (
+        (found.bias, BLACK, f"bias {found.bias.value:.3g}"),
         (found.lower, RED, "95 % limits of agreement"),
-        (found.upper, RED, ""),
+        (found.upper, RED, None),
     ):
-        if one.value is None:
-            continue
-        label = f"{name} {one.value:.3g}" if name == "bias" else name
-        axes.axhline(one.value, color=colour, linestyle="--", linewidth=1.3, label=label or None)
-        if one.low is not None and one.high is not None:
-            axes.axhspan(one.low, one.high, color=colour, alpha=0.1, linewidth=0)
+        assert line.value is not None
+        axes.axhline(line.value, color=colour, linestyle="--", linewidth=1.3, label=label)
+        if line.low is not None and line.high is not None:
+            axes.axhspan(line.low, line.high, color=colour, alpha=0.1, linewidth=0)
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
     return figure
 
@@ -138,8 +135,7 @@ WRITTEN = 40  # classes: with more, cells have a colour but no number
 def confusion_matrix(predictions: Predictions, metrics: Numbers) -> Figure:
     """Counts and their shares of the row (of the truth)."""
     k = len(predictions.classes)
-    counts = np.zeros((k, k), dtype=np.int64)
-    np.add.at(counts, (known_labels(predictions), predictions.predicted), 1)
+    counts = np.array(metrics.confusion_matrix)
     total = counts.sum(axis=1, keepdims=True)
     share = counts / np.maximum(total, 1)
     cell = float(np.clip(4.2 / k, 0.62, 1.6)) if k <= WRITTEN else 12 / k  # inches
@@ -153,9 +149,8 @@ def confusion_matrix(predictions: Predictions, metrics: Numbers) -> Figure:
     for row, column in np.ndindex(k, k) if k <= WRITTEN else ():
         if k > LEGEND and not counts[row, column]:
             continue  # among hundreds of cells the zeros are clutter
-        text, colour = f"{counts[row, column]:,}\n{drawing.percent(share[row, column])}", "black"
-        if share[row, column] > 0.62:
-            colour = "white"
+        text = f"{counts[row, column]:,}\n{drawing.percent(share[row, column])}"
+        colour = "white" if share[row, column] > 0.62 else "black"
         # in_layout: to measure hundreds of texts, all inside the axes, takes seconds
         axes.text(column, row, text, ha="center", va="center", fontsize=size, color=colour, in_layout=False)
     named = range(0, k, -(-k // WRITTEN))  # of very many classes every n-th
@@ -184,11 +179,21 @@ def roc(predictions: Predictions, metrics: Results) -> Figure:
         band = metrics.fixed_rates.band
         drawing.draw_band(axes, [1 - one.fixed for one in band], [one.reached for one in band], BLUE)
     for c, colour in _lines(axes, metrics, curves, "auroc").items():
-        _decides(axes, metrics.per_class[metrics.classes[c]], colour, alone=metrics.positive_class is not None)
+        rates, alone, label = metrics.per_class[metrics.classes[c]], metrics.positive_class is not None, ""
+        found, kept = rates.sensitivity, rates.specificity
+        if found.value is None or kept.value is None:
+            continue
+        x, y = 1 - kept.value, found.value
+        if alone:
+            label = f"decides: sensitivity {value_text(found)},\nspecificity {value_text(kept)}"
+            axes.plot([x, x], drawing.numbers([found.low, found.high]), color=BLACK, linewidth=1.2)
+            axes.plot(1 - drawing.numbers([kept.low, kept.high]), [y, y], color=BLACK, linewidth=1.2)
+        dot = BLACK if alone else colour
+        axes.plot(x, y, "o", color=dot, markeredgecolor="white", markersize=7, zorder=3, label=label)
     if len(predictions.classes) > 2 and curves:
-        x = np.linspace(0, 1, 1001)
-        y = np.mean([np.interp(x, *curve) for curve in curves.values()], axis=0)
-        line = np.append(0, x), np.append(0, y)
+        rises = np.linspace(0, 1, 1001)
+        mean = np.mean([np.interp(rises, *curve) for curve in curves.values()], axis=0)
+        line = np.append(0, rises), np.append(0, mean)
         axes.plot(*line, color="black", linewidth=2.5, linestyle="--", label="mean of classes")
     rates = {comparison.number: comparison for comparison in metrics.readers or []}
     if {"sensitivity", "specificity"} <= rates.keys():
@@ -199,19 +204,6 @@ def roc(predictions: Predictions, metrics: Results) -> Figure:
                 axes.plot(1 - kept.value, found.value, marker, color=GREEN, markersize=7, zorder=4, label=label)
     _finish(figure, axes, metrics, "auroc", "AUROC")
     return figure
-
-
-def _decides(axes: Axes, own: ClassNumbers, colour: str, alone: bool) -> None:
-    """The rates of the predicted classes as a dot; of two classes with both intervals, and what it is."""
-    found, kept = own.sensitivity, own.specificity
-    if found.value is None or kept.value is None:
-        return
-    x, y, label = 1 - kept.value, found.value, ""
-    if alone:
-        label = f"decides: sensitivity {value_text(found)},\nspecificity {value_text(kept)}"
-        axes.plot([x, x], drawing.numbers([found.low, found.high]), color=BLACK, linewidth=1.2)
-        axes.plot(1 - drawing.numbers([kept.low, kept.high]), [y, y], color=BLACK, linewidth=1.2)
-    axes.plot(x, y, "o", color=BLACK if alone else colour, markeredgecolor="white", markersize=7, zorder=3, label=label)
 
 
 def precision_recall(predictions: Predictions, metrics: Numbers) -> Figure:

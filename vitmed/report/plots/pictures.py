@@ -71,16 +71,16 @@ def finding_errors(predictions: FindingPredictions, read: Read) -> Figure | None
 
 def suspected_labels(predictions: Predictions, read: Read) -> Figure | None:
     """The images with the most doubtful labels, and the suggestions; None without any."""
-    found = find_suspects(predictions)
-    rows, labels, names = found.rows[:SUSPECTS], known_labels(predictions), predictions.classes
+    suspects, suggested, _ = find_suspects(predictions)
+    rows, labels, names = suspects[:SUSPECTS], known_labels(predictions), predictions.classes
     titles = [
         f"label: {short(names[labels[i]], 14)}\nsuggested: {short(names[other], 12)}"
-        for i, other in zip(rows, found.suggested, strict=False)
+        for i, other in zip(rows, suggested, strict=False)
     ]
     parts = range(0, len(rows), WIDE)
     figure = _in_lines(predictions, read, [("", rows[k : k + WIDE], titles[k : k + WIDE]) for k in parts])
     if figure is not None:
-        figure.suptitle(f"{len(rows)} of {len(found.rows):,}, the most doubtful first", fontsize=10)
+        figure.suptitle(f"{len(rows)} of {len(suspects):,}, the most doubtful first", fontsize=10)
     return figure
 
 
@@ -135,31 +135,27 @@ def _in_lines(
     return figure
 
 
-def _outcome(predictions: Predictions, row: int, most: int) -> tuple[str, str, str, bool | None]:
-    """Class, likeliest finding or number of an image, how sure, the truth ("" if unknown), and whether it is right."""
-    labels = predictions.labels
+def label_outcome(axes: Axes, predictions: Predictions, row: int, most: int) -> None:
+    """What was predicted and how surely: a class, the likeliest finding or a number; with labels also the truth, in a
+    frame that is green where they agree."""
+    labels, truth, right = predictions.labels, "", None
     if predictions.kind == "number":
         ends = predictions.intervals
-        text = "" if ends is None else f"({ends[row, 0]:.3g} to {ends[row, 1]:.3g})"
-        truth = "" if labels is None else f"truth: {labels[row]:.3g}"
-        right = bool(predictions.right[row]) if labels is not None and ends is not None else None
-        return (f"{predictions.amounts[row, 0]:.3g} {predictions.target.unit}".rstrip(), text, truth, right)
-    k = int(predictions.explained[row])
-    name, sure = short(predictions.classes[k], most), percent(predictions.probabilities[row, k])
-    if predictions.kind == "findings":
-        words, called = ("absent", "present"), bool(predictions.predicted[row, k])
-        if labels is None or labels[row, k] == UNKNOWN:
-            return (name, f"{sure}: {words[called]}", "", None)
-        there = bool(labels[row, k])
-        return (name, sure, f"{words[called]}; truth: {words[there]}", called == there)
-    if labels is None:
-        return (name, sure, "", None)
-    return (name, sure, f"truth: {short(predictions.classes[labels[row]], most)}", bool(labels[row] == k))
-
-
-def label_outcome(axes: Axes, predictions: Predictions, row: int, most: int) -> None:
-    """What was predicted and, with labels, the truth; in a frame that is green where they agree."""
-    answer, sure, truth, right = _outcome(predictions, row, most)
+        answer = f"{predictions.amounts[row, 0]:.3g} {predictions.target.unit}".rstrip()
+        sure = "" if ends is None else f"({ends[row, 0]:.3g} to {ends[row, 1]:.3g})"
+        if labels is not None:
+            truth, right = f"truth: {labels[row]:.3g}", None if ends is None else bool(predictions.right[row])
+    else:
+        k = int(predictions.explained[row])
+        answer, sure = short(predictions.classes[k], most), percent(predictions.probabilities[row, k])
+        if predictions.kind == "findings":
+            words, called = ("absent", "present"), bool(predictions.predicted[row, k])
+            if labels is None or labels[row, k] == UNKNOWN:
+                sure += f": {words[called]}"
+            else:
+                truth, right = f"{words[called]}; truth: {words[labels[row, k]]}", called == labels[row, k]
+        elif labels is not None:
+            truth, right = f"truth: {short(predictions.classes[labels[row]], most)}", bool(labels[row] == k)
     mark, colour = {True: ("✓ ", GREEN), False: ("✗ ", RED), None: ("", GREY)}[right]
     axes.set_title(f"{mark}{answer} {sure}\n{truth}" if truth else f"{answer}\n{sure}", fontsize=8)
     axes.spines[:].set(color=colour, linewidth=3)
@@ -201,6 +197,7 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
     )
     for axes in panels.flat:
         axes.set_axis_off()
+    grey = maps.images[..., : 3 if maps.images.shape[3] >= 3 else 1].mean(axis=3)  # (B, S, S)
     for i, row in enumerate(maps.rows):
         line, column = i // beside, i % beside * across
         picture = panels[line, column]
@@ -208,7 +205,12 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
         show(picture, maps.images[i])
         _label(picture, predictions, int(row), int(maps.targets[i]), 16 if beside == 2 else 30)
         for axes, (name, grid) in zip(panels[line, column + 1 : column + across], maps.grids.items(), strict=True):
-            overlay(axes, maps.images[i], grid[i], maps.shift)
+            near = cells(maps.images.shape[1], grid.shape[1], maps.shift)
+            values = grid[i][np.ix_(near, near)]  # (S, S), not smoothed, which would suggest more detail than there is
+            axes.set_axis_on()
+            axes.imshow(grey[i], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+            axes.imshow(values, cmap=MAP_COLOURS, vmin=0, vmax=1, alpha=0.25 + 0.5 * values, interpolation="nearest")
+            axes.set(xticks=[], yticks=[])
             if line == 0 or beside == 1:
                 axes.set_title(TITLES[name].replace("-weighted ", "-weighted\n"), fontsize=8 if beside == 2 else 10)
     place = figure.add_axes((1 - 0.78 / width, places["bottom"], 0.16 / width, min(3, height - 0.86) / height))
@@ -217,17 +219,6 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
     bar.set_label("attention, within one map", fontsize=8, labelpad=-14)
     bar.ax.tick_params(labelsize=8)
     return figure
-
-
-def overlay(axes: Axes, image: np.ndarray, grid: np.ndarray, shift: float) -> None:
-    """A map (h, w) over its image in grey. It is not smoothed, which would suggest more detail than there is."""
-    near = cells(image.shape[0], grid.shape[0], shift)
-    values = grid[np.ix_(near, near)]  # (S, S)
-    colour = image[..., :3] if image.shape[2] >= 3 else image[..., :1]
-    axes.set_axis_on()
-    axes.imshow(colour.mean(axis=2), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-    axes.imshow(values, cmap=MAP_COLOURS, vmin=0, vmax=1, alpha=0.25 + 0.5 * values, interpolation="nearest")
-    axes.set(xticks=[], yticks=[])
 
 
 def _label(axes: Axes, predictions: Predictions, row: int, target: int, most: int) -> None:

@@ -11,8 +11,7 @@ from test_number_evaluation import draw
 from vitmed.core.base_models import Target
 from vitmed.core.errors import UsageError
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.kinds.number import NumberPredictions
-from vitmed.metrics.number_agreement import bland_altman, error_by_range, error_by_subgroup, total_sd
+from vitmed.metrics.kinds.number import NumberPredictions, bland_altman, error_by_range, error_by_subgroup, total_sd
 
 # Peak flow by two meters, litres a minute (Bland & Altman, Lancet 327 (1986) 307, table 1, first readings).
 LARGE = (494, 395, 516, 434, 476, 557, 413, 442, 650, 433, 417, 656, 267, 478, 178, 423, 427)
