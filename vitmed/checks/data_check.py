@@ -3,8 +3,6 @@
 First the contents of a folder in any state, which unlike training this never refuses, and what its names show.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

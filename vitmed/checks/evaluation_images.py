@@ -1,7 +1,5 @@
 """Which images an evaluation uses, and what a reader must know about them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path

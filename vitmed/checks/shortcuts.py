@@ -4,8 +4,6 @@ Each family of features is cross-validated alone, so that you see which shortcut
 where patients are known.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The list of commands, and `vitmed --help`. The commands themselves are imported only when one is used."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

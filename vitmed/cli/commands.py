@@ -3,8 +3,6 @@
 Its options stand in the signature of that function; here only those that Python lacks.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Mapping

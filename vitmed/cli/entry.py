@@ -1,7 +1,5 @@
 """Run the command line and end with an exit code; a stdout or stderr that is closed, full or ASCII ends no command."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

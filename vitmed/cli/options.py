@@ -1,7 +1,5 @@
 """A command of typer from the signature of a verb, and its `--help` in panels."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import functools

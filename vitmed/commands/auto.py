@@ -1,7 +1,5 @@
 """`vitmed auto`: check the data, compare ways to train, cross-validate the best, and test its ensemble once."""
 
-from __future__ import annotations
-
 import time
 
 from vitmed.core import options

@@ -1,7 +1,5 @@
 """`vitmed bundle`: a model and all that it needs as one archive; pip fetches the wheels, other programs list them."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Collection
 from pathlib import Path

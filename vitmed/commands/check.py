@@ -1,7 +1,5 @@
 """`vitmed check`: what is wrong with a data folder."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`vitmed compare`: which of several models is better on the same images, if the data can show it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`vitmed cross-validate`: a run for each fold, and one evaluation of all their tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from vitmed.commands.train import train

@@ -1,7 +1,5 @@
 """`vitmed data`: public data sets as folders; `vitmed weights`: public weights. No torch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

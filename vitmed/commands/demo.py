@@ -1,7 +1,5 @@
 """`vitmed demo`: train and evaluate on images that vitmed draws."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

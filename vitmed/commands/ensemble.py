@@ -1,7 +1,5 @@
 """`vitmed ensemble`: folds or runs -> one model, which every command takes."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`vitmed evaluate`: a checkpoint -> predictions of a labelled split -> a report."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`vitmed export`: a checkpoint as a file or folder that other programs run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`vitmed merge`: the parts of `predict --shard` as one table. No torch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`vitmed monitor`: whether a model still does on new images what it did on those that evaluated it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

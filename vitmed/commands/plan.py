@@ -1,7 +1,5 @@
 """`vitmed plan`: the settings that `train` would use, why, and how long training would take."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`vitmed predict`: images -> the class of each with its probability, the findings, or the number."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`vitmed pretrain`: from images without labels to a run folder with an encoder for `train --weights`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any

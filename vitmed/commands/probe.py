@@ -1,7 +1,5 @@
 """`vitmed probe`: evaluate a baseline that trains no network."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Sequence

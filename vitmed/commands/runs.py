@@ -1,7 +1,5 @@
 """`vitmed runs`: the runs of a folder, from their small files alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`vitmed sample-size`: how many images and patients a goal for an evaluation needs."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from vitmed.core.errors import UsageError, excluded, unknown_key

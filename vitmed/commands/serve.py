@@ -1,7 +1,5 @@
 """`vitmed serve`: a model behind an address, for programs and for a page."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

@@ -1,7 +1,5 @@
 """`vitmed stress`: a checkpoint -> what it loses when its images are corrupted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

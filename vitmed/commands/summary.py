@@ -1,7 +1,5 @@
 """`vitmed summary` and `vitmed.build_model`: the network alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

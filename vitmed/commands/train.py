@@ -1,7 +1,5 @@
 """`vitmed train`: from a folder of labelled images to an evaluated run; `cross-validate`: to a run for each fold."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

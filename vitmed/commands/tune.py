@@ -1,7 +1,5 @@
 """`vitmed tune`: search over settings on validation, train the winner once more, and test that once."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """The bases of typed fields, in files and in the configuration, and `Target`: what the labels are."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

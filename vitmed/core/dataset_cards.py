@@ -1,7 +1,5 @@
 """The cards of public data sets in `datasets/`: what each set is, how to get it, and what training needs to know."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path

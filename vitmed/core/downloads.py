@@ -6,8 +6,6 @@ the hash in the format of `sha256sum`, so a copy of both can be checked anywhere
 connection, and the error for a missing file says where to get it and where to put it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import http.client

@@ -1,7 +1,5 @@
 """The errors that a user can cause, each with the exit code of the command line."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Write files and folders completely or not at all, never overwrite folders, and open nothing that is not a file."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

@@ -1,7 +1,5 @@
 """From YAML files, --set and flags to a configuration: defaults < YAML file < --set < flags."""
 
-from __future__ import annotations
-
 import copy
 import os
 import re

@@ -4,8 +4,6 @@ By default that is a plain one; the command line has a richer one. A new thread 
 `gathering`, what is said is a detail: only what is shown (`show`), and the gravest warning, reach the screen.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import re

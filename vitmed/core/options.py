@@ -17,8 +17,6 @@ below, also as `options.Data`, or `Annotated[...]`, and uses names of this file 
 and the built-in ones; a type that is not known here must not be the first of a union.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass

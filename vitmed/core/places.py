@@ -4,8 +4,6 @@ An existing file is replaced only with --force, and never one that the command r
 anything in a data folder. Devices and pipes are written to.
 """
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import os

@@ -1,7 +1,5 @@
 """Settings of this process, some of which must precede the import of torch, and its signals."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import math

@@ -4,8 +4,6 @@ The list of an address (name, size and etag of each file) decides what is copied
 has changed; what the list no longer names is removed from the copy. Nothing is written to the address.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import logging

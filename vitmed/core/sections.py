@@ -1,7 +1,5 @@
 """The sections `data`, `model`, `augment` and `train` of the configuration: every setting, its range and meaning."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

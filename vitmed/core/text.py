@@ -1,7 +1,5 @@
 """Counts, lists, probabilities, durations and dates for messages; the names of scripts in a page."""
 
-from __future__ import annotations
-
 import base64
 import datetime
 import hashlib

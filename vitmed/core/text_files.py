@@ -1,7 +1,5 @@
 """Text files of other programs: CSV as spreadsheets save it, and YAML; and CSV in which a spreadsheet runs nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

@@ -5,8 +5,6 @@ that changes nothing is dropped; what needs a part that is gone, and every file 
 names the version which has it. An entry of the tables stays for one version, then it goes.
 """
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Collection, Mapping, Sequence

@@ -12,8 +12,6 @@ CIFAR-10: https://www.cs.toronto.edu/~kriz/cifar.html. A record of the binary ve
 bytes, big-endian, and the values.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import gzip

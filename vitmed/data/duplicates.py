@@ -5,8 +5,6 @@ median, after Zauner 2010) gives candidates; then their thumbnails are compared,
 kind can share a hash without being copies.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

@@ -3,8 +3,6 @@
 One pass of `os.scandir`, in strings, is fast enough for a million files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -5,8 +5,6 @@ is a pure function of (seed, epoch, index), so it does not depend on the number 
 was interrupted.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

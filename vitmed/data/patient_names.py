@@ -7,8 +7,6 @@ look too good; the originals are no patients, for one patient may have several. 
 in the splits, the checkpoint and the report; these words also say what they are: patients, originals or groups.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import random

@@ -3,8 +3,6 @@
 And what a reader must know about patients and splits before believing a number.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The samples of a data set, and the split of each."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

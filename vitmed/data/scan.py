@@ -1,7 +1,5 @@
 """One scan of files: hash the content of each, decode each once, keep the results."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time

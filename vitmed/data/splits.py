@@ -4,8 +4,6 @@ samples, in proportion by class, ranges of a number or findings.
 No file is copied, moved or changed. All splits share one class order.
 """
 
-from __future__ import annotations
-
 import shlex
 import warnings
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ platelets and pale spots. Lengths of cells are in cell radii (about 0.4 of the i
 green and blue.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

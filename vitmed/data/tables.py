@@ -1,7 +1,5 @@
 """Tables (CSV, Excel) with a row for each image: read, matched with the images, and patients from them."""
 
-from __future__ import annotations
-
 import csv
 import datetime
 import io

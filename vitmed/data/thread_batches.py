@@ -1,7 +1,5 @@
 """Work on many files in threads; memory does not grow with their number."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -14,8 +14,6 @@ validation also chose the epoch and the calibration. Of intervals it holds on av
 ranges or subgroups may hold fewer.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -10,8 +10,6 @@ A threshold lies in the middle between two neighbouring probabilities of validat
 last digit of one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -5,8 +5,6 @@ every prediction of the checkpoint goes through it. Choosing takes scipy and sci
 Beside it stands `ReducedPrecision`: whether 16-bit floats change a decision.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

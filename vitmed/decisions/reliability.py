@@ -4,8 +4,6 @@ With two classes, the probability of the positive class is compared with how oft
 confidence in the predicted class is compared with how often it is right, and each class with the rest.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

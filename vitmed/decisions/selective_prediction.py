@@ -1,7 +1,5 @@
 """Selective prediction: the model abstains where it is unsure; the risk that is left, by the share answered."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

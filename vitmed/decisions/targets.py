@@ -1,8 +1,6 @@
 """`TARGETS`: how each kind of label is judged. A new kind is an entry here, one in `POLICIES` of
 vitmed.decisions.policy, and one in `LEARNING` of vitmed.training.learning, which needs torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A model and all that it needs as one archive; pip fetches the wheels, other programs list them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

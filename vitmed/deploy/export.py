@@ -4,8 +4,6 @@ and its weights for timm, which transformers reads too.
 The way back from timm is `models.weights.layouts`. The folder is what `timm.create_model("local-dir:FOLDER",
 pretrained=True)` reads, from timm 1.0.15: config.json and model.safetensors, with preprocessing and a card."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

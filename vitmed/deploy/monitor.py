@@ -1,7 +1,5 @@
 """Whether a model at work still does what it did on the images that evaluated it: control charts and their files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -4,8 +4,6 @@ What the standard has no code for gets one of the private scheme `SCHEME`: its m
 its value a hash of the text, so that the same class has the same code in every report.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -16,8 +16,6 @@ A map covers the network's input, the padded or cropped square. It is not a lesi
 grid, h w = L.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -13,8 +13,6 @@ Both compare a map with the model, not with a physician: a good map does not mak
 question asks why the model decides as it does.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Sequence

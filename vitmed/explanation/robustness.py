@@ -15,8 +15,6 @@ predictions, so that the intervals of differences are paired.
 Letters: S images, R resamples.
 """
 
-from __future__ import annotations
-
 import io
 import time
 import zlib

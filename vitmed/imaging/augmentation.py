@@ -6,8 +6,6 @@ Tellez 2019, arXiv 1902.06543 (stain in histology); Elgendi 2021, Front Med 8:62
 DeepDRiD, PMC9214346 (fundus); EAGT, arXiv 2605.16427 (ultrasound); He 2021, arXiv 2111.06377 (MAE).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -6,8 +6,6 @@ float32 in 0..255 to the same. Values are rounded once, at the end, and not afte
 Letters of the shapes: B images, C channels, S side.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

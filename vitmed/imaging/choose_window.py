@@ -1,7 +1,5 @@
 """Choose the window of a run from its training images."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

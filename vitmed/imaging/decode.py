@@ -1,7 +1,5 @@
 """Decode an image file, or raise an error that names it. All pixels enter vitmed here."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """DICOM: applies the modality LUT, passes the file's windows on, converts colour to RGB (PS3.3, C.7.6.3 and C.11).
 Needs pydicom and its decoders, the extra `dicom`."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import zlib

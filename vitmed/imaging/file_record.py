@@ -1,7 +1,5 @@
 """One decode of a file gives a record for the data check, which names personal data, and a square for the network."""
 
-from __future__ import annotations
-
 import io
 import re
 from contextlib import suppress

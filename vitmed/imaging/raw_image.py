@@ -1,8 +1,6 @@
 """What the readers share: headers, raw images and the windows that map their values to 8 bits, size
 limits against hostile files, and colours. `Window` is the setting of a run, `FileWindow` what a DICOM file stores."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from dataclasses import dataclass

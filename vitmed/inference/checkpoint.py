@@ -4,8 +4,6 @@
 from which `--resume` continues.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """`Ensemble`: several checkpoints that answer as one model. Its file, ensemble.json, names them beside the policy."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Sequence

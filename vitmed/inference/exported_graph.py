@@ -3,8 +3,6 @@
 The decisions are those of `DecisionPolicy.apply`, which computes them in numpy; `vitmed export` compares the two.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

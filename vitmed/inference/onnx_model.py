@@ -4,8 +4,6 @@ The file is a complete program: any ONNX runtime turns the pixels of an image in
 vitmed needs besides, to read images and to evaluate, lies as JSON under the key `KEY` of the file's metadata.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

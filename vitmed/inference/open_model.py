@@ -1,7 +1,5 @@
 """Opening what `vitmed train` and `vitmed export` wrote, and choosing what runs it; torch only for a checkpoint."""
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import os

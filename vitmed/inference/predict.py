@@ -4,8 +4,6 @@ An image is computed in the batch that it comes in. A batch of another size is c
 digits of a logit differ; docs/reliability.md says by how much.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

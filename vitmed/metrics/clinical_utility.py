@@ -1,7 +1,5 @@
 """Predictive values at other prevalences than that of the test, and the net benefit of acting on the predictions."""
 
-from __future__ import annotations
-
 from itertools import groupby
 from operator import itemgetter
 from typing import Any

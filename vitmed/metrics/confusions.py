@@ -10,8 +10,6 @@ of the label. cleanlab 2.9.0, the authors' package, finds the same images in the
 labels: nothing is computed unless the interval of its AUROC, by patient where patients are known, lies above 0.5.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Predictions of several models joined: of different images in one table, of the same images averaged."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

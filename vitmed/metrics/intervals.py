@@ -4,8 +4,6 @@ Images are drawn in units: patients, or images where patients are unknown. The f
 benchmarks/coverage.py measured how often the intervals hold the truth, and so decided which formula is used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The numbers by name: what each is, and which way is better; and how intervals and tests are computed: `methods`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial

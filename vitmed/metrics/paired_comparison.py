@@ -1,8 +1,6 @@
 """Two models on the same images: the differences of their numbers, and the tests of no difference. Of trainings that
 differ by their seed only: how much a number varies between them, apart from its interval over patients."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

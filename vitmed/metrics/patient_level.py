@@ -4,8 +4,6 @@ and the performance on each patient: the spread over patients, the worst of them
 Letters: S images, P patients, K classes.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The cells of a `predictions.csv`, in any of the forms in which a spreadsheet saves it."""
 
-from __future__ import annotations
-
 import csv
 import math
 import re

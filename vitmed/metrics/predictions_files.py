@@ -5,8 +5,6 @@ A part has the columns of `predict --csv` of its kind of label, and `features` i
 types and bits; its texts are the cells of the CSV file.
 """
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import io

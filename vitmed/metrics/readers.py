@@ -9,8 +9,6 @@ each reader has one difference from it, and these differences are analysed as on
 Performance Methods for Diagnostic Imaging (2017), chapter 22). Covariances come from the influence of each image.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

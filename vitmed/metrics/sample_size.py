@@ -7,8 +7,6 @@ have several images, their number is divided by the design effect of Kish, Surve
 Student's t replaces the normal quantile.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable

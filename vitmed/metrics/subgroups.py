@@ -8,8 +8,6 @@ permutation test of the largest difference (Westfall & Young, Resampling-Based M
 Letters: S images, K classes, R resamples, G strata.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence

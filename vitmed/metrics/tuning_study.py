@@ -1,7 +1,5 @@
 """What a search over settings found: its trials, the combinations of settings that they tried, and the winner."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """What the machine offers: device, arithmetic, random numbers; and compiling a network for training."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

@@ -3,8 +3,6 @@
 Parameter names are timm's; shapes use the letters of `vitmed.models.vit`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -5,8 +5,6 @@ Letters of the shapes, in addition to those of `vit.py`:
     V visible patches   E width of the decoder   Q numbers of a patch, P x P x C
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

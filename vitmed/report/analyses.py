@@ -4,8 +4,6 @@ An analysis is a pure function of `Material`; what it returns stands in `Results
 and the figures of the report are drawn from there. So a report is made again from its folder alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -9,8 +9,6 @@ The last chapter says which items of CLAIM 2024, TRIPOD+AI and STARD-AI a report
 items, and what a report may contain, are in checklists.yaml; here is when it contains it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass

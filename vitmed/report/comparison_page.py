@@ -1,7 +1,5 @@
 """The table of a comparison of models: own numbers, differences and p values, as a page, CSV and LaTeX."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Iterator
 from pathlib import Path

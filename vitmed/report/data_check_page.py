@@ -3,8 +3,6 @@
 The page is for the lab itself: it names files and patients. It is one file without scripts, and loads nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The report of a model on images, with its settings and facts; and the report made again from a predictions.csv."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What an evaluation prints: the first numbers, the comparison with baselines and the own test set; and the gates."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The statistical methods of a report: a paragraph for a paper, a table, and the references, from its own estimates."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 model_card.md of a run, and README.md of weights for timm or transformers.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Sequence

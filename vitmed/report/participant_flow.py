@@ -4,8 +4,6 @@ The numbers of a flow diagram as STARD (item 24 of STARD-AI), CLAIM 2024 (35) an
 proof that no patient and no file is in two splits.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence

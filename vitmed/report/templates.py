@@ -5,8 +5,6 @@ Every template sees `metrics` (the `Results`), the functions and tables in `IN_T
 `Sheet`. A page has neither style attributes nor scripts of others: its Content-Security-Policy forbids them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import cache

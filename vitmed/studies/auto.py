@@ -1,7 +1,5 @@
 """The steps of `vitmed auto`, the ways to train that it compares on validation, and what its auto.json holds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext

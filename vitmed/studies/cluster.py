@@ -4,8 +4,6 @@ A worker gets a function, its arguments and the folder in which the command was 
 writes is the record. Nothing here imports ray: `ray_driver.py` does, in a process of its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib.metadata

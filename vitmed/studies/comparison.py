@@ -1,7 +1,5 @@
 """Which of several models is better on the same images: their tables, the common images, every two, and a verdict."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

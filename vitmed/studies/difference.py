@@ -1,7 +1,5 @@
 """What differs between two runs: settings, images and versions, and the first number of each."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import os

@@ -1,7 +1,5 @@
 """One run of `vitmed train` or `vitmed pretrain`: begun or resumed, trained to its end, and evaluated."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import time

@@ -1,7 +1,5 @@
 """`vitmed probe`: what colours and size alone reveal, and which weights suit the images by their frozen features."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor

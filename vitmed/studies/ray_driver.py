@@ -4,8 +4,6 @@ A driver whose cluster is lost ends at once, without an exception. So the comman
 stdin, reads answers from stdout, both pickled, and never imports ray. This process ends when stdin does.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import pickle

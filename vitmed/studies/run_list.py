@@ -1,7 +1,5 @@
 """The rows of `vitmed runs`: what is known of a run, in which order runs are listed, and the text of each cell."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

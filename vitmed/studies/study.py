@@ -4,8 +4,6 @@ An executor trains jobs: here, in processes of this machine, or in processes tha
 leaves no trace but its run folder, which is the record: to resume a study is to submit what is not `done`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

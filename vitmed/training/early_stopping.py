@@ -1,8 +1,6 @@
 """What an epoch says: its record, whether it is the best so far, when training ends (after all epochs, early, or when
 its time is used), that a network does not learn, and that a loss is not finite."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What a run depends on: versions and machine, for environment.json, and its images, which must stay the same."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -3,8 +3,6 @@
 `Gradients` halves the micro-batch first.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

@@ -6,8 +6,6 @@ names the `packages` that it needs and the environment `variables` of every call
 name. Where it is `offline` it opens no connection, whatever its own variables say.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json

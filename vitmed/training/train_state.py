@@ -1,8 +1,6 @@
 """Everything that changes while training, and what of it a checkpoint keeps: AdamW and its parameter groups, the
 learning rate as a function of the step, and the moving average."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
 """The addresses that the server answers, the thread that owns the model and answers in batches, and the loop that runs
 until a signal comes, behind a `Door` of socket and key."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import functools

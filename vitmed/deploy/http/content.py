@@ -1,8 +1,6 @@
 """What the addresses return: typed data, which is also what /docs describes; pages, which load nothing else; and a
 Structured Report of one DICOM image, for a request with `Accept: application/dicom`."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Sequence
 from functools import cache, partial

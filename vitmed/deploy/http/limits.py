@@ -1,7 +1,5 @@
 """What every request passes: the key, the log line, errors as JSON, headers; what it may cost, and its images."""
 
-from __future__ import annotations
-
 import hmac
 import time
 import traceback

@@ -5,8 +5,6 @@ The log holds neither file names nor patients. `label` and `group` are empty col
 the answer has the `id` of its line.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -4,8 +4,6 @@ Grades are classes in order, the lowest first. Kappa with weights: Cohen, Psycho
 disagreement over that expected by chance from how often each reader gives each class.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property

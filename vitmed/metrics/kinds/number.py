@@ -14,8 +14,6 @@ J. Biopharm. Stat. 17 (2007) 571. Their intervals are those of bias and standard
 Stat. Methods Med. Res. 22 (2013) 630, but with the jackknife for both: heavy tails make chi-squared far too narrow.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ of an epoch, numbers in resamples (`draw`), `evaluate` with intervals, and `comp
 Letters: S images, R resamples, N sums.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar

@@ -7,8 +7,6 @@ copy of the file. Where a publisher's code resizes with torchvision's default, t
 states are computed from the parameters, to within a few percent.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Sequence

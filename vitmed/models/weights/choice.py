@@ -3,8 +3,6 @@
 Only weights whose licence asks for nothing and forbids nothing, and whose sha256 is known, are downloaded unasked.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec

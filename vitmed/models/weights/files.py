@@ -1,7 +1,5 @@
 """Weight files of unknown origin: read without running code, refused if no plain ViT; digests show any change."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import hashlib

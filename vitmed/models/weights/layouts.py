@@ -4,8 +4,6 @@ A converter takes a state dict and returns one with timm's names, or None if the
 tensors keep their names.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable

@@ -6,8 +6,6 @@ reason where it is no plain ViT (`refuse_...`); the network is derived from the 
 patch kernels and channels.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -2,8 +2,6 @@
 numbers with their intervals side by side (models, patients, subgroups).
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Curves by epoch of training, strength of a corruption, image of a monitored log, and trial of a search."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

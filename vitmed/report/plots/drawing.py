@@ -3,8 +3,6 @@
 Colours are Okabe & Ito's, which colour-blind readers can tell apart, and no meaning rests on colour alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import warnings

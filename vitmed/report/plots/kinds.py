@@ -1,7 +1,5 @@
 """Figures of each kind of label: classes (confusion matrix, ROC, precision and recall), findings, grades, numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 from typing import Any
@@ -195,11 +193,11 @@ def roc(predictions: Predictions, metrics: Results) -> Figure:
         mean = np.mean([np.interp(rises, *curve) for curve in curves.values()], axis=0)
         line = np.append(0, rises), np.append(0, mean)
         axes.plot(*line, color="black", linewidth=2.5, linestyle="--", label="mean of classes")
-    rates = {comparison.number: comparison for comparison in metrics.readers or []}
-    if {"sensitivity", "specificity"} <= rates.keys():
-        n = rates["sensitivity"].n + rates["specificity"].n
-        for (name, found), marker in zip(rates["sensitivity"].readers.items(), cycle("^vsDPX")):
-            kept, label = rates["specificity"].readers[name], f"reader {drawing.short(name, 20)}, {n:,} images"
+    read = {comparison.number: comparison for comparison in metrics.readers or []}
+    if {"sensitivity", "specificity"} <= read.keys():
+        n = read["sensitivity"].n + read["specificity"].n
+        for (name, found), marker in zip(read["sensitivity"].readers.items(), cycle("^vsDPX")):
+            kept, label = read["specificity"].readers[name], f"reader {drawing.short(name, 20)}, {n:,} images"
             if found.value is not None and kept.value is not None:
                 axes.plot(1 - kept.value, found.value, marker, color=GREEN, markersize=7, zorder=4, label=label)
     _finish(figure, axes, metrics, "auroc", "AUROC")

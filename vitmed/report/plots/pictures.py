@@ -3,8 +3,6 @@
 A picture is labelled by its row, unless the predictions allow its name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ The answer is kept in the cache folder for the same machine, network and version
 same bits again; it is also written into the configuration of the run, from which `--resume` takes it.
 """
 
-from __future__ import annotations
-
 import copy
 import statistics
 import time

@@ -1,7 +1,5 @@
 """Before the first batch: read the weights, split the images, plan the settings, choose the window."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from contextlib import suppress

@@ -4,8 +4,6 @@ A rule sets values for certain inputs (kind of weights, number and size of image
 every field the first rule that fits wins; values that you set are kept.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ network and from a few files; the seconds of a step are kept in the cache folder
 that the same command has the same plan again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
