@@ -1,6 +1,7 @@
 """Figures draw for few and many classes, show the right numbers, and leak no file name."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -151,6 +152,11 @@ def test_roc_shows_where_the_model_decides_and_a_band_through_the_fixed_rates() 
         ends = {(round(1 - one.fixed, 6), round(end, 6)) for end in (one.reached.low, one.reached.high)}
         assert ends <= corners
     assert any(f"decides: sensitivity {own.sensitivity.value:.3f} (" in text for text in texts(figure))
+
+
+def test_a_picture_says_where_the_model_gives_no_answer() -> None:
+    p = replace(draw(2, size=2), columns={"answer": ("yes", "no: 2 classes are possible")})
+    assert sum("no answer" in text for text in texts(grid(p, read))) == 1
 
 
 def test_roc_shows_each_reader_as_a_point() -> None:

@@ -20,6 +20,7 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.metrics.confusions import error_pairs, find_suspects, wrong_rows
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.predictions_csv import ANSWER, NO
 from vitmed.report.plots.drawing import GREEN, GREY, RED, hide_ticks, path_label, percent, png, sheet, short, show
 
 PICTURES = 24  # images in a gallery
@@ -154,6 +155,8 @@ def label_outcome(axes: Axes, predictions: Predictions, row: int, most: int) -> 
                 truth, right = f"{words[called]}; truth: {words[labels[row, k]]}", called == labels[row, k]
         elif labels is not None:
             truth, right = f"truth: {short(predictions.classes[labels[row]], most)}", bool(labels[row] == k)
+    if predictions.columns.get(ANSWER, ("",) * len(predictions))[row].startswith(NO):
+        sure += ", no answer"
     mark, colour = {True: ("✓ ", GREEN), False: ("✗ ", RED), None: ("", GREY)}[right]
     axes.set_title(f"{mark}{answer} {sure}\n{truth}" if truth else f"{answer}\n{sure}", fontsize=8)
     axes.spines[:].set(color=colour, linewidth=3)
