@@ -129,17 +129,17 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (46_290, 38_000),  # 150: tables of a comparison; 90: labels for tables without; 180: docstrings
-    "files": (226, 210),  # report/comparison_page.py
-    "functions in 1,000 lines": (56.2, 46),
-    "imports, % of the lines": (8.1, 6),
-    "functions with more than 6 parameters": (17, 10),  # `predict`: --window
+    "lines": (44_923, 38_000),
+    "files": (209, 210),
+    "functions in 1,000 lines": (56.9, 46),  # fewer lines, such as those of the future import, not more functions
+    "imports, % of the lines": (7.5, 6),
+    "functions with more than 6 parameters": (16, 10),  # 14 are public verbs
     "functions over 60 lines": (3, 5),
     "files under 60 lines": (7, 0),
     "fmt: skip": (0, 0),
     "isinstance of predictions": (0, 0),
     "files in commands": (28, 30),
-    "lines in commands": (2_250, 2_500),
+    "lines in commands": (2_209, 2_500),
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

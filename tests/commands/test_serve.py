@@ -302,7 +302,7 @@ def test_a_stop_answers_what_waits(trained: Trained) -> None:
     [
         (["--host", "0.0.0.0"], "there is no key"),
         (["--host", "no-such-host.invalid"], "no such address"),
-        (["--max-images", "9", "--queue", "8"], "queue of at least one request"),
+        (["--max-images", "9", "--queue", "8"], "queue that holds the images of one request"),
         (["--timeout", "0"], "expected numbers above 0"),
         (["--tls-cert", "chain.pem"], "let a proxy in front encrypt"),
         (["--api-key-file", "nothing.txt"], "cannot be read as a key"),

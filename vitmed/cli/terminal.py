@@ -198,7 +198,7 @@ def styled(text: str, style: str) -> Text:
     return Text(visible(text), style)
 
 
-def print_predictions(predictions: Any, top_k: int, table: Path | None) -> None:
+def print_predictions(predictions: Any, top_k: int, table: Path | None = None) -> None:
     """Print a row for each image with its class, probability and runners-up; then those that could not be read.
     `table`: the file that holds all of them."""
     from vitmed.inference.load import Answer, answer_columns

@@ -93,12 +93,14 @@ class MAE(nn.Module):
         nn.init.normal_(self.mask_token, std=0.02)
         self.encoder.head.requires_grad_(False)
 
-    def forward(self, x: Tensor, noise: Tensor) -> Tensor:
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         return self.loss(x, self.reconstruct(x, noise))
 
-    def reconstruct(self, x: Tensor, noise: Tensor) -> Reconstruction:
+    def reconstruct(self, x: Tensor, noise: Tensor | None = None) -> Reconstruction:
         """Hide patches of (B, C, H, W) and predict all patches; of `noise` (B, L), the V patches with the lowest
-        numbers stay visible."""
+        numbers stay visible; None draws it at random."""
+        if noise is None:
+            noise = torch.rand(len(x), self.patches, device=x.device)
         visible = noise.argsort(dim=1)[:, : self.visible].sort(dim=1).values  # (B, V), in reading order
         hidden = torch.ones_like(noise, dtype=torch.bool).scatter_(1, visible, False)  # (B, L)
         return Reconstruction(self.decode(self.encode(x, visible), visible).float(), hidden)
