@@ -330,7 +330,7 @@ def test_one_class_of_three_against_the_rest_has_its_own_threshold(tmp_path: Pat
     assert [own["images"] for own in found.metrics["flow"]["evaluated"]["classes"].values()] == [160, 80]
     with pytest.raises(UsageError, match="did you mean 'malignant'"):
         evaluate(run, positive="maligant", output=tmp_path / "none")
-    with pytest.raises(UsageError, match="evaluated without model and images, and --positive evaluates that of the run"):
+    with pytest.raises(UsageError, match="images, and --positive evaluates that of the run"):
         evaluate(run, positive="malignant", data=tmp_path)
     with pytest.raises(UsageError, match="--positive malignant: one class against the rest is for three classes"):
         evaluate(found.folder / "predictions.csv", positive="malignant", output=tmp_path / "none")
