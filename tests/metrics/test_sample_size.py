@@ -174,6 +174,8 @@ def test_the_command(vitmed: Callable[..., Answer]) -> None:
     said = vitmed(*clustered).out
     assert f"{content['images']:,} images of {content['patients']:,} patients" in said and "design effect 3.7" in said
     assert vitmed("sample-size", "sensitivity", 0.9).code == 2
+    assert "--prevalence adds" in vitmed("sample-size", "sensitivity", 0.9, "--lower-bound", 0.8).out
+    assert "--prevalence" not in said
     above = in_words(sample_size("auroc", 0.9, lower_bound=0.8, prevalence=0.1))
     assert "lies above 0.8 with a chance of 80 %" in above[0] and "of them positive" in above[0]
 

@@ -150,6 +150,8 @@ def in_words(sample: NeededSample) -> list[str]:
     lines = [f"If the {number} is {sample.expected:g}, {who} give a {level} {what}."]
     if kind and sample.images is not None and sample.patients is not None:
         lines.append(f"At a prevalence of {design.prevalence:g} these are in {size(sample.images, sample.patients)}.")
+    if kind and design.prevalence is None:
+        lines.append("--prevalence adds in how many images of all these are.")
     each = "Each image counts as independent: with several for each patient, add --images-per-patient and --icc."
     if several:
         each = f"{design.images_per_patient:g} images for each patient, design effect {sample.design_effect:.3g}."
