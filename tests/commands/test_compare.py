@@ -228,6 +228,15 @@ def test_the_same_baseline_is_compared_once(tmp_path: Path) -> None:
     assert len(found["models"]) == 2 and len(found["pairs"]) == 1
 
 
+def bare(*folders: Path) -> list[Path]:
+    """Copies without the baselines."""
+    copies = [folder.with_name(f"{folder.name}-bare") for folder in folders]
+    for folder, copy in zip(folders, copies, strict=True):
+        copy.mkdir()
+        shutil.copy(folder / "predictions.csv", copy)
+    return copies
+
+
 def test_the_pairs_that_were_asked_stand_first_and_alone_count_for_holm(tmp_path: Path, vitmed: Any) -> None:
     folders = [tmp_path / run for run in "ab"]
     for noise, folder in enumerate(folders, start=3):
@@ -239,7 +248,12 @@ def test_the_pairs_that_were_asked_stand_first_and_alone_count_for_holm(tmp_path
         assert first["tests"][name]["p_holm"] == first["tests"][name]["p"]
         assert [pair["tests"][name]["p_holm"] for pair in others] == [None, None]  # each model's own baseline
     assert "adjusted" not in first["verdict"] and all(pair["verdict"].endswith(", not adjusted") for pair in others)
-    lines = vitmed("compare", *folders, "--resamples", 20).out.splitlines()
+    shown = vitmed("compare", *folders, "--resamples", 20).out
+    lines, note = shown.splitlines(), "own baseline, which nobody named, is not adjusted"
+    assert note in " ".join(shown.split())
+    save(draw(6.0), tmp_path / "c")
+    alone = vitmed("compare", *(f / "predictions.csv" for f in bare(*folders, tmp_path / "c")), "--resamples", 20).out
+    assert "p, Holm" in alone and note not in " ".join(alone.split())
     said = [place for place, line in enumerate(lines) if "better or worse than" in line]
     assert lines[said[0]] == first["verdict"] and len(said) == 3
 

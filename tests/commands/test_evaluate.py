@@ -170,6 +170,7 @@ def test_a_report_is_never_overwritten(trained: Trained, tmp_path: Path) -> None
     best = tmp_path / "moved" / "runs" / "tiny" / "best.pt"
     folders = [evaluate(best, resamples=20, map_images=0).folder.name for _ in range(2)]
     assert folders == ["test-2", "test-3"]
+    (best.parent / "test-9" / "cats").mkdir(parents=True)  # not a folder of an evaluation
     ui = recording()
     evaluate(best, resamples=20, map_images=0, report=False)  # the same weights and policy: nothing to choose from
     assert not any("already evaluated" in text for text in ui.warned)

@@ -240,7 +240,11 @@ def test_fields_of_dicom(tmp_path: Path) -> None:
     assert dicom(tmp_path) == ()
     found = dicom(tmp_path, PatientName="Doe^Jane", PatientBirthDate="19600412", PatientID="7", Modality="CT")
     assert found == ("DICOM PatientName", "DICOM PatientBirthDate")
-    for name in ("Anonymous", "^", "case 12", "7", "", "REMOVED"):
+    for name in ("Doe^Anna", "CASEY^JIM", "Fernandez^Maria", "Testa^Luca"):
+        assert dicom(tmp_path, PatientName=name) == ("DICOM PatientName",)
+    fields = {"AccessionNumber": "A17", "ReferringPhysicianName": "Roe^R", "InstitutionName": "General Hospital"}
+    assert dicom(tmp_path, **fields) == tuple(f"DICOM {name}" for name in fields)
+    for name in ("Anonymous", "^", "case 12", "case12", "TEST^PATIENT", "7", "", "REMOVED"):
         assert dicom(tmp_path, PatientName=name, PatientID="7") == ()
     assert dicom(tmp_path, PatientAddress="Main St 1") == ("DICOM PatientAddress",)
 

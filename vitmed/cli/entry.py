@@ -123,7 +123,7 @@ def _error_of(args: list[str]) -> VitmedError | None:
             reported = errors.OutOfMemoryError(
                 "the GPU is out of memory", "end other programs on it, or use --device cpu"
             )
-        elif isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("torch"):
+        elif isinstance(error, ModuleNotFoundError) and error.name in ("torch", "torchvision"):
             problem = f"this needs PyTorch, which is not installed here (no module {error.name})"
             reported = VitmedError(
                 problem, "name an exported model.onnx, which needs none, or: pip install torch torchvision"

@@ -79,5 +79,9 @@ def compare(
         warn(note)
     found = Comparison(content, content.verdict, folder, judged)
     if judged is not None and not judged.accepted:
-        raise GateError(judged.verdict, "improve the model, or evaluate more patients; the criteria were stated before, and stay", found)
+        raise GateError(
+            judged.verdict,
+            "improve the model, or evaluate more patients; the criteria were stated before, and stay",
+            found,
+        )
     return found

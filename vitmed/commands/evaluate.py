@@ -23,7 +23,7 @@ from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.model_card import write_card
 from vitmed.report.participant_flow import data_check_of
 
-OF_PAGE = ("format", "show_names", "map_images")  # settings that change the page alone
+OF_PAGE = ("format", "show_names")  # settings that change the page alone
 
 
 def evaluate(

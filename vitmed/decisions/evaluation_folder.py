@@ -177,10 +177,11 @@ def earlier_choices(run: RunFolder, weights_hash: str | None, policy: DecisionPo
     asked, others = policy and policy.to_json()["asked"], list[str]()
     for folder in run.evaluations("test"):
         try:
-            metrics = read_metrics(folder / NUMBERS)
+            if not (metrics := read_metrics(folder / NUMBERS)):  # a folder that vitmed did not write
+                continue
             same = is_of(metrics, weights_hash) and (metrics["report"].get("policy") or {}).get("asked") == asked
             others += [folder.name] * (not same)
-        except (DataError, KeyError):  # a folder that vitmed did not write
+        except (DataError, KeyError, TypeError, AttributeError):
             continue
     return others
 

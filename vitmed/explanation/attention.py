@@ -232,6 +232,7 @@ def explain_predictions(
         grids = {name: np.concatenate([part.grids[name] for part in parts]) for name in METHODS}
         images, places = (np.concatenate([getattr(part, name) for part in parts]) for name in ("images", "rows"))
         maps.append(Maps(images, targets, grids, places, parts[0].shift))
+        del model  # before the next member takes its place on the device
     return replace(mean_of_maps(maps, saved.shares if isinstance(saved, Ensemble) else (1.0,)), targets=chosen)
 
 

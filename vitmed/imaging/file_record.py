@@ -25,7 +25,8 @@ MARKS = (b"Exif", b"tEXt", b"iTXt", b"zTXt", b"eXIf", b"xmpmeta", b"\xff\xfe", b
 EXIF_FIELDS = ("Artist", "XPAuthor", "CameraOwnerName", "Copyright", "HostComputer")
 TEXT_FIELDS = ("ImageDescription", "UserComment", "XPComment", "XPTitle")
 KEYS = re.compile(r"patient|birth|\bdob\b|\bmrn\b|author|owner|physician|doctor|full.?name|e-?mail|address|phone", re.I)
-NO_PERSON = re.compile(r"anonym|de-?ident|removed|redacted|unknown|none|n/?a|test|phantom|subject|patient|case", re.I)
+_NOBODY = r"anonym[a-z]*|de-?ident[a-z]*|removed|redacted|unknown|none|n/?a|test|phantom|subject|patient|case"
+NO_PERSON = re.compile(rf"(?<![a-z])(?:{_NOBODY})(?![a-z])", re.I)  # whole words: ANNA and CASEY are names
 DICOM_FIELDS = (
     *("PatientName", "PatientBirthDate", "PatientAddress", "PatientTelephoneNumbers", "OtherPatientNames"),
     *("AccessionNumber", "ReferringPhysicianName", "InstitutionName"),

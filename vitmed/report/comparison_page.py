@@ -84,12 +84,21 @@ def terminal_tables(content: ComparisonResults) -> Iterator[tuple[str, list[list
         pair = f"{letter[row.pair.first]} - {letter[row.pair.second]}"
         ps = [p_text(row.p), p_text(row.p_holm)][: 1 + adjusted]
         lines.append([pair, row.title, value_text(row.gap, "+"), *ps])
-    yield f"pair|number|>difference (95 % interval)|>p{'|>p, Holm' * adjusted}", lines, [UNADJUSTED] * adjusted
+    yield (
+        f"pair|number|>difference (95 % interval)|>p{'|>p, Holm' * adjusted}",
+        lines,
+        [UNADJUSTED] * _with_baseline(content),
+    )
 
 
 def _adjusted(rows: list[Row]) -> bool:
     """Whether p is adjusted for several pairs."""
     return any(row.p_holm not in (None, row.p) for row in rows)
+
+
+def _with_baseline(content: ComparisonResults) -> bool:
+    """Whether a model is compared with its own baseline."""
+    return any(content.models[pair.second].baseline_of for pair in content.pairs)
 
 
 def sentences(content: ComparisonResults) -> list[str]:
@@ -117,7 +126,7 @@ def _p(p: float | None) -> str:
 def write_comparison(folder: Path, content: ComparisonResults) -> None:
     """The page, the table as CSV and LaTeX, and the picture as PNG, SVG and PDF."""
     rows = comparison_rows(content)
-    table, note = _table(content, rows), UNADJUSTED * _adjusted(rows)
+    table, note = _table(content, rows), UNADJUSTED * _with_baseline(content)
     picture = drawn(differences(content), pdf=True)
     for suffix in ("png", "svg", "pdf"):
         write_bytes(folder / f"{PICTURE}.{suffix}", getattr(picture, suffix))

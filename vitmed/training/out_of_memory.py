@@ -72,8 +72,8 @@ def one_batch(config: AnyConfig) -> AnyConfig:
 
 
 def fit_memory(state: TrainState, config: AnyConfig, most: int, precision: Precision, processes: int) -> Fit:
-    """How many images of a batch can be computed at once, of `most` that this process computes beside other `processes`
-    on the memory of a CPU; changes nothing in the state, whose network lies on the device."""
+    """How many images of a batch can be computed at once, of `most` that each of the `processes` computes that share
+    the memory of a CPU; changes nothing in the state, whose network lies on the device."""
     device, given = next(state.model.parameters()).device, config.train.grad_checkpointing
     trial = _Trial(state, config, most, precision)
     for recompute in dict.fromkeys((given, True)):

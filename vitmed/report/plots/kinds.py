@@ -114,7 +114,8 @@ def bland_altman(predictions: NumberPredictions, metrics: Results) -> Figure | N
         (found.lower, RED, "95 % limits of agreement"),
         (found.upper, RED, None),
     ):
-        assert line.value is not None
+        if line.value is None:
+            continue
         axes.axhline(line.value, color=colour, linestyle="--", linewidth=1.3, label=label)
         if line.low is not None and line.high is not None:
             axes.axhspan(line.low, line.high, color=colour, alpha=0.1, linewidth=0)
