@@ -288,7 +288,9 @@ def test_json_that_nests_without_end(trained: Trained, vitmed: RUN, tmp_path: Pa
         (("predict", "IMAGE", "--checkpoint", "RUN", "--runs", "elsewhere"), "--runs finds the newest run"),
         (("explain", "IMAGE", "--checkpoint", "RUN", "--runs", "elsewhere"), "--runs finds the newest run"),
         (("predict", "IMAGE", "--checkpoint", "RUN", "--force"), "no file is named"),
-        (("predict", "IMAGE", "--checkpoint", "RUN", "--strict"), "--strict is about the nodes"),
+        (("predict", "IMAGE", "--checkpoint", "RUN", "--strict"), "--strict are about parts in a folder"),
+        (("predict", "IMAGE", "--checkpoint", "RUN", "--output", "parts", "--strict"), "--strict is about the nodes"),
+        (("tune", "DATA", "--trials", "2", "--strict"), "--strict is about the nodes"),
         (("sample-size", "sensitivity", "0.9", "--half-width", "0.05", "--icc", "0.5"), "each patient has one"),
         (("stress", "RUN", "--labels", "TABLE"), "--labels describes other images"),
         (("stress", "RUN", "--allow-leakage"), "--allow-leakage is about other images"),
@@ -301,7 +303,8 @@ def test_an_option_that_would_do_nothing_is_refused(
     vitmed: RUN, trained: Trained, tmp_path: Path, args: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "t.csv").write_text("path,label\n")
-    names = {"IMAGE": trained.data / "test" / "amber", "RUN": trained.folder, "TABLE": tmp_path / "t.csv"}
+    names = {"DATA": trained.data, "IMAGE": trained.data / "test" / "amber", "RUN": trained.folder}
+    names["TABLE"] = tmp_path / "t.csv"
     clean(vitmed(*(names.get(word, word) for word in args)), 2, message)
 
 

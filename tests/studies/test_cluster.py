@@ -148,7 +148,7 @@ def test_trials_of_an_executor_end_early_and_the_winner_is_trained_there(tmp_pat
 
 def test_one_run_is_not_divided(tmp_path: Path) -> None:
     data = draw_pairs(tmp_path / "data", 24)
-    with pytest.raises(UsageError, match="--on write parts into a folder"):
+    with pytest.raises(UsageError, match="--on and --strict are about parts in a folder"):
         predict_shard(data, on="local")
     with pytest.raises(UsageError, match="--on: one run is not divided"):
         train(data, on="local", output=tmp_path)

@@ -214,11 +214,8 @@ def print_predictions(predictions: Any, top_k: int, table: Path | None = None) -
         rows.append([predictions.paths[i], *Answer.of(predictions, i).cells(top_k), *cells])
     rows += [[path, "not read"] for path, _ in predictions.errors[: most - len(rows)]]
     hidden = len(predictions) + len(predictions.errors) - len(rows)
-    more = (
-        [f"... and {hidden:,} more; {'--csv FILE writes all' if table is None else f'all: {table}'}"]
-        if hidden > 0
-        else []
-    )
+    where = "--csv FILE writes all" if table is None else f"all: {table}"
+    more = [f"... and {hidden:,} more; {where}"] * (hidden > 0)
     print_rows("|".join(["/image", *answer_columns(predictions), *extra]), rows, *more)
 
 

@@ -11,7 +11,7 @@ from vitmed.core.messages import bar, gathering, show
 from vitmed.core.options import FIRST, PRECISION, AllowLeakage, Argument, Fields, Gates, LabelledData, Option, Split
 from vitmed.core.places import output_folder
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.text import counted, listed
+from vitmed.core.text import counted
 from vitmed.data.folders import SPLITS
 from vitmed.decisions.evaluation_folder import earlier_choices, take_place
 from vitmed.decisions.policy import notes_of
@@ -97,11 +97,8 @@ def evaluate(
     notes, run = [*chosen.notes, *notes_of(policy), *added], RunFolder(saved.path.parent)
     what, name = reporting.describe_images(chosen)
     folder = output_folder(output, run.path / name, *closed)
-    if chosen.own and chosen.part == "test" and (earlier := earlier_choices(run, saved.weights_hash, policy)):
-        of = f"other weights or another decision policy: {listed(earlier)}"
-        notes.append(
-            f"These test images were already evaluated with {of}. A choice by such numbers makes them optimistic."
-        )
+    if chosen.own and chosen.part == "test":
+        notes += earlier_choices(run, saved.weights_hash, policy)
     network = open_network(saved, policy, device, precision)
     show(f"evaluating {saved.path} on {counted(len(chosen), 'image')}: {what}")
     notes += data_check_of(run)[0] if data is None else []

@@ -18,6 +18,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import json_of
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
+from vitmed.core.text import listed
 from vitmed.decisions.calibration import Calibration, CalibrationResult
 from vitmed.decisions.operating_points import (
     TITLES,
@@ -173,7 +174,7 @@ def find_evaluation(run: RunFolder, split: str, weights_hash: str | None) -> Pat
 
 
 def earlier_choices(run: RunFolder, weights_hash: str | None, policy: DecisionPolicy | None) -> list[str]:
-    """The folders of evaluations of the run's test with other weights, or with a policy that was asked otherwise."""
+    """The note on evaluations of the run's test with other weights or a policy that was asked otherwise."""
     asked, others = policy and policy.to_json()["asked"], list[str]()
     for folder in run.evaluations("test"):
         try:
@@ -183,7 +184,9 @@ def earlier_choices(run: RunFolder, weights_hash: str | None, policy: DecisionPo
             others += [folder.name] * (not same)
         except (DataError, KeyError, TypeError, AttributeError):
             continue
-    return others
+    of = f"other weights or another decision policy: {listed(others)}"
+    text = f"These test images were already evaluated with {of}. A choice by such numbers makes them optimistic."
+    return [text] * bool(others)
 
 
 def take_place(folder: Path, place: Path) -> Path:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import vitmed
 from vitmed.core.config import Config
-from vitmed.core.errors import DataError, Interrupted, UsageError, VitmedError
+from vitmed.core.errors import DataError, Interrupted, UsageError, VitmedError, excluded
 from vitmed.core.files import write_text
 from vitmed.core.messages import Gathered, Mute, Once, listener, listening, say, warn
 from vitmed.core.run_folder import is_remote
@@ -66,11 +66,13 @@ def opened(on: str | Executor | None, parallel: int | None = None, strict: bool 
         strict: a node that cannot be used ends the command.
 
     Raises:
-        UsageError: another text, `parallel` below 1, or a cluster that cannot be used.
+        UsageError: another text, `parallel` below 1, `strict` without a cluster, or a cluster that cannot be used.
     """
     on = on or os.environ.get(VARIABLE) or "local"
     if parallel is not None and parallel < 1:
         raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
+    if strict and (on == "local" or isinstance(on, Executor)):
+        raise excluded("strict")
     if isinstance(on, Executor):
         yield Places(parallel or int(getattr(on, "runs", 1)), on)
     elif on == "local":
