@@ -139,7 +139,7 @@ BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one t
     "fmt: skip": (0, 0),
     "isinstance of predictions": (0, 0),
     "files in commands": (28, 30),
-    "lines in commands": (2_213, 2_500),
+    "lines in commands": (2_216, 2_500),  # --window of evaluate, stress and explain
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -451,14 +451,14 @@ OPTIONS: dict[str, tuple[str, str]] = {
     ),
     "merge": ("commands/test_predict_shard cli/test_written_files", "folder output force"),
     "evaluate": (
-        "commands/test_evaluate decisions/test_policy",
-        "checkpoint data split allow_leakage output positive precision fail_under",
+        "commands/test_evaluate decisions/test_policy commands/test_predict",
+        "checkpoint data split allow_leakage output positive precision fail_under window",
     ),
     "compare": ("commands/test_compare deploy/test_acceptance", "output results positive accept resamples"),
-    "explain": ("commands/test_explain", "images checkpoint runs methods target output"),
+    "explain": ("commands/test_explain commands/test_predict", "images checkpoint runs methods target output window"),
     "stress": (
-        "commands/test_stress commands/test_evaluate",
-        "checkpoint data split allow_leakage output images corruptions resamples seed",
+        "commands/test_stress commands/test_evaluate commands/test_predict",
+        "checkpoint data split allow_leakage output images corruptions resamples seed window",
     ),
     "sample-size": (
         "metrics/test_sample_size", "number expected half_width lower_bound power prevalence images_per_patient icc",

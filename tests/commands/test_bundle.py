@@ -24,6 +24,8 @@ from wheels import LICENCE, write_wheel
 import vitmed as package
 from vitmed.commands.bundle import bundle
 from vitmed.core.errors import UsageError
+from vitmed.inference.onnx_model import OnnxModel
+from vitmed.inference.open_model import open_model
 from vitmed.metrics.predictions import Predictions
 
 VERSION = package.__version__
@@ -88,7 +90,7 @@ def test_the_sums_cover_every_file(unpacked: Path) -> None:
     rows = dict(reversed(line.split("  ")) for line in (unpacked / "SHA256SUMS").read_text().splitlines())
     assert rows.keys() == files(unpacked) - {"SHA256SUMS"}
     assert all(digest(unpacked / name) == value for name, value in rows.items())
-    names = "best.pt", "config.yaml", "model_card.md", "test/metrics.json"
+    names = "best.pt", "config.yaml", "model_card.md", "test/metrics.json", "test/predictions.csv"
     others = {"install.sh", "README.txt", "check/image.png", "check/best.pt.json", "sbom.cdx.json"}
     assert others | {f"model/{name}" for name in names} <= rows.keys()
     assert (unpacked / "install.sh").stat().st_mode & stat.S_IXUSR
@@ -106,7 +108,25 @@ def test_no_place_person_or_image_is_named(archive: Path, unpacked: Path, traine
         entries = tar.getmembers()
     assert {(e.uid, e.gid, e.uname, e.gname, e.mtime) for e in entries} == {(0, 0, "", "", 0)}
     assert all(entry.name.split("/")[0] == "cells" for entry in entries)
-    assert not files(unpacked / "model") & {"splits.csv", "test/predictions.csv", "test/report.html", "last.pt"}
+    assert not files(unpacked / "model") & {"splits.csv", "test/report.html", "last.pt"}
+
+
+def test_its_test_is_the_reference_of_monitoring(
+    unpacked: Path, trained: Trained, vitmed: Callable[..., Answer], tmp_path: Path
+) -> None:
+    """The numbers of the run's own test, without a name of an image."""
+    table = Predictions.from_csv(unpacked / "model" / "test" / "predictions.csv")
+    ours = Predictions.from_csv(trained.folder / "test" / "predictions.csv")
+    assert table.paths == tuple(f"{i:06d}" for i in range(len(ours))) and table.columns.keys() <= {"ood_score"}
+    np.testing.assert_array_equal(table.logits, ours.logits)
+    np.testing.assert_array_equal(table.units, ours.units)
+    new = trained.folder / "test" / "predictions.csv"
+    contents = []
+    for run in (trained.folder, unpacked / "model"):
+        answer = vitmed("monitor", run, new, "-o", tmp_path / f"of-{run.name}", "--json")
+        assert answer.code == 0, answer.err
+        contents.append(json.loads(answer.out))
+    assert contents[0]["charts"] == contents[1]["charts"]
 
 
 def test_the_requirements_pin_each_wheel_in_the_version_that_is_installed_here(unpacked: Path) -> None:
@@ -314,7 +334,9 @@ def test_without_torch_the_papers_of_the_run_stay(shop: Path, trained: Trained, 
     assert "torchinfo" not in found.packages and ui.said[-1].startswith(f"{found.file}: 5 packages")
     with tarfile.open(found.file) as tar:
         names = {name.removeprefix("a/model/") for name in tar.getnames() if name.startswith("a/model/")}
-    assert names == {"model.onnx", "config.yaml", "model_card.md", "test", "test/metrics.json"}
+        tar.extractall(tmp_path, filter="data")
+    assert isinstance(open_model(tmp_path / "a" / "model"), OnnxModel), "the folder stands for the file in it"
+    assert names == {"model.onnx", "config.yaml", "model_card.md", "test", "test/metrics.json", "test/predictions.csv"}
 
 
 def test_a_wheel_that_cannot_be_had_leaves_nothing(

@@ -164,7 +164,7 @@ def test_a_window_answers_dicom_and_stands_in_the_table(trained: Trained, tmp_pa
     Image.fromarray(grey.astype(np.uint8)).save(flat := tmp_path / "flat.png")
     given = ("predict", deep, flat, "--checkpoint", trained.best)
     answer = vitmed(*given)
-    assert "predict and serve take --window CENTRE/WIDTH, such as 40/400" in answer.err + answer.out
+    assert "stress and explain take --window CENTRE/WIDTH, such as 40/400" in answer.err + answer.out
     answer = vitmed(*given, "--window", "40/400", "--csv", tmp_path / "found.csv")
     first, second = table(tmp_path / "found.csv")
     assert answer.code == 0 and (first["window"], second["window"]) == ("40/400", "")
@@ -344,3 +344,35 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
         assert done.returncode == 0, done.stderr
         peaks.append(int(done.stdout))
     assert peaks[1] - peaks[0] < 20, f"MiB: {peaks}"
+
+
+def test_evaluate_stress_and_explain_take_the_window(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> None:
+    """Of a model of 8-bit images; beside the same images as they were windowed elsewhere."""
+    rng = np.random.default_rng(0)
+    for i, name in enumerate(("amber", "blue", "green") * 2):
+        values = rng.integers(0, 2000, (40, 40)).astype(np.uint16)
+        grey = np.clip(((values - 1024.0 - 39.5) / 399 + 0.5) * 255, 0, 255).round().astype(np.uint8)
+        for folder in ("deep", "flat"):
+            (tmp_path / folder / name).mkdir(parents=True, exist_ok=True)
+        write(tmp_path / "deep" / name / f"{i}.dcm", values, RescaleSlope=1, RescaleIntercept=-1024)
+        Image.fromarray(grey).save(tmp_path / "flat" / name / f"{i}.png")
+    given, at = ("--data", tmp_path / "deep", "--resamples", "20"), ("--window", "40/400")
+    for command in ("evaluate", "stress"):
+        answer = vitmed(command, trained.best, *given, "-o", tmp_path / "refused")
+        assert answer.code == 3 and "need a window to become grey" in answer.err, command
+        answer = vitmed(command, trained.best, *given, *at, "-o", tmp_path / command, "--quiet")
+        assert answer.code == 0, answer.err
+    assert "shown to the model in the window 40/400" in answer.err
+    given = ("--data", tmp_path / "flat", "--resamples", "20")
+    assert vitmed("evaluate", trained.best, *given, "-o", tmp_path / "of-flat").code == 0
+    found, usual = (table(tmp_path / name / "predictions.csv") for name in ("evaluate", "of-flat"))
+    assert [{**row, "path": ""} for row in found] == [{**row, "path": ""} for row in usual]
+    report = (tmp_path / "evaluate" / "report.html").read_text()
+    assert "shown to the model in the window 40/400" in report and "channels 3, window 40/400 (centre/width)" in report
+    answer = vitmed("explain", tmp_path / "deep", "--checkpoint", trained.best, *at, "-o", tmp_path / "maps")
+    maps, numbers = json.loads((tmp_path / "maps" / "explain.json").read_text()), [row["prob_amber"] for row in found]
+    assert answer.code == 0 and [row["answer"] for row in maps["images"]] == [row["answer"] for row in found]
+    assert [row["probabilities"]["amber"] for row in maps["images"]] == pytest.approx(list(map(float, numbers)))
+    assert "leave it out" in vitmed("evaluate", trained.best, *at).err  # an option that would do nothing
+    answer = vitmed("evaluate", tmp_path / "evaluate" / "predictions.csv", *at)
+    assert answer.code == 2 and "--window" in answer.err

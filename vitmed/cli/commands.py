@@ -75,7 +75,7 @@ VERBS = {
     ),
     "demo": Verb("Draw blood cells; train a small ViT, evaluate it on other patients (minutes).", terminal.train_json),
     "auto": Verb(
-        "Find the best model that a time allows: check, compare ways to train, cross-validate, join, test once.",
+        "Find the best model that a time allows: check, rank weights, cross-validate, join, test once.",
         lambda result: terminal.in_folder(result, result.content),
     ),
     "cross-validate": Verb(

@@ -1,4 +1,4 @@
-"""`vitmed auto`: check the data, compare ways to train, cross-validate the best, and test its ensemble once."""
+"""`vitmed auto`: check the data, rank the weights, cross-validate the best, and test its ensemble once."""
 
 import time
 
@@ -26,11 +26,11 @@ def auto(
     offline: options.Offline = False,
     **flags: options.Settings,
 ) -> AutoRun:
-    """Check the data, compare ways to train on validation, cross-validate the best, and join and test its folds.
+    """Check the data, rank the weights on this machine, cross-validate the best, and join and test its folds.
 
-    The ways: from random weights, and from the best weights on this machine, ranked as frozen features. A fifth of the
-    patients, or the test of the folder, is held out of everything and read once, by the ensemble. The arguments are
-    those of `train`; `time` is of the whole, default an hour, and `resume` goes on with the time that was left.
+    Weights are ranked as frozen features, on validation. A fifth of the patients, or the test of the folder, is held
+    out of everything and read once, by the ensemble. The arguments are those of `train`; `time` is of the whole,
+    default an hour, and `resume` goes on with the time that was left.
 
     Raises:
         DataError: data that training refuses. VitmedError: as `train`.

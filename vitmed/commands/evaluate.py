@@ -5,17 +5,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.checks.evaluation_images import ImageRequest, choose_samples
+from vitmed.core import options
 from vitmed.core.config import EVALUATE_FLAGS, Config
 from vitmed.core.errors import excluded, unknown_key
 from vitmed.core.messages import bar, gathering, show
-from vitmed.core.options import FIRST, PRECISION, AllowLeakage, Argument, Fields, Gates, LabelledData, Option, Split
+from vitmed.core.options import FIRST, PRECISION, Argument, Option
 from vitmed.core.places import output_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.data.folders import SPLITS
 from vitmed.decisions.evaluation_folder import earlier_choices, take_place
 from vitmed.decisions.policy import notes_of
-from vitmed.inference.open_model import open_model, open_network, policy_for
+from vitmed.inference.open_model import open_model, open_network, policy_for, with_window
 from vitmed.inference.saved_model import check_precision
 from vitmed.metrics.predictions import Predictions
 from vitmed.report import evaluate as reporting
@@ -29,21 +30,22 @@ OF_PAGE = ("format", "show_names")  # settings that change the page alone
 def evaluate(
     checkpoint: Annotated[Path | str, Argument("best.pt of a run, or a predictions.csv.")],
     *,
-    data: LabelledData = None,
-    split: Split = "test",
-    allow_leakage: AllowLeakage = False,
+    data: options.LabelledData = None,
+    split: options.Split = "test",
+    allow_leakage: options.AllowLeakage = False,
     output: Annotated[Path | str | None, Option("Folder of the report.", "--output -o", panel=FIRST)] = None,
     positive: Annotated[
         str | None, Option("Three classes or more: evaluate this class against the rest.", metavar="CLASS", panel=FIRST)
     ] = None,
     precision: Annotated[str, Option(f"{PRECISION}fp32.", metavar="auto|fp32|bf16")] = "fp32",
-    fail_under: Gates = (),
+    fail_under: options.Gates = (),
     group_regex: str | None = None,
     groups: str | Path | None = None,
     labels: str | Path | None = None,
     device: str = "auto",
+    window: options.AskedWindow = None,
     baselines: Callable[[], Mapping[str, Predictions]] | None = None,
-    **flags: Annotated[Any, Fields(Config, EVALUATE_FLAGS)],
+    **flags: Annotated[Any, options.Fields(Config, EVALUATE_FLAGS)],
 ) -> Evaluation:
     """Evaluate a checkpoint on a labelled split and write the report.
 
@@ -56,6 +58,7 @@ def evaluate(
         group_regex, groups: of `data`, as in `train`; default: the expression of the run.
         labels: of `data`, as in `train`; without `data` a table that adds columns of subgroups and readers to the
             images of the run or of predictions.csv, and to a predictions.csv without labels also these and patients.
+        window: of deep images, as in `predict`.
         allow_leakage: evaluate on `data` even if the model was trained on some of it.
         positive: of three classes or more, this one against the rest, with a decision policy of its own, from the
             predictions.csv of the run's test, or from the one that you name.
@@ -75,7 +78,7 @@ def evaluate(
     if checkpoint.suffix == ".csv":
         of_images: dict[str, Any] = {"data": data, "group-regex": group_regex, "groups": groups}
         of_images |= {"split": split != "test", "device": device != "auto"}
-        of_images |= {"precision": precision != "fp32", "allow-leakage": allow_leakage}
+        of_images |= {"window": window, "precision": precision != "fp32", "allow-leakage": allow_leakage}
         of_images |= {"map-images": flags.get("map_images")}
         if given := [f"--{flag}" for flag, value in of_images.items() if value]:
             raise excluded("table", given=", ".join(given))
@@ -87,14 +90,14 @@ def evaluate(
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     check_precision(precision)
-    saved = open_model(checkpoint)
+    saved, windowed = with_window(open_model(checkpoint), window, data)
     closed = [saved.splits.root, *([Path(data)] if data is not None else [])]
     if output is not None:
         output_folder(output, Path(output), *closed)  # now, not after all images were compared
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
     config, added = reporting.evaluate_settings(saved, chosen, flags)
     policy = policy_for(saved, config)
-    notes, run = [*chosen.notes, *notes_of(policy), *added], RunFolder(saved.path.parent)
+    notes, run = [*chosen.notes, *notes_of(policy), *windowed, *added], RunFolder(saved.path.parent)
     what, name = reporting.describe_images(chosen)
     folder = output_folder(output, run.path / name, *closed)
     if chosen.own and chosen.part == "test":

@@ -11,7 +11,7 @@ from vitmed.core.base_models import SIDES
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.messages import bar, say
-from vitmed.core.options import CHECKPOINT, Images, Option, Runs
+from vitmed.core.options import CHECKPOINT, AskedWindow, Images, Option, Runs
 from vitmed.core.places import output_folder
 from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS, PICTURE, Explanation, explain_predictions, explanation_json
@@ -40,11 +40,12 @@ def explain(
     output: Annotated[Path | str | None, Option("Folder of the pictures; default explain.", "--output -o")] = None,
     device: str = "auto",
     frame: int | None = None,
+    window: AskedWindow = None,
 ) -> Explanation:
     """Draw where the network looked when it answered.
 
     Args:
-        images, checkpoint, runs, frame: as in `predict`.
+        images, checkpoint, runs, frame, window: as in `predict`.
         methods: keys of `attention.METHODS`; none: all of them.
         target: the class or the finding to explain, of a number "higher" or "lower" than the mean of training; default
             the predicted class of each image, the likeliest finding beside its threshold, the side of the prediction.
@@ -54,30 +55,29 @@ def explain(
         DataError: no readable image. CheckpointError: no run, or a checkpoint that cannot be used.
         UsageError: an unknown method or class, or an output that cannot be used.
     """
-    for name in methods:
-        if name not in METHODS:
-            raise unknown_key("method", name, METHODS)
+    if unknown := [name for name in methods if name not in METHODS]:
+        raise unknown_key("method", unknown[0], METHODS)
     saved = find_checkpoint(checkpoint, runs)
     members = saved.members if isinstance(saved, Ensemble) else (saved,)
     joint = isinstance(saved.preprocessing, JointPreprocessing)
     if joint or not all(isinstance(one, Checkpoint) for one in members):
         what = "members that read images differently have" if joint else "an exported model has"
         raise UsageError(f"{saved.path}: {what} no attention maps", "name the best.pt of a run")
-    answers = SIDES if saved.splits.target.kind == "number" else saved.classes
+    kind = saved.splits.target.kind
+    answers = SIDES if kind == "number" else saved.classes
     if target is not None and target not in answers:
-        raise unknown_key(
-            {"findings": "finding", "number": "side"}.get(saved.splits.target.kind, "class"), target, answers
-        )
+        raise unknown_key({"findings": "finding", "number": "side"}.get(kind, "class"), target, answers)
     named = [images] if isinstance(images, str | Path) else images
     closed = [saved.splits.root, *filter(Path.is_dir, find_named(named))]
     folder = output_folder(output, Path(FOLDER), *closed)
-    files, network = files_for(list_images(named), saved, frame), open_network(saved, saved.policy, device, "fp32")
+    files = files_for(list_images(named), saved, frame, window)
+    network = open_network(saved, saved.policy, device, "fp32")
     with bar("predicting") as advance:
         predictions = saved.decided(files.predictions(saved, network.outputs(files.read, len(files), advance)))
     if not len(predictions):
         raise DataError("\n".join(text for _, text in predictions.errors[:20]), "name images that can be read")
     chosen = predictions.explained if target is None else np.full(len(predictions), answers.index(target))
-    maps = explain_predictions(saved, predictions, chosen, device, frame)
+    maps = explain_predictions(saved, predictions, chosen, device, files.how)
     maps = replace(maps, grids={name: maps.grids[name] for name in METHODS if name in (methods or METHODS)})
     verdicts = {name: text for name, text in known_verdicts(saved).items() if name in maps.grids}
     explanation = Explanation(predictions, maps.grids, maps.targets, verdicts, folder, maps.shift)

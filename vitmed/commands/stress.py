@@ -9,11 +9,11 @@ from vitmed.checks.evaluation_images import ImageRequest, choose_samples
 from vitmed.core.errors import excluded
 from vitmed.core.files import whole_folder, write_bytes, write_json
 from vitmed.core.messages import say, warn
-from vitmed.core.options import AllowLeakage, Argument, LabelledData, Option, Split
+from vitmed.core.options import AllowLeakage, Argument, AskedWindow, LabelledData, Option, Split
 from vitmed.core.places import output_folder
 from vitmed.explanation.results import Robustness
 from vitmed.explanation.robustness import FOLDER, NUMBERS, StressRequest, stress_images
-from vitmed.inference.open_model import open_model
+from vitmed.inference.open_model import open_model, with_window
 from vitmed.report.evaluate import describe_images
 from vitmed.report.plots.curves import stress_curves, stress_samples
 from vitmed.report.plots.drawing import png
@@ -44,12 +44,14 @@ def stress(
     groups: str | Path | None = None,
     labels: str | Path | None = None,
     device: str = "auto",
+    window: AskedWindow = None,
 ) -> Stress:
     """Evaluate a checkpoint on the images of a split, clean and corrupted in several ways and strengths.
 
     Args:
         checkpoint: a best.pt, last.pt or epoch_0010.pt, a run folder, or an exported .onnx file.
         data, split, group_regex, groups, labels, allow_leakage: which images, as in `evaluate`.
+        window: of deep images, as in `predict`.
         images: the most images, a sample in proportion to classes, findings, or ranges of a number.
         corruptions: keys of `CORRUPTIONS`; none: all of them.
 
@@ -59,11 +61,11 @@ def stress(
     if data is None and labels is not None:
         raise excluded("images of stress")
     request = StressRequest(corruptions, split, images, resamples, seed, device)
-    saved = open_model(checkpoint)
+    saved, notes = with_window(open_model(checkpoint), window, data)
     closed = [saved.splits.root, *([] if data is None else [Path(data)])]
     folder = output_folder(output, saved.path.parent / FOLDER, *closed)
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
-    for note in chosen.notes:
+    for note in [*chosen.notes, *notes]:
         warn(note)
     content, pictures = stress_images(saved, chosen, describe_images(chosen)[0], request)
     with whole_folder(folder) as part:

@@ -11,6 +11,7 @@ import tempfile
 import venv
 import zipfile
 from collections.abc import Collection
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,17 @@ from PIL import Image
 import vitmed
 from vitmed.core.downloads import digest_of
 from vitmed.core.errors import UsageError
-from vitmed.core.files import whole_file
+from vitmed.core.files import whole_file, write_text
 from vitmed.core.load_config import without_places
 from vitmed.core.messages import Silent, listening, say, warn
-from vitmed.core.run_folder import NUMBERS, RunFolder
+from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.text import listed
-from vitmed.decisions.evaluation_folder import find_evaluation
+from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.inference.load import predictions_json
 from vitmed.inference.onnx_model import OnnxModel
 from vitmed.inference.open_model import files_for, open_model, open_network
 from vitmed.inference.saved_model import SavedModel
+from vitmed.metrics.predictions_csv import OOD_SCORE
 
 TOOLS = ("pip", "wheel", "piplicenses", "cyclonedx_py")  # modules that run as programs
 OF_TORCH = re.compile(r"^Requires-Dist: (torch|torchvision|torchinfo|albumentations)\b.*\n", re.MULTILINE)
@@ -111,6 +113,11 @@ def _add_model(top: Path, saved: SavedModel) -> None:
         warn(f"{saved.path}: no test of it beside it, so the bundle has neither model card nor metrics")
         return
     shutil.copyfile(table.with_name(NUMBERS), top / "model" / "test" / NUMBERS)
+    tested = read_evaluation(table).predictions  # for `vitmed monitor`
+    groups = None if tested.groups is None else tuple(map(str, tested.units))
+    columns = {name: cells for name, cells in tested.columns.items() if name == OOD_SCORE}
+    nameless = replace(tested, paths=tuple(f"{i:06d}" for i in range(len(tested))), groups=groups, columns=columns)
+    write_text(top / "model" / "test" / PREDICTIONS, nameless.to_csv())
     if run.model_card.is_file():
         shutil.copyfile(run.model_card, top / "model" / run.model_card.name)
 

@@ -208,26 +208,25 @@ class Explanation:
 
 
 def explain_predictions(
-    saved: SavedModel, predictions: Predictions, chosen: np.ndarray, device: str, frame: int | None
+    saved: SavedModel, predictions: Predictions, chosen: np.ndarray, device: str, how: Preprocessing
 ) -> Maps:
     """Map where the network, or each member of an ensemble, looked in images that it predicted, for the `chosen` (S,)
-    of `predictions.answers`, in this frame of files with several (None: that of the run). Raises DataError for an image
+    of `predictions.answers`; `how` the files are read. Raises DataError for an image
     that could be read before and cannot be read now."""
     members = saved.members if isinstance(saved, Ensemble) else (saved,)
     paths, maps = predictions.paths, list[Maps]()
     for member in members:
         assert isinstance(member, Checkpoint)
-        how = replace(member.preprocessing, frame=saved.preprocessing.frame if frame is None else frame)
         targets = chosen  # places in the order of the member
         if member.classes != saved.classes:
             targets = np.array([member.classes.index(name) for name in saved.classes])[chosen]
         model, parts = member.model().to(pick_device(device)), list[Maps]()
-        read: Callable[[int], np.ndarray] = lambda i: how.read(paths[i])  # noqa: B023, E731
         with bar("explaining") as advance:
-            for rows, squares, problems in read_batches(read, len(paths), BATCH):
+            for rows, squares, problems in read_batches(lambda i: how.read(paths[i]), len(paths), BATCH):
                 if problems:
                     raise DataError("\n".join(problems.values()), "the files changed during the command: run it again")
-                parts.append(attention_maps(model, how, squares, targets[rows], np.array(rows), predictions.kind))
+                of_batch = member.preprocessing, squares, targets[rows], np.array(rows), predictions.kind
+                parts.append(attention_maps(model, *of_batch))
                 advance(rows[-1] + 1, len(paths))
         grids = {name: np.concatenate([part.grids[name] for part in parts]) for name in METHODS}
         images, places = (np.concatenate([getattr(part, name) for part in parts]) for name in ("images", "rows"))
@@ -250,6 +249,7 @@ def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
             "path": path,
             "picture": PICTURE.format(i + 1),
             **answer,
+            **{name: cells[i] for name, cells in p.columns.items()},
             "explained": p.answers[found.targets[i]],
             "maps": {name: grid[i].tolist() for name, grid in grids.items()},
         }

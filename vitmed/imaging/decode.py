@@ -175,7 +175,7 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
         such = usual if stored is None else f"{stored.text}, its own"
         raise DataError(
             f"{path}: {raw.bits} bits per channel need a window to become grey, and the training images had none",
-            f"predict and serve take --window CENTRE/WIDTH, {such}; or "
+            f"predict, serve, evaluate, stress and explain take --window CENTRE/WIDTH, {such}; or "
             "convert it to 8 bits as the training images were, or train with --window auto on images like it",
         )
     index = file_window_index(window)

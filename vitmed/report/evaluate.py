@@ -28,6 +28,7 @@ from vitmed.decisions.targets import TARGETS, refuse_idle
 from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import thumbnail
+from vitmed.imaging.window import file_window_index
 from vitmed.inference.saved_model import Network, SavedModel
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import WRITTEN
@@ -189,7 +190,8 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
     if isinstance(how.window, tuple):
         window.append(f"window {how.window[0]:g} .. {how.window[1]:g}")
     elif how.window is not None:
-        window.append(f"window of each file ({how.window})")
+        of_file = file_window_index(how.window) is not None
+        window.append(f"window of each file ({how.window})" if of_file else f"window {how.window} (centre/width)")
     counts = {name: len(samples) for name, samples in saved.splits.samples.items()}
     augment, record = config.augment, saved.record
     crop = f", crops of {augment.crop:.0%} of the area or more" if augment.crop < 1 else ""

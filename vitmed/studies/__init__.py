@@ -4,7 +4,7 @@ one_run          a run of training or pretraining: begun or resumed, trained, ev
 study            what a study of many runs says of itself, the one way to conduct it, and who trains its runs
 folds            a run for each fold, and one report of all their tests
 search           a search over settings: its trials, its winner, and what it found
-auto             the ways to train that auto compares
+auto             the steps of auto
 comparison       tables of several models on their common images, and which model is better
 difference       what is known of two runs, and what differs
 rank_weights     what colours and size alone reveal, and which weights suit these images, by their frozen features

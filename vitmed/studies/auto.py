@@ -1,38 +1,34 @@
-"""The steps of `vitmed auto`, the ways to train that it compares on validation, and what its auto.json holds."""
+"""The steps of `vitmed auto`, and what its auto.json holds."""
 
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import vitmed
-from vitmed.core.config import FLAGS, Config
-from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, VitmedError, excluded
+from vitmed.core.config import FLAGS
+from vitmed.core.errors import CheckpointError, DataError, UsageError, excluded
 from vitmed.core.files import write_json
 from vitmed.core.messages import say, warn
 from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder, find_path, store_path
 from vitmed.core.text import counted, duration_text
 from vitmed.data.splits import make_splits
-from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics
-from vitmed.decisions.targets import ALL_METRICS, TARGETS
+from vitmed.decisions.evaluation_folder import read_metrics
+from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.models.hardware import pick_device
 from vitmed.models.weights.choice import choose_weights
 from vitmed.report.data_check_page import PAGE
 from vitmed.report.results import Results
 from vitmed.studies.cluster import Places
-from vitmed.studies.comparison import Model, compare_models
 from vitmed.studies.one_run import default_name
 from vitmed.studies.rank_weights import ALL_LOCAL, OF_RANKING
-from vitmed.studies.study import Job, OnEpoch, Study, check_same_data, conduct, settings_of
+from vitmed.studies.study import check_same_data, settings_of
 from vitmed.training.plan.make_plan import check_against_splits, config_of_target
 
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds
-TO_CHOOSE, SHORTEST = 0.25, 45.0  # of the time, for the ways that are compared, and s of each at least
 TRIED = 960.0  # s of one core, in which `auto` was no better than one training: docs/many-runs.md
 HELD_OUT, AT_END = 0.2, 5.0  # of the patients, and s for the end
 FILES = ("data", "config", "groups", "labels", "weights")  # arguments that may name one
@@ -57,58 +53,6 @@ def find_stored(text: str, folder: RunFolder) -> str | Path:
     """Find the file of an argument that `stored` wrote, or return its value where it is none."""
     place = find_path(text, folder.path)
     return place if place.exists() else text
-
-
-class Ways(Study[dict[str, Any]]):
-    """The ways to train (name -> run) that are compared on validation; the best goes on. A way that fails is left out.
-    `save` writes auto.json, after each epoch."""
-
-    command = "auto"
-
-    def __init__(self, folder: RunFolder, ways: Mapping[str, Job], places: Places, save: Save) -> None:
-        self.folder, self.ways, self.places, self.save = folder, ways, places, save
-        self.failed: dict[str, VitmedError] = {}
-
-    @property
-    def settings(self) -> Config:
-        return settings_of(next(iter(self.ways.values())).arguments, "auto")
-
-    def jobs(self) -> Iterator[Job]:
-        yield from self.ways.values()
-
-    def watch(self, job: Job) -> AbstractContextManager[OnEpoch]:
-        return nullcontext(lambda record: self.save() < 0)
-
-    def ended(self, job: Job, run: Future[RunFolder | None]) -> None:
-        error = run.exception()
-        if isinstance(error, VitmedError) and not isinstance(error, Interrupted):
-            self.failed[next(name for name, way in self.ways.items() if way is job)] = error
-        else:
-            run.result()
-
-    def finish(self) -> dict[str, Any]:
-        """Return what auto.json gets: the ways with their numbers, the winner, and why. Raises the VitmedError of the
-        first way, where all failed."""
-        failed = {name: self.failed[name] for name in self.ways if name in self.failed}
-        if len(failed) == len(self.ways):
-            raise next(iter(failed.values()))
-        for name, error in failed.items():
-            warn(f"{self.ways[name].title}: {error.line}")
-        tried: list[dict[str, Any]] = [{"name": name, "failure": f"{error}"} for name, error in failed.items()]
-        values, models = dict[str, float](), list[Model]()
-        for name, job in self.ways.items():
-            if (run := job.done(self.folder)) is not None:
-                metric, number, _ = headline_number(run.path / "val")
-                sign = 1 if ALL_METRICS[metric].higher_is_better else -1
-                values[name] = float("-inf") if number.value is None else sign * number.value
-                tried.append({"name": name, "metric": metric, **number.to_dict()})
-                say(f"{job.title}: {metric} {value_text(number)} on validation")
-                evaluated = read_evaluation(run.path / "val" / PREDICTIONS)
-                models.append(Model(name, evaluated.predictions, known=evaluated))
-        best = max(values, key=values.__getitem__)
-        why = compare_models(models, 500).verdict if len(models) > 1 else "the other way failed"
-        say(f"{best} goes on: {why}")
-        return {"tried": tried, "winner": best, "why": why}
 
 
 def headline_number(place: Path) -> tuple[str, Estimate, int]:
@@ -162,29 +106,13 @@ def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, places: Pl
         state |= _ranked(folder, state, arguments, places)
         save()
     weights = None if state["weights"] is None else find_stored(state["weights"], folder)
-    if "winner" not in state:
-        given = [weights] if "weights" in arguments or weights is None else [None, weights]
-        seconds = max(SHORTEST, limit * TO_CHOOSE * min(places.runs, len(given)) / len(given))
-        short = {"fold": 1, "test": False, "time": duration_text(seconds), "report": False, "map_images": 0}
-        jobs = {}
-        for start in given:
-            name = "scratch" if start is None else "weights"
-            what = "the plan, from random weights" if start is None else f"fine-tuned from {Path(start).name}"
-            of_way = {**arguments, **state["divided"], **short, "weights": start or "none"}
-            jobs[name] = Job(f"way-{name}", f"{name}: {what}", of_way, "val")
-        chosen: dict[str, Any] = {"tried": [], "winner": next(iter(jobs)), "why": "the only way here"}
-        if len(jobs) > 1:
-            chosen = conduct(Ways(folder, jobs, places, save))
-        state |= chosen
-        save()
     there: dict[str, Any] = {"parallel": places.runs, "on": places.executor or "local"}
     place, joined = (RunFolder(folder.path / part) for part in ("folds", "folds/ensemble"))
     if place.folds.is_file() and not (place.path / "test" / PREDICTIONS).is_file():
         vitmed.cross_validate(resume=place.path, **there)
     elif not place.folds.is_file():
         left = duration_text(max(60.0 * state["divided"]["folds"], limit - save() - AT_END))
-        best = weights if state["winner"] == "weights" else None
-        of_folds = {**arguments, **state["divided"], "weights": best or "none", "time": left}
+        of_folds = {**arguments, **state["divided"], "weights": weights or "none", "time": left}
         vitmed.cross_validate(of_folds.pop("data"), output=folder.path, name="folds", **there, **of_folds)
     if not joined.ensemble.is_file():
         vitmed.ensemble([place.path])
