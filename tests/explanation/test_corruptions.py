@@ -140,6 +140,15 @@ def test_reduced_changes_nothing_for_the_network(resize: str, size: tuple[int, i
     assert np.array_equal(how.fit(small), how.fit(image))
 
 
+@pytest.mark.parametrize("name", [name for name in CORRUPTIONS if not CORRUPTIONS[name].colour])
+def test_grey_stays_grey(name: str) -> None:
+    """An X-ray is often stored as RGB; its noise has no colour, and is that of the same image in mode L."""
+    grey = Image.fromarray(np.random.default_rng(0).integers(40, 200, (32, 32), np.uint8))
+    worse = corrupt(grey.convert("RGB"), name, 3, (0,))
+    assert worse.mode == "RGB" and is_grey(worse)
+    assert (np.asarray(worse)[..., 0] == np.asarray(corrupt(grey, name, 3, (0,)))).all()
+
+
 def test_grey_is_told() -> None:
     assert is_grey(Image.new("L", (4, 4))) and is_grey(Image.new("RGB", (4, 4), (9, 9, 9)))
     assert not is_grey(tissue())

@@ -66,15 +66,16 @@ class Corruption:
 def corrupt(image: Image.Image, name: str, strength: int, seed: tuple[int, ...]) -> Image.Image:
     """Corrupt an image of mode L, LA, RGB or RGBA, at strength 1 to 5; 0 leaves it unchanged, and alpha always. The
     result depends only on the arguments: all strengths of a corruption use the same random draw of the seed, such as
-    (seed of the run, index of the image), so a stronger one is the same change taken further."""
+    (seed of the run, index of the image), so a stronger one is the same change taken further. Grey stays grey."""
     if name not in CORRUPTIONS:
         raise unknown_key("corruption", name, CORRUPTIONS)
     if strength == 0:
         return image
     alpha = image.getchannel("A") if image.mode in ("LA", "RGBA") else None
-    colour = image.convert("RGB" if image.mode.startswith("RGB") else "L") if alpha is not None else image
+    mode, how = image.mode.removesuffix("A"), CORRUPTIONS[name]
+    plain = image.convert(mode if how.colour or not is_grey(image) else "L")
     rng = np.random.default_rng([*seed, zlib.crc32(name.encode())])
-    worse = CORRUPTIONS[name].change(colour, CORRUPTIONS[name].values[strength - 1], rng)
+    worse = how.change(plain, how.values[strength - 1], rng).convert(mode)
     if alpha is not None:
         worse.putalpha(alpha)
     return worse
