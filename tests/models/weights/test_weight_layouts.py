@@ -200,6 +200,18 @@ def test_biomedclip_is_a_plain_trunk_beside_a_text_tower(tmp_path: Path) -> None
     assert {"logit_scale", "visual.head.proj.weight"} < set(report.unused)
 
 
+def test_keep_is_a_vit_with_layer_scale_beside_a_text_tower(tmp_path: Path) -> None:
+    """KEEP names timm's ViT `visual`, beside its projection and BERT."""
+    theirs = restless(VisionTransformer(**COMMON | {"num_classes": 0, "init_values": 1e-5}))
+    tower = {f"visual.{name}": value for name, value in theirs.state_dict().items()}
+    bert = {"text.embeddings.word_embeddings.weight": torch.ones(5, 3), "text.pooler.dense.bias": torch.ones(3)}
+    heads = {"visual_head.0.weight": torch.ones(3, WIDTH), "visual_head.2.bias": torch.ones(3)}
+    torch.save(tower | bert | heads | {"logit_scale": torch.ones(())}, tmp_path / "w.bin")
+    ours, report = load(tmp_path / "w.bin")
+    same(theirs, ours.features)
+    assert {*bert, *heads, "logit_scale"} == set(report.unused)
+
+
 class ConchTower(nn.Module):
     """The image tower that CONCH publishes: a trunk, and a query that attends to all its tokens, without projection."""
 

@@ -68,7 +68,13 @@ TIMM = {  # name here -> name and tag in timm
 }
 WIDTHS = {"Ti": 192, "S": 384, "B": 768, "L": 1024}
 LARGER = {"S+": 28, "H": 630, "H+": 840, "g": 1134, "SO400M": 412}  # million parameters of the blocks
-WITH_MORE = {"conch", "biomedclip", "medsiglip", "retfound_cfp"}  # files that also hold a text encoder or a decoder
+WITH_MORE = {
+    "conch",
+    "keep",
+    "biomedclip",
+    "medsiglip",
+    "retfound_cfp",
+}  # files that also hold a text encoder or a decoder
 
 
 def timm_says(name: str) -> PretrainedCfg:

@@ -71,8 +71,8 @@ def _pack_gates(state: State) -> None:
 
 def _timm(state: State) -> State | None:
     """timm (its ViT, EVA and NaFlexViT), DeiT, MAE, DINO, DINOv2, DINOv3, iBOT, UNI and vitmed's own; also as the image
-    tower of OpenCLIP (BiomedCLIP) and of CONCH."""
-    if any(name.startswith("visual.trunk.") for name in state):
+    tower of OpenCLIP (BiomedCLIP), of CONCH and of KEEP."""
+    if any(name.startswith(("visual.trunk.", "visual.patch_embed.")) for name in state):
         state = _rename(state, _rules("conch"))
         _unpack_conch(state)
     if "embeds.proj.weight" in state:
