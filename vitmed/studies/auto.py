@@ -9,13 +9,14 @@ import vitmed
 from vitmed.core.config import FLAGS
 from vitmed.core.errors import CheckpointError, DataError, UsageError, excluded
 from vitmed.core.files import write_json
-from vitmed.core.messages import say, warn
+from vitmed.core.messages import Silent, listening, say, warn
 from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder, find_path, store_path
 from vitmed.core.text import counted, duration_text
 from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_metrics
 from vitmed.decisions.targets import TARGETS
+from vitmed.imaging.exact_views import VIEWS
 from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.models.hardware import pick_device
 from vitmed.models.weights.choice import choose_weights
@@ -25,12 +26,13 @@ from vitmed.studies.cluster import Places
 from vitmed.studies.one_run import default_name
 from vitmed.studies.rank_weights import ALL_LOCAL, OF_RANKING
 from vitmed.studies.study import check_same_data, settings_of
-from vitmed.training.plan.make_plan import check_against_splits, config_of_target
+from vitmed.training.plan.make_plan import check_against_splits, config_of_target, make_plan
+from vitmed.training.plan.time import forward_share
 
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds
 TRIED = 960.0  # s of one core, in which `auto` was no better than one training: docs/many-runs.md
-HELD_OUT, AT_END = 0.2, 5.0  # of the patients, and s for the end
+HELD_OUT, AT_END = 0.2, 5.0  # of the patients, and s for the end, beside the test of the ensemble
 FILES = ("data", "config", "groups", "labels", "weights")  # arguments that may name one
 Save = Callable[[], float]  # writes auto.json, and returns the seconds used
 
@@ -90,9 +92,12 @@ def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) 
         raise DataError(text, f"--allow-leakage goes on nevertheless; details: {folder.path / 'data-check' / PAGE}")
     own_test = splits.made["test"].startswith(("folder", "table"))
     divided = {"folds": FOLDS if limit >= LITTLE else FEW_FOLDS, "hold_out": None if own_test else HELD_OUT}
+    parts = splits.samples
+    held_out = len(parts["test"]) if own_test else round(HELD_OUT * sum(map(len, parts.values())))
     given = {key: stored(key, value, folder) for key, value in arguments.items() if value is not None and key != "time"}
     state = {"limit": limit, "used": 0.0, "checked": f"{errors}, {counted(checked.count('warning'), 'warning')}"}
-    write_json(folder.auto, {**state, "identity": splits.digest, "divided": divided, "arguments": given})
+    state |= {"identity": splits.digest, "divided": divided, "held_out": held_out, "arguments": given}
+    write_json(folder.auto, state)
     return folder
 
 
@@ -111,9 +116,14 @@ def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, places: Pl
     if place.folds.is_file() and not (place.path / "test" / PREDICTIONS).is_file():
         vitmed.cross_validate(resume=place.path, **there)
     elif not place.folds.is_file():
-        left = duration_text(max(60.0 * state["divided"]["folds"], limit - save() - AT_END))
-        of_folds = {**arguments, **state["divided"], "weights": weights or "none", "time": left}
-        vitmed.cross_validate(of_folds.pop("data"), output=folder.path, name="folds", **there, **of_folds)
+        of_folds, folds = {**arguments, **state["divided"], "weights": weights or "none"}, state["divided"]["folds"]
+        with listening(Silent()):  # the first fold says it
+            each = {**of_folds, "time": duration_text((limit - save()) / folds)}
+            plan = make_plan(settings_of(each, "auto"), True, bool(arguments["offline"]))
+            one_image = plan.forecaster.step(plan.config) * forward_share(plan.config, plan.device)
+        testing = folds * state["held_out"] * one_image * len(VIEWS[plan.config.augment.views])
+        left = duration_text(max(60.0 * folds, limit - save() - AT_END - testing))
+        vitmed.cross_validate(of_folds.pop("data"), output=folder.path, name="folds", time=left, **there, **of_folds)
     if not joined.ensemble.is_file():
         vitmed.ensemble([place.path])
     if not (joined.path / "test" / NUMBERS).is_file():
@@ -124,7 +134,8 @@ def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, places: Pl
         say(f"{key}, {counted(images, 'image')}: {metric} {value_text(number)}; {test}")
     say(f"{duration_text(save())} of {duration_text(limit)}; the data check: {folder.path / 'data-check' / PAGE}")
     say(f"to predict images: vitmed predict IMAGE --checkpoint {place.path}")
-    content = {key: value for key, value in state.items() if key not in ("arguments", "identity", "weights")}
+    hidden = "arguments", "identity", "held_out", "weights"
+    content = {key: value for key, value in state.items() if key not in hidden}
     return AutoRun(folder.path, content, joined.path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from vitmed.training.plan import time as module
 from vitmed.training.plan.time import (
     EACH_EPOCH,
     EACH_IMAGE,
+    EXACT,
     IN_TRAINING,
     LEARNED,
     REPORTING,
@@ -29,7 +31,7 @@ from vitmed.training.plan.time import (
 CPU = torch.device("cpu")
 
 
-config = partial(tiny_config, data__window=None)
+config = partial(tiny_config, data__window=None, train__precision="fp32")
 
 
 @pytest.fixture
@@ -88,6 +90,19 @@ def test_a_measured_step_is_kept_for_the_same_network_unless_the_machine_is_busy
     for file in (tmp_path / "speed").iterdir():
         file.write_text("{torn")
     assert module.step_seconds(config(), CPU, 2) == 4.0
+
+
+def test_what_follows_a_training_in_16_bits_computes_in_fp32(
+    forecaster: Forecaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the frozen network, the baseline of a fine-tuned one, predicts validation and test, too."""
+    exact = forecaster.of(config()).after - 68 * 0.1
+    sixteen = SimpleNamespace(mixed=True, name="bf16")
+    monkeypatch.setattr(module, "pick_precision", lambda *_: sixteen)
+    assert forecaster.of(config()).after == pytest.approx(exact + 68 * EXACT * 0.3)
+    tuned = config(model__weights="w.pth")
+    assert forecaster.of(tuned).after == pytest.approx(exact + (68 + 20) * EXACT * 0.3)
+    assert forecaster.of(config(model__weights="w.pth", train__baseline=False)).after < forecaster.of(tuned).after
 
 
 def test_what_follows_training_is_remembered_for_runs_like_it(

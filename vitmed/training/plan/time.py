@@ -31,6 +31,7 @@ from vitmed.core.sections import ABOUT_WEIGHTS
 from vitmed.core.text import about, counted, duration_text, round_up
 from vitmed.data.loading import pick_place, pick_workers
 from vitmed.data.samples import Splits
+from vitmed.decisions.out_of_distribution import MOST_FITTED
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import Preprocessing
@@ -56,7 +57,8 @@ TABLES = 4.0  # the same with --no-report
 LEARNED = (0.5, 4.0)  # times as long as these two, at most, that a run here has shown it to take
 EACH_IMAGE = 0.0005  # duplicates, baselines, intervals
 EACH_EPOCH = 0.1  # checkpoints
-FORWARD = 1 / 3  # of a training step
+FORWARD = 1 / 3  # of a training step, in its precision
+EXACT = 1.0  # the same in fp32, which evaluates, where a step has 16 bits
 IN_TRAINING = 1.2  # how many times as long a step takes there as alone: loading shares the core and its caches
 CLEARLY = 1.2  # times as long: from here a network is clearly larger
 MOST_KNEES = 3  # passes beyond the knee that may still help: more are not made, however much time there is
@@ -135,7 +137,10 @@ class After:
 
     def __init__(self, splits: Splits, config: Config, device: torch.device) -> None:
         train, val, test = (len(splits.samples[name]) for name in ("train", "val", "test"))
-        self.steps = FORWARD * len(VIEWS[config.augment.views]) * (train + 4 * val + test)
+        passes = len(VIEWS[config.augment.views]) * (min(train, MOST_FITTED) + 4 * val + test)
+        if config.model.start is not None and config.train.baseline:  # the frozen network predicts them, too
+            passes += val + test
+        self.steps = passes * forward_share(config, device)
         evaluate = config.evaluate
         self.usual = (REPORTING if evaluate.report else TABLES) + EACH_IMAGE * (val + test)
         what = [evaluate.report, evaluate.map_images, config.train.test, splits.target.kind, len(splits.classes)]
@@ -151,6 +156,11 @@ class After:
     def keep(self, seconds: float) -> None:
         """Remember how many seconds of a core it has taken, with the latest `step`."""
         keep_measured(self.file, f"{max(0.0, seconds - self.steps * self.step) / self.usual:.3f}")
+
+
+def forward_share(config: Config, device: torch.device) -> float:
+    """How many times as long as a step of training an image takes in fp32, which evaluates."""
+    return EXACT if pick_precision(config.train.precision, device).mixed else FORWARD
 
 
 def operations(config: Config) -> float:
