@@ -109,8 +109,8 @@ class TestFit:
         for copies in (1, 1000):
             many, truth = np.repeat(logits, copies, axis=0), np.repeat(labels, copies)
             p = Predictions(("a", "b", "c"), ("x",) * len(truth), None, truth, many)
-            found, grid = fitted(p), np.exp(np.linspace(-2.5, 0, 5001))
-            penalised = [len(truth) * log_loss(many / t, truth) + np.log(t) ** 2 / (2 * 0.2**2) for t in grid]
+            found, grid = fitted(p), np.exp(np.linspace(-2, 0, 2001))
+            penalised = [len(truth) * log_loss(logits / t, labels) + np.log(t) ** 2 / (2 * 0.2**2) for t in grid]
             assert 1 / found.scale[0] == pytest.approx(grid[np.argmin(penalised)], rel=1e-3)
             temperatures.append(1 / found.scale[0])
         usual = min(grid, key=lambda t: log_loss(logits / t, labels))
