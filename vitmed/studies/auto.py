@@ -9,7 +9,7 @@ import vitmed
 from vitmed.core.config import FLAGS
 from vitmed.core.errors import CheckpointError, DataError, TimeTooShortError, UsageError, excluded
 from vitmed.core.files import write_json
-from vitmed.core.messages import Silent, listening, say
+from vitmed.core.messages import Silent, listening, say, show
 from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder, find_path, store_path
 from vitmed.core.text import counted, duration_text
@@ -134,7 +134,7 @@ def _compared(state: Mapping[str, Any], start: dict[str, Any], places: Places, s
         short = error.problem
     if short:
         time = duration_text(state["limit"])
-        say(f"one training is the better use of {time}: of {folds} folds each would get {duration_text(each)}; {short}")
+        show(f"one training is the better use of {time}: of {folds} folds each would get {duration_text(each)}; {short}")
         return {"one": True}
     image = plan.forecaster.step(plan.config) * forward_share(plan.config, plan.device)
     return {"one": False, "testing": folds * state["held_out"] * image * len(VIEWS[plan.config.augment.views])}
