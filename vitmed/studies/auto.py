@@ -133,8 +133,8 @@ def _compared(state: Mapping[str, Any], start: dict[str, Any], places: Places, s
     except TimeTooShortError as error:
         short = error.problem
     if short:
-        time = duration_text(state["limit"])
-        show(f"one training is the better use of {time}: of {folds} folds each would get {duration_text(each)}; {short}")
+        time, of_each = duration_text(state["limit"]), duration_text(each)
+        show(f"one training is the better use of {time}: of {folds} folds each would get {of_each}; {short}")
         return {"one": True}
     image = plan.forecaster.step(plan.config) * forward_share(plan.config, plan.device)
     return {"one": False, "testing": folds * state["held_out"] * image * len(VIEWS[plan.config.augment.views])}
