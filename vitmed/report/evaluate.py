@@ -16,7 +16,7 @@ from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.sections import TrainConfig
-from vitmed.core.text import duration_text, listed
+from vitmed.core.text import duration_text, listed, now
 from vitmed.core.upgrade import without_gone
 from vitmed.data.label_kinds import Asked, plain_grade
 from vitmed.data.listing import further_columns, labels_from_table
@@ -46,7 +46,7 @@ from vitmed.report.participant_flow import (
     why_left_out,
 )
 from vitmed.report.results import Origin, Results, Seen
-from vitmed.report.write import TABLE_ALONE, About, Report, read_baselines
+from vitmed.report.write import TABLE_ALONE, Report, read_baselines
 
 AGAINST_REST = "against-rest"  # folder of the report of one class against the rest, in that of all classes
 
@@ -161,16 +161,16 @@ def report_images(
             "evaluated": evaluated_images(predictions, own, Seen(**chosen.seen)),
             "characteristics": characteristics(saved.splits, config.subgroups),
         }
-        about = About(
+        origin = Origin(
             title=f"{chosen.root.resolve().name}, {f'{chosen.part} split' if chosen.part else 'all images'}",
             facts=facts(saved, what, len(chosen.samples), where),
             notes=used.notes,
             run=run.name,
-            weights_hash=saved.weights_hash,
             precision=network.precision,
-            flow=flow.model_copy(update=about_images),
         )
         extra = Extra(
+            flow=flow.model_copy(update=about_images),
+            weights_hash=saved.weights_hash,
             validation=read_split(run, "val", saved.weights_hash, policy) if used.split != "val" else None,
             internal=internal,
             baselines=baselines() if baselines else {key: p for key, p in beside.items() if p is not None},
@@ -180,7 +180,7 @@ def report_images(
             read=lambda path: thumbnail(chosen.root / path, saved.preprocessing),
             records=read_json_lines(run.metrics),
         )
-        return Report.of(predictions, about, config, extra).write(folder)
+        return Report.of(predictions, origin, config, extra).write(folder)
 
 
 def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, str]:
@@ -294,10 +294,10 @@ def rebuild(
         if internal is None and before.external is not None and not changes and same:
             parts["external"] = before.external  # written elsewhere
     on_validation = file.parent in run.evaluations("val")
-    about = About(
-        origin.title, origin.facts, notes, origin.run or run.name, weights_hash, origin.precision, flow, origin
-    )
+    again = {"notes": notes, "run": origin.run or run.name, "rebuilt": now()}
     extra = Extra(
+        flow=flow,
+        weights_hash=weights_hash,
         validation=read_split(run, "val", weights_hash, policy) if of_model and not on_validation else None,
         internal=internal,
         baselines={key: matched for key, matched in beside.items() if matched is not None},
@@ -306,7 +306,7 @@ def rebuild(
         parts=parts,
         records=read_json_lines(run.metrics) if of_model else None,
     )
-    metrics = Report.of(predictions, about, config, extra).write(folder)
+    metrics = Report.of(predictions, origin.model_copy(update=again), config, extra).write(folder)
     return report_evaluation(Evaluation(predictions, metrics, folder), gates, changes)
 
 
@@ -381,15 +381,14 @@ def report_against_rest(
     predictions, validation = policy.apply(predictions), policy.apply(validation)
     notes = [*(note for note in notes if note not in notes_of(evaluated.policy)), *notes_of(policy)]
     title = f"{origin.title}: {positive} against the rest"
+    again = {"title": title, "notes": notes, "run": run.name, "rebuilt": None}
     flow = counted_again(before.flow, predictions)
-    about = About(title, origin.facts, notes, run.name, evaluated.weights_hash, origin.precision, flow)
     beside = {key: other.against_rest(positive) for key, other in baselines.items() if other is not None}
-    extra = Extra(validation=validation, baselines=beside, policy=policy)
+    extra = Extra(flow, evaluated.weights_hash, validation=validation, baselines=beside, policy=policy)
     for note in notes_of(policy):
         warn(note)
-    return report_evaluation(
-        Evaluation(predictions, Report.of(predictions, about, config, extra).write(folder), folder), gates
-    )
+    metrics = Report.of(predictions, origin.model_copy(update=again), config, extra).write(folder)
+    return report_evaluation(Evaluation(predictions, metrics, folder), gates)
 
 
 def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, list[str]]:
@@ -439,19 +438,16 @@ def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Map
 
 
 def fitting_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions | None]:
-    """The baselines in a folder, as `match_images`: None for one that is of other images, classes or labels."""
-    return {key: match_images(other, predictions) for key, other in read_baselines(folder).items()}
-
-
-def match_images(other: Predictions, predictions: Predictions) -> Predictions | None:
-    """`other` in the order of `predictions`; None where they are not of the same images, classes and labels."""
-    place = {path: row for row, path in enumerate(other.paths)}
-    if len(place) == len(other) == len(predictions) and place.keys() == set(predictions.paths):
-        other = other.take(np.array([place[path] for path in predictions.paths], dtype=np.int64))
-    same = (other.classes, other.paths) == (predictions.classes, predictions.paths)
-    mine, theirs = predictions.labels, other.labels
-    alike = same and mine is not None and theirs is not None and np.array_equal(mine, theirs)
-    return other if alike else None
+    """The baselines in a folder, in the order of the predictions; None for one of other images, classes or labels."""
+    fitting, mine = dict[str, Predictions | None](), predictions.labels
+    for key, other in read_baselines(folder).items():
+        place = {path: row for row, path in enumerate(other.paths)}
+        if len(place) == len(other) == len(predictions) and place.keys() == set(predictions.paths):
+            other = other.take(np.array([place[path] for path in predictions.paths], dtype=np.int64))
+        same = (other.classes, other.paths) == (predictions.classes, predictions.paths)
+        alike = same and mine is not None and other.labels is not None and np.array_equal(mine, other.labels)
+        fitting[key] = other if alike else None
+    return fitting
 
 
 def note_prevalence(config: EvaluateConfig, kind: str, classes: Sequence[str], notes: list[str]) -> None:

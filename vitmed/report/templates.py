@@ -21,7 +21,7 @@ from vitmed.core.text import LISTED, by_reason, counted, counted_doing, format_p
 from vitmed.decisions.calibration import why_chosen
 from vitmed.decisions.operating_points import DecisionShares, OperatingPoints
 from vitmed.decisions.targets import TARGETS
-from vitmed.metrics.clinical_utility import percentage, ranges
+from vitmed.metrics.clinical_utility import percentage
 from vitmed.metrics.estimates import APART, FEW_GROUPS, FEWEST, Estimate, decimals
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, methods, phrase
@@ -392,7 +392,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     **{
         one.__name__: one
         for one in (
-            *(number, value, interval, signed, share, percent, in_percent, percentage, ranges, phrase, reasons),
+            *(number, value, interval, signed, share, percent, in_percent, percentage, phrase, reasons),
             *(td, cell, cells, counted, counted_doing, summary_of, title_of, titles_of, sampling_of, worth, at, rows),
             *(at_threshold, at_threshold_of, of_classes, methods_text, results_sentence, why_chosen),
         )

@@ -327,7 +327,9 @@ def compare_models(
 
     best, following = (model.name for model in sorted(models, key=height)[:2])
     verdict = next(pair.verdict for pair in pairs if {pair.first, pair.second} == {best, following})
-    notes += _cautions(unit, units)
+    few = f"There {'is' if units == 1 else 'are'} only {counted(units, unit)}: too few to show which model is better."
+    other = f"Patients are unknown, {unit}s are compared: more certain than it should be, if a patient has several."
+    notes += [UNKNOWN] if unit == "image" else [few] * (units < FEW_GROUPS) + [other] * (unit != "patient")
     described = dict[str, ComparedModel]()
     for model in models:
         likeliest = None
@@ -376,15 +378,6 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
                 continue
             groups.setdefault(json.dumps(content, sort_keys=True, default=str), {})[model.name] = seed
     return [group for group in groups.values() if len(set(group.values())) == len(group) > 1]
-
-
-def _cautions(unit: str, units: int) -> list[str]:
-    """What limits a comparison over so many patients, images, or groups of another kind."""
-    if unit == "image":
-        return [UNKNOWN]
-    few = f"There {'is' if units == 1 else 'are'} only {counted(units, unit)}: too few to show which model is better."
-    groups = f"Patients are unknown, {unit}s are compared: more certain than it should be, if a patient has several."
-    return [few] * (units < FEW_GROUPS) + [groups] * (unit != "patient")
 
 
 def _compare_family(

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -156,7 +157,7 @@ def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: st
         fixed |= set() if LEARNING[prepared.splits.target.kind].mixes else {"augment.mixup"}
         fixed |= {"train.layer_decay"} if prepared.weights is None else set()
         what["space"] = {
-            place: around(value_of(config, place)) for place, around in AROUND.items() if place not in fixed
+            place: around(attrgetter(place)(config)) for place, around in AROUND.items() if place not in fixed
         }
     domains = what["space"]
     if not domains:
@@ -167,7 +168,7 @@ def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: st
         what["trials"] = USUAL
     epochs = domains.get("train.epochs", str(train.epochs))  # Hyperband counts to the most
     asked = Asked(
-        planned={place: value_of(config, place) for place in domains},
+        planned={place: attrgetter(place)(config) for place in domains},
         seed=train.seed,
         metric=train.monitor,
         epochs=max(int(part) for part in epochs.replace("..", ",").split(",")),
@@ -233,11 +234,6 @@ def _kinds(place: str) -> set[Any]:
     section, _, name = place.partition(".")
     annotation = fields_of(Config, section)[name].annotation
     return {annotation, *get_args(annotation)}
-
-
-def value_of(config: Config, place: str) -> Any:
-    section, _, name = place.partition(".")
-    return getattr(getattr(config, section), name)
 
 
 def contains(domain: str, value: Any) -> bool:
