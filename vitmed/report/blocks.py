@@ -352,10 +352,9 @@ def _lines(block: Block) -> Iterator[str]:
 def _phrase(words: Markup) -> str:
     """Words in one line, with the marks of their elements."""
     parts = re.split(r"</?(\w+)[^>]*>", words)  # text, and every second the name of an element
-    marked = (
-        MARKS.get(part, "") if k % 2 else escape_markdown(Markup(part).unescape()) for k, part in enumerate(parts)
-    )
-    return " ".join("".join(marked).split())
+    parts[1::2] = [MARKS.get(element, "") for element in parts[1::2]]
+    parts[::2] = [escape_markdown(Markup(text).unescape()) for text in parts[::2]]
+    return " ".join("".join(parts).split())
 
 
 def _cell_text(cell: Cell) -> str:

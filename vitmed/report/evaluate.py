@@ -22,7 +22,7 @@ from vitmed.data.label_kinds import Asked, plain_grade
 from vitmed.data.listing import further_columns, labels_from_table
 from vitmed.data.patients import describe_patients
 from vitmed.data.samples import cells_of
-from vitmed.decisions.evaluation_folder import Evaluated, Folds, read_evaluation, read_split, validation_of
+from vitmed.decisions.evaluation_folder import Evaluated, Folds, no_report, read_evaluation, read_split, validation_of
 from vitmed.decisions.policy import DecisionPolicy, choose_policy, notes_of, own_columns, policy_settings
 from vitmed.decisions.targets import TARGETS, refuse_idle
 from vitmed.explanation.robustness import known_stress
@@ -147,9 +147,8 @@ def report_images(
     if network.model is not None and not quick:  # an exported model has no attention
         from vitmed.explanation.faithfulness import check_attention
 
-        attention, maps = check_attention(
-            network.model, saved.preprocessing, chosen.read, predictions, config.map_images
-        )
+        how, count = saved.preprocessing, config.map_images
+        attention, maps = check_attention(network.model, how, chosen.read, predictions, count)
     internal = read_split(run, "test", saved.weights_hash, policy) if own is None else None
     if own is None and internal is None:
         why = f"{saved.path.name} is not evaluated on it yet (vitmed evaluate {saved.path})"
@@ -409,15 +408,11 @@ def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, l
         now = evaluated_images(evaluated.predictions, None)
         other = ["labels"] * any(now.classes[name].images != own.n for name, own in before.per_class.items())
         other += ["patients"] * (now.patients != before.n_groups)
-        note = (
-            f"The table has other {' and '.join(other)} than the report was made from; 'Images, patients and splits' "
-            "shows the earlier ones."
-        )
+        where = "'Images, patients and splits' shows the earlier ones."
+        note = f"The table has other {' and '.join(other)} than the report was made from; {where}"
         return before, [note] if other else []
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise DataError(
-            f"{file.with_name(NUMBERS)}: not the metrics.json of a report", "move it away to go without it"
-        ) from None
+        raise no_report(file.with_name(NUMBERS)) from None
 
 
 def _settings(origin: Origin) -> EvaluateConfig:
@@ -430,11 +425,9 @@ def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Map
         raise UsageError(f"{file}: a baseline has no decision policy", "leave out the flags that choose one")
     if folds:
         given = ", ".join(f"--{name}".replace("_", "-") for name, value in flags.items() if value is not None)
-        raise UsageError(
-            f"{file}: is of folds, each of which chose on its own validation, so {given} cannot choose for all",
-            f"vitmed evaluate {file.parent.parent / 'fold-1'} with the flag evaluates one fold; vitmed train --folds "
-            "with it all",
-        )
+        problem = f"{file}: is of folds, each of which chose on its own validation, so {given} cannot choose for all"
+        fix = f"vitmed evaluate {file.parent.parent / 'fold-1'} with the flag evaluates one fold"
+        raise UsageError(problem, f"{fix}; vitmed train --folds with it all")
 
 
 def fitting_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions | None]:

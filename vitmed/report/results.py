@@ -66,9 +66,8 @@ class Baseline(PairedComparison):
 
     @property
     def beaten_for(self) -> list[str]:
-        return [
-            c for c, gap in self.findings.items() if gap.p_holm is not None and gap.p_holm < 0.05 and (gap.low or 0) > 0
-        ]
+        tested = [(name, gap, gap.p_holm) for name, gap in self.findings.items() if gap.p_holm is not None]
+        return [name for name, gap, p in tested if p < 0.05 and (gap.low or 0) > 0]
 
 
 class Origin(Frozen):

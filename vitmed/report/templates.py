@@ -272,9 +272,8 @@ def at_threshold(metrics: Results) -> str:
         ways = {"balanced": "the class that is likely for how common it is", "cost": "that of the lowest expected cost"}
         return f", each called {ways.get(found.chosen if found else '', 'its likeliest class')}"
     point = found.points[found.chosen]
-    aim = point.title.lower().replace("youden", "Youden") + (
-        "" if point.asked is None or found.chosen == "cost" else f" {point.asked}"
-    )
+    aim = point.title.lower().replace("youden", "Youden")
+    aim += "" if point.asked is None or found.chosen == "cost" else f" {point.asked}"
     if found.by_fold:
         return f" at the threshold that each fold chose ({aim})"
     if found.threshold is None:
@@ -301,9 +300,8 @@ def of_classes(classes: Sequence[str]) -> str:
 def main_methods(metrics: Results) -> str:
     """`AUROC (DeLong), balanced accuracy (MOVER), accuracy (Wilson)`: of the first numbers that have an interval."""
     known = [(name, metrics.overall[name]) for name in TARGETS[metrics.target.kind].headline[:3]]
-    return ", ".join(
-        f"{name_of(name)} ({methods().intervals[of.method or ''].title})" for name, of in known if of.low is not None
-    )
+    methods_of = {name: methods().intervals[of.method or ""] for name, of in known if of.low is not None}
+    return ", ".join(f"{name_of(name)} ({method.title})" for name, method in methods_of.items())
 
 
 def sampling_of(metrics: Results) -> str:
@@ -324,8 +322,8 @@ def sampling_of(metrics: Results) -> str:
     elif by_patient:
         text.append(f"Each {unit} has one image.")
     else:
-        text.append("Each image counts as independent.")
-        text.append("The patients are unknown: if they have several images each, the intervals are too narrow.")
+        unknown = "The patients are unknown: if they have several images each, the intervals are too narrow."
+        text += ["Each image counts as independent.", unknown]
     if not metrics.resamples:
         text.append("Numbers whose interval needs resampling have none, because resampling is off (--resamples 0).")
     return " ".join(text)

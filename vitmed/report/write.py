@@ -63,11 +63,7 @@ class Report:
 
     @classmethod
     def of(
-        cls,
-        predictions: Predictions,
-        origin: Origin,
-        config: EvaluateConfig | None = None,
-        extra: Extra | None = None,
+        cls, predictions: Predictions, origin: Origin, config: EvaluateConfig | None = None, extra: Extra | None = None
     ) -> Report:
         """Compute the numbers and draw the figures; of findings, also the report of each. A picture is known by its row
         in predictions.csv, and by its file name only where `config.show_names` asks. `origin` keeps when the images
@@ -159,14 +155,11 @@ def _of_findings(material: Material, origin: Origin) -> dict[str, tuple[str, Rep
         folds = None if extra.folds is None else extra.folds.findings[name]
         view = predictions.of(name) if policy is None else policy.apply(predictions.of(name))
         notes = [*(policy.notes if policy else ()), *(fold_notes(folds) if folds else ())]
-        validation, internal = (
-            None if p is None else cast(Any, p).of(name) for p in (extra.validation, extra.internal)
-        )
         own = Extra(
             flow=counted_again(extra.flow, view),
             weights_hash=extra.weights_hash,
-            validation=validation,
-            internal=internal,
+            validation=None if extra.validation is None else cast(Any, extra.validation).of(name),
+            internal=None if extra.internal is None else cast(Any, extra.internal).of(name),
             policy=policy,
             folds=folds,
             baselines={key: cast(Any, other).of(name) for key, other in extra.baselines.items()},
@@ -193,9 +186,8 @@ def folder_names(findings: tuple[str, ...]) -> dict[str, str]:
 def _beside(key: str, of: str, material: Material) -> Baseline:
     """The comparison with a baseline, of labels of a kind; of findings also finding by finding."""
     kind, predictions, other = TARGETS[of].numbers, material.predictions, material.extra.baselines[key]
-    compared = Baseline(
-        text=baseline_text(key, of), **dict(kind.compare(predictions, other, material.config.resamples))
-    )
+    numbers = kind.compare(predictions, other, material.config.resamples)
+    compared = Baseline(text=baseline_text(key, of), **dict(numbers))
     if predictions.kind != "findings":
         return compared
     gaps = kind(predictions).class_gaps(kind(other))["auroc"]

@@ -112,11 +112,8 @@ def _against_rest(read: Evaluated, file: Path, positive: str) -> Evaluated:
         return read
     check_against_rest(read.predictions, positive)
     folders = {each.parent: read_evaluation(each) for each in file.parent.glob(f"{AGAINST_REST}*/{PREDICTIONS}")}
-    fitting = {
-        folder: known
-        for folder, known in folders.items()
-        if known.predictions.positive == positive and known.weights_hash == read.weights_hash
-    }
+    of_class = {folder: known for folder, known in folders.items() if known.predictions.positive == positive}
+    fitting = {folder: known for folder, known in of_class.items() if known.weights_hash == read.weights_hash}
     if fitting:
         newest = max(fitting, key=lambda folder: (fitting[folder].created or "", folder.name))
         if len(fitting) > 1:
@@ -192,11 +189,9 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     for model in aligned[1:]:
         other = np.flatnonzero((known_labels(model.predictions) != labels).reshape(len(paths), -1).any(axis=1))
         if len(other):
-            raise DataError(
-                f"{model.name} and {first.name} differ in the labels of {len(other):,} of {len(paths):,} images, the "
-                f"first is {paths[other[0]]}",
-                "evaluate both with the same labels",
-            )
+            many = f"{len(other):,} of {len(paths):,} images, the first is {paths[other[0]]}"
+            problem = f"{model.name} and {first.name} differ in the labels of {many}"
+            raise DataError(problem, "evaluate both with the same labels")
     notes = []
     left_out = {m.name: len(m.predictions) - len(paths) for m in models if len(m.predictions) > len(paths)}
     if left_out:
@@ -218,10 +213,8 @@ def _check_comparable(model: Model, first: Model) -> None:
     words = {"classes": "classes", "findings": "findings", "number": "a number"}
     if a.kind != b.kind:
         of_finding = "; of one finding: RUN/test/findings/FINDING" * ("findings" in (a.kind, b.kind))
-        raise DataError(
-            f"{model.name} has predictions of {words[a.kind]}, {first.name} of {words[b.kind]}",
-            f"compare models of one kind of label{of_finding}",
-        )
+        has = f"{model.name} has predictions of {words[a.kind]}, {first.name} of {words[b.kind]}"
+        raise DataError(has, f"compare models of one kind of label{of_finding}")
     if set(a.classes) != set(b.classes):
         or_finding = ", or one finding of both: RUN/test/findings/FINDING" * (a.kind == "findings")
         has = f"{model.name} has the {a.kind} {listed(a.classes)}; {first.name} has {listed(b.classes)}"
@@ -230,16 +223,12 @@ def _check_comparable(model: Model, first: Model) -> None:
         has = f"{model.name} predicts in the unit '{unit}', {first.name} in '{target_of(b).unit}'"
         raise DataError(has, "train both with the same --unit")
     if model.kind == first.kind == "grades" and a.classes != b.classes:
-        raise DataError(
-            f"the grades of {model.name} are in the order {listed(a.classes)}, those of {first.name} in the order "
-            f"{listed(b.classes)}",
-            "train both with the same --ordinal",
-        )
+        those = f"those of {first.name} in the order {listed(b.classes)}"
+        has = f"the grades of {model.name} are in the order {listed(a.classes)}, {those}"
+        raise DataError(has, "train both with the same --ordinal")
     if a.positive not in (None, b.positive or a.positive):
-        raise DataError(
-            f"the positive class of {model.name} is {a.positive}, that of {first.name} {b.positive}",
-            "train both with the same --positive",
-        )
+        has = f"the positive class of {model.name} is {a.positive}, that of {first.name} {b.positive}"
+        raise DataError(has, "train both with the same --positive")
 
 
 def _check_content(models: Sequence[Model], paths: Sequence[str]) -> None:
@@ -356,11 +345,8 @@ def compare_models(
 def _described(model: Model, found: Any, point: str, likeliest: Any) -> ComparedModel:
     """A model with its numbers. A baseline has no report: the one beside its table is about another model."""
     stated = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
-    of = {
-        "overall": found.overall,
-        "per_class": found.per_class,
-        **{key: value for key, value in stated.items() if value},
-    }
+    of = {"overall": found.overall, "per_class": found.per_class}
+    of |= {key: value for key, value in stated.items() if value}
     if likeliest is not None:
         of["likeliest"] = ModelNumbers(overall=likeliest.overall, per_class=likeliest.per_class)
     return ComparedModel(baseline_of=next(iter(model.baseline_of), None), point=point, **of)

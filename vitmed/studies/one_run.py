@@ -151,9 +151,8 @@ class OneRun:
     ) -> tuple[Run[Config], Finetune]:
         ranks, checkpoint = self.ranks, self.ranks.first(lambda: load_checkpoint(folder.last))
         if checkpoint.training is None:
-            raise CheckpointError(
-                f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote"
-            )
+            problem = f"{folder.last}: holds no training state"
+            raise CheckpointError(problem, "resume needs the last.pt that train wrote")
         checkpoint.model()  # raises before a network is built whose sizes are not those of the weights
         fix = f"name its current place: vitmed train DIR --resume {folder.path}"
         root = data_folder(data if data is not None else ranks.first(lambda: checkpoint.data_root(fix)))
@@ -181,10 +180,8 @@ class OneRun:
             length, more = counted(epochs, "epoch"), "epochs: vitmed train --resume {} --epochs N"
             if run.state.share >= 1:
                 length, more = duration_text(config.train.time or 0), "time: vitmed train --resume {} --time TIME"
-            raise UsageError(
-                f"{folder.path}: this run of {length} is finished and evaluated",
-                f"more {more.format(folder.path)}; a new report: vitmed evaluate {folder.path}",
-            )
+            problem = f"{folder.path}: this run of {length} is finished and evaluated"
+            raise UsageError(problem, f"more {more.format(folder.path)}; a new report: vitmed evaluate {folder.path}")
         return run, task
 
     def _finish(self, run: Run[Config], task: Finetune) -> TrainResult:
@@ -205,10 +202,8 @@ class OneRun:
                 with gathering():
                     baselines = Baselines(run, task) if leads else None
                 if not config.train.freeze:
-                    say(
-                        "in the lines of the epochs, * marks the best so far; "
-                        "waiting is the time that images are awaited"
-                    )
+                    waiting = "waiting is the time that images are awaited"
+                    say(f"in the lines of the epochs, * marks the best so far; {waiting}")
                     run.train(draw, self.each_epoch or (lambda record: None), tracking.epochs)
                     task.end(run)
                 result = self.ranks.first(lambda: _evaluated(run, task, baselines, trained))

@@ -151,14 +151,12 @@ def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: st
     """
     config, train = prepared.config, prepared.config.train
     if not what["space"]:  # a range around the planned value of each setting of `AROUND` that you did not set
-        fixed = {
-            f"{part}.{name}" for part in ("train", "model", "augment") for name in fields_set(prepared.given, part)
-        }
+        given = prepared.given
+        fixed = {f"{part}.{name}" for part in ("train", "model", "augment") for name in fields_set(given, part)}
         fixed |= set() if LEARNING[prepared.splits.target.kind].mixes else {"augment.mixup"}
         fixed |= {"train.layer_decay"} if prepared.weights is None else set()
-        what["space"] = {
-            place: around(attrgetter(place)(config)) for place, around in AROUND.items() if place not in fixed
-        }
+        free = {place: around for place, around in AROUND.items() if place not in fixed}
+        what["space"] = {place: around(attrgetter(place)(config)) for place, around in free.items()}
     domains = what["space"]
     if not domains:
         raise UsageError("nothing to search: every setting is fixed", "leave some out, or name --space")

@@ -286,12 +286,8 @@ class _Processes(Executor):
         if 1 < len(self.gpus) >= self.devices:
             mine = [self.gpus[(slot * self.devices + k) % len(self.gpus)] for k in range(self.devices)]
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
-        words = [
-            "--json",
-            "--verbose",
-            *[f"--devices={self.devices}"] * (self.devices > 1),
-            *_words(job.start(self.folder)),
-        ]
+        devices = [f"--devices={self.devices}"] * (self.devices > 1)
+        words = ["--json", "--verbose", *devices, *_words(job.start(self.folder))]
         stop, ended, deadline = log.with_name(f".{job.name}.stop"), False, math.inf
         stop.unlink(missing_ok=True)
         process = cluster.submit(self.place, run_process, words, log, environment, stop)
@@ -358,9 +354,8 @@ def _error(code: int, log: Path) -> errors.VitmedError:
     """The error that ended a process, from the last line of its log, with its class."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     if code < 0:
-        problem = (
-            f"its process ended {cluster.TRIES} times, by {signal.Signals(-code).name}, perhaps for lack of memory"
-        )
+        by = signal.Signals(-code).name
+        problem = f"its process ended {cluster.TRIES} times, by {by}, perhaps for lack of memory"
         return errors.VitmedError(problem, f"see {log}")
     try:
         error = json.loads(lines[-1])["error"]
