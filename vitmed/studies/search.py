@@ -208,10 +208,10 @@ def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--sp
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
         place = FLAGS.get(key.removeprefix("--").replace("-", "_"), key)
-        low, dots, high = values.partition("..")
-        parts = [low, high] if dots else [part.strip() for part in values.split(",")]
+        dots, mark = ".." in values, ".." if ".." in values else ","
+        parts = [part.strip() for part in values.split(mark)]
         numbers = [float(part) for part in parts if NUMBER.fullmatch(part)]
-        if not equals or not all(parts) or (dots and (len(numbers) < 2 or flag != "--space")):
+        if not equals or not all(parts) or (dots and (not len(parts) == len(numbers) == 2 or flag != "--space")):
             what, example = "a range, or its values", "--space train.lr=1e-5..1e-3 or --space model.width=64,128"
             if flag != "--space":
                 what, example = "its values", "--grid model.heads=2,4,8 --seeds 0,1,2"
@@ -224,7 +224,7 @@ def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--sp
             load_config(None, None, [*sets, f"{place}={value}"])
         if dots and not _kinds(place) & {int, float}:
             raise UsageError(f"{flag} {text}: a range is for numbers", f"{flag} {place}=A,B")
-        space[place] = f"{low.strip()}..{high.strip()}" if dots else ",".join(parts)
+        space[place] = mark.join(parts)
     return space
 
 
