@@ -95,8 +95,7 @@ class Report:
             notes.append(f"{unread} could not be read; only those that could are counted.")
         notes = gravest_first(notes)  # the page shows the first and folds the others
         notes.sort(key=lambda note: note == TABLE_ALONE)
-        shown = numbers.model_copy(update={"notes": notes})
-        results = Results.of(shown, **parts)
+        results = Results.of(numbers, notes=notes, **parts)
         formats = config.format.split(",") if config.report else ()
         figures = _draw(predictions, results, extra, "paper" in formats) if config.report else {}
         findings: dict[str, tuple[str, Report]] = {}

@@ -144,8 +144,7 @@ def table_of(path: Path) -> Path:
     if (path / PREDICTIONS).is_file():
         return path / PREDICTIONS
     if run.best.is_file():
-        saved = load_checkpoint(run.best)
-        if file := find_evaluation(run, "test", saved.weights_hash):
+        if file := find_evaluation(run, "test", load_checkpoint(run.best).weights_hash):
             return file
         raise DataError(f"{path}: has no evaluation of its best.pt on its test", f"vitmed evaluate {path}")
     if (path / "test" / PREDICTIONS).is_file():  # of folds, or of a run without a network
@@ -201,8 +200,7 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     if not grouped:
         return aligned, notes
     groups = grouped[0].predictions.groups
-    same = {m.predictions.units.tobytes() for m in grouped}
-    if len(same) > 1:
+    if len({m.predictions.units.tobytes() for m in grouped}) > 1:
         notes.append(f"The tables disagree on the patients; those of {grouped[0].name} are used.")
     return [replace(m, predictions=replace(m.predictions, groups=groups)) for m in aligned], notes
 

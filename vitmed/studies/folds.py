@@ -406,9 +406,8 @@ def _choice(candidates: Sequence[Candidate], parts: Sequence[Any]) -> dict[str, 
         overall: dict[str, Estimate] = kind.numbers.evaluate(predictions, resamples).overall
         say(f"{name}: {', '.join(f'{kind.metrics[key].title} {value_text(overall[key])}' for key in names)}")
         rows[name] = {key: overall[key].to_dict() for key in names}
-    folds = counted(len(candidates[0].members), "fold")
-    words = f"the mean of {', '.join(each) if several else folds}"
-    return {"words": words, "numbers": rows}
+    joined = ", ".join(each) if several else counted(len(candidates[0].members), "fold")
+    return {"words": f"the mean of {joined}", "numbers": rows}
 
 
 def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[Splits, dict[str, list[str]]]:
@@ -471,8 +470,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
         raise DataError(leaks[0], "join runs with the same splits")
     for leak in leaks:  # of a test that was held out of folds, after hours of training
         warn(leak)
-    path = place.ensemble
-    joined = join_members(path, members, each, splits, hashes, chosen)
+    joined = join_members(place.ensemble, members, each, splits, hashes, chosen)
     for_policy = replace(averaged(parts), positive=members[0].config.data.positive)
     config = members[0].config.evaluate
     policy = choose_policy(for_policy, config, None, joined.weights_hash)

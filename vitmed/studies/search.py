@@ -303,13 +303,7 @@ class Search(Study[TuningStudy]):
     command, logged = "tune", True
 
     def __init__(
-        self,
-        optuna: Any,
-        folder: RunFolder,
-        asked: Asked,
-        clock: Clock,
-        places: Places = HERE,
-        devices: int | None = None,
+        self, optuna: Any, folder: RunFolder, asked: Asked, clock: Clock, places: Places = HERE, devices: int = 1
     ) -> None:
         self.optuna, self.folder, self.asked, self.clock = optuna, folder, asked, clock
         self.places, self.devices = places, devices
@@ -369,9 +363,8 @@ class Search(Study[TuningStudy]):
         if file is not None or number < len(self.queue):
             self.study.enqueue_trial(self.queue[number] if file is None else file.values)
         trial = self.open[number] = self.study.ask()
-        self.files.append(file or TrialFile(values={}))
         values = suggest(trial, self.asked.space)
-        self.files[number] = self.files[number].model_copy(update={"values": values})
+        self.files.append((file or TrialFile(values={})).model_copy(update={"values": values}))
         return trial
 
     def _look(self, trial: Any, record: Record) -> bool:
