@@ -73,7 +73,7 @@ def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
     against the rest, as decided by the evaluation that `vitmed evaluate --positive` wrote, else undecided."""
     tables, parts, models = [table_of(path) for path in paths], list[list[str]](), list[Model]()
     for file in tables:
-        names = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])]
+        names = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])] or [file.stem]
         inside_run = file.name == PREDICTIONS and names[-1:] == ["test"] and len(names) > 1
         if names[-1].startswith(AGAINST_REST) and len(names) > 2:  # the run is part of the name
             names = [*names[:-3], "/".join(names[-3:])]
