@@ -5,8 +5,6 @@ Introduction to the Bootstrap (1993), chapter 13; resamples of whole groups: Fie
 369. With few groups its interval is too narrow: `widened_level`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -62,7 +60,7 @@ class Bootstrap:
     resamples: int
 
     @classmethod
-    def of(cls, predictions: Predictions, resamples: int) -> Bootstrap:
+    def of(cls, predictions: Predictions, resamples: int) -> "Bootstrap":
         """By the groups of the predictions, with at most `MOST` resamples."""
         return cls(Units(predictions.units), min(resamples, MOST))
 

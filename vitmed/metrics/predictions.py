@@ -4,8 +4,6 @@ Validation, evaluation and prediction produce one; every metric, figure and repo
 `predictions.csv` holds it completely, so a report can be rebuilt without a model.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -155,7 +153,7 @@ class Predictions:
             self, calibrated=None, threshold=None, costs=None, decided=None, members=None, thresholds=(), reach=None
         )
 
-    def against_rest(self, name: str) -> Predictions:
+    def against_rest(self, name: str) -> "Predictions":
         """One class and the rest as two classes, undecided; so are the columns with answers of readers."""
         k, logits, both = self.classes.index(name), self.logits.astype(np.float64), (f"not {name}", name)
         rest = np.logaddexp.reduce(np.delete(logits, k, axis=1), axis=1)  # (S,)
@@ -241,7 +239,7 @@ class Predictions:
         """(S,) float64: the probability of the predicted class."""
         return self.probabilities[np.arange(len(self)), self.predicted]
 
-    def same_as(self, other: Predictions) -> bool:
+    def same_as(self, other: "Predictions") -> bool:
         """Whether another model says the same of all images."""
         pairs = (self.probabilities, other.probabilities), (self.predicted, other.predicted)
         return all(np.array_equal(mine, yours) for mine, yours in pairs)

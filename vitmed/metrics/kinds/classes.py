@@ -7,8 +7,6 @@ drawn. A value that cannot be computed is NaN (null in JSON, with the reason bes
 Letters: S images, K classes, R resamples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -315,12 +313,12 @@ class PreparedPredictions(Prepared):
         """Degrees of freedom of the variance of being right between units."""
         return self.units.degrees((self.labels == self.predicted) * 1.0) if self.units.count > 1 else 1.0
 
-    def area_gap(self, other: PreparedPredictions, name: str) -> Gap:
+    def area_gap(self, other: "PreparedPredictions", name: str) -> Gap:
         positive = self.labels == self.positive if name == "auroc" and self.positive is not None else None
         labels = self.labels if name == "average_precision" else None
         return area_gap(self.overall_areas[name], other.overall_areas[name], positive, self.units, labels)
 
-    def share_gaps(self, other: PreparedPredictions) -> ShareGaps:
+    def share_gaps(self, other: "PreparedPredictions") -> ShareGaps:
         labels, present = self.labels, np.flatnonzero(self.support)
         mine, yours = labels == self.predicted, labels == other.predicted
         accuracy, test = share_difference(mine, yours, np.ones(len(labels), bool), self.units)
@@ -337,12 +335,12 @@ class PreparedPredictions(Prepared):
         values = {name: [model.overall[name].value or 0.0 for model in (self, other)] for name in gaps}
         return {name: (replace(gap, value=values[name][0] - values[name][1]), test) for name, gap in gaps.items()}
 
-    def drawn_gaps(self, other: PreparedPredictions, resamples: int) -> tuple[dict[str, np.ndarray], float]:
+    def drawn_gaps(self, other: "PreparedPredictions", resamples: int) -> tuple[dict[str, np.ndarray], float]:
         other.units = self.units
         mine, yours = bootstrap([self, other], resamples, 0)
         return {name: mine[name] - yours[name] for name in mine}, widened_level(min(self.degrees, other.degrees))
 
-    def class_gaps(self, other: PreparedPredictions) -> dict[str, dict[str, ClassDifference]]:
+    def class_gaps(self, other: "PreparedPredictions") -> dict[str, dict[str, ClassDifference]]:
         """In AUROC, of up to `MANY_CLASSES`; of two classes with a positive one in its sensitivity and specificity."""
         if self.positive is not None:
             rates = dict[str, dict[str, ClassDifference]]()

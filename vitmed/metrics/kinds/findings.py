@@ -4,8 +4,6 @@ Of each finding it is the prediction of two classes: `of` returns it as `Predict
 figure of two classes applies to it. Unknown labels are left out everywhere. Letters: S images, F findings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -410,22 +408,22 @@ class PreparedFindings(Prepared):
         notes += self.few_notes(numbers, holders, "finding")
         return [*notes, *below_chance(numbers, "findings")]
 
-    def area_gap(self, other: PreparedFindings, name: str) -> Gap:
+    def area_gap(self, other: "PreparedFindings", name: str) -> Gap:
         if name in AREAS:
             return area_gap(self.mean_area(name), other.mean_area(name), None, self.units)
         mine, yours = (model.cells.overall_areas[name.removesuffix("_micro")] for model in (self, other))
         return area_gap(mine, yours, None, self.cells.units)
 
-    def share_gaps(self, other: PreparedFindings) -> ShareGaps:
+    def share_gaps(self, other: "PreparedFindings") -> ShareGaps:
         return {"subset_accuracy": share_difference(self.right, other.right, self.read, self.units)}
 
-    def sum_gaps(self, other: PreparedFindings) -> dict[str, Gap]:
+    def sum_gaps(self, other: "PreparedFindings") -> dict[str, Gap]:
         """As those of all kinds; without an interval where no image shows how much a difference varies."""
         same = self.predictions.same_as(other.predictions)
         gaps = super().sum_gaps(other)
         return {name: (reach if same or reach > 0 else np.nan, test) for name, (reach, test) in gaps.items()}
 
-    def class_gaps(self, other: PreparedFindings) -> dict[str, dict[str, ClassDifference]]:
+    def class_gaps(self, other: "PreparedFindings") -> dict[str, dict[str, ClassDifference]]:
         """In AUROC and average precision, on the images whose label is known. There is an interval, and a p, where at
         least `FEWEST` patients (or images) have the finding, and as many have images without it."""
         gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
