@@ -47,8 +47,8 @@ class PreparedPredictions(Prepared):
         self.support = np.bincount(self.labels, minlength=k)  # (K,)
         self.losses = np.stack(image_losses(predictions), axis=1)  # (S, 2)
 
-    def apart(self) -> dict[str, float]:
-        return {name: float(drawn[0]) for name, drawn in self.weighted(np.ones((1, len(self.labels))))[0].items()}
+    def apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        return self.weighted(weights)[0]
 
     def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
         return self.counted(weights)[0]

@@ -254,10 +254,6 @@ class PreparedFindings(Prepared):
         return [PreparedPredictions(self.predictions.of(name)) for name in self.predictions.classes]
 
     @cached_property
-    def of_two(self) -> list[Numbers]:
-        return [finding.numbers() for finding in self.each]
-
-    @cached_property
     def summands(self) -> np.ndarray:
         """(S, 4 F + 6): of each image hits, false calls, misses and right absences; then what is counted by image."""
         labels, called = self.labels, self.predictions.predicted
@@ -289,12 +285,11 @@ class PreparedFindings(Prepared):
             "no_finding_specificity": ratio(clear, empty),
         }
 
-    def apart(self) -> dict[str, float]:
-        areas, known = self.drawn_apart(np.ones((1, len(self.labels)))), self.known
-        once = np.ones((1, int(known.sum())))
-        together = weighted_areas(self.predictions.probabilities[known], self.labels[known] == 1, once)
-        areas |= dict(zip(("auroc_micro", "average_precision_micro"), together, strict=True))
-        return {name: float(area[0]) for name, area in areas.items()}
+    def apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        known, of_images = self.known, weights[:, np.nonzero(self.known)[0]]
+        together = weighted_areas(self.predictions.probabilities[known], self.labels[known] == 1, of_images)
+        micro = dict(zip(("auroc_micro", "average_precision_micro"), together, strict=True))
+        return self.drawn_apart(weights) | micro
 
     def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
         """Mean areas of the findings of the means, over those that a resample has."""
@@ -313,7 +308,8 @@ class PreparedFindings(Prepared):
         return sample_size(subset), [finding.class_shares[1] for finding in self.each]
 
     def details(self) -> dict[str, Any]:
-        return {"per_class": {two.classes[1]: two.per_class[two.classes[1]] for two in self.of_two}}
+        names = self.predictions.classes
+        return {"per_class": {c: two.numbers.per_class[c] for c, two in zip(names, self.each, strict=True)}}
 
     @cached_property
     def overall(self) -> dict[str, Estimate]:
@@ -366,7 +362,7 @@ class PreparedFindings(Prepared):
     def why(self, name: str, entry: Estimate, numbers: Numbers) -> str:
         """As of two classes for each finding."""
         _, _, finding = name.partition(" of ")
-        of_two = self.of_two[numbers.classes.index(finding)] if finding else None
+        of_two = self.each[numbers.classes.index(finding)].numbers if finding else None
         lone = f"the images that it counts come from fewer than 2 {self.unit}s"
         if entry.value is not None:
             if self.units.count < 2:

@@ -179,10 +179,9 @@ class PreparedGrades(PreparedPredictions):
 
 def grade_errors(off: np.ndarray, order: Sequence[str], boot: Bootstrap) -> Grades:
     """The error in grades, from predicted minus true grade (S,) of each image."""
-    size, every = np.abs(off), np.ones(len(off), bool)
-    whole, drawn = boot.sums(np.stack([size, every], axis=1))
-    mean = boot.estimate(float(ratio(whole[0], whole[1])), ratio(drawn[:, 0], drawn[:, 1]))
-    return Grades(order=list(order), off=mean, within_one=boot.proportion(size <= 1, every))
+    size = np.abs(off)
+    mean = boot.ratios(size[:, None], np.ones((len(off), 1)))[0]
+    return Grades(order=list(order), off=mean, within_one=boot.proportion(size <= 1))
 
 
 def kappa_estimate(
@@ -216,7 +215,7 @@ def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResul
     where patients are known. Raises DataError without labels."""
     prepared = PreparedGrades(predictions, resamples)
     labels, boot, n = prepared.labels, prepared.boot, len(predictions)
-    off, every, scores = prepared.predicted - labels, np.ones(n, bool), ranked_probability_scores(predictions)
+    off, scores = prepared.predicted - labels, ranked_probability_scores(predictions)
     mean = float(scores.mean()) if n else np.nan
     interval = log_interval(mean, influence_spread((scores - mean) / n, boot.units)) if boot.units.count > 1 else NONE
     kappas, why = prepared.kappas
@@ -228,7 +227,7 @@ def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResul
         signed=of_mean(off.astype(np.float64), boot.units),
         rps=estimate(mean, *interval, "influence"),
         distances=[
-            Distance(grades=d, n=int((off == d).sum()), share=boot.proportion(off == d, every))
+            Distance(grades=d, n=int((off == d).sum()), share=boot.proportion(off == d))
             for d in np.unique(off).tolist()
         ],
         cuts={view.classes[1]: evaluate_predictions(view).per_class[view.classes[1]] for view in views},

@@ -31,7 +31,7 @@ from vitmed.metrics.kinds.prepared import Prepared, Samples, check_finite
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table
-from vitmed.metrics.subgroups import PARTS, Stratum, Subgroups, check_columns, evaluate_strata, strata
+from vitmed.metrics.subgroups import PARTS, Compared, Stratum, Subgroups, check_columns, evaluate_strata, strata
 
 ENDS = ("low", "high")  # columns of the interval
 TINY = float(np.finfo(np.float64).tiny)
@@ -434,18 +434,9 @@ def _errors(predictions: NumberPredictions, cells: Sequence[str], parts: int) ->
         overall = {metric: numbers.overall[metric] for metric in OF_STRATA if metric in numbers.overall}
         return Stratum(name=name, n=len(part), n_groups=numbers.n_groups, overall=overall, notes=numbers.notes)
 
-    return evaluate_strata(predictions, column, evaluate, _Errors)
+    def compared(part: NumberPredictions, atoms: np.ndarray) -> tuple[Compared, bool]:
+        sizes = np.bincount(atoms, np.abs(part.values - known_labels(part)))
+        images = np.bincount(atoms).astype(float)
+        return lambda inside: {"mae": ratio(inside @ sizes, inside @ images)}, False
 
-
-class _Errors:
-    """The mean absolute error of the images in some atoms; see `evaluate_strata`."""
-
-    slow = False
-
-    def __init__(self, predictions: NumberPredictions, atoms: np.ndarray):
-        size = np.abs(predictions.values - known_labels(predictions))
-        self.images, self.sizes = np.bincount(atoms).astype(float), np.bincount(atoms, size)
-
-    def of(self, inside: np.ndarray) -> dict[str, np.ndarray]:
-        """Name -> (R,), from which atoms are inside, (R, A) of 0 and 1."""
-        return {"mae": ratio(inside @ self.sizes, inside @ self.images)}
+    return evaluate_strata(predictions, column, evaluate, compared)

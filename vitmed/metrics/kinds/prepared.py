@@ -71,13 +71,13 @@ class Prepared:
         """Numbers by name, (...) each, from sums (..., N) over images."""
         return {}
 
-    def apart(self) -> dict[str, float]:
-        """The numbers that are no functions of sums."""
+    def apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """The numbers that are no functions of sums, (R,) each, for image weights (R, S)."""
         return {}
 
     def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Those of them that are drawn, (R,) each, for image weights (R, S)."""
-        return {}
+        """Those of them that are drawn."""
+        return self.apart(weights)
 
     def check(self) -> None:
         """Raise DataError for a score that is no finite number."""
@@ -179,9 +179,8 @@ class Prepared:
     def values(cls, predictions: Any) -> dict[str, float]:
         """Every number without an interval, for every epoch; NaN: undefined. Raises DataError without labels."""
         prepared = cls(predictions)
-        sums = prepared.summands.sum(axis=0)
-        numbers = prepared.apart() | {name: float(value) for name, value in prepared.of_sums(sums).items()}
-        return {name: numbers[name] for name in cls.metrics}
+        numbers = prepared.apart(np.ones((1, len(prepared.labels)))) | prepared.of_sums(prepared.summands.sum(axis=0))
+        return {name: numbers[name].item() for name in cls.metrics}
 
     @classmethod
     def draw(cls, predictions: Any, weights: np.ndarray) -> dict[str, np.ndarray]:
@@ -200,8 +199,9 @@ class Prepared:
         """
         prepared = cls(predictions, resamples)
         prepared.check()
-        return prepared.numbers()
+        return prepared.numbers
 
+    @cached_property
     def numbers(self) -> Numbers:
         """As `evaluate`."""
         predictions = self.predictions
