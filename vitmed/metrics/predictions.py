@@ -371,7 +371,18 @@ class Predictions:
 
     @classmethod
     def _labels(cls, table: Table, classes: tuple[str, ...]) -> np.ndarray | None:
-        return table.labels(classes)
+        """(S,) int64; None where no image has one."""
+        labels, cells = table.class_indices("label", classes), table.cells("label")
+        for row in (row for row in np.flatnonzero(labels < 0) if cells[row]):
+            kind = LOGIT if any(name.startswith(LOGIT) for name in table.header) else PROB
+            expected = f"expected one of {listed(classes)} (or the table lacks the column {kind}{cells[row]})"
+            fix = "correct the label, or write the table again with vitmed evaluate"
+            raise table.error(row, f"the label '{cells[row]}', {expected}", fix)
+        if (labels < 0).all():
+            return None
+        if (labels < 0).any():
+            raise table.some_unlabelled(labels.argmin())
+        return labels
 
     @staticmethod
     def logs(chances: np.ndarray) -> np.ndarray:

@@ -114,11 +114,9 @@ def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int =
     check_columns(columns, predictions.columns)
     if not columns or not len(predictions):
         return None
-    units, unit = predictions.units.tolist(), "images" if predictions.groups is None else "patients"
     fewer = min(resamples, max(100, WORK // (len(predictions) * max(1, len(predictions.classes) - 1))))
-    cuts = {name: strata(predictions.columns[name], units, unit) for name in columns}
-    evaluate = partial(_stratum, resamples=fewer)
-    return {name: evaluate_strata(predictions, cut, evaluate, _comparing, fewer) for name, cut in cuts.items()}
+    evaluate, cells = partial(_stratum, resamples=fewer), predictions.columns
+    return {name: evaluate_strata(predictions, cells[name], evaluate, _comparing, resamples=fewer) for name in columns}
 
 
 def compared(columns: Mapping[str, Subgroups] | None) -> bool:
@@ -162,18 +160,22 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
 
 def evaluate_strata(
     predictions: Predictions,
-    column: Strata,
+    cells: Sequence[str],
     evaluate: Callable[[str, Any], Stratum],
     comparing: Comparing,
+    parts: int = 4,
     resamples: int | None = None,
 ) -> Subgroups:
-    """Each stratum alone, the largest `MOST`, and the gaps between them.
+    """Each stratum of a column alone, the largest `MOST`, and the gaps between them.
 
     Args:
+        cells, parts: as for `strata`.
         evaluate: the numbers of a stratum, from its name and its predictions.
         comparing: makes from predictions and atoms what compares strata, such as `_comparing`.
         resamples: to be recorded.
     """
+    unit = "images" if predictions.groups is None else "patients"
+    column = strata(cells, predictions.units.tolist(), unit, parts)
     images = np.bincount(column.of, minlength=len(column.names))
     patients = np.array([len(np.unique(predictions.units[column.of == g])) for g in range(len(column.names))])
     why = column.why

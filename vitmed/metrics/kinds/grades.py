@@ -22,14 +22,14 @@ from vitmed.metrics.metric_table import GRADE_METRICS, METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 
 
-def grade_costs(k: int, error: str) -> tuple[tuple[float, ...], ...]:
-    """K x K costs of predicting the column's grade for the row's, for `Predictions.costs`; a value of `GRADE_ERRORS`.
+def grade_costs(k: int, error: str) -> np.ndarray:
+    """(K, K) float64, the cost of predicting the column's grade for the row's; `error` is one of `GRADE_ERRORS`.
 
     The cheapest grade is the median of the predicted distribution for absolute errors; for squared errors it is the
     grade nearest to its mean.
     """
     distance = np.abs(np.arange(k)[:, None] - np.arange(k)).astype(np.float64)
-    return tuple(map(tuple, (distance if error == "absolute" else distance**2).tolist()))
+    return distance if error == "absolute" else distance**2
 
 
 def grades_of(ordinal: Sequence[str], classes: Sequence[str]) -> np.ndarray | None:
@@ -43,18 +43,16 @@ def grades_of(ordinal: Sequence[str], classes: Sequence[str]) -> np.ndarray | No
     return np.array([list(ordinal).index(name) for name in classes]) if ordinal else None
 
 
-def kappa_summands(first: np.ndarray, second: np.ndarray, weights: np.typing.ArrayLike) -> np.ndarray:
+def kappa_summands(first: np.ndarray, second: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """(S, 2 + 2 K) float64: of each image what `kappa_of_sums` takes the sums of."""
-    costs = np.asarray(weights, dtype=np.float64)
-    one, two = (np.eye(len(costs))[seen] for seen in (first, second))
-    return np.column_stack([np.ones(len(first)), costs[first, second], one, two])
+    one, two = (np.eye(len(weights))[seen] for seen in (first, second))
+    return np.column_stack([np.ones(len(first)), weights[first, second], one, two])
 
 
-def kappa_of_sums(sums: np.ndarray, weights: np.typing.ArrayLike) -> np.ndarray:
+def kappa_of_sums(sums: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """(...) kappa, from sums (..., 2 + 2 K) over images."""
-    costs = np.asarray(weights, dtype=np.float64)
     rows, columns = np.split(sums[..., 2:], 2, axis=-1)
-    by_chance = np.einsum("...i,ij,...j->...", rows, costs, columns)
+    by_chance = np.einsum("...i,ij,...j->...", rows, weights, columns)
     return np.asarray(1 - ratio(sums[..., 0] * sums[..., 1], by_chance))
 
 
@@ -185,7 +183,7 @@ def grade_errors(off: np.ndarray, order: Sequence[str], boot: Bootstrap) -> Grad
 
 
 def kappa_estimate(
-    first: np.ndarray, second: np.ndarray, weights: np.typing.ArrayLike, boot: Bootstrap, read: np.ndarray | None = None
+    first: np.ndarray, second: np.ndarray, weights: np.ndarray, boot: Bootstrap, read: np.ndarray | None = None
 ) -> tuple[Estimate, str]:
     """Kappa of two readings, (S,) int64, with its interval, and why it has none, or no value; "" where it has both. The
     weights of the disagreements are (K, K); `read` are the images that both have read, None: all."""

@@ -31,7 +31,7 @@ from vitmed.metrics.kinds.prepared import Prepared, Samples, check_finite
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table
-from vitmed.metrics.subgroups import PARTS, Compared, Stratum, Subgroups, check_columns, evaluate_strata, strata
+from vitmed.metrics.subgroups import PARTS, Compared, Stratum, Subgroups, check_columns, evaluate_strata
 
 ENDS = ("low", "high")  # columns of the interval
 TINY = float(np.finfo(np.float64).tiny)
@@ -144,7 +144,8 @@ class NumberPredictions(Predictions):
             **dict(zip(("prediction", *ENDS, *RAW, "reach"), numbers, strict=True)),
             TARGET + "name": [self.classes[0]] * size,
             TARGET + "unit": [target.unit] * size,
-            **{TARGET + name: np.full(size, getattr(target, name)) for name in ("centre", "spread")},
+            TARGET + "centre": np.full(size, target.centre),
+            TARGET + "spread": np.full(size, target.spread),
             TARGET + "distribution": [target.distribution] * size,
         }
 
@@ -426,9 +427,6 @@ def error_by_subgroup(predictions: NumberPredictions, column: str) -> Subgroups:
 
 
 def _errors(predictions: NumberPredictions, cells: Sequence[str], parts: int) -> Subgroups:
-    unit = "images" if predictions.groups is None else "patients"
-    column = strata(cells, predictions.units.tolist(), unit, parts)
-
     def evaluate(name: str, part: NumberPredictions) -> Stratum:
         numbers = evaluate_number(part)
         overall = {metric: numbers.overall[metric] for metric in OF_STRATA if metric in numbers.overall}
@@ -439,4 +437,4 @@ def _errors(predictions: NumberPredictions, cells: Sequence[str], parts: int) ->
         images = np.bincount(atoms).astype(float)
         return lambda inside: {"mae": ratio(inside @ sizes, inside @ images)}, False
 
-    return evaluate_strata(predictions, column, evaluate, compared)
+    return evaluate_strata(predictions, cells, evaluate, compared, parts)

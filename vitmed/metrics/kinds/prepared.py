@@ -96,18 +96,6 @@ class Prepared:
         """The sample behind the accuracy, or what takes its place; and the `class_shares` of each class or finding."""
         raise NotImplementedError
 
-    def reasons(self, numbers: Numbers) -> dict[str, Any]:
-        """The fields of `Numbers` for a reader: `undefined`, `no_interval` and `notes`."""
-        each = {f"{kind} of {c}": rates[kind] for c, rates in numbers.per_class.items() for kind in PER_CLASS}
-        undefined, no_interval = dict[str, str](), dict[str, str]()
-        for name, entry in (each | numbers.overall).items():
-            if entry.value is None or entry.low is None:
-                whys = undefined if entry.value is None else no_interval
-                parts = (whys[part] for part in self.parts(name, entry) if part in whys) if name not in each else ()
-                if why := next(iter(parts), "") or self.why(name, entry, numbers):
-                    whys[name] = why
-        return {"undefined": undefined, "no_interval": no_interval, "notes": self.notes(numbers)}
-
     def parts(self, name: str, entry: Estimate) -> list[str]:
         """The numbers of each class or finding, such as "auroc of ill", whose mean an overall number is."""
         return []
@@ -217,7 +205,16 @@ class Prepared:
             sample=Sample.of(self.units, patients, *self.sample()),
             **{"positive_class": None, "per_class": {}, "confusion_matrix": []} | self.details(),
         )
-        return numbers.model_copy(update=self.reasons(numbers))
+        each = {f"{kind} of {c}": rates[kind] for c, rates in numbers.per_class.items() for kind in PER_CLASS}
+        undefined, no_interval = dict[str, str](), dict[str, str]()
+        for name, entry in (each | numbers.overall).items():
+            if entry.value is None or entry.low is None:
+                whys = undefined if entry.value is None else no_interval
+                parts = (whys[part] for part in self.parts(name, entry) if part in whys) if name not in each else ()
+                if why := next(iter(parts), "") or self.why(name, entry, numbers):
+                    whys[name] = why
+        reasons = {"undefined": undefined, "no_interval": no_interval, "notes": self.notes(numbers)}
+        return numbers.model_copy(update=reasons)
 
     @classmethod
     def compare(cls, predictions: Any, other: Any, resamples: int = 2000) -> PairedComparison:
