@@ -266,7 +266,7 @@ class PreparedFindings(Prepared):
 
     def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
         counts, (right, images, clear, empty, log_loss, brier) = sums[..., :-6], np.moveaxis(sums[..., -6:], -1, 0)
-        tp, fp, fn, tn = np.moveaxis(counts.reshape(*sums.shape[:-1], 4, -1), -2, 0)  # (..., F) each
+        tp, fp, fn, tn = np.moveaxis(counts.reshape(*sums.shape[:-1], 4, len(self.in_means)), -2, 0)  # (..., F)
         each, means = rates_of(tp, fp, fn, tn), [name for name in MEANS if name not in AREAS]
         each["balanced_accuracy"] = (each["sensitivity"] + each["specificity"]) / 2
         parts = (each[name.removesuffix("_macro")][..., self.in_means] for name in means)
