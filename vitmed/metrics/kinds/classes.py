@@ -157,14 +157,12 @@ class PreparedPredictions(Prepared):
     @cached_property
     def overall_areas(self) -> dict[str, Area]:
         """Those of all classes together, by the names in `AREAS`."""
-        overall = {name: Area(0.0, np.zeros(len(self.labels))) for name in AREAS}
-        for c in self.classes:
-            for kind, area in zip(AREAS, self.areas[c], strict=True):
-                if self.positive == c:
-                    overall[kind] = area
-                elif self.positive is None:
-                    overall[kind] = overall[kind].plus(area, 1 / self.size)
-        return overall
+        if self.positive is not None:
+            return dict(zip(AREAS, self.areas[self.positive], strict=True))
+        means = [Area(0.0, np.zeros(len(self.labels)))] * len(AREAS)
+        for areas in self.areas:
+            means = [mean.plus(area, 1 / self.size) for mean, area in zip(means, areas, strict=True)]
+        return dict(zip(AREAS, means, strict=True))
 
     @cached_property
     def per_class(self) -> list[dict[str, Estimate]]:

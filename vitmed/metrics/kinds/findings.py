@@ -208,17 +208,16 @@ def images_without(labels: np.ndarray) -> np.ndarray:
     return np.asarray((labels == 0).any(axis=1) & (labels != 1).all(axis=1))
 
 
-def pooled(predictions: Predictions, grouped: bool = False) -> Predictions:
+def pooled(predictions: Predictions) -> Predictions:
     """All known labels of all findings, by image, as one prediction of two classes: the micro means are the numbers of
-    the second class. Without groups, or `grouped` by patients, and by images where those are unknown."""
+    the second class. Grouped by patients, and by images where those are unknown."""
     labels = known_labels(predictions)
     known = labels != UNKNOWN
     chances, logits = predictions.probabilities[known], predictions.logits[known]
-    units = [str(unit) for unit in predictions.units]
     return Predictions(
         classes=("absent", "present"),
         paths=("",) * len(logits),
-        groups=tuple(units[i] for i in np.nonzero(known)[0]) if grouped else None,
+        groups=tuple(str(unit) for unit in predictions.units[np.nonzero(known)[0]]),
         labels=labels[known].astype(np.int64),
         logits=np.stack([np.zeros_like(logits), logits], axis=1),
         positive="present",
@@ -287,9 +286,8 @@ class PreparedFindings(Prepared):
 
     def apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
         known, of_images = self.known, weights[:, np.nonzero(self.known)[0]]
-        together = weighted_areas(self.predictions.probabilities[known], self.labels[known] == 1, of_images)
-        micro = dict(zip(("auroc_micro", "average_precision_micro"), together, strict=True))
-        return self.drawn_apart(weights) | micro
+        micro = weighted_areas(self.predictions.probabilities[known], self.labels[known] == 1, of_images)
+        return self.drawn_apart(weights) | dict(zip(("auroc_micro", "average_precision_micro"), micro, strict=True))
 
     def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
         """Mean areas of the findings of the means, over those that a resample has."""
@@ -354,7 +352,7 @@ class PreparedFindings(Prepared):
     @cached_property
     def cells(self) -> PreparedPredictions:
         """All known labels together, each an image of its patient."""
-        return PreparedPredictions(pooled(self.predictions, grouped=True))
+        return PreparedPredictions(pooled(self.predictions))
 
     def parts(self, name: str, entry: Estimate) -> list[str]:
         return [f"{kind} of {self.predictions.classes[f]}" for f in self.means for kind in MEANS.get(name, ())]
