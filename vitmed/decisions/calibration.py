@@ -5,8 +5,6 @@ al., ICML 2017, arXiv 1706.04599, section 4.2). Both are convex in what is fitte
 takes scipy; applying takes numpy alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated
@@ -73,13 +71,13 @@ class Calibration(Stored):
     trials: Annotated[tuple[Trial, ...], Field(strict=False)] = ()
 
     @model_validator(mode="after")
-    def _fits(self) -> Calibration:
+    def _fits(self) -> "Calibration":
         if len(self.scale) != len(self.bias) or not all(value > 0 for value in self.scale):
             raise ValueError(f"scale {self.scale} and bias {self.bias} do not form a calibration")
         return self
 
     @classmethod
-    def none(cls, classes: int, note: str = "") -> Calibration:
+    def none(cls, classes: int, note: str = "") -> "Calibration":
         """The logits as they are."""
         return cls(method="none", scale=(1.0,) * classes, bias=(0.0,) * classes, note=note)
 

@@ -2,8 +2,6 @@
 
 `Folds` is what metrics.json holds of pooled folds: the numbers and the policy of each."""
 
-from __future__ import annotations
-
 import filecmp
 import shutil
 import statistics
@@ -68,7 +66,7 @@ class Folds(Frozen):
     costs: list[list[float]] | None
     each: list[Fold]
     auroc: FoldsAuroc | None = None
-    findings: dict[str, Folds] = {}
+    findings: dict[str, "Folds"] = {}
 
 
 @dataclass(frozen=True)
