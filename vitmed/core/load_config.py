@@ -210,12 +210,12 @@ def with_card(tree: dict[str, Any], kind: type[RunConfig]) -> dict[str, Any]:
     data = tree.get("data")
     if not isinstance(data, dict) or not isinstance(data.get("card"), str):
         return tree
-    from vitmed.core.dataset_cards import find_card  # here, since downloads are slow to import
+    from vitmed.core.dataset_cards import find_card, of_set  # here, since downloads are slow to import
 
     card, tree = find_card(data["card"]), copy.deepcopy(tree)
     if card.group_regex is not None and not {"group_regex", "groups"} & set(data):
         tree["data"]["group_regex"] = card.group_regex
-    policy, augment = card.policy_of(data["card"]), tree.setdefault("augment", {})
+    policy, augment = of_set(card.augmentation, data["card"]), tree.setdefault("augment", {})
     if policy is not None and kind is Config and isinstance(augment, dict):
         augment.setdefault("policy", policy)
     return tree

@@ -100,10 +100,8 @@ class Through(Ui):
     def say(self, text: str) -> None:
         self.ui.say(text)
 
-    @contextlib.contextmanager
-    def bar(self, title: str, unit: str = "images") -> Iterator[Advance]:
-        with self.ui.bar(title, unit) as advance:
-            yield advance
+    def bar(self, title: str, unit: str = "images") -> contextlib.AbstractContextManager[Advance]:
+        return self.ui.bar(title, unit)
 
 
 class Once(Through):
