@@ -81,7 +81,7 @@ def output_folder(output: str | Path | None, default: Path, *data: Path) -> Path
     Raises UsageError: it is not empty, lies in one of the folders `data`, or cannot be written."""
     folder = Path(output) if output is not None else default if is_empty(default) else free_name(default)
     new_folder(folder, data)
-    RunFolder.probe(folder.parent)
+    probe(folder.parent)
     return folder
 
 
