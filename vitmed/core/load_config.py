@@ -33,7 +33,8 @@ def load_config(
 ) -> AnyConfig:
     """Build the configuration: defaults < YAML file < `sets` < `overrides`. Raises UsageError for an unknown key, a
     wrong type or a value out of range, which states what is accepted."""
-    tree: dict[str, Any] = {} if file is None else read_config(find_config(file))
+    path = None if file is None else find_config(file)
+    tree: dict[str, Any] = {} if path is None else read_config(path)
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     values = dict[str, Any]()
     for text in [sets] if isinstance(sets, str) else sets:
@@ -56,12 +57,11 @@ def load_config(
         tree["model"] = {k: v for k, v in tree["model"].items() if k not in ("weights_sha256", "weights_reason")}
     try:
         config = build_config(tree, kind, given)
-        if file is not None and "data.root" in (overrides or {}):  # of a command that reads the images
-            _check_paths(config, find_config(file), values)
+        if path is not None and "data.root" in (overrides or {}):  # of a command that reads the images
+            _check_paths(config, path, values)
         return config
     except UsageError as error:
-        if file is not None:
-            path = find_config(file)
+        if path is not None:
             try:
                 build_config(read_config(path), kind)
             except UsageError as own:  # the same without --set and flags: it is in the file
