@@ -147,7 +147,7 @@ def _stderr(text: str) -> None:
     print(visible(text), file=sys.stderr, flush=True)
 
 
-class Stream:
+class Stream(io.TextIOBase):
     """A stream that takes every character and never raises; what cannot be encoded gets a backslash.
 
     After the first error nothing more is written, and `broken` holds the error: a message that nobody can read must not
@@ -162,8 +162,18 @@ class Stream:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
-    def __getattr__(self, name: str) -> Any:  # its encoding, whether it is a terminal
-        return getattr(self.stream, name)
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.stream.encoding
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+    def writable(self) -> bool:
+        return True
 
     def write(self, text: str) -> int:
         self.used = True
