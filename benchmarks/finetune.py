@@ -53,7 +53,7 @@ from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.hardware import pick_precision, seeded
 from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, add_grid, png
 from vitmed.training.environment import check_images
-from vitmed.training.finetune import Baselines, Finetune
+from vitmed.training.finetune import Finetune, fit_baselines
 from vitmed.training.plan.make_plan import make_plan
 from vitmed.training.plan.time import Clock
 from vitmed.training.run import Run, Session
@@ -89,12 +89,12 @@ def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     config = plan_config(options, key, [*options.set, *["train.freeze=true"] * frozen])
     plan = make_plan(config, True, True)
     config = plan.config
-    session = Session.of(config, CPU, clock=CpuClock())
+    session = Session.of(config, clock=CpuClock())
     task = Finetune.new(config, plan.splits, session, plan.weights)
     read = check_images(plan.splits, Preprocessing.of(config), config.data)
     session.clock.began = start = clock()
     run = Run.new(task, config, read, RunFolder(place), session)
-    Baselines(run, task)
+    fit_baselines(run, task)
     if not frozen:
         run.train()
         run.folder.last.unlink()

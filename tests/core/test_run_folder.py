@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from vitmed.core.errors import CheckpointError, UsageError
-from vitmed.core.files import free_name, read_json_lines, whole_file, whole_folder, write_bytes, write_json, write_text
+from vitmed.core.files import (
+    free_name,
+    probe,
+    read_json_lines,
+    whole_file,
+    whole_folder,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from vitmed.core.run_folder import RunFolder
 
 
@@ -116,10 +125,10 @@ def test_an_output_folder_that_is_a_run_or_cannot_be_made(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("x")
     for place in (tmp_path / "file", tmp_path / "file" / "deeper"):
         with pytest.raises(UsageError, match="file"):
-            RunFolder.probe(place)
+            probe(place)
         with pytest.raises(UsageError, match="cannot be made"):
             RunFolder.create(place, "a")
-    RunFolder.probe(tmp_path / "new")
+    probe(tmp_path / "new")
     assert names(tmp_path / "new") == []
 
 

@@ -10,9 +10,9 @@ from conftest import Answer
 
 from vitmed.core import upgrade
 from vitmed.core.base_models import Target
-from vitmed.core.config import EvaluateConfig, evaluate_config
+from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import UsageError
-from vitmed.core.load_config import build_config, load_config
+from vitmed.core.load_config import build_config, evaluate_config, load_config
 from vitmed.metrics.areas import FixedRates
 
 RUN = Callable[..., Answer]

@@ -26,12 +26,13 @@ class Verb(NamedTuple):
     """A command that calls its function and prints the result, and does nothing else.
 
     Attributes:
-        content: the result as JSON; show: prints it otherwise, where messages do not say it all.
+        content: the result as JSON, by default its `to_dict`.
+        show: prints it otherwise, where messages do not say it all.
         function: in `vitmed.commands`; default: that of `vitmed` with the name of the command.
     """
 
     help: str
-    content: Callable[[Any], dict[str, Any]]
+    content: Callable[[Any], dict[str, Any]] = lambda result: result.to_dict()
     show: Callable[[Any], None] = lambda result: None
     function: str = ""
 
@@ -93,13 +94,11 @@ VERBS = {
     ),
     "runs": Verb(
         "List runs with their data, model, metric, time and state; folds below their cross-validation.",
-        lambda result: result.to_dict(),
-        terminal.print_runs,
+        show=terminal.print_runs,
     ),
     "diff": Verb(
         "Report what differs between two runs: settings, images, versions, and the result on the same test images.",
-        lambda result: result.to_dict(),
-        terminal.print_diff,
+        show=terminal.print_diff,
     ),
     "evaluate": Verb(
         "Evaluate a checkpoint on its held-out test split, or on another labelled folder, and write the report.",
@@ -107,13 +106,11 @@ VERBS = {
     ),
     "compare": Verb(
         "Compare models on the same images: differences with intervals, tests, and a verdict in words.",
-        lambda result: result.to_dict(),
-        terminal.print_comparison,
+        show=terminal.print_comparison,
     ),
     "sample-size": Verb(
         "Report how many images and patients an interval of a given width needs, or a lower bound.",
-        lambda result: result.to_dict(),
-        show_sample_size,
+        show=show_sample_size,
     ),
     "stress": Verb(
         "Evaluate a checkpoint on corrupted images: blur, noise, JPEG, brightness, contrast, stain, resolution.",

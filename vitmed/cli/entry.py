@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 import warnings
@@ -24,7 +23,7 @@ from vitmed.cli.terminal import STARTED
 from vitmed.core import errors
 from vitmed.core.errors import VitmedError
 from vitmed.core.files import is_full
-from vitmed.core.process import ANSWERING, end_with_driver, is_rank, once, tune_process
+from vitmed.core.process import ANSWERING, end_with_driver, handling, is_rank, once, tune_process
 from vitmed.core.text import visible
 from vitmed.core.upgrade import OldNameWarning, gone
 
@@ -67,22 +66,11 @@ def main(args: list[str] | None = None) -> None:
     os._exit(code)
 
 
-@contextlib.contextmanager
-def _signals() -> Iterator[None]:
+def _signals() -> contextlib.AbstractContextManager[None]:
     """Let SIGTERM and SIGHUP end a command as Ctrl-C does: with a message, and without half-written folders."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None]
-    old, interrupt = {number: signal.getsignal(number) for number in numbers}, once(signal.default_int_handler)
-    try:
-        for number in numbers:
-            if old[number] is signal.SIG_DFL:  # under nohup, SIGHUP is ignored
-                signal.signal(number, interrupt)
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, old[number])
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    interrupt = once(signal.default_int_handler)
+    return handling({n: interrupt for n in numbers if signal.getsignal(n) is signal.SIG_DFL})  # else under nohup
 
 
 def _show_warning(others: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any) -> None:

@@ -156,10 +156,7 @@ def _field(keyword: str, place: str, kind: type[RunConfig]) -> inspect.Parameter
         annotation = get_args(annotation)[0]
     choices = get_args(annotation) if get_origin(annotation) is Literal else ()
     typed = str if choices or flag.text else annotation
-    info = typer.Option(
-        *spellings(keyword, field),
-        help=(field.description or "").partition(". ")[0].rstrip(".") + ".",
-        metavar=flag.metavar or "|".join(choices) or None,
-        rich_help_panel=FIRST if flag.first else flag.panel or kind.model_fields[section].annotation.panel,  # type: ignore[union-attr]
-    )
-    return inspect.Parameter(keyword, KEYWORD, default=None, annotation=Annotated[typed | None, info])
+    help_text = (field.description or "").partition(". ")[0].rstrip(".") + "."
+    panel = FIRST if flag.first else flag.panel or kind.model_fields[section].annotation.panel  # type: ignore[union-attr]
+    how = Option(help_text, " ".join(spellings(keyword, field)), flag.metavar or "|".join(choices) or None, panel)
+    return _declared(inspect.Parameter(keyword, KEYWORD, default=None, annotation=Annotated[typed, how]), how)

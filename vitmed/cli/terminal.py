@@ -51,7 +51,7 @@ class Terminal(Ui):
             self.console.print(plain(text), soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        self.console.print(styled("warning:", "yellow"), plain(text), soft_wrap=True)
+        self.console.print(plain("warning:", "yellow"), plain(text), soft_wrap=True)
 
     @contextlib.contextmanager
     def bar(self, title: str, unit: str = "images") -> Iterator[Advance]:
@@ -186,13 +186,8 @@ def _records(titles: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def plain(text: str) -> Text:
-    """Text that rich prints as it is, without markup, emoji and escape sequences."""
-    return styled(text, "")
-
-
-def styled(text: str, style: str) -> Text:
-    """As `plain`, in a colour."""
+def plain(text: str, style: str = "") -> Text:
+    """Text that rich prints as it is, perhaps in a colour: without markup, emoji and escape sequences."""
     from rich.text import Text
 
     return Text(visible(text), style)
@@ -233,8 +228,8 @@ def print_check(checked: Any) -> None:
     whole = len(checked.problems) if listener().verbose else 1
     for number, problem in enumerate(checked.problems[: max(whole, LINES)]):
         colour = {"error": "red", "warning": "yellow", "note": "cyan"}[problem.severity]
-        code = styled(f" ({problem.code})", "dim")
-        lines.append(styled(problem.severity, colour) + plain(f": {problem.text}") + code)
+        code = plain(f" ({problem.code})", "dim")
+        lines.append(plain(problem.severity, colour) + plain(f": {problem.text}") + code)
         if number >= whole:
             lines += [plain(f"    fix: {problem.fix}")] * problem.code.startswith("near_copies")
             continue

@@ -9,12 +9,11 @@ from vitmed.checks.data_check import check_data
 from vitmed.checks.detect import Problem
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import DataError
-from vitmed.core.files import free_name, whole_folder
+from vitmed.core.files import free_name, probe, whole_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import bar, say
 from vitmed.core.options import Argument, Option
 from vitmed.core.places import data_folder, refuse_file, refuse_inside
-from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.data.patients import compile_group
 from vitmed.report.data_check_page import NUMBERS, PAGE, PAIRS_TABLE, write_data_report
@@ -87,7 +86,7 @@ def check(
     compile_group(config.data.group_regex or "")  # raises now, not after the scan
     refuse_inside(root, output)
     refuse_file(output)
-    RunFolder.probe(Path(output).parent)
+    probe(Path(output).parent)
     problems = check_data(root, config, labels, index)
     folder = free_name(Path(output))
     with whole_folder(folder) as part, bar("writing the report", unit="steps"):

@@ -55,9 +55,10 @@ def fetch_dataset(
     new_folder(folder)
     refuse_among_classes(folder)
     store = cache_folder().absolute() / "datasets" / name
-    if "NC" in card.licence_of(name):
-        warn(f"the licence of {name}, {card.licence_of(name)}, forbids commercial use")
-    files = [fetch_file(source, store / source.file, offline) for source in card.sources(name)]
+    sources = card.sources(name)
+    if "NC" in (licence := sources[0].licence):
+        warn(f"the licence of {name}, {licence}, forbids commercial use")
+    files = [fetch_file(source, store / source.file, offline) for source in sources]
     what = files[0] if len(files) == 1 else store
     with whole_folder(folder) as part:
         if card.download.layout == "folders":

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from vitmed.core.config import FLAGS, Config, read_overrides
+from vitmed.core.config import FLAGS, Config
 from vitmed.core.errors import TimeTooShortError
 from vitmed.core.files import free_name, is_stream, write_text
-from vitmed.core.load_config import load_config, with_values
+from vitmed.core.load_config import load_config, read_overrides, with_values
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.options import FIRST, ConfigFile, Data, Force, Offline, Option, Sets, Settings
 from vitmed.core.places import data_folder, new_file

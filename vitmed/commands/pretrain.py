@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from vitmed.core.config import PretrainConfig, read_overrides
+from vitmed.core.config import PretrainConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.files import write_bytes
-from vitmed.core.load_config import load_config
+from vitmed.core.load_config import load_config, read_overrides
 from vitmed.core.messages import say
 from vitmed.core.options import PRETRAIN_FLAGS, Argument, ConfigFile, Fields, Resume, RunName, RunsFolder, Sets
 from vitmed.core.process import is_rank

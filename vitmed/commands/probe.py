@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.commands.train import train
-from vitmed.core.config import FLAGS, PROBE_FLAGS, Config, EvaluateConfig, read_overrides
+from vitmed.core.config import FLAGS, PROBE_FLAGS, Config, EvaluateConfig
 from vitmed.core.errors import UsageError, excluded
 from vitmed.core.files import make_folder, write_json, write_text
-from vitmed.core.load_config import check_names, load_config, store_paths, with_values
+from vitmed.core.load_config import check_names, load_config, read_overrides, store_paths, with_values
 from vitmed.core.messages import say, warn
 from vitmed.core.options import ConfigFile, Data, Fields, Gates, Offline, On, RunName, RunsFolder, Sets, Strict
 from vitmed.core.places import check_run_place

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core import options
-from vitmed.core.config import FLAGS, read_overrides
+from vitmed.core.config import FLAGS
 from vitmed.core.downloads import unconnected
 from vitmed.core.errors import UsageError, excluded
-from vitmed.core.load_config import load_config
+from vitmed.core.load_config import load_config, read_overrides
 from vitmed.core.messages import Mute, listener, listening, say
 from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.run_folder import RunFolder

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from vitmed.core import options
-from vitmed.core.config import FLAGS, TUNE_FLAGS, Config, read_overrides
+from vitmed.core.config import FLAGS, TUNE_FLAGS, Config
 from vitmed.core.downloads import unconnected
 from vitmed.core.errors import UsageError, excluded
-from vitmed.core.load_config import load_config
+from vitmed.core.load_config import load_config, read_overrides
 from vitmed.core.messages import listener
 from vitmed.core.options import FIRST, Fields, Option
 from vitmed.core.places import check_run_place, data_folder

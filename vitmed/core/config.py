@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import ValidationError, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from vitmed.core.base_models import Flag, Section, flags_of, names_in, setting, share
-from vitmed.core.errors import UsageError
 from vitmed.core.sections import AugmentConfig, DataConfig, LoopConfig, ModelConfig, TrainConfig
-from vitmed.core.upgrade import gone, without_gone
 
 GRADE_ERRORS = ("absolute", "squared")  # values of evaluate.cost that follow from the order of grades
 
@@ -49,7 +45,6 @@ def read_cost(value: Any) -> str | list[list[float]] | None:
     return value
 
 
-SHARES = ("target_sensitivity", "target_specificity", "prevalence", "coverage", "max_risk")  # fields between 0 and 1
 FORMATS = ("html", "md", "json", "paper")  # that a report can be written as
 
 
@@ -300,54 +295,8 @@ class PretrainConfig(RunConfig):
         return self.model.model_copy(update={"pool": "cls"})
 
 
-def expected(error: Mapping[str, Any]) -> str:
-    """What pydantic expected, in words; for a share in percent, also the right number."""
-    value = error["input"]
-    if error["loc"][-1] in SHARES and isinstance(value, int | float):
-        share = "expected a share above 0 and below 1"
-        return f"{share} (for {value:g} %: {value / 100:g})" if 2 <= value < 100 else share
-    return str(error["msg"])
-
-
 # Fields that name a file or folder, relative to their YAML file.
 PATHS = (("data", "root"), ("data", "groups"), ("data", "labels"), ("model", "weights"))
-
-
-def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -> dict[str, Any]:
-    """{"epochs": 5} -> {"train.epochs": 5}, without flags that are None (not given). Raises UsageError."""
-    if unknown := set(flags) - set(known):
-        words = [f"--{flag.replace('_', '-')}" for flag in sorted(unknown)]
-        raise gone(words, " ".join(words)) or UsageError(
-            f"{command} has no option {', '.join(sorted(unknown))}", f"it has {', '.join(known)}, config, sets"
-        )
-    if known is not EVALUATE_FLAGS:
-        evaluate_config(EvaluateConfig(), {flag: value for flag, value in flags.items() if flag in EVALUATE_FLAGS})
-    given = {known[flag]: value for flag, value in flags.items() if value is not None}
-    return {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
-
-
-def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfig:
-    """The settings of the run, overridden by the flags of `EVALUATE_FLAGS`. UsageError for a wrong flag or value."""
-    given = {key.partition(".")[2]: value for key, value in read_overrides(flags, EVALUATE_FLAGS, "evaluate").items()}
-    without_gone({"evaluate": given}, [f"evaluate.{name}" for name in given])
-    former = own.model_dump()
-    if POINTS & set(given):  # a new operating point replaces the one of the run
-        former = {key: value for key, value in former.items() if key not in POINTS}
-    try:
-        return EvaluateConfig(**{**former, **given})
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0])
-        flag = next(f"--{flag.replace('_', '-')}" for flag, key in EVALUATE_FLAGS.items() if key == f"evaluate.{name}")
-        if first["type"] == "value_error":
-            problem = str(first["ctx"]["error"]).replace(f"evaluate.{name}", flag)
-        else:
-            value = first["input"]
-            problem = f"{flag} {f'{value:g}' if isinstance(value, float) else value}: {expected(first)}"
-        raise UsageError(problem, f"see evaluate.{name} in docs/configuration.md") from None
-
-
-POINTS = {"youden", "balanced", "target_sensitivity", "target_specificity", "cost"}  # that choose the operating point
 FLAGS = flags_of(Config)  # of `vitmed train`; plan and probe take the same keywords
 EVALUATE_FLAGS = flags_of(Config, "evaluate")
 PROBE_FLAGS = flags_of(

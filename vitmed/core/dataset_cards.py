@@ -78,19 +78,6 @@ class Card(Section):
             return self.licence
         return "; ".join(f"{name} {text}" for name, text in self.licence.items())
 
-    def licence_of(self, name: str) -> str:
-        """The licence of a set; in a collection the entry under its name, or under "others"."""
-        if isinstance(self.licence, str):
-            return self.licence
-        own = [text for key, text in self.licence.items() if name.startswith(key.lower())]
-        return own[0] if own else self.licence.get("others", "")
-
-    def policy_of(self, name: str) -> str | None:
-        """The augmentation policy of a set; None for a set that the card of its collection does not name."""
-        if isinstance(self.augmentation, str):
-            return self.augmentation
-        return next((policy for key, policy in self.augmentation.items() if name.startswith(key.lower())), None)
-
     def sources(self, name: str) -> list[Source]:
         """The files of a set, for `downloads.fetch_file`."""
         assert self.download is not None
@@ -100,12 +87,19 @@ class Card(Section):
                 url=self.download.url.format(file=file),
                 size=self.download.bytes.get(file),
                 checksum=(self.checksum or {}).get(file),
-                licence=self.licence_of(name),
+                licence=of_set(self.licence, name) or "",
                 again=f"vitmed data get {name} DIR",
                 error=DataError,
             )
             for file in self.sets[name]
         ]
+
+
+def of_set(texts: str | dict[str, str], name: str) -> str | None:
+    """The text of a set; in a collection the entry under its name, or under "others"; None without either."""
+    if isinstance(texts, str):
+        return texts
+    return next((text for key, text in texts.items() if name.startswith(key.lower())), texts.get("others"))
 
 
 @cache

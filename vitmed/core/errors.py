@@ -13,12 +13,12 @@ class VitmedError(Exception):
     exit_code = 1
 
     def __init__(self, problem: str, fix: str = ""):
-        super().__init__(problem if not fix else f"{problem}\nFix: {fix}")
+        super().__init__(problem, fix)  # so that pickle, of a loader process, makes the same error again
         self.problem = problem
         self.fix = fix
 
-    def __reduce__(self) -> tuple[Any, ...]:  # from a loader process
-        return type(self), (self.problem, self.fix)
+    def __str__(self) -> str:
+        return f"{self.problem}\nFix: {self.fix}" if self.fix else self.problem
 
     @property
     def line(self) -> str:
@@ -38,9 +38,6 @@ class TimeTooShortError(UsageError):
     def __init__(self, problem: str, fix: str = "", seconds: float = 0.0):
         super().__init__(problem, fix)
         self.seconds = seconds
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.problem, self.fix, self.seconds)
 
 
 class DiskFullError(UsageError):

@@ -213,13 +213,15 @@ def make_folder(path: str | Path) -> None:
         raise UsageError(f"{path}: cannot be written ({error.strerror})", "choose another --output") from None
 
 
-def probe(folder: Path, named: Path) -> None:
-    """Check, before the long work, that files can be made in a folder. Raises UsageError, which names `named`."""
+def probe(folder: str | Path, named: str | Path | None = None) -> None:
+    """Check, before the long work, that files can be made in a folder, which is made where it is missing. Raises
+    UsageError, which names the folder or `named`."""
+    make_folder(folder)
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise UsageError(f"{named}: cannot be written ({error.strerror})", "choose another place") from None
+        raise UsageError(f"{named or folder}: cannot be written ({error.strerror})", "choose another place") from None
 
 
 def free_name(path: Path, suffix: str = "") -> Path:

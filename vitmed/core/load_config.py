@@ -11,16 +11,18 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from vitmed.core.base_models import fields_of, flags_of
-from vitmed.core.config import PATHS, Config, PretrainConfig, RunConfig, expected
+from vitmed.core.config import EVALUATE_FLAGS, PATHS, Config, EvaluateConfig, PretrainConfig, RunConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError, unknown_key
 from vitmed.core.files import why_unreadable
 from vitmed.core.run_folder import find_path, is_remote, store_path
 from vitmed.core.sections import GROUP_WORDS
 from vitmed.core.text_files import YamlError, packaged, parse_yaml, read_yaml
-from vitmed.core.upgrade import without_gone
+from vitmed.core.upgrade import gone, without_gone
 
 AnyConfig = TypeVar("AnyConfig", Config, PretrainConfig)
 recipes = partial(packaged, "configs")  # name -> file of the recipes in `configs/`
+SHARES = ("target_sensitivity", "target_specificity", "prevalence", "coverage", "max_risk")  # fields between 0 and 1
+POINTS = {"youden", "balanced", "target_sensitivity", "target_specificity", "cost"}  # that choose the operating point
 
 
 def load_config(
@@ -31,7 +33,8 @@ def load_config(
 ) -> AnyConfig:
     """Build the configuration: defaults < YAML file < `sets` < `overrides`. Raises UsageError for an unknown key, a
     wrong type or a value out of range, which states what is accepted."""
-    tree: dict[str, Any] = {} if file is None else read_config(find_config(file))
+    path = None if file is None else find_config(file)
+    tree: dict[str, Any] = {} if path is None else read_config(path)
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     values = dict[str, Any]()
     for text in [sets] if isinstance(sets, str) else sets:
@@ -54,18 +57,37 @@ def load_config(
         tree["model"] = {k: v for k, v in tree["model"].items() if k not in ("weights_sha256", "weights_reason")}
     try:
         config = build_config(tree, kind, given)
-        if file is not None and "data.root" in (overrides or {}):  # of a command that reads the images
-            _check_paths(config, find_config(file), values)
+        if path is not None and "data.root" in (overrides or {}):  # of a command that reads the images
+            _check_paths(config, path, values)
         return config
     except UsageError as error:
-        if file is not None:
-            path = find_config(file)
+        if path is not None:
             try:
                 build_config(read_config(path), kind)
             except UsageError as own:  # the same without --set and flags: it is in the file
                 if own.problem == error.problem:
                     raise UsageError(f"{path}: {error.problem}", error.fix) from None
         raise
+
+
+def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -> dict[str, Any]:
+    """{"epochs": 5} -> {"train.epochs": 5}, without flags that are None (not given). Raises UsageError."""
+    if unknown := set(flags) - set(known):
+        words = [f"--{flag.replace('_', '-')}" for flag in sorted(unknown)]
+        raise gone(words, " ".join(words)) or UsageError(
+            f"{command} has no option {', '.join(sorted(unknown))}", f"it has {', '.join(known)}, config, sets"
+        )
+    given = {known[flag]: value for flag, value in flags.items() if value is not None}
+    return {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
+
+
+def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfig:
+    """The settings of the run, overridden by the flags of `EVALUATE_FLAGS`. UsageError for a wrong flag or value."""
+    given = read_overrides(flags, EVALUATE_FLAGS, "evaluate")
+    values, former = {key.partition(".")[2]: value for key, value in given.items()}, own.model_dump()
+    if POINTS & values.keys():  # a new operating point replaces the one of the run
+        former = {key: value for key, value in former.items() if key not in POINTS}
+    return build_config({"evaluate": former | values}, given=given).evaluate
 
 
 def _check_paths(config: RunConfig, file: Path, given: Collection[str]) -> None:
@@ -96,7 +118,7 @@ def _as_flags(problem: str, tree: dict[str, Any], given: Collection[str], kind: 
         if key in named and (key in given or field not in tree.get(section, {})):
             flag = f"--{keyword.replace('_', '-')}"
             for value in ("'(.*)'", "(.*?)"):
-                problem = re.sub(f"^config {key} = {value}: ", rf"{flag} \1: ", problem)
+                problem = re.sub(rf"^config {key}(?:\.\d+)* = {value}: ", rf"{flag} \1: ", problem)
             problem = re.sub(rf"\b{key}\b", flag, problem)
     return problem
 
@@ -163,13 +185,24 @@ def build_config(
         return kind.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
-        if first["type"] == "value_error":  # our own: fields that contradict each other
-            field = ".".join(str(part) for part in first["loc"][:2])  # both parts where it is one field
-            fix = f"see {field} in docs/configuration.md" if "." in field else "change or omit one of them"
-            raise UsageError(_as_flags(str(first["ctx"]["error"]), tree, given, kind), fix) from None
-        key = ".".join(str(part) for part in first["loc"])
-        problem = f"config {key} = {first['input']!r}: {expected(first)}"
-        raise UsageError(_as_flags(problem, tree, given, kind), f"see {key} in docs/configuration.md") from None
+        key, field = (".".join(str(part) for part in first["loc"][:most]) for most in (None, 2))
+        fix = f"see {field} in docs/configuration.md" if "." in field else "change or omit one of them"
+        if first["type"] == "value_error":  # our own: a field, or fields that contradict each other
+            problem = str(first["ctx"]["error"])
+        else:
+            value = first["input"]
+            shown = f"{value:g}" if isinstance(value, float) and first["loc"][-1] in SHARES else repr(value)
+            problem = f"config {key} = {shown}: {expected(first)}"
+        raise UsageError(_as_flags(problem, tree, given, kind), fix) from None
+
+
+def expected(error: Mapping[str, Any]) -> str:
+    """What pydantic expected, in words; for a share in percent, also the right number."""
+    value = error["input"]
+    if error["loc"][-1] in SHARES and isinstance(value, int | float):
+        share = "expected a share above 0 and below 1"
+        return f"{share} (for {value:g} %: {value / 100:g})" if 2 <= value < 100 else share
+    return str(error["msg"])
 
 
 def with_card(tree: dict[str, Any], kind: type[RunConfig]) -> dict[str, Any]:
@@ -177,12 +210,12 @@ def with_card(tree: dict[str, Any], kind: type[RunConfig]) -> dict[str, Any]:
     data = tree.get("data")
     if not isinstance(data, dict) or not isinstance(data.get("card"), str):
         return tree
-    from vitmed.core.dataset_cards import find_card  # here, since downloads are slow to import
+    from vitmed.core.dataset_cards import find_card, of_set  # here, since downloads are slow to import
 
     card, tree = find_card(data["card"]), copy.deepcopy(tree)
     if card.group_regex is not None and not {"group_regex", "groups"} & set(data):
         tree["data"]["group_regex"] = card.group_regex
-    policy, augment = card.policy_of(data["card"]), tree.setdefault("augment", {})
+    policy, augment = of_set(card.augmentation, data["card"]), tree.setdefault("augment", {})
     if policy is not None and kind is Config and isinstance(augment, dict):
         augment.setdefault("policy", policy)
     return tree

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from vitmed.core.base_models import flags_of
-from vitmed.core.config import RunConfig, read_overrides
+from vitmed.core.config import RunConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.core.files import free_name, is_empty, is_stream, probe
-from vitmed.core.load_config import load_config, read_config
+from vitmed.core.load_config import load_config, read_config, read_overrides
 from vitmed.core.run_folder import RunFolder, address_of, is_remote, place_of
 from vitmed.core.text import lines_of
 from vitmed.core.upgrade import READER
@@ -81,7 +81,7 @@ def output_folder(output: str | Path | None, default: Path, *data: Path) -> Path
     Raises UsageError: it is not empty, lies in one of the folders `data`, or cannot be written."""
     folder = Path(output) if output is not None else default if is_empty(default) else free_name(default)
     new_folder(folder, data)
-    RunFolder.probe(folder.parent)
+    probe(folder.parent)
     return folder
 
 

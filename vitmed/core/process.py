@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +129,18 @@ def once(handler: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
 
 
 @contextlib.contextmanager
+def handling(handlers: Mapping[signal.Signals, Callable[[int, Any], None]]) -> Iterator[None]:
+    """Let these functions take signals within the block; a thread other than the main one leaves them as they are."""
+    main = threading.current_thread() is threading.main_thread()
+    old = {number: signal.signal(number, handler) for number, handler in handlers.items() if main}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
     """Let the first Ctrl-C, SIGTERM or SIGHUP end training after the current step, a second one end it immediately.
 
@@ -136,10 +148,6 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
     ignored.
     """
     stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped.is_set
-        return
-
     terminals = [handle for handle in (1, 2) if os.isatty(handle)]
 
     def note(number: int, frame: Any) -> None:
@@ -152,13 +160,9 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         stopped.set()
 
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
     noted = once(note)
-    old = {number: signal.signal(number, note if number == signal.SIGINT else noted) for number in numbers}
-    try:
+    handlers = {signal.SIGINT: note, signal.SIGTERM: noted}
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        handlers[signal.SIGHUP] = noted
+    with handling(handlers):
         yield stopped.is_set
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from platformdirs import user_cache_path
 
 from vitmed.core.errors import CheckpointError, UsageError
-from vitmed.core.files import claim, free_name, make_folder, probe, remove_abandoned, write_text
+from vitmed.core.files import claim, free_name, remove_abandoned, write_text
 from vitmed.core.messages import warn
 
 # File names in the folder of an evaluation.
@@ -107,12 +107,6 @@ class RunFolder:
                 f"{parent}: holds a run, expected a folder for runs",
                 f"--output {parent.parent}, or vitmed train --resume {parent}",
             )
-
-    @staticmethod
-    def probe(output: str | Path) -> None:
-        """Check, before the long work, that run folders can be made. Raises UsageError."""
-        make_folder(output)
-        probe(Path(output), Path(output))
 
     @classmethod
     def newest(cls, output: str | Path) -> RunFolder:

@@ -9,9 +9,10 @@ import numpy as np
 
 from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core.base_models import Frozen
-from vitmed.core.config import Config, EvaluateConfig, evaluate_config
+from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import read_json_lines
+from vitmed.core.load_config import evaluate_config
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder

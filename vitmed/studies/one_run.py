@@ -15,7 +15,7 @@ from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, unknown_key
-from vitmed.core.files import write_bytes, write_json, write_text
+from vitmed.core.files import probe, write_bytes, write_json, write_text
 from vitmed.core.load_config import build_config, with_values
 from vitmed.core.messages import bar, gathering, gravest_first, say, show, warn, wrapped
 from vitmed.core.places import check_run_place, data_folder
@@ -41,7 +41,7 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.training.early_stopping import finished
 from vitmed.training.environment import all_its_images, check_images, check_ranks, check_unchanged
-from vitmed.training.finetune import Baselines, Finetune, augmented_examples, fit_decision_policy
+from vitmed.training.finetune import Baselines, Finetune, augmented_examples, fit_baselines, fit_decision_policy
 from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, median_side, time_needed, with_window
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, describe, plan_settings
@@ -110,7 +110,7 @@ class OneRun:
                 plan = make_plan(given, False, self.offline, ranks.world)
         config, splits = plan.config, plan.splits
         check_folder(config.data, config.evaluate.ordinal)
-        session = Session.of(config, plan.device, ranks, self.clock)
+        session = Session.of(config, ranks, self.clock)
         task = Finetune.new(config, splits, session, plan.weights)  # raises for wrong sizes
         if plan.reasons:
             say(f"plan for {plan.inputs} (flags override it, --config replaces it):")
@@ -128,7 +128,7 @@ class OneRun:
             if short:
                 warn(short)
             task = replace(task, planned_rate=1 / plan.forecaster.image(config))
-        ranks.first(lambda: RunFolder.probe(self.output))
+        ranks.first(lambda: probe(self.output))
         read, task, checked = _read(config, splits, task, session)
         folder = ranks.first(lambda: RunFolder.create(self.output, self.name or default_name(splits.root, config)))
         run = Run.new(task, config, read, folder, session)
@@ -165,7 +165,7 @@ class OneRun:
             new = counted(config.train.epochs, "epoch")
             warn(f"{new} instead of {epochs}: the learning rate follows the new schedule")
         splits = replace(checkpoint.splits, root=root)
-        session = Session.of(config, pick_device(config.train.device), ranks, self.clock)
+        session = Session.of(config, ranks, self.clock)
         with all_its_images(), gathering() as kept:
             task = Finetune.new(config, splits, session, start="weights from last.pt")
             read, task, _ = _read(config, splits, task, session)
@@ -200,7 +200,7 @@ class OneRun:
                 if not (config.train.freeze or self.ranks.first(folder.last.is_file)):
                     task.save_last(run)  # so that an interruption before the first step can be resumed too
                 with gathering():
-                    baselines = Baselines(run, task) if leads else None
+                    baselines = fit_baselines(run, task) if leads else None
                 if not config.train.freeze:
                     waiting = "waiting is the time that images are awaited"
                     say(f"in the lines of the epochs, * marks the best so far; {waiting}")
@@ -252,7 +252,7 @@ def _evaluated(run: Run[Config], task: Finetune, baselines: Baselines | None, tr
         if trained and (complete := known_evaluation(open_model(best), split)):  # before the run was interrupted
             say(f"{complete.folder}: is complete already")
             return complete
-        others, page = partial(baselines.predictions, split), run.config.evaluate.report
+        others, page = partial(baselines, split), run.config.evaluate.report
         maps: dict[str, Any] = {}
         if short:
             page, maps = split == "test", {"map_images": 0}
@@ -329,13 +329,13 @@ def new_pretraining(
             say(f"{decision.field} {decision.value}: {decision.when}; {decision.why}")
             config = with_values(config, {decision.field: decision.value})
     config = with_window(one_batch(config), splits)
-    session = Session.of(config, pick_device(config.train.device))
+    session = Session.of(config)
     task = Pretrain.new(config, splits, session)
     if held_out:
         say(f"test:  {counted(held_out, 'image')}, left out: pretraining never uses them")
     else:
         warn("no test images were left out: keep the images of a later test out of this folder")
-    RunFolder.probe(output)
+    probe(output)
     read = read_splits(splits, Preprocessing.of(config), config.data, False)
     folder = RunFolder.create(output, name or f"{default_name(splits.root, config)}_mae")
     run = Run.new(task, config, read, folder, session)
@@ -351,7 +351,7 @@ def resumed_pretraining(
     root = data_folder(data if data is not None else saved.splits.root)
     settings = resumed_settings(saved.config, folder, root, overrides)
     config, splits = build_config(settings, PretrainConfig), replace(saved.splits, root=root)
-    session = Session.of(config, pick_device(config.train.device))
+    session = Session.of(config)
     task = Pretrain.new(config, splits, session)
     every = config.data.model_copy(update={"on_bad_file": "stop"})
     with all_its_images():

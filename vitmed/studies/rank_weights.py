@@ -14,7 +14,7 @@ from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.core.config import Config
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import CheckpointError, OutOfMemoryError, UsageError
-from vitmed.core.files import write_text
+from vitmed.core.files import probe, write_text
 from vitmed.core.load_config import build_config, store_paths, with_values
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import RunFolder, cache_folder
@@ -209,7 +209,7 @@ def open_folder(config: Config, output: str | Path, parts: str) -> tuple[Config,
     make_plan.check_against_splits(config, splits)
     check_folder(config.data, config.evaluate.ordinal)
     report_patients(splits, f"one patient may be in two {parts}, which makes results look too good")
-    RunFolder.probe(output)
+    probe(output)
     return make_plan.with_window(config, splits), make_plan.standardised(splits)
 
 

@@ -30,9 +30,9 @@ from pydantic import BaseModel
 
 import vitmed
 from vitmed.core import errors
-from vitmed.core.config import FLAGS, Config, read_overrides
+from vitmed.core.config import FLAGS, Config
 from vitmed.core.files import make_folder, read_json_lines
-from vitmed.core.load_config import load_config
+from vitmed.core.load_config import load_config, read_overrides
 from vitmed.core.messages import Logged, Once, listener, listening, say, show, warn, wrapped
 from vitmed.core.process import DRIVER, cores
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, is_running

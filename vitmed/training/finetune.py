@@ -49,6 +49,7 @@ QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)  # of colours
 LEVELS = np.arange(256, dtype=np.float64)
 MOST_COMPARED = 2000  # validation images to predict again in reduced precision at most
 BySplit = Callable[[str], np.ndarray]  # name of a split -> logits (S, K) or features (S, D)
+Baselines = Callable[[str], dict[str, Predictions]]  # name of a split -> key in `report.BASELINES` -> predictions
 
 
 @dataclass
@@ -381,46 +382,43 @@ def fit_logistic(features: BySplit, splits: Splits, images: dict[str, Images], w
     return head
 
 
-class Baselines:
-    """The baselines of a run. Fitting reads only train and val; the test is read by `predictions("test")`."""
+def fit_baselines(run: Run[Config], task: Finetune) -> Baselines:
+    """Fit the baselines of a run on train and val, and return what predicts a split with them: it alone reads test."""
+    train, logits = run.config.train, dict[str, BySplit]()
+    untrained = run.config.model.start is not None and run.state.step == 0
+    if untrained and (train.baseline or train.freeze or train.probe_first):
+        _fit_frozen(run, task)
 
-    def __init__(self, run: Run[Config], task: Finetune):
-        self.run, self.task = run, task
-        self.logits: dict[str, BySplit] = {}
-        train, file = run.config.train, run.folder.baseline
-        untrained = run.config.model.start is not None and run.state.step == 0
-        if untrained and (train.baseline or train.freeze or train.probe_first):
-            self._fit_frozen()
-        if train.baseline and file.is_file():
-            self.logits["frozen_features"] = self._frozen_logits
-        if train.baseline:
-            self.logits["colour_and_size"] = fit_colours(run.splits, run.images)
-
-    def predictions(self, split: str) -> dict[str, Predictions]:
-        """Key in `report.BASELINES` -> predictions for a split."""
-        splits, positive = self.run.splits, self.run.config.data.positive
-        made_of = splits.target, splits.classes, splits.samples[split]
-        return {name: labelled_by(*made_of, of(split), positive) for name, of in self.logits.items()}
-
-    def _fit_frozen(self) -> None:
-        """A linear model of the frozen network's features: the result of `--freeze`, otherwise baseline.pt."""
-        run, train = self.run, self.run.config.train
-
-        def features(split: str) -> np.ndarray:
-            with bar(f"features of {split}") as advance:
-                return frozen_features(self.task.model, run.images[split], advance)
-
-        head = fit_logistic(features, run.splits, run.images, "the pretrained features")
-        record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
-        place = run.folder.best if train.freeze else run.folder.baseline
-        self.task.save(run, place, weights=merged(self.task.model) | head.state(), record=record)
-        if train.probe_first:
-            for network in (self.task.model, run.state.evaluated_model):
-                network.load_state_dict(head.state(), strict=False)
-
-    def _frozen_logits(self, split: str) -> np.ndarray:
-        images, saved = self.run.images[split], load_checkpoint(self.run.folder.baseline)
+    def frozen(split: str) -> np.ndarray:
+        images, saved = run.images[split], load_checkpoint(run.folder.baseline)
         with bar(f"baseline on {split}") as advance:
-            made = TorchNetwork(saved, None, self.run.device).outputs(images.read, len(images), advance)
+            made = TorchNetwork(saved, None, run.device).outputs(images.read, len(images), advance)
         check_readable(made.problems)
         return made.logits
+
+    def predictions(split: str) -> dict[str, Predictions]:
+        made_of = run.splits.target, run.splits.classes, run.splits.samples[split]
+        return {name: labelled_by(*made_of, of(split), run.config.data.positive) for name, of in logits.items()}
+
+    if train.baseline and run.folder.baseline.is_file():
+        logits["frozen_features"] = frozen
+    if train.baseline:
+        logits["colour_and_size"] = fit_colours(run.splits, run.images)
+    return predictions
+
+
+def _fit_frozen(run: Run[Config], task: Finetune) -> None:
+    """A linear model of the frozen network's features: the result of `--freeze`, otherwise baseline.pt."""
+    train = run.config.train
+
+    def features(split: str) -> np.ndarray:
+        with bar(f"features of {split}") as advance:
+            return frozen_features(task.model, run.images[split], advance)
+
+    head = fit_logistic(features, run.splits, run.images, "the pretrained features")
+    record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
+    place = run.folder.best if train.freeze else run.folder.baseline
+    task.save(run, place, weights=merged(task.model) | head.state(), record=record)
+    if train.probe_first:
+        for network in (task.model, run.state.evaluated_model):
+            network.load_state_dict(head.state(), strict=False)
