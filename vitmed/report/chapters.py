@@ -265,12 +265,10 @@ def _line(item: Item, metrics: Results, shown: Collection[str]) -> Line:
             topic = topic.model_copy(update={"text": topic.folds})
         elif topic.ensemble and metrics.report.facts.get("Model", "").startswith(MEAN):
             topic = topic.model_copy(update={"text": topic.ensemble})
-        has: Any = topic.section in shown
+        has: Any = name not in THERE or THERE[name](metrics)
         if topic.fact or topic.part:
-            has = has and (topic.fact in metrics.report.facts if topic.fact else metrics[topic.part])
-        else:
-            has = has and (name not in THERE or THERE[name](metrics))
-        if has:
+            has = topic.fact in metrics.report.facts if topic.fact else metrics[topic.part]
+        if has and topic.section in shown:
             there.append(topic)
         elif not topic.optional:
             absent.append(f"{topic.text}: not in this report")
