@@ -526,6 +526,17 @@ def test_groups_that_are_no_patients_are_named_as_in_the_reports() -> None:
     assert any("Patients are unknown, originals are compared" in note for note in found.notes)
 
 
+def test_one_grade_against_the_rest_is_compared_as_two_classes(tmp_path: Path) -> None:
+    """By AUROC, not by the kappa of grades, which two classes that nobody calls do not have."""
+    for name, noise in (("a", 1.0), ("b", 6.0)):
+        graded = replace(draw(noise, 240, classes=3, each=None), target=Target(kind="grades"))
+        write_report(tmp_path / name, graded, config=EvaluateConfig(resamples=0, report=False), title=name)
+    pair = judge(tmp_path / "a", tmp_path / "b", positive="other").content.pairs[0]
+    assert (
+        "auroc" in pair.tests and "quadratic_kappa" not in pair.tests and pair.verdict.startswith("a is better than b")
+    )
+
+
 def test_one_class_against_the_rest_at_the_threshold_of_each_model(tmp_path: Path, vitmed: Any) -> None:
     """McNemar's test by hand; at 0.5 without an evaluation of that class, then at the threshold that it chose."""
     made, called = [draw(noise, classes=3, each=None) for noise in (2.0, 3.0)], []

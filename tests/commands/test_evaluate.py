@@ -329,8 +329,29 @@ def test_one_class_of_three_against_the_rest_has_its_own_threshold(tmp_path: Pat
     assert "malignant against the rest" in found.metrics["report"]["title"]
     assert found.metrics.unit == "original" and found.metrics["flow"]["evaluated"]["split"] == "test"
     assert [own["images"] for own in found.metrics["flow"]["evaluated"]["classes"].values()] == [160, 80]
-    with pytest.raises(UsageError, match="did you mean 'malignant'"):
-        evaluate(run, positive="maligant", output=tmp_path / "none")
+    several = evaluate(run, positive="malignant, normal", resamples=0).metrics
+    chances = softmax(logits, axis=1)[:, 1:].sum(axis=1)
+    assert several["overall"]["auroc"]["value"] == pytest.approx(roc_auc_score(labels > 0, chances))
+    assert several["positive_class"] == "malignant or normal" and several["classes"][0] == "not malignant or normal"
+    for wrong, why in (("maligant", "did you mean 'malignant'"), ("benign,malignant,normal", "no class is left")):
+        with pytest.raises(UsageError, match=why):
+            evaluate(run, positive=wrong, output=tmp_path / "none")
+    rows = [
+        f"{i}.png,{classes[k]},{','.join(map(repr, row))}"
+        for i, (k, row) in enumerate(zip(labels, softmax(logits, 1).tolist(), strict=True))
+    ]
+    (tmp_path / "other.csv").write_text("\n".join(["path,label,prob_benign,prob_malignant,prob_normal", *rows]))
+    (tmp_path / "people.csv").write_text("\n".join(["path,patient", *(f"{i}.png,p{i // 4}" for i in range(240))]))
+    usual = {"labels": tmp_path / "people.csv", "resamples": 0, "report": False}
+    foreign = evaluate(tmp_path / "other.csv", positive="malignant,normal", **usual)
+    assert foreign.metrics["overall"]["auroc"]["value"] == pytest.approx(roc_auc_score(labels > 0, chances))
+    assert foreign.metrics["n_groups"] == 60, "the table of labels names the patients"
+    text = (tmp_path / "other.csv").read_text().splitlines()
+    people = ["Patient,path", *(f"p{i // 4},{line}" for i, line in enumerate(text[1:]))]
+    (tmp_path / "own.csv").write_text("\n".join([f"Patient,{text[0]}", *people[1:]]))
+    assert evaluate(tmp_path / "own.csv", resamples=0, report=False, output=tmp_path / "own").metrics["n_groups"] == 60
+    with pytest.raises(UsageError, match="a table alone shows no validation images"):
+        evaluate(tmp_path / "other.csv", positive="malignant", youden=True, output=tmp_path / "none")
     with pytest.raises(UsageError, match="images, and --positive evaluates that of the run"):
         evaluate(run, positive="malignant", data=tmp_path)
     with pytest.raises(UsageError, match="--positive malignant: one class against the rest is for three classes"):

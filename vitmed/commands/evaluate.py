@@ -11,7 +11,7 @@ from vitmed.core.errors import excluded, unknown_key
 from vitmed.core.messages import bar, gathering, show
 from vitmed.core.options import FIRST, PRECISION, Argument, Option
 from vitmed.core.places import output_folder
-from vitmed.core.run_folder import RunFolder
+from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import counted
 from vitmed.data.folders import SPLITS
 from vitmed.decisions.evaluation_folder import earlier_choices, take_place
@@ -35,7 +35,10 @@ def evaluate(
     allow_leakage: options.AllowLeakage = False,
     output: Annotated[Path | str | None, Option("Folder of the report.", "--output -o", panel=FIRST)] = None,
     positive: Annotated[
-        str | None, Option("Three classes or more: evaluate this class against the rest.", metavar="CLASS", panel=FIRST)
+        str | None,
+        Option(
+            "Three classes or more: this class, or several, against the rest.", metavar="CLASS[,CLASS]", panel=FIRST
+        ),
     ] = None,
     precision: Annotated[str, Option(f"{PRECISION}fp32.", metavar="auto|fp32|bf16")] = "fp32",
     fail_under: options.Gates = (),
@@ -60,8 +63,8 @@ def evaluate(
             images of the run or of predictions.csv, and to a predictions.csv without labels also these and patients.
         window: of deep images, as in `predict`.
         allow_leakage: evaluate on `data` even if the model was trained on some of it.
-        positive: of three classes or more, this one against the rest, with a decision policy of its own, from the
-            predictions.csv of the run's test, or from the one that you name.
+        positive: of three classes or more, this one, or several as one ("KL3,KL4"), against the rest, with a decision
+            policy of its own, from the predictions.csv of the run's test, or from the one that you name.
         baselines: returns predictions of the baselines for the same images; called after the model has predicted.
         **flags: the names in `EVALUATE_FLAGS`, such as resamples=500; default: those of the run.
 
@@ -82,9 +85,9 @@ def evaluate(
         of_images |= {"map-images": flags.get("map_images")}
         if given := [f"--{flag}" for flag, value in of_images.items() if value]:
             raise excluded("table", given=", ".join(given))
-        if positive is not None:
+        if positive is not None and checkpoint.with_name(NUMBERS).is_file():
             return reporting.report_against_rest(checkpoint, positive, output, gates, flags, labels)
-        return reporting.rebuild(checkpoint, output, gates, flags, labels)
+        return reporting.rebuild(checkpoint, positive, output, gates, flags, labels)
     if flags.get("report") is False and (given := [flag for flag in OF_PAGE if flags.get(flag)]):
         raise excluded("page", given=", ".join(f"--{flag.replace('_', '-')}" for flag in given))
     if split not in SPLITS:

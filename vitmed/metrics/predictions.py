@@ -153,20 +153,26 @@ class Predictions:
             self, calibrated=None, threshold=None, costs=None, decided=None, members=None, thresholds=(), reach=None
         )
 
-    def against_rest(self, name: str) -> "Predictions":
-        """One class and the rest as two classes, undecided; so are the columns with answers of readers."""
-        k, logits, both = self.classes.index(name), self.logits.astype(np.float64), (f"not {name}", name)
-        rest = np.logaddexp.reduce(np.delete(logits, k, axis=1), axis=1)  # (S,)
+    def parts_of(self, positive: str) -> list[str]:
+        """The classes that "KL4" or "KL3,KL4" names, whether they exist or not."""
+        return [positive] if positive in self.classes else [name.strip() for name in positive.split(",")]
+
+    def against_rest(self, positive: str) -> "Predictions":
+        """One class, or several as one, and the rest as two classes, undecided; so are the columns of readers."""
+        parts, logits = self.parts_of(positive), self.logits.astype(np.float64)
+        name = " or ".join(parts)
+        both, inside = (f"not {name}", name), np.isin(self.classes, parts)
+        two = [np.logaddexp.reduce(logits[:, of], axis=1) for of in (~inside, inside)]  # (S,) each
         answers = {
-            column: tuple(cell and both[cell == name] for cell in cells)
+            column: tuple(cell and both[cell in parts] for cell in cells)
             for column, cells in self.columns.items()
             if {*cells} <= {*self.classes, ""}
         }
         return replace(
             self.undecided(),
             classes=both,
-            labels=None if self.labels is None else (self.labels == k).astype(np.int64),
-            logits=np.stack([rest, logits[:, k]], axis=1).astype(np.float32),
+            labels=None if self.labels is None else inside[self.labels].astype(np.int64),
+            logits=np.stack(two, axis=1).astype(np.float32),
             positive=name,
             columns={**self.columns, **answers},
         )

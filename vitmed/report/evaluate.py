@@ -254,16 +254,19 @@ def optimisation(train: TrainConfig, kind: str) -> str:
 
 
 def rebuild(
-    file: Path, output: str | Path | None, gates: dict[str, float], flags: dict[str, Any], labels: str | Path | None
+    file: Path, positive: str | None, output: Any, gates: dict[str, float], flags: dict[str, Any], labels: Any
 ) -> Evaluation:
     """The report of a table; title, facts, notes, policy and the positive class come from the metrics.json beside it,
-    further columns also from a table of `labels`.
+    further columns also from a table of `labels`. Without that file a `positive` class is taken against the rest.
 
     The table of a baseline takes the positive class alone: all else in metrics.json is about the model.
     """
     evaluated, flags, more = _with_table(file, labels, flags)
     folder = output_folder(output, file.parent / "report", *data_of_runs([file]))
     predictions, policy = evaluated.predictions, evaluated.policy
+    if positive is not None:
+        check_against_rest(predictions, positive)
+        predictions = replace(predictions.against_rest(positive), notes=predictions.notes)
     of_model = not file.name.startswith(BASELINE)
     run, weights_hash = RunFolder(file.parent.parent), evaluated.weights_hash if of_model else None
     before, changes = _earlier_report(file, evaluated) if of_model else (None, [])
@@ -353,12 +356,15 @@ def _labelled(predictions: Predictions, file: Path) -> tuple[Predictions, list[s
 
 
 def check_against_rest(predictions: Predictions, positive: str) -> None:
-    """Raises UsageError where `positive` is not one of three classes or more."""
+    """Raises UsageError where `positive` names not one, or some, of three classes or more."""
     if predictions.kind != "classes" or len(predictions.classes) < 3:
         problem = f"--positive {positive}: one class against the rest is for three classes or more"
         raise UsageError(problem, "leave it out; of findings each has a report: RUN/test/findings/FINDING")
-    if positive not in predictions.classes:
-        raise unknown_key("class", positive, predictions.classes)
+    parts = predictions.parts_of(positive)
+    if unknown := [name for name in parts if name not in predictions.classes]:
+        raise unknown_key("class", unknown[0], predictions.classes)
+    if {*parts} == {*predictions.classes}:
+        raise UsageError(f"--positive {positive}: no class is left", "leave one out")
 
 
 def report_against_rest(
@@ -384,7 +390,7 @@ def report_against_rest(
     policy = choose_policy(validation, config, score, evaluated.weights_hash)
     predictions, validation = policy.apply(predictions), policy.apply(validation)
     notes = [*(note for note in notes if note not in notes_of(evaluated.policy)), *notes_of(policy)]
-    title = f"{origin.title}: {positive} against the rest"
+    title = f"{origin.title}: {predictions.positive} against the rest"
     again = {"title": title, "notes": notes, "run": run.name, "rebuilt": None}
     flow = counted_again(before.flow, predictions)
     beside = {key: other.against_rest(positive) for key, other in baselines.items() if other is not None}
@@ -426,6 +432,9 @@ def _settings(origin: Origin) -> EvaluateConfig:
 
 
 def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Mapping[str, Any]) -> None:
+    if not file.with_name(NUMBERS).is_file():
+        problem = f"{file}: a table alone shows no validation images, on which an operating point is chosen"
+        raise UsageError(problem, "leave out the flags that choose one")
     if not of_model:
         raise UsageError(f"{file}: a baseline has no decision policy", "leave out the flags that choose one")
     if folds:

@@ -112,7 +112,8 @@ def _against_rest(read: Evaluated, file: Path, positive: str) -> Evaluated:
         return read
     check_against_rest(read.predictions, positive)
     folders = {each.parent: read_evaluation(each) for each in file.parent.glob(f"{AGAINST_REST}*/{PREDICTIONS}")}
-    of_class = {folder: known for folder, known in folders.items() if known.predictions.positive == positive}
+    against = read.predictions.against_rest(positive)
+    of_class = {folder: known for folder, known in folders.items() if known.predictions.positive == against.positive}
     fitting = {folder: known for folder, known in of_class.items() if known.weights_hash == read.weights_hash}
     if fitting:
         newest = max(fitting, key=lambda folder: (fitting[folder].created or "", folder.name))
@@ -121,8 +122,8 @@ def _against_rest(read: Evaluated, file: Path, positive: str) -> Evaluated:
         return fitting[newest]
     fix = f"evaluate it with --positive {positive} to choose one on validation"
     notes = (*read.predictions.notes, f"{positive} against the rest has no evaluation: the threshold is 0.5; {fix}.")
-    predictions = replace(read.predictions.against_rest(positive), notes=notes)
-    return replace(read, predictions=predictions, metrics={**read.metrics, "target": {}})  # no grades any more
+    metrics = {**read.metrics, "target": {}}  # of two classes, also where the table is of grades
+    return replace(read, predictions=replace(against, notes=notes), metrics=metrics)
 
 
 def same_predictions(a: Predictions, b: Predictions) -> bool:
