@@ -50,6 +50,11 @@ def make_splits(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
         text = f"{splits.made['train']}, a stratified sample of {len(chosen):,}"
         train = listing.samples(chosen)
         splits = replace(splits, samples=splits.samples | {"train": train}, made=splits.made | {"train": text})
+    if config.divided and (own := [name for name in ("val", "test") if name in listing.parts]):
+        use = {"val": "validate every fold", "test": "are held out of all folds"}
+        which = " and ".join(f"the {len(listing.parts[name]):,} of {name} {use[name]}" for name in own)
+        note = f"the folds test the images of train alone: {which}; --resplit divides all images"
+        splits = replace(splits, notes=(*splits.notes, note))
     if listing.target.kind == "findings":
         return replace(splits, notes=(*splits.notes, *notes_on_rare(splits)))
     if listing.target.kind == "number" and len(np.unique(splits.targets("train"))) < 2:
