@@ -21,11 +21,10 @@ from vitmed.metrics.bootstrap import bootstrap_weights, widened_level
 from vitmed.metrics.estimates import FEWEST, ClassNumbers, Estimate, Numbers, estimate, of_share, of_shares, sample_size
 from vitmed.metrics.intervals import NONE, Part, Share, ratio
 from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps, below_chance
-from vitmed.metrics.metric_table import METRICS, PER_CLASS, Metric
+from vitmed.metrics.metric_table import AREAS, METRICS, PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, area_gap, class_difference, share_difference
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
-AREAS = ("auroc", "average_precision")
 LOSSES = ("log_loss", "brier")  # in the order of `losses`
 MANY_CLASSES = 50
 
