@@ -143,7 +143,7 @@ class PreparedPredictions(Prepared):
     @cached_property
     def accuracy(self) -> Share:
         """The share of images whose class is right."""
-        return intervals.share(self.labels == self.predicted, np.ones(len(self.labels), bool), self.units)
+        return intervals.share(self.labels == self.predicted, None, self.units)
 
     def sample(self) -> Samples:
         return sample_size(self.accuracy), self.class_shares
