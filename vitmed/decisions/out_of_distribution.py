@@ -21,7 +21,7 @@ from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, estimate
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, group_index
-from vitmed.metrics.predictions_csv import OOD_SCORE
+from vitmed.metrics.predictions_csv import OOD_SCORE, as_number
 
 QUANTILE = 0.99  # of validation: an image above it counts as unlike the training images
 QUANTILES = [0.05, 0.25, 0.5, 0.75, 0.95]  # of the scores, in the report
@@ -152,8 +152,5 @@ def detection_auroc(
 
 def scores_of(predictions: Predictions) -> np.ndarray | None:
     """(S,) float64 from the column of the table; None where the column is missing or holds something else."""
-    try:
-        scores = np.array([float(cell) for cell in predictions.columns[OOD_SCORE]])
-    except (KeyError, ValueError):
-        return None
+    scores = np.array([as_number(cell) for cell in predictions.columns.get(OOD_SCORE, ("",))], dtype=np.float64)
     return scores if np.isfinite(scores).all() else None

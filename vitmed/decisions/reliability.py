@@ -134,9 +134,13 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
         numbers["ece"] = Estimate(value=None, low=None, high=None)
     else:
         numbers |= _calibration_error(scores, events, boot)
+    place, curve = np.searchsorted(bin_edges(scores), scores, side="right"), []
+    for inside in (place == i for i in np.unique(place)):
+        said, ends = scores[inside], {"from": float(scores[inside].min()), "to": float(scores[inside].max())}
+        curve.append(Bin(said=float(said.mean()), seen=boot.proportion(events, inside), n=len(said), **ends))
     per_class, why = _against_the_rest(predictions, shown, boot)
     undefined |= {f"slope of {name}": text for name, text in why.items()}
-    return Reliability(undefined=undefined, **numbers, curve=_bins(scores, events, boot), per_class=per_class)
+    return Reliability(undefined=undefined, **numbers, curve=curve, per_class=per_class)
 
 
 def _scores(predictions: Predictions, boot: Bootstrap) -> dict[str, Estimate]:
@@ -166,15 +170,6 @@ def _scores(predictions: Predictions, boot: Bootstrap) -> dict[str, Estimate]:
 
 def _has_errors(predictions: Predictions) -> bool:
     return bool((predictions.probabilities.argmax(axis=1) != known_labels(predictions)).any())
-
-
-def _bins(scores: np.ndarray, events: np.ndarray, boot: Bootstrap) -> list[Bin]:
-    place, curve = np.searchsorted(bin_edges(scores), scores, side="right"), []
-    for inside in (place == i for i in np.unique(place)):
-        said, seen = scores[inside], boot.proportion(events, inside)
-        ends = {"from": float(said.min()), "to": float(said.max())}
-        curve.append(Bin(said=float(said.mean()), seen=seen, n=len(said), **ends))
-    return curve
 
 
 def bin_edges(scores: np.ndarray) -> np.ndarray:

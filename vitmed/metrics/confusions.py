@@ -47,8 +47,7 @@ class Mistakes(Frozen):
 def error_pairs(predictions: Predictions) -> list[tuple[int, int, np.ndarray]]:
     """(truth, predicted, rows) by pair, most frequent first; the surest row first. Raises DataError without labels."""
     labels, predicted, size = known_labels(predictions), predictions.predicted, len(predictions.classes)
-    wrong = np.flatnonzero(labels != predicted)
-    wrong = wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]
+    wrong = predictions.mistakes()
     codes = labels[wrong] * size + predicted[wrong]
     pairs, counts = np.unique(codes, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:PAIRS]

@@ -353,6 +353,8 @@ def jackknife_spread(moved: np.ndarray) -> Spread:
     """Variance of a number by its values (G,) without each of G units (Efron 1982, chapter 3), as
     `influence_spread`."""
     count = len(moved)
+    if count < 2:
+        return Spread(*NONE)
     between = influence_spread((moved.mean() - moved) * (count - 1) / count, Units(np.arange(count)))
     return Spread(between.variance, min(between.degrees, count - 1))
 

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
-PER_CLASS = ("sensitivity", "specificity", "ppv", "npv", "f1", "auroc", "average_precision")
+AREAS = ("auroc", "average_precision")
+PER_CLASS = ("sensitivity", "specificity", "ppv", "npv", "f1", *AREAS)
 PROPER = ("Brier", "Cohen", "Hamming", "Pearson")  # names of people, with which titles begin
 
 
@@ -21,7 +22,6 @@ class Metric:
     higher_is_better: bool = True
     ranks: bool = True  # whether more, or less, is always better; otherwise it neither chooses an epoch nor is a gate
     in_unit: bool = False  # whether it has the unit of the predicted number
-    way: Literal["area", "share", "sums", "resampled"] = "sums"  # how two models are compared
 
     @property
     def phrase(self) -> str:
@@ -37,35 +37,30 @@ def phrase(title: str) -> str:
 
 
 _error = partial(Metric, higher_is_better=False)
-_area, _share, _drawn = (partial(Metric, way=way) for way in ("area", "share", "resampled"))
 
 
 METRICS: dict[str, Metric] = {
-    "accuracy": _share("Accuracy", "Share of images whose class is right."),
-    "balanced_accuracy": _share("Balanced accuracy", "Mean over classes of the share found; blind to prevalence."),
-    "mcc": _drawn("MCC", "Matthews correlation of truth and prediction, -1 to 1; 0 is chance."),
-    "cohen_kappa": _drawn("Cohen's kappa", "Agreement beyond chance, unweighted, -1 to 1; 0 is chance."),
-    "log_loss": _drawn("Log loss", "Mean -ln of the probability given to the true class.", higher_is_better=False),
-    "brier": _drawn(
-        "Brier score",
-        "Mean squared error of the probability; more than two classes: summed over them.",
-        higher_is_better=False,
-    ),
-    "auroc": _area("AUROC", "Area under the ROC curve; more than two classes: one against the rest, mean."),
-    "average_precision": _area(
+    "accuracy": Metric("Accuracy", "Share of images whose class is right."),
+    "balanced_accuracy": Metric("Balanced accuracy", "Mean over classes of the share found; blind to prevalence."),
+    "mcc": Metric("MCC", "Matthews correlation of truth and prediction, -1 to 1; 0 is chance."),
+    "cohen_kappa": Metric("Cohen's kappa", "Agreement beyond chance, unweighted, -1 to 1; 0 is chance."),
+    "log_loss": _error("Log loss", "Mean -ln of the probability given to the true class."),
+    "brier": _error("Brier score", "Mean squared error of the probability; more than two classes: summed over them."),
+    "auroc": Metric("AUROC", "Area under the ROC curve; more than two classes: one against the rest, mean."),
+    "average_precision": Metric(
         "Average precision", "Precision averaged over recall; more than two classes: one against the rest, mean."
     ),
-    "sensitivity_macro": _share("Sensitivity, macro", "Share of a class that is found, mean over classes."),
-    "specificity_macro": _drawn("Specificity, macro", "Share of the other classes kept out, mean over classes."),
-    "ppv_macro": _drawn("PPV, macro", "Share of a class's predictions that are right, mean over classes."),
-    "npv_macro": _drawn("NPV, macro", "Share of predictions of other classes that are right, mean over classes."),
-    "f1_macro": _drawn("F1, macro", "Harmonic mean of sensitivity and PPV, mean over classes."),
+    "sensitivity_macro": Metric("Sensitivity, macro", "Share of a class that is found, mean over classes."),
+    "specificity_macro": Metric("Specificity, macro", "Share of the other classes kept out, mean over classes."),
+    "ppv_macro": Metric("PPV, macro", "Share of a class's predictions that are right, mean over classes."),
+    "npv_macro": Metric("NPV, macro", "Share of predictions of other classes that are right, mean over classes."),
+    "f1_macro": Metric("F1, macro", "Harmonic mean of sensitivity and PPV, mean over classes."),
 }
 FINDING_METRICS: dict[str, Metric] = {  # of findings: macro is a mean over findings, micro counts every known label
-    "auroc": _area("AUROC, macro", "Area under the ROC curve, mean over findings."),
-    "auroc_micro": _area("AUROC, micro", "Area under the ROC curve of all labels of all findings together."),
-    "average_precision": _area("Average precision, macro", "Precision averaged over recall, mean over findings."),
-    "average_precision_micro": _area(
+    "auroc": Metric("AUROC, macro", "Area under the ROC curve, mean over findings."),
+    "auroc_micro": Metric("AUROC, micro", "Area under the ROC curve of all labels of all findings together."),
+    "average_precision": Metric("Average precision, macro", "Precision averaged over recall, mean over findings."),
+    "average_precision_micro": Metric(
         "Average precision, micro", "Precision averaged over recall, of all labels of all findings together."
     ),
     "balanced_accuracy": Metric(
@@ -83,7 +78,7 @@ FINDING_METRICS: dict[str, Metric] = {  # of findings: macro is a mean over find
     "npv_macro": Metric("NPV, macro", "Share of images not called that lack the finding, mean over findings."),
     "f1_macro": Metric("F1, macro", "Harmonic mean of sensitivity and PPV, mean over findings."),
     "f1_micro": Metric("F1, micro", "Harmonic mean of sensitivity and PPV of all labels of all findings together."),
-    "subset_accuracy": _share("Subset accuracy", "Share of images of which every known label is right."),
+    "subset_accuracy": Metric("Subset accuracy", "Share of images of which every known label is right."),
     "no_finding_specificity": Metric(
         "Specificity without findings", "Share of the images without any known finding in which none is called."
     ),

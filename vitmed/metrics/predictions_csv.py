@@ -95,7 +95,7 @@ class Table:
         good: dict[str, Callable[[str], bool]] = {
             SET: is_set,
             ANSWER: lambda cell: cell in ("", YES) or cell.startswith(NO),
-            DISAGREEMENT: lambda cell: not cell or not math.isnan(_float(cell)),
+            DISAGREEMENT: lambda cell: not cell or not math.isnan(as_number(cell)),
         }
         for name in [name for name in good if name in self.header]:
             for row, cell in enumerate(self.cells(name)):
@@ -124,7 +124,7 @@ class Table:
 
     def floats(self, columns: Sequence[str]) -> np.ndarray:
         """(S, C) float64; NaN where a cell holds no number."""
-        values = [[_float(row.get(name)) for name in columns] for row in self.rows]
+        values = [[as_number(row.get(name)) for name in columns] for row in self.rows]
         return np.array(values, dtype=np.float64).reshape(len(self.rows), len(columns))
 
     def error(self, row: int | np.integer, problem: str, fix: str) -> DataError:
@@ -258,7 +258,8 @@ def _take_decimal_commas(header: Sequence[str], rows: Sequence[dict[str, str]]) 
                     row[name] = cell.strip().replace(",", ".")
 
 
-def _float(cell: str | None) -> float:
+def as_number(cell: str | None) -> float:
+    """The number that a cell holds; NaN where it holds none."""
     try:
         return float(cell or "")
     except ValueError:

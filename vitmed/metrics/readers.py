@@ -26,6 +26,7 @@ from vitmed.metrics.intervals import NONE, Spread, Units, share, spread
 from vitmed.metrics.kinds.grades import Grades, grade_errors, grades_of, kappa_estimate
 from vitmed.metrics.paired_comparison import gap_estimate, tested
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
+from vitmed.metrics.predictions_csv import as_number
 
 REFERENCE, MODEL = "the reference", "the model"
 MOST = 6  # readers
@@ -193,17 +194,11 @@ def _check_number(flag: str, columns: Sequence[str], classes: int = 2) -> None:
 
 def read_scores(cells: Sequence[str], paths: Sequence[str], column: str) -> np.ndarray:
     """(S,) float64 scores of a reader from the S cells of a column; NaN where a cell is empty. Raises DataError."""
-    scores = np.full(len(cells), np.nan)
-    for i, cell in enumerate(map(str.strip, cells)):
-        try:
-            scores[i] = float(cell or "nan")
-        except ValueError:
-            scores[i] = np.inf
-        if cell and not np.isfinite(scores[i]):
-            raise DataError(
-                f"{paths[i]}: '{cell}' in the column {column} is no number",
-                "a reader's score is a number, or empty where the image was not read",
-            )
+    scores = np.array([as_number(cell) for cell in cells], dtype=np.float64)
+    for path, cell, score in zip(paths, map(str.strip, cells), scores, strict=True):
+        if cell and not np.isfinite(score):
+            problem = f"{path}: '{cell}' in the column {column} is no number"
+            raise DataError(problem, "a reader's score is a number, or empty where the image was not read")
     return scores
 
 

@@ -25,6 +25,7 @@ from vitmed.metrics.estimates import Estimate, difference, of_share
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
+from vitmed.metrics.predictions_csv import as_number
 
 FEWEST = 10  # images, and patients, below which a stratum is not evaluated: it may identify someone
 MANY_VALUES = 8  # numbers of more values than this are cut at their quartiles
@@ -322,8 +323,5 @@ def pair_wins(scores: np.ndarray, positive: np.ndarray, atoms: np.ndarray) -> np
 
 def _number(cell: str) -> float:
     """The number that a cell holds; infinite where it holds none."""
-    try:
-        number = float(cell)
-    except ValueError:
-        return math.inf
+    number = as_number(cell)
     return number if math.isfinite(number) else math.inf

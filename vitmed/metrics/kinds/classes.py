@@ -21,11 +21,10 @@ from vitmed.metrics.bootstrap import bootstrap_weights, widened_level
 from vitmed.metrics.estimates import FEWEST, ClassNumbers, Estimate, Numbers, estimate, of_share, of_shares, sample_size
 from vitmed.metrics.intervals import NONE, Part, Share, ratio
 from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps, below_chance
-from vitmed.metrics.metric_table import METRICS, PER_CLASS, Metric
+from vitmed.metrics.metric_table import AREAS, METRICS, PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, area_gap, class_difference, share_difference
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
-AREAS = ("auroc", "average_precision")
 LOSSES = ("log_loss", "brier")  # in the order of `losses`
 MANY_CLASSES = 50
 
@@ -144,7 +143,7 @@ class PreparedPredictions(Prepared):
     @cached_property
     def accuracy(self) -> Share:
         """The share of images whose class is right."""
-        return intervals.share(self.labels == self.predicted, np.ones(len(self.labels), bool), self.units)
+        return intervals.share(self.labels == self.predicted, None, self.units)
 
     def sample(self) -> Samples:
         return sample_size(self.accuracy), self.class_shares

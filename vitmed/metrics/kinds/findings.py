@@ -16,9 +16,9 @@ from vitmed.core.text import counted, counted_doing, listed
 from vitmed.metrics.areas import Area, weighted_areas
 from vitmed.metrics.estimates import FEWEST, Estimate, Numbers, estimate, of_share, sample_size
 from vitmed.metrics.intervals import NONE, mean_interval, rates_of, ratio, share
-from vitmed.metrics.kinds.classes import AREAS, LOSSES, PreparedPredictions, image_losses
+from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
 from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps, below_chance
-from vitmed.metrics.metric_table import FINDING_METRICS, Metric
+from vitmed.metrics.metric_table import AREAS, FINDING_METRICS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, area_gap, class_difference, share_difference
 from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, mutual_information, softmax
 from vitmed.metrics.predictions_csv import BETWEEN, LABEL, LOGIT, PROB, Table

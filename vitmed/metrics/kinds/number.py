@@ -310,8 +310,7 @@ class PreparedNumbers(Prepared):
     def overall(self) -> dict[str, Estimate]:
         estimates = dict(self.jackknifed)
         if self.predictions.intervals is not None:
-            every = np.ones(len(self.labels), bool)
-            estimates["coverage"] = of_share(share(self.predictions.right, every, self.units))
+            estimates["coverage"] = of_share(share(self.predictions.right, None, self.units))
         else:
             del estimates["width"]
         return {name: estimates[name] for name in NUMBER_METRICS if name in estimates}
@@ -393,7 +392,7 @@ def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
         bias=bias,
         lower=limits[0],
         upper=limits[1],
-        within=of_share(share(hits, np.ones(len(error), bool), units)),
+        within=of_share(share(hits, None, units)),
         trend=estimates["trend"],
         repeated=units.clustered,
     )

@@ -15,7 +15,7 @@ from vitmed.core.text import counted, counted_doing
 from vitmed.metrics.bootstrap import percentile_interval
 from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, FEWEST, Estimate, Numbers, Sample, SampleSize, estimate
 from vitmed.metrics.intervals import LEVEL, NONE, Share, Units, jackknife_spread
-from vitmed.metrics.metric_table import PER_CLASS, Metric
+from vitmed.metrics.metric_table import AREAS, PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, ComparisonTest, PairedComparison, gap_estimate, tested
 from vitmed.metrics.predictions import known_labels
 
@@ -220,8 +220,8 @@ class Prepared:
     def compare(cls, predictions: Any, other: Any, resamples: int = 2000) -> PairedComparison:
         """The numbers of the other model, and the differences, first minus other, on the same images.
 
-        The interval of a difference is paired, so narrower than the intervals of the two numbers suggest. How each is
-        computed says `Metric.way`. Predictions that are all the same differ by exactly 0.
+        The interval of a difference is paired, so narrower than the intervals of the two numbers suggest; its `method`
+        says how it is computed. Predictions that are all the same differ by exactly 0.
 
         Raises:
             DataError: not the same images, labels or classes in the same order; or no labels.
@@ -234,13 +234,13 @@ class Prepared:
         first.check()
         second.check()
         ours, theirs, same = first.overall, second.overall, predictions.same_as(other)
-        gaps, shares, draws = first.sum_gaps(second), first.share_gaps(second), first.drawn_gaps(second, resamples)
-        gaps |= {name: first.area_gap(second, name) for name, metric in cls.metrics.items() if metric.way == "area"}
+        sums, shares, draws = first.sum_gaps(second), first.share_gaps(second), first.drawn_gaps(second, resamples)
+        gaps = sums | {name: first.area_gap(second, name) for name in cls.metrics if name.startswith(AREAS)}
         difference: dict[str, Estimate] = {}
         for name in (name for name in cls.metrics if name in ours and name in theirs):
-            mine, yours, way = ours[name].value, theirs[name].value, cls.metrics[name].way
+            mine, yours = ours[name].value, theirs[name].value
             value = np.nan if mine is None or yours is None else mine - yours
-            if draws is not None and way != "sums" and np.isnan(value):
+            if draws is not None and name not in sums and np.isnan(value):
                 difference[name] = estimate(value, *NONE, "bootstrap", resamples)
             elif name in shares:
                 share, _ = shares[name]
