@@ -24,6 +24,7 @@ from vitmed.metrics.areas import rank_auroc
 from vitmed.metrics.estimates import Estimate, difference, of_share
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.grades import PreparedGrades
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.predictions_csv import as_number
 
@@ -109,14 +110,16 @@ def check_columns(asked: Iterable[str], columns: Iterable[str], flag: str = "--s
             raise unknown_key(f"column for {flag}", name, columns)
 
 
-def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int = 2000) -> dict[str, Subgroups] | None:
+def subgroups(
+    predictions: Predictions, columns: Sequence[str], resamples: int = 2000, graded: bool = False
+) -> dict[str, Subgroups] | None:
     """The strata, and the gaps between them, of each of these `predictions.columns`; None where none is asked for.
-    Raises UsageError if there is no such column."""
+    `graded`: the classes are grades, from the lowest. Raises UsageError if there is no such column."""
     check_columns(columns, predictions.columns)
     if not columns or not len(predictions):
         return None
     fewer = min(resamples, max(100, WORK // (len(predictions) * max(1, len(predictions.classes) - 1))))
-    evaluate, cells = partial(_stratum, resamples=fewer), predictions.columns
+    evaluate, cells = partial(_stratum, resamples=fewer, graded=graded), predictions.columns
     return {name: evaluate_strata(predictions, cells[name], evaluate, _comparing, resamples=fewer) for name in columns}
 
 
@@ -202,7 +205,7 @@ def evaluate_strata(
     return Subgroups(cut=column.cut, resamples=resamples, strata=listed, too_small=few, **gaps)
 
 
-def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
+def _stratum(name: str, part: Predictions, resamples: int, graded: bool) -> Stratum:
     patients = None if part.groups is None else len(set(part.units))
     head: dict[str, Any] = {"name": name, "n": len(part), "n_groups": patients}
     if len(part.classes) > MANY_CLASSES:
@@ -210,6 +213,9 @@ def _stratum(name: str, part: Predictions, resamples: int) -> Stratum:
         return Stratum(**head, overall={"accuracy": of_share(right)}, notes=[])
     numbers = evaluate_predictions(part, resamples)
     overall = {metric: numbers.overall[metric] for metric in HEADLINE}
+    if graded:
+        grades = PreparedGrades(part, resamples)
+        overall = {"quadratic_kappa": grades.kappas[0]["quadratic_kappa"], "grade_error": grades.errors.off, **overall}
     if numbers.positive_class is not None:
         of_positive = numbers.per_class[numbers.positive_class]
         overall |= {metric: of_positive[metric] for metric in OF_THE_POSITIVE_CLASS}

@@ -16,6 +16,7 @@ from vitmed.decisions.reliability import Reliability
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import NetBenefit, percentage
 from vitmed.metrics.estimates import Estimate, value_text
+from vitmed.metrics.metric_table import TITLES
 from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.metrics.patient_level import outside, shares
 from vitmed.metrics.predictions import Predictions, positive_index
@@ -201,7 +202,7 @@ def differences(content: ComparisonResults) -> Figure:
 FEW = 3  # images of a patient, up to which the share that is right takes too few values for dots
 KINDS = {"sensitivity": ", positive class", "specificity": ", negative class", "accuracy": ""}
 FOREST = ("auroc", "sensitivity", "specificity")
-FOREST_MANY = ("auroc", "balanced_accuracy", "accuracy")
+FOREST_MANY = ("quadratic_kappa", "mae", "bias", "auroc", "balanced_accuracy", "accuracy")  # the first three there
 
 
 def patient_spread(predictions: Predictions, metrics: Results | None = None) -> Figure | None:
@@ -292,7 +293,7 @@ def forest(predictions: Predictions, metrics: Results) -> Figure | None:
     for name, found in columns.items():
         rows += [drawing.short(name, 30), *found.strata]
     present = {kind for found in columns.values() for stratum in found.strata for kind in stratum.overall}
-    kinds = [kind for kind in (FOREST_MANY if positive is None else FOREST) if kind in present]
+    kinds = [kind for kind in (FOREST_MANY if positive is None else FOREST) if kind in present][:3]
     figure = Figure(figsize=(9.2, 0.29 * len(rows) + 1.2), layout="constrained")
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     for axes, kind in zip(panels, kinds, strict=True):
@@ -301,7 +302,7 @@ def forest(predictions: Predictions, metrics: Results) -> Figure | None:
         for y, row in enumerate(rows):
             if isinstance(row, Stratum) and kind in row.overall:
                 drawing.draw_estimate(axes, y, row.overall[kind], *(("black", "D") if y == 0 else (BLUE, "o")))
-        axes.set_xlabel("AUROC" if kind == "auroc" else kind.replace("_", " "))
+        axes.set_xlabel(TITLES[kind])
         drawing.add_grid(axes, "x")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
     names = list[str]()
