@@ -53,7 +53,7 @@ from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.hardware import pick_precision, seeded
 from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, add_grid, png
 from vitmed.training.environment import check_images
-from vitmed.training.finetune import Baselines, Finetune
+from vitmed.training.finetune import Finetune, fit_baselines
 from vitmed.training.plan.make_plan import make_plan
 from vitmed.training.plan.time import Clock
 from vitmed.training.run import Run, Session
@@ -94,7 +94,7 @@ def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     read = check_images(plan.splits, Preprocessing.of(config), config.data)
     session.clock.began = start = clock()
     run = Run.new(task, config, read, RunFolder(place), session)
-    Baselines(run, task)
+    fit_baselines(run, task)
     if not frozen:
         run.train()
         run.folder.last.unlink()
