@@ -40,7 +40,6 @@ from vitmed.models.hardware import (
     check_compiler,
     compile_network,
     is_of_compiler,
-    pick_device,
     pick_precision,
     using_threads,
 )
@@ -70,9 +69,10 @@ class Session:
     clock: Clock = field(default_factory=Clock)
 
     @classmethod
-    def of(cls, config: Config | PretrainConfig, ranks: Ranks = ALONE, clock: Clock | None = None) -> Session:
+    def of(
+        cls, config: Config | PretrainConfig, device: torch.device, ranks: Ranks = ALONE, clock: Clock | None = None
+    ) -> Session:
         """The session of a configuration. Raises UsageError if this machine cannot compute so."""
-        device = pick_device(config.train.device)
         precision = pick_precision(config.train.precision, device)
         check_compiler(config.train.compile, device)
         return cls(ranks.device(device), precision, ranks, clock or Clock())
