@@ -53,14 +53,15 @@ def measure(images: int, classes: int, patients: int, pictures: bool, resamples:
     """One report, written into a folder that goes again."""
     from vitmed.core.config import EvaluateConfig
     from vitmed.report.analyses import Extra
-    from vitmed.report.write import About, Report
+    from vitmed.report.results import Origin
+    from vitmed.report.write import Report
 
     made = predictions(images, classes, patients)
     validation = predictions(images // 5, classes, patients, seed=1)
     with tempfile.TemporaryDirectory() as folder:
         started, cpu = time.perf_counter(), time.process_time()
         extra = Extra(validation=validation, read=noise if pictures else None)
-        Report.of(made, About("benchmark"), EvaluateConfig(resamples=resamples), extra).write(folder)
+        Report.of(made, Origin(title="benchmark"), EvaluateConfig(resamples=resamples), extra).write(folder)
         return {
             "images": images,
             "classes": classes,

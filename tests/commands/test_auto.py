@@ -29,6 +29,7 @@ from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.metrics.predictions import Predictions
 from vitmed.studies.auto import AutoRun
+from vitmed.training.plan.make_plan import Plan
 from vitmed.training.run import Run
 
 RUN = Callable[..., Answer]
@@ -113,10 +114,36 @@ def test_the_folder_says_where_to_look(done: AutoRun, ui: Recorder) -> None:
         where = done.folder / place
         told = where if "check" in place else where.parent
         assert where.is_file() and any(text.endswith(str(told)) for text in ui.said), place
-    (time,) = [text for text in ui.warned if text.startswith("one training is the better use of 5m on a CPU")]
-    assert time.endswith("--time 5m")
     text = (done.folder / "auto.json").read_text()
     assert json.loads(text)["used"] == pytest.approx(done.content["used"], abs=5) and str(done.folder) not in text
+
+
+def test_where_folds_would_have_too_little_time_one_training_gets_it_all(
+    data: Path, done: AutoRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))  # without weights
+    seen = []
+
+    def time_needed(plan: Plan) -> tuple[float, str, str]:
+        seen.append((plan.config.train.time, plan.config.data.folds))
+        return 1.0, "", "in this time, about 2 epochs, the model will be worse than it could be"
+
+    monkeypatch.setattr("vitmed.studies.auto.time_needed", time_needed)
+    ui = recording()
+    found = run(data, tmp_path)
+    assert seen == [(pytest.approx(100, abs=3), 3)]  # a third of five minutes
+    (said,) = [text for text in ui.said if text.startswith("one training is the better use of 5m: of 3 folds each")]
+    assert said.endswith("worse than it could be") and found.content["one"] and found.model == tmp_path / "a" / "model"
+    table = Predictions.from_csv(found.model / "test" / "predictions.csv")
+    assert found.content["test_of_the_model"]["value"] == pytest.approx(
+        roc_auc_score(table.labels, table.probabilities[:, 1])
+    )
+    held_out = Predictions.from_csv(done.model / "test" / "predictions.csv")
+    assert set(table.paths) == set(held_out.paths), "the ranking of weights reads none of them"
+    before = (found.model / "best.pt").read_bytes()
+    again = auto(resume=tmp_path / "a")  # nothing is left to do
+    assert again.model == found.model and (found.model / "best.pt").read_bytes() == before
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [".lock", "auto.json", "data-check", "model"]
 
 
 @pytest.mark.slow

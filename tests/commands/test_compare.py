@@ -31,7 +31,7 @@ from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings
 from vitmed.metrics.kinds.number import NumberPredictions, distribution_scores
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.studies.comparison import Model, compare_models
+from vitmed.studies.comparison import Model, compare_models, read_all
 
 
 def draw(noise: float, size: int = 120, classes: int = 2, each: int | None = 3, seed: int = 0) -> Predictions:
@@ -199,6 +199,12 @@ def test_the_same_table_twice_is_the_same(tmp_path: Path) -> None:
     found = judge(file, file)
     assert list(found.content["models"]) == ["a (1)", "a (2)"]
     assert found.verdict == "a (1) and a (2) are the same: they predict the same for every image"
+
+
+def test_a_table_at_the_top_of_a_file_system_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = save(draw(1.0), tmp_path / "a"), save(draw(2.0), tmp_path / "b", "other.csv")
+    monkeypatch.setattr(Path, "resolve", lambda self: Path("/", self.name))  # as in a container
+    assert [model.name for model in read_all(tables)] == ["predictions", "other"]
 
 
 def test_the_same_auroc_is_not_alike_where_the_accuracy_differs(tmp_path: Path) -> None:

@@ -354,6 +354,7 @@ def test_searches_that_cannot_be(given: dict[str, Any], problem: str, data: Path
 
 def test_flag_names_are_settings() -> None:
     assert read_space(["lr=1e-5..1e-3", "--patch-size=4, 8"]) == {"train.lr": "1e-5..1e-3", "model.patch_size": "4,8"}
+    assert read_space(["lr = 1e-5 .. 1e-3"]) == {"train.lr": "1e-5..1e-3"}
 
 
 def test_bad_use(data: Path, done: TuneResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,14 +102,28 @@ class TestFit:
             found = fitted(p)
             assert found.method == "none" and why in found.note
 
-    def test_without_an_error_the_confidence_is_bounded_by_the_rule_of_succession(self) -> None:
+    def test_few_images_hardly_make_the_model_surer(self) -> None:
+        """A temperature below 1 minimises log loss and minus the log of a prior, which many images outweigh."""
+        logits, labels = draw(60).logits / 6, draw(60).labels  # drawn with 3, so that 0.5 is right
+        temperatures = []
+        for copies in (1, 1000):
+            many, truth = np.repeat(logits, copies, axis=0), np.repeat(labels, copies)
+            p = Predictions(("a", "b", "c"), ("x",) * len(truth), None, truth, many)
+            found, grid = fitted(p), np.exp(np.linspace(-2, 0, 2001))
+            penalised = [len(truth) * log_loss(logits / t, labels) + np.log(t) ** 2 / (2 * 0.2**2) for t in grid]
+            assert 1 / found.scale[0] == pytest.approx(grid[np.argmin(penalised)], rel=1e-3)
+            temperatures.append(1 / found.scale[0])
+        usual = min(grid, key=lambda t: log_loss(logits / t, labels))
+        assert temperatures[0] > 1.2 * usual and temperatures[1] == pytest.approx(usual, rel=0.01)
+
+    def test_without_an_error_the_model_is_not_made_certain(self) -> None:
         rng = np.random.default_rng(0)
         labels = rng.integers(2, size=100)
         logits = (np.eye(2)[labels] * rng.uniform(0.5, 2, (100, 1))).astype(np.float32)
         p = Predictions(("a", "b"), ("x",) * 100, None, labels, logits)
-        found = fitted(p)
-        assert "almost no errors" in found.note
-        assert replace(p, logits=found.apply(logits)).confidence.mean() == pytest.approx(101 / 102, abs=1e-6)
+        assert 0.3 < 1 / fitted(p).scale[0] < 0.8
+        small = replace(p, logits=logits / 1000)  # a million times surer would fit them
+        assert 1 <= fitted(small).scale[0] <= 20
 
     def test_logits_that_say_the_opposite_are_made_flat(self) -> None:
         p = draw(500, 2)

@@ -105,6 +105,12 @@ def test_an_image_that_becomes_unlike_the_training_images_is_computed_again() ->
     assert found.deviations is not None and found.deviations[-1] == pytest.approx(0.003 / 3**0.5)
 
 
+def test_without_images_nothing_is_accepted() -> None:
+    none = predictions(np.zeros((0, 2)))
+    result = compared(policy_of(), none, none)
+    assert (result.images, result.flipped, result.accepted) == (0, 0, False)
+
+
 def test_without_a_comparison_nothing_is_accepted() -> None:
     found = FOUND.model_copy(update={"speedup": 0.9})
     assert not found.accepted

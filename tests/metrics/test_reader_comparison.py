@@ -23,7 +23,8 @@ from vitmed.metrics.intervals import Units, quantile, spread
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import compare_with_readers, reader_variances
 from vitmed.report.headline import reader_lines
-from vitmed.report.write import About, Report
+from vitmed.report.results import Origin
+from vitmed.report.write import Report
 
 # Van Dyke et al. 1993, as in the R package MRMCaov: 69 patients without and 45 with aortic dissection, two ways of MRI,
 # five readers, ratings 1 to 5.
@@ -252,7 +253,7 @@ def test_a_number_of_readers_that_is_undefined_says_which_images_nobody_read() -
 
     def lines(raters: list[str]) -> list[str]:
         config = EvaluateConfig(resamples=0, report=False, raters=raters)
-        return reader_lines(Report.of(part, About("t"), config).results)
+        return reader_lines(Report.of(part, Origin(title="t"), config).results)
 
     of_reader, why, model, _ = lines(["part"])
     assert of_reader.startswith("reader part: specificity 1.000") and of_reader.endswith(f"on {read} of 114 images")

@@ -1,4 +1,4 @@
-"""`vitmed auto`: check the data, rank the weights, cross-validate the best, and test its ensemble once."""
+"""`vitmed auto`: check the data, rank the weights, train one network or folds with the best, and test once."""
 
 import time
 
@@ -26,11 +26,12 @@ def auto(
     offline: options.Offline = False,
     **flags: options.Settings,
 ) -> AutoRun:
-    """Check the data, rank the weights on this machine, cross-validate the best, and join and test its folds.
+    """Check the data, rank the weights on this machine, and train with the best: folds that are joined to an ensemble,
+    or one network where the time is too short for folds.
 
     Weights are ranked as frozen features, on validation. A fifth of the patients, or the test of the folder, is held
-    out of everything and read once, by the ensemble. The arguments are those of `train`; `time` is of the whole,
-    default an hour, and `resume` goes on with the time that was left.
+    out of everything and read once, at the end. The arguments are those of `train`; `time` is of the whole, default an
+    hour, and `resume` goes on with the time that was left.
 
     Raises:
         DataError: data that training refuses. VitmedError: as `train`.
@@ -47,7 +48,7 @@ def auto(
             raise CheckpointError(problem, "start it again, without --resume")
         try:
             state = dict(json_of(folder.auto.read_text(encoding="utf-8")))
-            before, _ = float(state["used"]), state["divided"]
+            before, _, _ = float(state["used"]), state["divided"], state["held_out"]
         except (OSError, ValueError, KeyError, TypeError):
             fix = f"vitmed {READER} continues what it began"
             raise CheckpointError(f"{folder.auto}: cannot be read", fix) from None

@@ -5,8 +5,6 @@ al., ICML 2017, arXiv 1706.04599, section 4.2). Both are convex in what is fitte
 takes scipy; applying takes numpy alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated
@@ -26,6 +24,7 @@ FOLDS = 10
 LARGE = 2**19  # images x classes of validation above which two folds are enough, and ten slow
 STANDARD_ERRORS = {"temperature": 1, "vector": 2}  # that the gain must exceed; vector scaling can change the prediction
 LOWEST, HIGHEST = 0.05, 20.0  # of 1 / temperature
+PRIOR = 0.2  # of the logarithm of a temperature below 1, the standard deviation before validation is seen
 
 
 class Trial(Stored):
@@ -72,13 +71,13 @@ class Calibration(Stored):
     trials: Annotated[tuple[Trial, ...], Field(strict=False)] = ()
 
     @model_validator(mode="after")
-    def _fits(self) -> Calibration:
+    def _fits(self) -> "Calibration":
         if len(self.scale) != len(self.bias) or not all(value > 0 for value in self.scale):
             raise ValueError(f"scale {self.scale} and bias {self.bias} do not form a calibration")
         return self
 
     @classmethod
-    def none(cls, classes: int, note: str = "") -> Calibration:
+    def none(cls, classes: int, note: str = "") -> "Calibration":
         """The logits as they are."""
         return cls(method="none", scale=(1.0,) * classes, bias=(0.0,) * classes, note=note)
 
@@ -103,9 +102,8 @@ def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str, units: 
     a key of `METHODS`, "none", or "auto" to choose one by cross-validation: see `_choose`.
 
     If validation is too small or uniform (fewer than 50 images, one class alone, logits that do not differ), the logits
-    stay as they are and the note gives the reason. If validation has almost no errors, the loss keeps falling as the
-    temperature goes to 0; the temperature then stops where the mean confidence is (n + 1) / (n + 2), Laplace's rule of
-    succession: n images without an error support no more.
+    stay as they are and the note gives the reason. A temperature below 1 makes the model surer, which few images, or
+    none with an error, hardly justify: its logarithm has a normal prior of mean 0 and standard deviation `PRIOR`.
     """
     size, classes = logits.shape
     counts = np.bincount(labels, minlength=classes)
@@ -165,20 +163,20 @@ def _temperature(logits: np.ndarray, labels: np.ndarray) -> Calibration:
     true = float(logits[np.arange(size), labels].mean())
 
     def slope(scale: float) -> float:
-        """Derivative of the log loss by the scale, 1 / temperature; it rises, since the loss is convex."""
+        """Derivative of the mean log loss by the scale, 1 / temperature; it rises, since the loss is convex."""
         return float((softmax(scale * logits) * logits).sum(axis=1).mean()) - true
 
-    def too_sure(scale: float) -> float:
-        return float(softmax(scale * logits).max(axis=1).mean()) - (size + 1) / (size + 2)
+    def surer(x: float) -> float:
+        """Derivative of the summed log loss and the penalty of the prior by the logarithm of the scale."""
+        return float(size * np.exp(x) * slope(np.exp(x)) + x / PRIOR**2)
 
-    most = float(brentq(too_sure, LOWEST, HIGHEST)) if too_sure(LOWEST) < 0 < too_sure(HIGHEST) else HIGHEST
-    note = ""
+    note, most = "", float(np.log(HIGHEST))
     if slope(LOWEST) >= 0:
         scale, note = LOWEST, "the logits do not predict the label, so they were made as flat as possible"
-    elif slope(most) <= 0:
-        scale, note = most, "validation has almost no errors and cannot show how confident the model may be; bounded"
+    elif slope(1.0) >= 0:
+        scale = float(brentq(slope, LOWEST, 1.0, xtol=1e-12))
     else:
-        scale = float(brentq(slope, LOWEST, most, xtol=1e-12))
+        scale = HIGHEST if surer(most) <= 0 else float(np.exp(brentq(surer, 0.0, most, xtol=1e-12)))
     return Calibration(method="temperature", scale=(scale,) * classes, bias=(0.0,) * classes, note=note)
 
 

@@ -2,8 +2,6 @@
 
 `Folds` is what metrics.json holds of pooled folds: the numbers and the policy of each."""
 
-from __future__ import annotations
-
 import filecmp
 import shutil
 import statistics
@@ -68,7 +66,7 @@ class Folds(Frozen):
     costs: list[list[float]] | None
     each: list[Fold]
     auroc: FoldsAuroc | None = None
-    findings: dict[str, Folds] = {}
+    findings: dict[str, "Folds"] = {}
 
 
 @dataclass(frozen=True)
@@ -130,9 +128,9 @@ def read_evaluation(file: Path, labelled: bool = True) -> Evaluated:
         if predictions.kind != "number" and folds is not None and not by_fold(folds):
             predictions = replace(predictions, decided=None)
     except ValueError:
-        raise _no_report(beside) from None
+        raise no_report(beside) from None
     if metrics["positive_class"] not in (None, *predictions.classes):
-        raise _no_report(beside)
+        raise no_report(beside)
     if predictions.kind == "classes":
         predictions = replace(predictions, positive=metrics["positive_class"])
     return Evaluated(predictions if policy is None else policy.apply(predictions), policy, metrics)
@@ -150,10 +148,11 @@ def read_metrics(file: Path) -> dict[str, Any]:
         raise DataError(f"{file}: {error.problem}", error.fix) from None
     except (OSError, KeyError, TypeError, ValueError, AttributeError):
         pass
-    raise _no_report(file)
+    raise no_report(file)
 
 
-def _no_report(file: Path) -> DataError:
+def no_report(file: Path) -> DataError:
+    """The error for a file that is not what a report writes."""
     return DataError(f"{file}: not the metrics.json of a report", "move it away to go without it")
 
 

@@ -166,7 +166,7 @@ def cost_matrix(
             problem = f"--cost {config.cost}: is for grades, and these classes have no order"
             raise UsageError(problem, "name them from the lowest grade to the highest: --ordinal CLASS,CLASS,...")
         place = np.arange(classes) if grades is None else grades
-        return np.array(grade_costs(classes, str(config.cost)), dtype=np.float64)[np.ix_(place, place)]
+        return grade_costs(classes, str(config.cost))[np.ix_(place, place)]
     if isinstance(config.cost, str):
         if classes != 2 or positive is None:
             problem = f"--cost {config.cost}: two costs are for two classes, and there are {classes}"

@@ -6,8 +6,6 @@ other images as well as the nearest neighbour in the same features, or better, a
 docs/decisions.md. A low score says that an image is like those of training, not that the model is right about it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache, cached_property
 from threading import Lock
@@ -44,7 +42,7 @@ class OodScore(Stored):
     precision: np.ndarray | None = None  # (D (D + 1) / 2,) float32, the lower triangle of the inverse covariance
 
     @model_validator(mode="after")
-    def _fits(self) -> OodScore:
+    def _fits(self) -> "OodScore":
         if self.means is None and self.precision is None:
             return self
         width = self.means.shape[1] if self.means is not None and self.means.ndim == 2 else 0

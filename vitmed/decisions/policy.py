@@ -448,7 +448,7 @@ def changed(exact: Predictions, other: Predictions) -> np.ndarray:
     class or findings, the prediction set, whether the image is answered and why not."""
     differ: np.ndarray = np.zeros(len(exact), bool)
     if exact.kind != "number":
-        differ |= np.any((exact.predicted != other.predicted).reshape(len(exact), -1), axis=1)
+        differ |= np.any(exact.predicted != other.predicted, axis=tuple(range(1, exact.predicted.ndim)))
     if exact.members is not None and other.members is not None:
         differ |= np.any(exact.members != other.members, axis=1)
     answers = [np.array(each.columns.get(ANSWER, ("",) * len(exact))) for each in (exact, other)]

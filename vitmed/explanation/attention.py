@@ -147,15 +147,10 @@ def relevance(model: ViT, x: Tensor, targets: np.ndarray, kind: Kind) -> dict[st
 
 
 def attention_maps(
-    model: ViT,
-    preprocessing: Preprocessing,
-    images: np.ndarray,
-    targets: np.ndarray,
-    rows: np.ndarray,
-    kind: Kind = "classes",
+    model: ViT, how: Preprocessing, images: np.ndarray, targets: np.ndarray, rows: np.ndarray, kind: Kind = "classes"
 ) -> Maps:
     """Map images (B, S, S, C) uint8 from `Preprocessing.read` by every method, at (B,) `rows`; see `trace`."""
-    x = preprocessing.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
+    x = how.normalise(torch.from_numpy(images).to(next(model.parameters()).device))
     side = math.isqrt(model.patches)  # patches in a row: images are square
     maps = relevance(model, x, targets, kind)
     grids = {name: spread(values).reshape(-1, side, side) for name, values in maps.items()}

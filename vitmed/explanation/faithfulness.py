@@ -190,8 +190,7 @@ def _areas(
             areas[i] = np.trapezoid(curve, dx=1 / (curve.shape[-1] - 1), axis=-1)
             ends[i] = curve[0, 0, 0], curve[0, 0, -1]
             advance(i + 1, count)
-    found = {name: areas[:, j] for j, name in enumerate(names)}
-    return found | {"whole": ends[:, 0], "blank": ends[:, 1]}
+    return {name: areas[:, j] for j, name in enumerate(names)} | {"whole": ends[:, 0], "blank": ends[:, 1]}
 
 
 def curves(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -222,11 +221,7 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def check_attention(
-    model: ViT,
-    preprocessing: Preprocessing,
-    read: Callable[[int], np.ndarray],
-    predictions: Predictions,
-    images: int | None,
+    model: ViT, how: Preprocessing, read: Callable[[int], np.ndarray], predictions: Predictions, images: int | None
 ) -> tuple[Attention | None, Maps | None]:
     """The checks of the attention maps for an evaluation, and the maps of some images for its figure. `read` gives the
     (S, S, C) uint8 of a row; `images` are checked: None: as many as take some seconds; 0: neither checks nor maps."""
@@ -235,7 +230,7 @@ def check_attention(
     shown = images_to_draw(predictions)
     pictures = np.stack([read(int(i)) for i in shown])
     kind, explained = predictions.kind, predictions.explained
-    maps = attention_maps(model, preprocessing, pictures, explained[shown], shown, kind)
+    maps = attention_maps(model, how, pictures, explained[shown], shown, kind)
     count = affordable(model) if images is None else images
     if images is None and count < FEW <= len(predictions):
         slow = "it would take minutes on this machine; --map-images 8 does it"
@@ -243,7 +238,7 @@ def check_attention(
     strata = known_labels(predictions) if kind == "classes" else explained
     rows, units, drawn = sample(strata, predictions.groups, count)
     pictures = np.stack([read(int(i)) for i in rows])
-    checked = check_maps(model, preprocessing, pictures, explained[rows], units, kind)
+    checked = check_maps(model, how, pictures, explained[rows], units, kind)
     verdicts = "; ".join(f"{part.title}: {part.verdict}" for part in checked.methods.values())
     say(f"test of the attention maps: {verdicts or f'not checked: {checked.reason}'}")
     return checked.model_copy(update={"drawn": drawn}), maps

@@ -7,8 +7,6 @@ sensitivities that result gives a Wilson interval. With fewer than `LEAST` image
 no interval: there it held the truth too seldom. benchmarks/fixed_rates.py measures how often it does.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +31,7 @@ class Area(NamedTuple):
     value: float
     influence: np.ndarray
 
-    def plus(self, other: Area, weight: float) -> Area:
+    def plus(self, other: "Area", weight: float) -> "Area":
         """This area plus `weight` times another."""
         return Area(self.value + weight * other.value, self.influence + weight * other.influence)
 

@@ -5,8 +5,6 @@ Introduction to the Bootstrap (1993), chapter 13; resamples of whole groups: Fie
 369. With few groups its interval is too narrow: `widened_level`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -14,7 +12,7 @@ from statistics import NormalDist
 import numpy as np
 
 from vitmed.metrics.estimates import Estimate, estimate, of_share
-from vitmed.metrics.intervals import LEVEL, NONE, Units, ratio, share
+from vitmed.metrics.intervals import LEVEL, NONE, Units, quantile, ratio, share
 from vitmed.metrics.predictions import Predictions
 
 CHUNK = 2**19  # image weights held at once (4 MB): larger is slower, because it leaves the processor's cache
@@ -48,10 +46,7 @@ def percentile_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float
 def widened_level(degrees: float) -> float:
     """The level of a percentile interval that corrects for few units: a resample varies less than the sample, and the
     variance is uncertain (Hesterberg, Am. Stat. 69 (2015) 371). At 9 degrees 0.95 becomes 0.983."""
-    from scipy.special import stdtrit  # imported here: predict starts without it
-
-    reach = float(stdtrit(degrees, (1 + LEVEL) / 2)) * ((degrees + 1) / degrees) ** 0.5
-    return 2 * NormalDist().cdf(reach) - 1
+    return 2 * NormalDist().cdf(quantile(degrees) * ((degrees + 1) / degrees) ** 0.5) - 1
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,7 @@ class Bootstrap:
     resamples: int
 
     @classmethod
-    def of(cls, predictions: Predictions, resamples: int) -> Bootstrap:
+    def of(cls, predictions: Predictions, resamples: int) -> "Bootstrap":
         """By the groups of the predictions, with at most `MOST` resamples."""
         return cls(Units(predictions.units), min(resamples, MOST))
 
@@ -70,8 +65,7 @@ class Bootstrap:
         """Sums over the images of each unit, (S, F) -> (G, F)."""
         if not self.units.clustered:
             return values.astype(np.float64)
-        order = np.argsort(self.units.index, kind="stable")
-        starts = np.searchsorted(self.units.index[order], np.arange(self.units.count))
+        order, starts = self.units.ordered
         return np.add.reduceat(values[order].astype(np.float64), starts, axis=0)
 
     def sums(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

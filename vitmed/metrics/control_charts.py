@@ -13,8 +13,6 @@ an alarm.
 Letters: S images, C charts, N images of a period, R simulations.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -66,7 +64,7 @@ class Reference(NamedTuple):
     most: np.ndarray  # (C,) standard deviations
 
     @classmethod
-    def of(cls, streams: Mapping[str, Stream], units: np.ndarray) -> Reference:
+    def of(cls, streams: Mapping[str, Stream], units: np.ndarray) -> "Reference":
         """Of streams that have no `why_not`, and the patients (S,) int64 of their images."""
         watched = streams.values()
         added = [(1.0, 0.0) if stream.share else (np.nan, np.nan) for stream in watched]

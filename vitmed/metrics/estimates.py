@@ -1,7 +1,5 @@
 """Numbers with their intervals, as typed results, and two notes beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,7 +25,7 @@ class Estimate(Frozen):
     resamples: int | None = None
 
     @property
-    def reversed(self) -> Estimate:
+    def reversed(self) -> "Estimate":
         """Of a difference, the one the other way round."""
         value, low, high = (None if number is None else 0.0 - number for number in (self.value, self.high, self.low))
         return self.model_copy(update={"value": value, "low": low, "high": high})
@@ -87,7 +85,7 @@ class Sample(Frozen):
     @classmethod
     def of(
         cls, units: Units, patients: int | None, accuracy: SampleSize, class_shares: Sequence[Mapping[str, Share]]
-    ) -> Sample:
+    ) -> "Sample":
         """From the units of the images, how many patients they are, and the proportions of each class."""
         each, rates = None, ("sensitivity", "specificity")
         if patients:

@@ -35,6 +35,12 @@ class Units:
         """Whether a unit has several images."""
         return self.count < len(self.index)
 
+    @cached_property
+    def ordered(self) -> tuple[np.ndarray, np.ndarray]:
+        """The images (S,) in the order of the units, and where each unit begins, (G,)."""
+        order = np.argsort(self.index, kind="stable")
+        return order, np.searchsorted(self.index[order], np.arange(self.count))
+
     def sums(self, values: np.ndarray) -> np.ndarray:
         """(G,) sums of the values (S,) over each unit."""
         return np.bincount(self.index, values, minlength=self.count)

@@ -12,6 +12,7 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.metrics.areas import threshold_counts
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Sample
+from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
@@ -77,7 +78,7 @@ def patient_labels(predictions: Predictions) -> tuple[np.ndarray, int]:
     Raises DataError without labels.
     """
     labels, positive = known_labels(predictions), positive_index(predictions)
-    order, starts = _sorted(predictions.units)
+    order, starts = Units(predictions.units).ordered
     lowest, highest = (f.reduceat(labels[order], starts) if len(starts) else labels for f in (np.minimum, np.maximum))
     mixed = lowest != highest
     return np.where(mixed, -1 if positive is None else positive, lowest), int(mixed.sum())
@@ -87,7 +88,7 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
     """Log-probabilities (P, K) float64 of each patient, from those of their images; rows as in `patient_labels`. The
     way is a key of `WAYS`. "max" of more than two classes is scaled to sum to 1."""
     p, positive = predictions.probabilities, positive_index(predictions)
-    order, starts = _sorted(predictions.units)
+    order, starts = Units(predictions.units).ordered
     if not len(starts):
         return np.zeros((0, p.shape[1]))
     if way == "mean" or (way == "max" and positive is None):
@@ -192,12 +193,6 @@ def _undefined(predictions: Predictions, labels: np.ndarray, mixed: int) -> str 
         why = f"{who} as '{predictions.classes[labelled[0]]}'"
         return why + (f" ({both} images of both classes)" if mixed and len(predictions.classes) == 2 else "")
     return None
-
-
-def _sorted(units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The images (S,) in the order of the patients, and where each patient begins (P,)."""
-    order = np.argsort(units, kind="stable")
-    return order, np.flatnonzero(np.append(True, np.diff(units[order]) != 0)[: len(units)])
 
 
 WAYS = {"mean": "mean probability of the images", "max": "largest probability of any image"}

@@ -4,8 +4,6 @@ Validation, evaluation and prediction produce one; every metric, figure and repo
 `predictions.csv` holds it completely, so a report can be rebuilt without a model.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -155,7 +153,7 @@ class Predictions:
             self, calibrated=None, threshold=None, costs=None, decided=None, members=None, thresholds=(), reach=None
         )
 
-    def against_rest(self, name: str) -> Predictions:
+    def against_rest(self, name: str) -> "Predictions":
         """One class and the rest as two classes, undecided; so are the columns with answers of readers."""
         k, logits, both = self.classes.index(name), self.logits.astype(np.float64), (f"not {name}", name)
         rest = np.logaddexp.reduce(np.delete(logits, k, axis=1), axis=1)  # (S,)
@@ -241,7 +239,7 @@ class Predictions:
         """(S,) float64: the probability of the predicted class."""
         return self.probabilities[np.arange(len(self)), self.predicted]
 
-    def same_as(self, other: Predictions) -> bool:
+    def same_as(self, other: "Predictions") -> bool:
         """Whether another model says the same of all images."""
         pairs = (self.probabilities, other.probabilities), (self.predicted, other.predicted)
         return all(np.array_equal(mine, yours) for mine, yours in pairs)
@@ -373,7 +371,18 @@ class Predictions:
 
     @classmethod
     def _labels(cls, table: Table, classes: tuple[str, ...]) -> np.ndarray | None:
-        return table.labels(classes)
+        """(S,) int64; None where no image has one."""
+        labels, cells = table.class_indices("label", classes), table.cells("label")
+        for row in (row for row in np.flatnonzero(labels < 0) if cells[row]):
+            kind = LOGIT if any(name.startswith(LOGIT) for name in table.header) else PROB
+            expected = f"expected one of {listed(classes)} (or the table lacks the column {kind}{cells[row]})"
+            fix = "correct the label, or write the table again with vitmed evaluate"
+            raise table.error(row, f"the label '{cells[row]}', {expected}", fix)
+        if (labels < 0).all():
+            return None
+        if (labels < 0).any():
+            raise table.some_unlabelled(labels.argmin())
+        return labels
 
     @staticmethod
     def logs(chances: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.core.text import counted, counted_doing, listed
+from vitmed.core.text import counted, counted_doing
 from vitmed.core.text_files import describe_header, from_cell, read_text, rows_of, separator_of
 from vitmed.core.upgrade import READER
 
@@ -165,20 +165,6 @@ class Table:
         """(S,) int64, the class that each cell names; -1 where it is no class."""
         index = {name: k for k, name in enumerate(classes)}
         return np.array([index.get(cell, -1) for cell in self.cells(column)], dtype=np.int64)
-
-    def labels(self, classes: tuple[str, ...]) -> np.ndarray | None:
-        """(S,) int64; None where no image has one."""
-        labels, cells = self.class_indices("label", classes), self.cells("label")
-        for row in (row for row in np.flatnonzero(labels < 0) if cells[row]):
-            kind = LOGIT if any(name.startswith(LOGIT) for name in self.header) else PROB
-            expected = f"expected one of {listed(classes)} (or the table lacks the column {kind}{cells[row]})"
-            fix = "correct the label, or write the table again with vitmed evaluate"
-            raise self.error(row, f"the label '{cells[row]}', {expected}", fix)
-        if (labels < 0).all():
-            return None
-        if (labels < 0).any():
-            raise self.some_unlabelled(labels.argmin())
-        return labels
 
     def some_unlabelled(self, row: int | np.integer) -> DataError:
         """The error for a row without a label among others that have one."""

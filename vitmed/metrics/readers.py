@@ -22,8 +22,9 @@ from vitmed.core.text import listed
 from vitmed.metrics.areas import Area, area_interval, area_spread, class_areas
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, estimate, finite, of_share
-from vitmed.metrics.intervals import NONE, Spread, Units, quantile, share, spread
+from vitmed.metrics.intervals import NONE, Spread, Units, share, spread
 from vitmed.metrics.kinds.grades import Grades, grade_errors, grades_of, kappa_estimate
+from vitmed.metrics.paired_comparison import gap_estimate, tested
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 REFERENCE, MODEL = "the reference", "the model"
@@ -253,14 +254,11 @@ def _comparison(
 
 
 def _test(gap: float, over: Spread, method: str) -> ReaderTest:
-    from scipy.special import stdtr  # imported here: predict starts without it
-
-    if not np.isfinite([gap, over.variance]).all() or over.variance <= 0:
+    if not (np.isfinite(gap) and over.variance > 0):
         return ReaderTest(difference=estimate(gap, *NONE, method), statistic=None, degrees=None, p=None)
-    reach, statistic = quantile(over.degrees) * over.variance**0.5, gap / over.variance**0.5
-    difference = estimate(gap, max(-1.0, gap - reach), min(1.0, gap + reach), method)
-    p = float(2 * stdtr(min(over.degrees, 1e9), -abs(statistic)))
-    return ReaderTest(difference=difference, statistic=statistic, degrees=finite(over.degrees), p=p)
+    reach, test = tested(gap, over, method)
+    difference = gap_estimate(gap, reach, test)
+    return ReaderTest(difference=difference, statistic=test.statistic, degrees=finite(over.degrees), p=test.p)
 
 
 def check_readers(

@@ -43,6 +43,8 @@ TITLES = {name: metric_table.TITLES[name] for name in COMPARED}
 SMALLER_IS_BETTER = ("mae",)
 PARTS = {2: "median", 3: "tertiles", 4: "quartiles", 5: "quintiles"}  # into how many parts numbers are cut
 NO_GAP: dict[str, Any] = dict.fromkeys(("value", "low", "high", "method"))
+Compared = Callable[[np.ndarray], dict[str, np.ndarray]]  # atoms that are inside, (R, A) of 0 and 1 -> name -> (R,)
+Comparing = Callable[[Any, np.ndarray], tuple[Compared, bool]]  # of predictions and atoms (S,); whether it is slow
 
 
 @dataclass(frozen=True)
@@ -112,11 +114,9 @@ def subgroups(predictions: Predictions, columns: Sequence[str], resamples: int =
     check_columns(columns, predictions.columns)
     if not columns or not len(predictions):
         return None
-    units, unit = predictions.units.tolist(), "images" if predictions.groups is None else "patients"
     fewer = min(resamples, max(100, WORK // (len(predictions) * max(1, len(predictions.classes) - 1))))
-    cuts = {name: strata(predictions.columns[name], units, unit) for name in columns}
-    evaluate = partial(_stratum, resamples=fewer)
-    return {name: evaluate_strata(predictions, cut, evaluate, _Numbers, fewer) for name, cut in cuts.items()}
+    evaluate, cells = partial(_stratum, resamples=fewer), predictions.columns
+    return {name: evaluate_strata(predictions, cells[name], evaluate, _comparing, resamples=fewer) for name in columns}
 
 
 def compared(columns: Mapping[str, Subgroups] | None) -> bool:
@@ -160,18 +160,22 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
 
 def evaluate_strata(
     predictions: Predictions,
-    column: Strata,
+    cells: Sequence[str],
     evaluate: Callable[[str, Any], Stratum],
-    numbers: Callable[[Any, np.ndarray], Any],
+    comparing: Comparing,
+    parts: int = 4,
     resamples: int | None = None,
 ) -> Subgroups:
-    """Each stratum alone, the largest `MOST`, and the gaps between them.
+    """Each stratum of a column alone, the largest `MOST`, and the gaps between them.
 
     Args:
+        cells, parts: as for `strata`.
         evaluate: the numbers of a stratum, from its name and its predictions.
-        numbers: makes from predictions and atoms what compares strata, such as `_Numbers`.
+        comparing: makes from predictions and atoms what compares strata, such as `_comparing`.
         resamples: to be recorded.
     """
+    unit = "images" if predictions.groups is None else "patients"
+    column = strata(cells, predictions.units.tolist(), unit, parts)
     images = np.bincount(column.of, minlength=len(column.names))
     patients = np.array([len(np.unique(predictions.units[column.of == g])) for g in range(len(column.names))])
     why = column.why
@@ -192,7 +196,7 @@ def evaluate_strata(
     gaps: dict[str, Any] = {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
     if len(shown) > 1:
         evaluated = [stratum for stratum in listed if not stratum.suppressed]
-        gaps = _gaps(predictions, column, sorted(shown), evaluated, numbers)
+        gaps = _gaps(predictions, column, sorted(shown), evaluated, comparing)
     gaps["further"] = int(large.sum()) - len(shown)
     return Subgroups(cut=column.cut, resamples=resamples, strata=listed, too_small=few, **gaps)
 
@@ -217,7 +221,7 @@ def _gaps(
     column: Strata,
     shown: list[int],
     evaluated: Sequence[Stratum],
-    numbers: Callable[[Any, np.ndarray], Any],
+    comparing: Comparing,
 ) -> dict[str, Any]:
     """The fields of `Subgroups` from `gaps` on: the larger minus the smaller of each number, of the best and the worst.
     The strata that are `shown` are compared; `evaluated` are they, with their own intervals."""
@@ -226,12 +230,12 @@ def _gaps(
     _, owner = np.unique(predictions.units[inside], return_inverse=True)
     pairs, atoms = np.unique(owner * len(column.names) + of, return_inverse=True)  # a patient's images in one stratum
     home = pairs % len(column.names)  # (A,)
-    number = numbers(part, atoms)
+    numbers, slow = comparing(part, atoms)
     dealt = home[None]  # (1 + R, A), the first row as they are
     if len(pairs) == owner.max() + 1:  # each patient is in one stratum
-        shuffles = np.tile(home, (99 if number.slow else SHUFFLES, 1))
+        shuffles = np.tile(home, (99 if slow else SHUFFLES, 1))
         dealt = np.concatenate([dealt, np.random.default_rng(0).permuted(shuffles, axis=1)])
-    of_stratum = [number.of((dealt == g).astype(float)) for g in shown]
+    of_stratum = [numbers((dealt == g).astype(float)) for g in shown]
     values = {name: np.stack([each[name] for each in of_stratum]) for name in of_stratum[0]}  # (G, 1 + R)
     gaps = {name: _gap(name, values[name], evaluated) for name in TITLES if name in values}
     worst = {name: gap.worst for name, gap in gaps.items() if gap.value}
@@ -258,49 +262,45 @@ def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
     return Gap(value=float(wide[0]), metric=name, best=best.name, worst=worst.name, **ends, by_chance=by_chance)
 
 
-class _Numbers:
+def _comparing(predictions: Predictions, atoms: np.ndarray) -> tuple[Compared, bool]:
     """The numbers that strata are compared by, of the images in some atoms: the images of one patient in one stratum.
-    They are sums over atoms, AUROC over pairs of atoms; by image only where there are too many pairs (`slow`)."""
+    They are sums over atoms, AUROC over pairs of atoms; by image, which is slow, only where there are too many pairs.
+    NaN where a number is undefined, or made of fewer than `FEWEST` images of a class."""
+    labels, p, positive = known_labels(predictions), predictions.probabilities, positive_index(predictions)
+    size, k, right = int(atoms.max()) + 1, len(predictions.classes), predictions.predicted == labels
+    cells = atoms * k + labels
+    each, held = (np.bincount(of, minlength=size * k).reshape(size, k).astype(float) for of in (cells, cells[right]))
+    ranked = [] if k > MANY_CLASSES else [positive] if positive is not None else list(range(k))
+    slow = bool(ranked) and len(ranked) * size**2 > PAIRS
+    wins_of = {} if slow else {c: pair_wins(p[:, c], labels == c, atoms) for c in ranked}
 
-    def __init__(self, predictions: Predictions, atoms: np.ndarray):
-        self.labels, self.p, self.atoms = known_labels(predictions), predictions.probabilities, atoms
-        self.classes, self.positive = predictions.classes, positive_index(predictions)
-        size, k = int(atoms.max()) + 1, len(self.classes)
-        hits = predictions.predicted == self.labels
-        cells = atoms * k + self.labels
-        self.support = np.bincount(cells, minlength=size * k).reshape(size, k).astype(float)  # (A, K)
-        self.hits = np.bincount(cells[hits], minlength=size * k).reshape(size, k).astype(float)
-        self.ranked = [] if k > MANY_CLASSES else [self.positive] if self.positive is not None else list(range(k))
-        self.slow = bool(self.ranked) and len(self.ranked) * size**2 > PAIRS
-        self.wins = [] if self.slow else [pair_wins(self.p[:, c], self.labels == c, atoms) for c in self.ranked]
-
-    def of(self, inside: np.ndarray) -> dict[str, np.ndarray]:
-        """Name -> (R,), from which atoms are inside, (R, A) of 0 and 1. NaN where it is undefined, or made of fewer
-        than `FEWEST` images of a class."""
-        support, hits = inside @ self.support, inside @ self.hits  # (R, K)
+    def numbers(inside: np.ndarray) -> dict[str, np.ndarray]:
+        support, hits = inside @ each, inside @ held  # (R, K)
         total = support.sum(axis=1)
         with np.errstate(invalid="ignore", divide="ignore"):
-            right = hits / support
+            found = hits / support
             values = {"accuracy": hits.sum(axis=1) / total}
-            if self.slow:
-                parts = np.array_split(inside, -(-len(inside) * len(self.atoms) // CHUNK))
-                values["auroc"] = np.concatenate([rank_auroc(self.p, self.labels, w[:, self.atoms]) for w in parts])
-            elif self.wins:
+            if slow:
+                parts = np.array_split(inside, -(-len(inside) * len(atoms) // CHUNK))
+                values["auroc"] = np.concatenate([rank_auroc(p, labels, w[:, atoms]) for w in parts])
+            elif wins_of:
                 areas = [
                     np.einsum("ra,ra->r", inside @ wins, inside) / (support[:, c] * (total - support[:, c]))
-                    for c, wins in zip(self.ranked, self.wins, strict=True)
+                    for c, wins in wins_of.items()
                 ]
                 values["auroc"] = np.mean(areas, axis=0)
-        if len(self.classes) > MANY_CLASSES:
+        if k > MANY_CLASSES:
             return values
-        values["balanced_accuracy"] = right.mean(axis=1)
-        if self.positive is not None:
+        values["balanced_accuracy"] = found.mean(axis=1)
+        if positive is not None:
             enough = support >= FEWEST
-            for name, c in (("sensitivity", self.positive), ("specificity", 1 - self.positive)):
-                values[name] = np.where(enough[:, c], right[:, c], np.nan)
+            for name, c in (("sensitivity", positive), ("specificity", 1 - positive)):
+                values[name] = np.where(enough[:, c], found[:, c], np.nan)
             for name in ("auroc", "balanced_accuracy"):
                 values[name] = np.where(enough.all(axis=1), values[name], np.nan)
         return values
+
+    return numbers, slow
 
 
 def pair_wins(scores: np.ndarray, positive: np.ndarray, atoms: np.ndarray) -> np.ndarray:

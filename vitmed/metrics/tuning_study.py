@@ -9,7 +9,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.ensembles import aligned
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.kinds.classes import METRICS, PreparedPredictions
+from vitmed.metrics.metric_table import METRICS
 
 RESAMPLES = 300
 SEED = "train.seed"  # an axis of a grid, over which its combinations are compared
@@ -101,7 +101,5 @@ def combined(
 
 def drawn_metric(kind: Any, part: Any, weights: np.ndarray, name: str) -> np.ndarray:
     """(R,) the metric for image weights (R, S)."""
-    numbers = kind.numbers.draw(part, weights)
-    if name not in numbers:  # of classes, the areas, which take longer
-        numbers = PreparedPredictions(part).weighted(weights)[0]
-    return np.asarray(numbers[name])
+    numbers = kind.numbers.draw(part, weights)  # of classes without the areas, which take longer
+    return np.asarray(numbers[name] if name in numbers else kind.numbers(part).apart(weights)[name])

@@ -30,12 +30,15 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import ReaderComparison, agreement, compare_with_readers
 from vitmed.metrics.subgroups import Subgroups, subgroups
 from vitmed.report.plots.pictures import Read
-from vitmed.report.results import Beside, BesideEstimates, External, Shift
+from vitmed.report.results import Beside, BesideEstimates, External, Flow, Shift
 
 
 @dataclass(frozen=True)
 class Extra:
     """What a report is made from beside predictions and configuration. None leaves out what would be drawn from it."""
+
+    flow: Flow | None = None  # where the images come from
+    weights_hash: str | None = None  # None where there are no weights, or several
 
     validation: Predictions | None = None  # of the same model, for the images on which everything is chosen
     internal: Predictions | None = None  # of the same model and policy, for its own test, where others are evaluated
@@ -63,8 +66,7 @@ class Material:
         return getattr(self.extra.policy, part, None)
 
 
-Part = Frozen | dict[str, Subgroups] | list[ReaderComparison] | None
-Analysis = Callable[[Material], Part]
+Analysis = Callable[[Material], Frozen | dict[str, Subgroups] | list[ReaderComparison] | None]
 
 
 def _calibration(m: Material) -> CalibrationReport:
@@ -154,17 +156,7 @@ CLASS_ANALYSES: dict[str, Analysis] = {
     "answers": lambda m: count_answers(m.predictions),
     **OF_EVERY_KIND,
 }
-FINDING_ANALYSES: dict[str, Analysis] = {
-    **OF_EVERY_KIND,
-    "finding_errors": lambda m: finding_errors(m.predictions),
-}
-NUMBER_ANALYSES: dict[str, Analysis] = {
-    **OF_EVERY_KIND,
-    "bland_altman": lambda m: bland_altman(m.predictions),
-    "intervals": lambda m: report_intervals(m.predictions, m.chosen("intervals")),
-    "error_by_range": lambda m: error_by_range(m.predictions),
-    "subgroups": lambda m: {name: error_by_subgroup(m.predictions, name) for name in m.config.subgroups} or None,
-}
+
 ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Results` -> what finds it, or None
     "classes": CLASS_ANALYSES,
     "grades": {
@@ -172,6 +164,12 @@ ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Resul
         "agreement": lambda m: CLASS_ANALYSES["agreement"](m) if m.config.raters else None,
         "grades": lambda m: grade_results(m.predictions, m.config.resamples),
     },
-    "findings": FINDING_ANALYSES,
-    "number": NUMBER_ANALYSES,
+    "findings": {**OF_EVERY_KIND, "finding_errors": lambda m: finding_errors(m.predictions)},
+    "number": {
+        **OF_EVERY_KIND,
+        "bland_altman": lambda m: bland_altman(m.predictions),
+        "intervals": lambda m: report_intervals(m.predictions, m.chosen("intervals")),
+        "error_by_range": lambda m: error_by_range(m.predictions),
+        "subgroups": lambda m: {name: error_by_subgroup(m.predictions, name) for name in m.config.subgroups} or None,
+    },
 }

@@ -189,8 +189,9 @@ class Sheet:
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
         """What a template may call: `quiet("text")`, or `{% call quiet() %}text{% endcall %}`."""
-        made = (self.p, self.h3, self.item, self.table, self.row, self.put, self.headline, self.group, self.widget)
-        styled = {css: partial(self.p, css=css) for css in ("quiet", "note")}
+        made = (self.p, self.item, self.table, self.row, self.put, self.headline, self.group, self.widget)
+        styled: dict[str, Callable[..., Any]] = {css: partial(self.p, css=css) for css in ("quiet", "note")}
+        styled["h3"] = partial(self.p, level=3)
         return {function.__name__: function for function in (*made, p_cell, gap_cell)} | styled
 
     def add(self, block: Block) -> str:
@@ -198,11 +199,10 @@ class Sheet:
         self.blocks.append(block)
         return ""
 
-    def p(self, text: object = "", css: str = "", id: str = "", caller: Callable[[], str] | None = None) -> str:
-        return self.add(Text(words(caller() if caller else text), css, id))
-
-    def h3(self, text: object = "", level: int = 3, caller: Callable[[], str] | None = None) -> str:
-        return self.add(Text(words(caller() if caller else text), level=level))
+    def p(
+        self, text: object = "", css: str = "", id: str = "", level: int = 0, caller: Callable[[], str] | None = None
+    ) -> str:
+        return self.add(Text(words(caller() if caller else text), css, id, level))
 
     def item(self, text: object = "", ordered: bool = False, caller: Callable[[], str] | None = None) -> str:
         """An entry of a list; entries that follow each other are one list."""
@@ -352,10 +352,9 @@ def _lines(block: Block) -> Iterator[str]:
 def _phrase(words: Markup) -> str:
     """Words in one line, with the marks of their elements."""
     parts = re.split(r"</?(\w+)[^>]*>", words)  # text, and every second the name of an element
-    marked = (
-        MARKS.get(part, "") if k % 2 else escape_markdown(Markup(part).unescape()) for k, part in enumerate(parts)
-    )
-    return " ".join("".join(marked).split())
+    parts[1::2] = [MARKS.get(element, "") for element in parts[1::2]]
+    parts[::2] = [escape_markdown(Markup(text).unescape()) for text in parts[::2]]
+    return " ".join("".join(parts).split())
 
 
 def _cell_text(cell: Cell) -> str:

@@ -176,10 +176,8 @@ def more_images(metrics: Results) -> str | None:
     needed = Goal(half_width=PRECISE).smallest(partial(rate_ends, value, each, effect))
     if needed is None or needed <= own.units:  # the interval of so few reaches a little further than on average
         return None
-    have, more = (
-        f"{n:,} images" + (f" from {counted(patients, metrics.unit)}" if each > 1 else "")
-        for n, patients in ((own.n, own.units), (round(needed * each), needed))
-    )
+    pairs = ((own.n, own.units), (round(needed * each), needed))
+    have, more = (f"{n:,} images" + f" from {counted(units, metrics.unit)}" * (each > 1) for n, units in pairs)
     return (
         f"With {have} of class '{name}', the interval of its sensitivity reaches {reach:.3f} to either side on "
         f"average. About {more} of this class would narrow it to {PRECISE}, at the same sensitivity."
@@ -254,9 +252,7 @@ class Line(NamedTuple):
 
 def checklists(metrics: Results, shown: Collection[str]) -> list[tuple[Guideline, list[Line]]]:
     """The guidelines, filled in as far as this report goes; `shown` are the keys of its chapters."""
-    return [
-        (guideline, [_line(item, metrics, shown) for item in guideline.items]) for guideline in content().guidelines
-    ]
+    return [(each, [_line(item, metrics, shown) for item in each.items]) for each in content().guidelines]
 
 
 def _line(item: Item, metrics: Results, shown: Collection[str]) -> Line:

@@ -84,11 +84,8 @@ def terminal_tables(content: ComparisonResults) -> Iterator[tuple[str, list[list
         pair = f"{letter[row.pair.first]} - {letter[row.pair.second]}"
         ps = [p_text(row.p), p_text(row.p_holm)][: 1 + adjusted]
         lines.append([pair, row.title, value_text(row.gap, "+"), *ps])
-    yield (
-        f"pair|number|>difference (95 % interval)|>p{'|>p, Holm' * adjusted}",
-        lines,
-        [UNADJUSTED] * _with_baseline(content),
-    )
+    columns = f"pair|number|>difference (95 % interval)|>p{'|>p, Holm' * adjusted}"
+    yield columns, lines, [UNADJUSTED] * _with_baseline(content)
 
 
 def _adjusted(rows: list[Row]) -> bool:
@@ -112,11 +109,9 @@ def sentences(content: ComparisonResults) -> list[str]:
             first, second = value_text(row.first), value_text(row.second)
             text = f"{row.title} {first} and {second} (difference {value_text(row.gap, '+')}, {_p(row.p)}{holm})"
             lines.setdefault((row.pair.first, row.pair.second), []).append(text)
-    images = f"{counted(content.images, 'image')}{of}"
+    same = f"On the same {counted(content.images, 'image')}{of}"
     brackets = f"in brackets: {content.level:.0%} confidence intervals {content.resampling}"
-    return [
-        f"On the same {images}, {a} and {b} reached {'; '.join(texts)}; {brackets}." for (a, b), texts in lines.items()
-    ]
+    return [f"{same}, {a} and {b} reached {'; '.join(texts)}; {brackets}." for (a, b), texts in lines.items()]
 
 
 def _p(p: float | None) -> str:

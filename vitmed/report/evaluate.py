@@ -17,13 +17,13 @@ from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.sections import TrainConfig
-from vitmed.core.text import duration_text, listed
+from vitmed.core.text import duration_text, listed, now
 from vitmed.core.upgrade import without_gone
 from vitmed.data.label_kinds import Asked, plain_grade
 from vitmed.data.listing import further_columns, labels_from_table
 from vitmed.data.patients import describe_patients
 from vitmed.data.samples import cells_of
-from vitmed.decisions.evaluation_folder import Evaluated, Folds, read_evaluation, read_split, validation_of
+from vitmed.decisions.evaluation_folder import Evaluated, Folds, no_report, read_evaluation, read_split, validation_of
 from vitmed.decisions.policy import DecisionPolicy, choose_policy, notes_of, own_columns, policy_settings
 from vitmed.decisions.targets import TARGETS, refuse_idle
 from vitmed.explanation.robustness import known_stress
@@ -47,7 +47,7 @@ from vitmed.report.participant_flow import (
     why_left_out,
 )
 from vitmed.report.results import Origin, Results, Seen
-from vitmed.report.write import TABLE_ALONE, About, Report, read_baselines
+from vitmed.report.write import TABLE_ALONE, Report, read_baselines
 
 AGAINST_REST = "against-rest"  # folder of the report of one class against the rest, in that of all classes
 
@@ -148,9 +148,8 @@ def report_images(
     if network.model is not None and not quick:  # an exported model has no attention
         from vitmed.explanation.faithfulness import check_attention
 
-        attention, maps = check_attention(
-            network.model, saved.preprocessing, chosen.read, predictions, config.map_images
-        )
+        how, count = saved.preprocessing, config.map_images
+        attention, maps = check_attention(network.model, how, chosen.read, predictions, count)
     internal = read_split(run, "test", saved.weights_hash, policy) if own is None else None
     if own is None and internal is None:
         why = f"{saved.path.name} is not evaluated on it yet (vitmed evaluate {saved.path})"
@@ -162,16 +161,16 @@ def report_images(
             "evaluated": evaluated_images(predictions, own, Seen(**chosen.seen)),
             "characteristics": characteristics(saved.splits, config.subgroups),
         }
-        about = About(
+        origin = Origin(
             title=f"{chosen.root.resolve().name}, {f'{chosen.part} split' if chosen.part else 'all images'}",
             facts=facts(saved, what, len(chosen.samples), where),
             notes=used.notes,
             run=run.name,
-            weights_hash=saved.weights_hash,
             precision=network.precision,
-            flow=flow.model_copy(update=about_images),
         )
         extra = Extra(
+            flow=flow.model_copy(update=about_images),
+            weights_hash=saved.weights_hash,
             validation=read_split(run, "val", saved.weights_hash, policy) if used.split != "val" else None,
             internal=internal,
             baselines=baselines() if baselines else {key: p for key, p in beside.items() if p is not None},
@@ -181,7 +180,7 @@ def report_images(
             read=lambda path: thumbnail(chosen.root / path, saved.preprocessing),
             records=read_json_lines(run.metrics),
         )
-        return Report.of(predictions, about, config, extra).write(folder)
+        return Report.of(predictions, origin, config, extra).write(folder)
 
 
 def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, str]:
@@ -295,10 +294,10 @@ def rebuild(
         if internal is None and before.external is not None and not changes and same:
             parts["external"] = before.external  # written elsewhere
     on_validation = file.parent in run.evaluations("val")
-    about = About(
-        origin.title, origin.facts, notes, origin.run or run.name, weights_hash, origin.precision, flow, origin
-    )
+    again = {"notes": notes, "run": origin.run or run.name, "rebuilt": now()}
     extra = Extra(
+        flow=flow,
+        weights_hash=weights_hash,
         validation=read_split(run, "val", weights_hash, policy) if of_model and not on_validation else None,
         internal=internal,
         baselines={key: matched for key, matched in beside.items() if matched is not None},
@@ -307,7 +306,7 @@ def rebuild(
         parts=parts,
         records=read_json_lines(run.metrics) if of_model else None,
     )
-    metrics = Report.of(predictions, about, config, extra).write(folder)
+    metrics = Report.of(predictions, origin.model_copy(update=again), config, extra).write(folder)
     return report_evaluation(Evaluation(predictions, metrics, folder), gates, changes)
 
 
@@ -382,15 +381,14 @@ def report_against_rest(
     predictions, validation = policy.apply(predictions), policy.apply(validation)
     notes = [*(note for note in notes if note not in notes_of(evaluated.policy)), *notes_of(policy)]
     title = f"{origin.title}: {positive} against the rest"
+    again = {"title": title, "notes": notes, "run": run.name, "rebuilt": None}
     flow = counted_again(before.flow, predictions)
-    about = About(title, origin.facts, notes, run.name, evaluated.weights_hash, origin.precision, flow)
     beside = {key: other.against_rest(positive) for key, other in baselines.items() if other is not None}
-    extra = Extra(validation=validation, baselines=beside, policy=policy)
+    extra = Extra(flow, evaluated.weights_hash, validation=validation, baselines=beside, policy=policy)
     for note in notes_of(policy):
         warn(note)
-    return report_evaluation(
-        Evaluation(predictions, Report.of(predictions, about, config, extra).write(folder), folder), gates
-    )
+    metrics = Report.of(predictions, origin.model_copy(update=again), config, extra).write(folder)
+    return report_evaluation(Evaluation(predictions, metrics, folder), gates)
 
 
 def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, list[str]]:
@@ -411,15 +409,11 @@ def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, l
         now = evaluated_images(evaluated.predictions, None)
         other = ["labels"] * any(now.classes[name].images != own.n for name, own in before.per_class.items())
         other += ["patients"] * (now.patients != before.n_groups)
-        note = (
-            f"The table has other {' and '.join(other)} than the report was made from; 'Images, patients and splits' "
-            "shows the earlier ones."
-        )
+        where = "'Images, patients and splits' shows the earlier ones."
+        note = f"The table has other {' and '.join(other)} than the report was made from; {where}"
         return before, [note] if other else []
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise DataError(
-            f"{file.with_name(NUMBERS)}: not the metrics.json of a report", "move it away to go without it"
-        ) from None
+        raise no_report(file.with_name(NUMBERS)) from None
 
 
 def _settings(origin: Origin) -> EvaluateConfig:
@@ -432,27 +426,22 @@ def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Map
         raise UsageError(f"{file}: a baseline has no decision policy", "leave out the flags that choose one")
     if folds:
         given = ", ".join(f"--{name}".replace("_", "-") for name, value in flags.items() if value is not None)
-        raise UsageError(
-            f"{file}: is of folds, each of which chose on its own validation, so {given} cannot choose for all",
-            f"vitmed evaluate {file.parent.parent / 'fold-1'} with the flag evaluates one fold; vitmed train --folds "
-            "with it all",
-        )
+        problem = f"{file}: is of folds, each of which chose on its own validation, so {given} cannot choose for all"
+        fix = f"vitmed evaluate {file.parent.parent / 'fold-1'} with the flag evaluates one fold"
+        raise UsageError(problem, f"{fix}; vitmed train --folds with it all")
 
 
 def fitting_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions | None]:
-    """The baselines in a folder, as `match_images`: None for one that is of other images, classes or labels."""
-    return {key: match_images(other, predictions) for key, other in read_baselines(folder).items()}
-
-
-def match_images(other: Predictions, predictions: Predictions) -> Predictions | None:
-    """`other` in the order of `predictions`; None where they are not of the same images, classes and labels."""
-    place = {path: row for row, path in enumerate(other.paths)}
-    if len(place) == len(other) == len(predictions) and place.keys() == set(predictions.paths):
-        other = other.take(np.array([place[path] for path in predictions.paths], dtype=np.int64))
-    same = (other.classes, other.paths) == (predictions.classes, predictions.paths)
-    mine, theirs = predictions.labels, other.labels
-    alike = same and mine is not None and theirs is not None and np.array_equal(mine, theirs)
-    return other if alike else None
+    """The baselines in a folder, in the order of the predictions; None for one of other images, classes or labels."""
+    fitting, mine = dict[str, Predictions | None](), predictions.labels
+    for key, other in read_baselines(folder).items():
+        place = {path: row for row, path in enumerate(other.paths)}
+        if len(place) == len(other) == len(predictions) and place.keys() == set(predictions.paths):
+            other = other.take(np.array([place[path] for path in predictions.paths], dtype=np.int64))
+        same = (other.classes, other.paths) == (predictions.classes, predictions.paths)
+        alike = same and mine is not None and other.labels is not None and np.array_equal(mine, other.labels)
+        fitting[key] = other if alike else None
+    return fitting
 
 
 def note_prevalence(config: EvaluateConfig, kind: str, classes: Sequence[str], notes: list[str]) -> None:

@@ -89,8 +89,7 @@ def characteristics(splits: Splits, columns: Sequence[str]) -> dict[str, Charact
         for stratum, name in enumerate(cut.names):
             counts = {split: count[split, stratum] for split, _ in parts}
             if max(counts.values()) >= FEWEST:
-                cells = {split: _cell(split, counts, sizes) for split in counts}
-                values.append(Value(name=name, splits=cells))
+                values.append(Value(name=name, splits={split: _cell(split, counts, sizes) for split in counts}))
         rare = len(cut.names) - len(values[:MOST])
         reason = {"reason": cut.why} if cut.why else {}
         found[column] = Characteristic(unit=unit, cut=cut.cut, rows=values[:MOST], rare=rare, **reason)

@@ -66,21 +66,21 @@ class Baseline(PairedComparison):
 
     @property
     def beaten_for(self) -> list[str]:
-        return [
-            c for c, gap in self.findings.items() if gap.p_holm is not None and gap.p_holm < 0.05 and (gap.low or 0) > 0
-        ]
+        tested = [(name, gap, gap.p_holm) for name, gap in self.findings.items() if gap.p_holm is not None]
+        return [name for name, gap, p in tested if p < 0.05 and (gap.low or 0) > 0]
 
 
 class Origin(Frozen):
-    """What a report was made of, so that it can be made again.
+    """What a report is about and was made of, so that it can be made again. No text in it names a patient or a path.
 
     Attributes:
-        run: the name of the run folder, never a path; "" where there is none.
+        run: the name of the run folder; "" where there is none.
         created, rebuilt: when the images were evaluated, and the report made again from its table: ISO, UTC.
-        facts: about data, model and training.
-        notes: as they were given; `Results.notes` has those of the numbers too.
+        facts: about data, model and training, as a table.
+        notes: what must be known before the numbers are believed; `Results.notes` has those of the numbers too.
         evaluate: the section `evaluate` of the configuration.
         policy: None where nothing was chosen on validation.
+        precision: in which the network computed the predictions.
     """
 
     title: str = ""

@@ -21,7 +21,7 @@ from vitmed.core.text import LISTED, by_reason, counted, counted_doing, format_p
 from vitmed.decisions.calibration import why_chosen
 from vitmed.decisions.operating_points import DecisionShares, OperatingPoints
 from vitmed.decisions.targets import TARGETS
-from vitmed.metrics.clinical_utility import percentage, ranges
+from vitmed.metrics.clinical_utility import percentage
 from vitmed.metrics.estimates import APART, FEW_GROUPS, FEWEST, Estimate, decimals
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, methods, phrase
@@ -272,9 +272,8 @@ def at_threshold(metrics: Results) -> str:
         ways = {"balanced": "the class that is likely for how common it is", "cost": "that of the lowest expected cost"}
         return f", each called {ways.get(found.chosen if found else '', 'its likeliest class')}"
     point = found.points[found.chosen]
-    aim = point.title.lower().replace("youden", "Youden") + (
-        "" if point.asked is None or found.chosen == "cost" else f" {point.asked}"
-    )
+    aim = point.title.lower().replace("youden", "Youden")
+    aim += "" if point.asked is None or found.chosen == "cost" else f" {point.asked}"
     if found.by_fold:
         return f" at the threshold that each fold chose ({aim})"
     if found.threshold is None:
@@ -301,9 +300,8 @@ def of_classes(classes: Sequence[str]) -> str:
 def main_methods(metrics: Results) -> str:
     """`AUROC (DeLong), balanced accuracy (MOVER), accuracy (Wilson)`: of the first numbers that have an interval."""
     known = [(name, metrics.overall[name]) for name in TARGETS[metrics.target.kind].headline[:3]]
-    return ", ".join(
-        f"{name_of(name)} ({methods().intervals[of.method or ''].title})" for name, of in known if of.low is not None
-    )
+    methods_of = {name: methods().intervals[of.method or ""] for name, of in known if of.low is not None}
+    return ", ".join(f"{name_of(name)} ({method.title})" for name, method in methods_of.items())
 
 
 def sampling_of(metrics: Results) -> str:
@@ -324,8 +322,8 @@ def sampling_of(metrics: Results) -> str:
     elif by_patient:
         text.append(f"Each {unit} has one image.")
     else:
-        text.append("Each image counts as independent.")
-        text.append("The patients are unknown: if they have several images each, the intervals are too narrow.")
+        unknown = "The patients are unknown: if they have several images each, the intervals are too narrow."
+        text += ["Each image counts as independent.", unknown]
     if not metrics.resamples:
         text.append("Numbers whose interval needs resampling have none, because resampling is off (--resamples 0).")
     return " ".join(text)
@@ -392,7 +390,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     **{
         one.__name__: one
         for one in (
-            *(number, value, interval, signed, share, percent, in_percent, percentage, ranges, phrase, reasons),
+            *(number, value, interval, signed, share, percent, in_percent, percentage, phrase, reasons),
             *(td, cell, cells, counted, counted_doing, summary_of, title_of, titles_of, sampling_of, worth, at, rows),
             *(at_threshold, at_threshold_of, of_classes, methods_text, results_sentence, why_chosen),
         )

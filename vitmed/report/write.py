@@ -1,14 +1,14 @@
 """A report: its numbers and figures from `Predictions`, and its folder of tables, figures and one HTML file.
 
-`Report.of(predictions, about, config, extra)` reads and writes nothing but the images that `extra.read` gives, so
-`Report.of(Predictions.from_csv(file), About("title")).write(folder)` makes a report without model or images.
+`Report.of(predictions, origin, config, extra)` reads and writes nothing but the images that `extra.read` gives, so
+`Report.of(Predictions.from_csv(file), Origin(title="cells")).write(folder)` makes a report without model or images.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any, cast
@@ -37,7 +37,7 @@ from vitmed.report.methods_text import methods_markdown
 from vitmed.report.participant_flow import counted_again
 from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import Drawn, drawn
-from vitmed.report.results import Baseline, Flow, Origin, Results
+from vitmed.report.results import Baseline, Origin, Results
 from vitmed.report.templates import results_sentence, slider_data
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
@@ -47,35 +47,6 @@ BASELINES = {
     "frozen_features": "{} on the features of the pretrained network, not fine-tuned",
     "colour_and_size": "{} that sees the colours and the size of an image, but no shapes",
 }
-
-
-@dataclass(frozen=True)
-class About:
-    """What a report is about. No text in it may name a patient or a path: a report holds neither."""
-
-    title: str
-    facts: Mapping[str, str] = field(default_factory=dict)  # name -> value: data, model and training, as a table
-    notes: Sequence[str] = ()  # what must be known before the numbers are believed; shown above them
-    run: str = ""  # the name of the run folder
-    weights_hash: str | None = None  # None where there are no weights, or several
-    precision: str = "fp32"  # in which the network computed the predictions
-    flow: Flow | None = None  # where the images come from
-    earlier: Origin | None = None  # of the report that is made again from its table
-
-    def origin(self, material: Material) -> Origin:
-        """What metrics.json says of it, so that the report can be made again."""
-        policy = material.extra.policy
-        again: dict[str, Any] = {} if self.earlier is None else {"created": self.earlier.created, "rebuilt": now()}
-        return Origin(
-            title=self.title,
-            run=self.run,
-            **{"created": now()} | again,
-            facts=dict(self.facts),
-            notes=list(self.notes),
-            evaluate=material.config.model_dump(),
-            policy=None if policy is None else policy.to_json(),
-            precision=self.precision,
-        )
 
 
 @dataclass(frozen=True)
@@ -92,43 +63,44 @@ class Report:
 
     @classmethod
     def of(
-        cls,
-        predictions: Predictions,
-        about: About,
-        config: EvaluateConfig | None = None,
-        extra: Extra | None = None,
+        cls, predictions: Predictions, origin: Origin, config: EvaluateConfig | None = None, extra: Extra | None = None
     ) -> Report:
         """Compute the numbers and draw the figures; of findings, also the report of each. A picture is known by its row
-        in predictions.csv, and by its file name only where `config.show_names` asks. Raises DataError for predictions
-        without labels, UsageError where a column of `config.subgroups` is not there."""
+        in predictions.csv, and by its file name only where `config.show_names` asks. `origin` keeps when the images
+        were evaluated where it says that the report is `rebuilt`. Raises DataError for predictions without labels,
+        UsageError where a column of `config.subgroups` is not there."""
         config, extra = config or EvaluateConfig(), extra or Extra()
         predictions = replace(predictions, named=config.show_names)
         target = target_of(predictions, config.ordinal)
         numbers = TARGETS[target.kind].numbers.evaluate(predictions, config.resamples)
         material = Material(predictions, numbers, config, extra)
+        policy = None if extra.policy is None else extra.policy.to_json()
+        made = dict(origin) | {"evaluate": config.model_dump(), "policy": policy}
+        if origin.rebuilt is None:
+            made["created"] = now()
+            del made["rebuilt"]
         parts: dict[str, Any] = {
             "baselines": {key: _beside(key, target.kind, material) for key in extra.baselines},
             **{key: analyse(material) for key, analyse in ANALYSES[target.kind].items()},
-            "report": about.origin(material),
-            "weights_hash": about.weights_hash,
-            "flow": about.flow,
+            "report": Origin(**made),
+            "weights_hash": extra.weights_hash,
+            "flow": extra.flow,
             "folds": extra.folds,
             **({"target": target} if target != CLASSES else {}),
             **extra.parts,
         }
-        notes = [*learnt_nothing(numbers), *about.notes, *numbers.notes, *missing_interval_note(numbers)]
+        notes = [*learnt_nothing(numbers), *origin.notes, *numbers.notes, *missing_interval_note(numbers)]
         if predictions.errors:
             unread = counted(len(predictions.errors), "image")
             notes.append(f"{unread} could not be read; only those that could are counted.")
         notes = gravest_first(notes)  # the page shows the first and folds the others
         notes.sort(key=lambda note: note == TABLE_ALONE)
-        shown = numbers.model_copy(update={"notes": notes})
-        results = Results.of(shown, **parts)
+        results = Results.of(numbers, notes=notes, **parts)
         formats = config.format.split(",") if config.report else ()
         figures = _draw(predictions, results, extra, "paper" in formats) if config.report else {}
         findings: dict[str, tuple[str, Report]] = {}
         if predictions.kind == "findings":
-            findings = _of_findings(material, about)
+            findings = _of_findings(material, origin)
             pages = {name: f"{place}/{REPORT}" if own.formats else place for name, (place, own) in findings.items()}
             results = results.model_copy(update={"finding_reports": pages})
         content = None
@@ -164,14 +136,14 @@ class Report:
         return results
 
 
-def _of_findings(material: Material, about: About) -> dict[str, tuple[str, Report]]:
+def _of_findings(material: Material, origin: Origin) -> dict[str, tuple[str, Report]]:
     """Finding -> folder and report, of every finding that at least `FEWEST` patients (or images, where patients are
     unknown) have, and as many have an image without; of validation, on which decisions were chosen, the tables alone.
 
     Of more than `MANY` findings, each report has the figures in `MAIN` alone.
     """
     predictions, config, extra = material.predictions, material.config, material.extra
-    evaluated, held = about.flow and about.flow.evaluated, fewer_holders(predictions)
+    evaluated, held = extra.flow and extra.flow.evaluated, fewer_holders(predictions)
     figures = MAIN if sum(count >= FEWEST for count in held) > MANY else None
     pages = config.report and not (evaluated and evaluated.split == "val")
     reports, policies = {}, material.chosen("findings")
@@ -182,20 +154,18 @@ def _of_findings(material: Material, about: About) -> dict[str, tuple[str, Repor
         folds = None if extra.folds is None else extra.folds.findings[name]
         view = predictions.of(name) if policy is None else policy.apply(predictions.of(name))
         notes = [*(policy.notes if policy else ()), *(fold_notes(folds) if folds else ())]
-        validation, internal = (
-            None if p is None else cast(Any, p).of(name) for p in (extra.validation, extra.internal)
-        )
         own = Extra(
-            validation=validation,
-            internal=internal,
+            flow=counted_again(extra.flow, view),
+            weights_hash=extra.weights_hash,
+            validation=None if extra.validation is None else cast(Any, extra.validation).of(name),
+            internal=None if extra.internal is None else cast(Any, extra.internal).of(name),
             policy=policy,
             folds=folds,
             baselines={key: cast(Any, other).of(name) for key, other in extra.baselines.items()},
             read=extra.read,
             figures=figures,
         )
-        of_finding = replace(about, notes=notes, flow=counted_again(about.flow, view))
-        asked = config.model_copy(update={"report": pages})
+        of_finding, asked = origin.model_copy(update={"notes": notes}), config.model_copy(update={"report": pages})
         reports[name] = f"findings/{place}", Report.of(view, of_finding, asked, own)
     return reports
 
@@ -215,9 +185,8 @@ def folder_names(findings: tuple[str, ...]) -> dict[str, str]:
 def _beside(key: str, of: str, material: Material) -> Baseline:
     """The comparison with a baseline, of labels of a kind; of findings also finding by finding."""
     kind, predictions, other = TARGETS[of].numbers, material.predictions, material.extra.baselines[key]
-    compared = Baseline(
-        text=baseline_text(key, of), **dict(kind.compare(predictions, other, material.config.resamples))
-    )
+    numbers = kind.compare(predictions, other, material.config.resamples)
+    compared = Baseline(text=baseline_text(key, of), **dict(numbers))
     if predictions.kind != "findings":
         return compared
     gaps = kind(predictions).class_gaps(kind(other))["auroc"]

@@ -7,9 +7,9 @@ from typing import Any
 
 import vitmed
 from vitmed.core.config import FLAGS
-from vitmed.core.errors import CheckpointError, DataError, UsageError, excluded
+from vitmed.core.errors import CheckpointError, DataError, TimeTooShortError, UsageError, excluded
 from vitmed.core.files import write_json
-from vitmed.core.messages import Silent, listening, say, warn
+from vitmed.core.messages import Silent, listening, say, show
 from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder, find_path, store_path
 from vitmed.core.text import counted, duration_text
@@ -18,7 +18,6 @@ from vitmed.decisions.evaluation_folder import read_metrics
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.metrics.estimates import Estimate, value_text
-from vitmed.models.hardware import pick_device
 from vitmed.models.weights.choice import choose_weights
 from vitmed.report.data_check_page import PAGE
 from vitmed.report.results import Results
@@ -26,12 +25,11 @@ from vitmed.studies.cluster import Places
 from vitmed.studies.one_run import default_name
 from vitmed.studies.rank_weights import ALL_LOCAL, OF_RANKING
 from vitmed.studies.study import check_same_data, settings_of
-from vitmed.training.plan.make_plan import check_against_splits, config_of_target, make_plan
+from vitmed.training.plan.make_plan import check_against_splits, config_of_target, make_plan, time_needed
 from vitmed.training.plan.time import forward_share
 
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds
-TRIED = 960.0  # s of one core, in which `auto` was no better than one training: docs/many-runs.md
 HELD_OUT, AT_END = 0.2, 5.0  # of the patients, and s for the end, beside the test of the ensemble
 FILES = ("data", "config", "groups", "labels", "weights")  # arguments that may name one
 Save = Callable[[], float]  # writes auto.json, and returns the seconds used
@@ -77,10 +75,6 @@ def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) 
     check_against_splits(config_of_target(settings, splits), splits)  # raises now, not in the first way
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings)}_auto")
     say(f"{duration_text(limit)} in {folder.path}")
-    if limit <= TRIED and pick_device(settings.train.device).type == "cpu":
-        time, better = duration_text(limit), "in 8 to 16 minutes of one core, auto was no better on four of five sets"
-        again = f"vitmed train {splits.root} --time {time}"
-        warn(f"one training is the better use of {time} on a CPU: {better}. To train one model: {again}")
     of_data = {
         name: getattr(data, name) for name in ("group_regex", "groups", "labels", "target", "uncertain", "frame")
     }
@@ -111,32 +105,73 @@ def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, places: Pl
         state |= _ranked(folder, state, arguments, places)
         save()
     weights = None if state["weights"] is None else find_stored(state["weights"], folder)
-    there: dict[str, Any] = {"parallel": places.runs, "on": places.executor or "local"}
-    place, joined = (RunFolder(folder.path / part) for part in ("folds", "folds/ensemble"))
-    if place.folds.is_file() and not (place.path / "test" / PREDICTIONS).is_file():
-        vitmed.cross_validate(resume=place.path, **there)
-    elif not place.folds.is_file():
-        of_folds, folds = {**arguments, **state["divided"], "weights": weights or "none"}, state["divided"]["folds"]
-        with listening(Silent()):  # the first fold says it
-            each = {**of_folds, "time": duration_text((limit - save()) / folds)}
-            plan = make_plan(settings_of(each, "auto"), True, bool(arguments["offline"]))
-            one_image = plan.forecaster.step(plan.config) * forward_share(plan.config, plan.device)
-        testing = folds * state["held_out"] * one_image * len(VIEWS[plan.config.augment.views])
-        left = duration_text(max(60.0 * folds, limit - save() - AT_END - testing))
-        vitmed.cross_validate(of_folds.pop("data"), output=folder.path, name="folds", time=left, **there, **of_folds)
-    if not joined.ensemble.is_file():
-        vitmed.ensemble([place.path])
-    if not (joined.path / "test" / NUMBERS).is_file():
-        vitmed.evaluate(joined.path)
-    for key, test in (("tests of the folds", place.path / "test"), ("test of the ensemble", joined.path / "test")):
+    start = {**arguments, "weights": weights or "none"}
+    if "one" not in state:
+        state |= _compared(state, start, places, limit - save())
+        save()
+    model, tests = (_train_one if state["one"] else _train_folds)(folder, state, start, places, limit - save())
+    for key, test in tests.items():
         metric, number, images = headline_number(test)
         state[key.replace(" ", "_")] = {"metric": metric, "images": images, **number.to_dict()}
         say(f"{key}, {counted(images, 'image')}: {metric} {value_text(number)}; {test}")
     say(f"{duration_text(save())} of {duration_text(limit)}; the data check: {folder.path / 'data-check' / PAGE}")
-    say(f"to predict images: vitmed predict IMAGE --checkpoint {place.path}")
-    hidden = "arguments", "identity", "held_out", "weights"
+    say(f"to predict images: vitmed predict IMAGE --checkpoint {model}")
+    hidden = "arguments", "identity", "held_out", "weights", "testing"
     content = {key: value for key, value in state.items() if key not in hidden}
-    return AutoRun(folder.path, content, joined.path)
+    return AutoRun(folder.path, content, model)
+
+
+def _compared(state: Mapping[str, Any], start: dict[str, Any], places: Places, seconds: float) -> dict[str, Any]:
+    """Whether `one` training is the better use of the time, since in that of a fold the model would be worse than it
+    could be; and how long the test of an ensemble takes, s."""
+    folds, each = state["divided"]["folds"], seconds / -(-state["divided"]["folds"] // places.runs)
+    settings = settings_of({**start, **state["divided"], "time": duration_text(each)}, "auto")
+    try:
+        with listening(Silent()):  # the training says it again
+            plan = make_plan(settings, True, bool(start.get("offline")))
+            short = time_needed(plan)[2]
+    except TimeTooShortError as error:
+        short = error.problem
+    if short:
+        time, of_each = duration_text(state["limit"]), duration_text(each)
+        show(f"one training is the better use of {time}: of {folds} folds each would get {of_each}; {short}")
+        return {"one": True}
+    image = plan.forecaster.step(plan.config) * forward_share(plan.config, plan.device)
+    return {"one": False, "testing": folds * state["held_out"] * image * len(VIEWS[plan.config.augment.views])}
+
+
+def _train_one(
+    folder: RunFolder, state: Mapping[str, Any], start: dict[str, Any], places: Places, seconds: float
+) -> tuple[Path, dict[str, Path]]:
+    """Train one network for so many seconds, or go on with it: its folder, and that of its test."""
+    model = next((path for path in folder.path.glob("model*") if RunFolder(path).last.is_file()), None)
+    if model is None:
+        time, share = duration_text(max(60.0, seconds - AT_END)), state["divided"]["hold_out"]
+        if share is not None:  # the images that folds hold out, so that the ranking has read none of them
+            start |= {"sets": [*start["sets"], f"data.test_fraction={share}"]}
+        model = vitmed.train(**{**start, "time": time, "output": folder.path, "name": "model"}).folder
+    elif not (model / "test" / NUMBERS).is_file():
+        vitmed.train(resume=model)
+    return model, {"test of the model": model / "test"}
+
+
+def _train_folds(
+    folder: RunFolder, state: Mapping[str, Any], start: dict[str, Any], places: Places, seconds: float
+) -> tuple[Path, dict[str, Path]]:
+    """Cross-validate in so many seconds, or go on with it, and join the folds: the ensemble, and folders of tests."""
+    place, joined = (RunFolder(folder.path / part) for part in ("folds", "folds/ensemble"))
+    there: dict[str, Any] = {"parallel": places.runs, "on": places.executor or "local"}
+    if place.folds.is_file() and not (place.path / "test" / PREDICTIONS).is_file():
+        vitmed.cross_validate(resume=place.path, **there)
+    elif not place.folds.is_file():
+        time = duration_text(max(60.0 * state["divided"]["folds"], seconds - AT_END - state["testing"]))
+        of_folds = {**start, **state["divided"], "output": folder.path, "name": "folds", "time": time}
+        vitmed.cross_validate(**of_folds, **there)
+    if not joined.ensemble.is_file():
+        vitmed.ensemble([place.path])
+    if not (joined.path / "test" / NUMBERS).is_file():
+        vitmed.evaluate(joined.path)
+    return joined.path, {"tests of the folds": place.path / "test", "test of the ensemble": joined.path / "test"}
 
 
 def _ranked(

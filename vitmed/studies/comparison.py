@@ -73,7 +73,7 @@ def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
     against the rest, as decided by the evaluation that `vitmed evaluate --positive` wrote, else undecided."""
     tables, parts, models = [table_of(path) for path in paths], list[list[str]](), list[Model]()
     for file in tables:
-        names = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])]
+        names = [*file.resolve().parent.parts[1:], *([] if file.name == PREDICTIONS else [file.stem])] or [file.stem]
         inside_run = file.name == PREDICTIONS and names[-1:] == ["test"] and len(names) > 1
         if names[-1].startswith(AGAINST_REST) and len(names) > 2:  # the run is part of the name
             names = [*names[:-3], "/".join(names[-3:])]
@@ -112,11 +112,8 @@ def _against_rest(read: Evaluated, file: Path, positive: str) -> Evaluated:
         return read
     check_against_rest(read.predictions, positive)
     folders = {each.parent: read_evaluation(each) for each in file.parent.glob(f"{AGAINST_REST}*/{PREDICTIONS}")}
-    fitting = {
-        folder: known
-        for folder, known in folders.items()
-        if known.predictions.positive == positive and known.weights_hash == read.weights_hash
-    }
+    of_class = {folder: known for folder, known in folders.items() if known.predictions.positive == positive}
+    fitting = {folder: known for folder, known in of_class.items() if known.weights_hash == read.weights_hash}
     if fitting:
         newest = max(fitting, key=lambda folder: (fitting[folder].created or "", folder.name))
         if len(fitting) > 1:
@@ -147,8 +144,7 @@ def table_of(path: Path) -> Path:
     if (path / PREDICTIONS).is_file():
         return path / PREDICTIONS
     if run.best.is_file():
-        saved = load_checkpoint(run.best)
-        if file := find_evaluation(run, "test", saved.weights_hash):
+        if file := find_evaluation(run, "test", load_checkpoint(run.best).weights_hash):
             return file
         raise DataError(f"{path}: has no evaluation of its best.pt on its test", f"vitmed evaluate {path}")
     if (path / "test" / PREDICTIONS).is_file():  # of folds, or of a run without a network
@@ -192,11 +188,9 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     for model in aligned[1:]:
         other = np.flatnonzero((known_labels(model.predictions) != labels).reshape(len(paths), -1).any(axis=1))
         if len(other):
-            raise DataError(
-                f"{model.name} and {first.name} differ in the labels of {len(other):,} of {len(paths):,} images, the "
-                f"first is {paths[other[0]]}",
-                "evaluate both with the same labels",
-            )
+            many = f"{len(other):,} of {len(paths):,} images, the first is {paths[other[0]]}"
+            problem = f"{model.name} and {first.name} differ in the labels of {many}"
+            raise DataError(problem, "evaluate both with the same labels")
     notes = []
     left_out = {m.name: len(m.predictions) - len(paths) for m in models if len(m.predictions) > len(paths)}
     if left_out:
@@ -206,8 +200,7 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     if not grouped:
         return aligned, notes
     groups = grouped[0].predictions.groups
-    same = {m.predictions.units.tobytes() for m in grouped}
-    if len(same) > 1:
+    if len({m.predictions.units.tobytes() for m in grouped}) > 1:
         notes.append(f"The tables disagree on the patients; those of {grouped[0].name} are used.")
     return [replace(m, predictions=replace(m.predictions, groups=groups)) for m in aligned], notes
 
@@ -218,10 +211,8 @@ def _check_comparable(model: Model, first: Model) -> None:
     words = {"classes": "classes", "findings": "findings", "number": "a number"}
     if a.kind != b.kind:
         of_finding = "; of one finding: RUN/test/findings/FINDING" * ("findings" in (a.kind, b.kind))
-        raise DataError(
-            f"{model.name} has predictions of {words[a.kind]}, {first.name} of {words[b.kind]}",
-            f"compare models of one kind of label{of_finding}",
-        )
+        has = f"{model.name} has predictions of {words[a.kind]}, {first.name} of {words[b.kind]}"
+        raise DataError(has, f"compare models of one kind of label{of_finding}")
     if set(a.classes) != set(b.classes):
         or_finding = ", or one finding of both: RUN/test/findings/FINDING" * (a.kind == "findings")
         has = f"{model.name} has the {a.kind} {listed(a.classes)}; {first.name} has {listed(b.classes)}"
@@ -230,16 +221,12 @@ def _check_comparable(model: Model, first: Model) -> None:
         has = f"{model.name} predicts in the unit '{unit}', {first.name} in '{target_of(b).unit}'"
         raise DataError(has, "train both with the same --unit")
     if model.kind == first.kind == "grades" and a.classes != b.classes:
-        raise DataError(
-            f"the grades of {model.name} are in the order {listed(a.classes)}, those of {first.name} in the order "
-            f"{listed(b.classes)}",
-            "train both with the same --ordinal",
-        )
+        those = f"those of {first.name} in the order {listed(b.classes)}"
+        has = f"the grades of {model.name} are in the order {listed(a.classes)}, {those}"
+        raise DataError(has, "train both with the same --ordinal")
     if a.positive not in (None, b.positive or a.positive):
-        raise DataError(
-            f"the positive class of {model.name} is {a.positive}, that of {first.name} {b.positive}",
-            "train both with the same --positive",
-        )
+        has = f"the positive class of {model.name} is {a.positive}, that of {first.name} {b.positive}"
+        raise DataError(has, "train both with the same --positive")
 
 
 def _check_content(models: Sequence[Model], paths: Sequence[str]) -> None:
@@ -327,7 +314,9 @@ def compare_models(
 
     best, following = (model.name for model in sorted(models, key=height)[:2])
     verdict = next(pair.verdict for pair in pairs if {pair.first, pair.second} == {best, following})
-    notes += _cautions(unit, units)
+    few = f"There {'is' if units == 1 else 'are'} only {counted(units, unit)}: too few to show which model is better."
+    other = f"Patients are unknown, {unit}s are compared: more certain than it should be, if a patient has several."
+    notes += [UNKNOWN] if unit == "image" else [few] * (units < FEW_GROUPS) + [other] * (unit != "patient")
     described = dict[str, ComparedModel]()
     for model in models:
         likeliest = None
@@ -354,11 +343,8 @@ def compare_models(
 def _described(model: Model, found: Any, point: str, likeliest: Any) -> ComparedModel:
     """A model with its numbers. A baseline has no report: the one beside its table is about another model."""
     stated = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
-    of = {
-        "overall": found.overall,
-        "per_class": found.per_class,
-        **{key: value for key, value in stated.items() if value},
-    }
+    of = {"overall": found.overall, "per_class": found.per_class}
+    of |= {key: value for key, value in stated.items() if value}
     if likeliest is not None:
         of["likeliest"] = ModelNumbers(overall=likeliest.overall, per_class=likeliest.per_class)
     return ComparedModel(baseline_of=next(iter(model.baseline_of), None), point=point, **of)
@@ -376,15 +362,6 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
                 continue
             groups.setdefault(json.dumps(content, sort_keys=True, default=str), {})[model.name] = seed
     return [group for group in groups.values() if len(set(group.values())) == len(group) > 1]
-
-
-def _cautions(unit: str, units: int) -> list[str]:
-    """What limits a comparison over so many patients, images, or groups of another kind."""
-    if unit == "image":
-        return [UNKNOWN]
-    few = f"There {'is' if units == 1 else 'are'} only {counted(units, unit)}: too few to show which model is better."
-    groups = f"Patients are unknown, {unit}s are compared: more certain than it should be, if a patient has several."
-    return [few] * (units < FEW_GROUPS) + [groups] * (unit != "patient")
 
 
 def _compare_family(

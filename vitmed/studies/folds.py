@@ -54,8 +54,8 @@ from vitmed.report.analyses import Extra
 from vitmed.report.evaluate import facts
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import folds_flow
-from vitmed.report.results import Results
-from vitmed.report.write import About, Report, read_baselines
+from vitmed.report.results import Origin, Results
+from vitmed.report.write import Report, read_baselines
 from vitmed.studies.cluster import HERE, Places
 from vitmed.studies.study import Job, Study, conduct, read_study, settings_of
 from vitmed.training.plan.time import Clock
@@ -266,16 +266,19 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
             )
     notes += by_name([r.report.notes for r in results])
     with bar("drawing the report", unit="steps"):
-        about = About(
+        origin = Origin(
             title=f"{len(runs)} folds of {data_folder(root).resolve().name}",
             facts=_facts(results, results[once], pooled, folds),
             notes=notes,
             run=folder.name,
-            flow=folds_flow(saved[once], runs[once], pooled, config.subgroups),
         )
-        others = {key: pool([of_fold[key] for of_fold in baselines[once]]) for key in shared}
-        extra = Extra(folds=folds, baselines=others, read=lambda path: thumbnail(root / path, saved[0].preprocessing))
-        metrics = Report.of(pooled, about, config, extra).write(folder.path / "test")
+        extra = Extra(
+            flow=folds_flow(saved[once], runs[once], pooled, config.subgroups),
+            folds=folds,
+            baselines={key: pool([of_fold[key] for of_fold in baselines[once]]) for key in shared},
+            read=lambda path: thumbnail(root / path, saved[0].preprocessing),
+        )
+        metrics = Report.of(pooled, origin, config, extra).write(folder.path / "test")
     kind = TARGETS[pooled.kind]
     for name in kind.headline[:2]:
         say(f"{kind.metrics[name].title} by fold: {spread_of(folds.each, name)}")
@@ -403,9 +406,8 @@ def _choice(candidates: Sequence[Candidate], parts: Sequence[Any]) -> dict[str, 
         overall: dict[str, Estimate] = kind.numbers.evaluate(predictions, resamples).overall
         say(f"{name}: {', '.join(f'{kind.metrics[key].title} {value_text(overall[key])}' for key in names)}")
         rows[name] = {key: overall[key].to_dict() for key in names}
-    folds = counted(len(candidates[0].members), "fold")
-    words = f"the mean of {', '.join(each) if several else folds}"
-    return {"words": words, "numbers": rows}
+    joined = ", ".join(each) if several else counted(len(candidates[0].members), "fold")
+    return {"words": f"the mean of {joined}", "numbers": rows}
 
 
 def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[Splits, dict[str, list[str]]]:
@@ -468,8 +470,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
         raise DataError(leaks[0], "join runs with the same splits")
     for leak in leaks:  # of a test that was held out of folds, after hours of training
         warn(leak)
-    path = place.ensemble
-    joined = join_members(path, members, each, splits, hashes, chosen)
+    joined = join_members(place.ensemble, members, each, splits, hashes, chosen)
     for_policy = replace(averaged(parts), positive=members[0].config.data.positive)
     config = members[0].config.evaluate
     policy = choose_policy(for_policy, config, None, joined.weights_hash)
@@ -489,15 +490,18 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     notes = [about_policy, *leaks, *notes_of(policy)]
     predictions, root = policy.apply(for_policy), members[0].splits.root
     with bar("drawing the report", unit="steps"):
-        about = About(
+        origin = Origin(
             title=f"{counted(len(members), 'model')}, images that chose the policy",
             facts=facts(joined, "the images on which the policy was chosen", len(predictions), "stored predictions"),
             notes=notes,
             run=place.name,
-            weights_hash=joined.weights_hash,
         )
-        extra = Extra(policy=policy, read=lambda name: thumbnail(root / name, joined.preprocessing))
-        metrics = Report.of(predictions, about, config, extra).write(place.path / "val")
+        extra = Extra(
+            weights_hash=joined.weights_hash,
+            policy=policy,
+            read=lambda name: thumbnail(root / name, joined.preprocessing),
+        )
+        metrics = Report.of(predictions, origin, config, extra).write(place.path / "val")
     val = Evaluation(predictions, metrics, place.path / "val")
     save_ensemble(joined)  # last: without it the folder holds no ensemble
     if splits.samples["test"] and advise:

@@ -16,7 +16,7 @@ from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError, unknown_key
 from vitmed.core.files import probe, write_bytes, write_json, write_text
-from vitmed.core.load_config import build_config
+from vitmed.core.load_config import build_config, with_values
 from vitmed.core.messages import bar, gathering, gravest_first, say, show, warn, wrapped
 from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.run_folder import RunFolder, run_lock
@@ -151,9 +151,8 @@ class OneRun:
     ) -> tuple[Run[Config], Finetune]:
         ranks, checkpoint = self.ranks, self.ranks.first(lambda: load_checkpoint(folder.last))
         if checkpoint.training is None:
-            raise CheckpointError(
-                f"{folder.last}: holds no training state", "resume needs the last.pt that train wrote"
-            )
+            problem = f"{folder.last}: holds no training state"
+            raise CheckpointError(problem, "resume needs the last.pt that train wrote")
         checkpoint.model()  # raises before a network is built whose sizes are not those of the weights
         fix = f"name its current place: vitmed train DIR --resume {folder.path}"
         root = data_folder(data if data is not None else ranks.first(lambda: checkpoint.data_root(fix)))
@@ -181,10 +180,8 @@ class OneRun:
             length, more = counted(epochs, "epoch"), "epochs: vitmed train --resume {} --epochs N"
             if run.state.share >= 1:
                 length, more = duration_text(config.train.time or 0), "time: vitmed train --resume {} --time TIME"
-            raise UsageError(
-                f"{folder.path}: this run of {length} is finished and evaluated",
-                f"more {more.format(folder.path)}; a new report: vitmed evaluate {folder.path}",
-            )
+            problem = f"{folder.path}: this run of {length} is finished and evaluated"
+            raise UsageError(problem, f"more {more.format(folder.path)}; a new report: vitmed evaluate {folder.path}")
         return run, task
 
     def _finish(self, run: Run[Config], task: Finetune) -> TrainResult:
@@ -205,10 +202,8 @@ class OneRun:
                 with gathering():
                     baselines = fit_baselines(run, task) if leads else None
                 if not config.train.freeze:
-                    say(
-                        "in the lines of the epochs, * marks the best so far; "
-                        "waiting is the time that images are awaited"
-                    )
+                    waiting = "waiting is the time that images are awaited"
+                    say(f"in the lines of the epochs, * marks the best so far; {waiting}")
                     run.train(draw, self.each_epoch or (lambda record: None), tracking.epochs)
                     task.end(run)
                 result = self.ranks.first(lambda: _evaluated(run, task, baselines, trained))
@@ -316,22 +311,23 @@ def new_pretraining(
     stem, pool = ("patch" if model.stem == "auto" else model.stem), ("mean" if model.pool == "auto" else model.pool)
     positions = model.positions if "positions" in model.model_fields_set else "sincos_2d"
     # The class token learns nothing, so a later head uses the mean of the patches, as in the paper.
-    model = model.model_copy(update={"stem": stem, "pool": pool, "positions": positions, "weights": None})
+    values: dict[str, Any] = {"model.stem": stem, "model.pool": pool, "model.positions": positions}
+    values["model.weights"] = None
     if data.unlabelled or not (data.labels is not None or has_classes(data_folder(data.root))):
         fraction = data.val_fraction if "val_fraction" in data.model_fields_set else UNLABELLED_VAL
-        data = data.model_copy(update={"unlabelled": True, "val_fraction": fraction})
-    config = config.model_copy(update={"model": model, "data": data})
+        values |= {"data.unlabelled": True, "data.val_fraction": fraction}
+    config = with_values(config, values)
     report_card(config.data.card)
     show_expression(config.data.group_regex)
     splits, held_out = pretraining_splits(config.data)
     count, val = (len(splits.samples[split]) for split in ("train", "val"))
     situation = PlanInputs(SCRATCH, count, val, median_side(splits), pick_device(config.train.device).type, width=0)
-    sizes = {}
-    for decision in plan_settings(Config(model=model), situation):  # as `train` would plan them for random weights
+    for decision in plan_settings(
+        Config(model=config.model), situation
+    ):  # as `train` would plan them for random weights
         if decision.field in ("model.image_size", "model.patch_size"):
             say(f"{decision.field} {decision.value}: {decision.when}; {decision.why}")
-            sizes[decision.field.removeprefix("model.")] = decision.value
-    config = config.model_copy(update={"model": model.model_copy(update=sizes)})
+            config = with_values(config, {decision.field: decision.value})
     config = with_window(one_batch(config), splits)
     session = Session.of(config, pick_device(config.train.device))
     task = Pretrain.new(config, splits, session)

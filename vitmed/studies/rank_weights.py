@@ -34,19 +34,14 @@ from vitmed.models.weights.pretrained import load_pretrained, open_weights
 from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
-from vitmed.report.write import About, Report, baseline_text
+from vitmed.report.results import Origin
+from vitmed.report.write import Report, baseline_text
 from vitmed.studies.cluster import each
 from vitmed.studies.comparison import Model, align, better, compare_models, short_names
 from vitmed.training.environment import check_images, splits_csv
 from vitmed.training.finetune import fit_colours, fit_logistic, frozen_features
 from vitmed.training.out_of_memory import is_out_of_memory
-from vitmed.training.plan.make_plan import (
-    check_against_splits,
-    config_of_target,
-    config_with_weights,
-    standardised,
-    with_window,
-)
+from vitmed.training.plan import make_plan
 
 SEEN = ("model.image_size", "model.channels", "model.weights")
 OF_RANKING = (*SEEN, "train.device", "evaluate.resamples", "evaluate.ordinal")  # settings that a ranking uses
@@ -135,9 +130,8 @@ def rank_weights(
     compared = compare_models(models, settings.evaluate.resamples, notes, splits.target.kind)
 
     metric = TARGETS[compared.kind].headline[0]
-    numbers, sign = {model.name: compared.models[model.name].overall[metric] for model in models}, 1
-    if ALL_METRICS[metric].higher_is_better:
-        sign = -1
+    numbers = {model.name: compared.models[model.name].overall[metric] for model in models}
+    sign = -1 if ALL_METRICS[metric].higher_is_better else 1
     order = sorted(seconds, key=lambda name: np.inf if (v := numbers[name].value) is None else sign * v)
     best, phrase, groups = order[0], ALL_METRICS[metric].phrase, dict[str, list[str]](yes=[], no=[], ahead=[])
     rows = [["rank", "weights", f"{phrase} (95 % interval)", "minus the best", "clearly behind", "ms/image"]]
@@ -174,7 +168,7 @@ def _judged(given: str, name: str, settings: Config, splits: Splits, offline: bo
     Raises CheckpointError, UsageError or OutOfMemoryError if the weights cannot be used.
     """
     weights = open_weights(given, offline)
-    config = config_with_weights(with_values(settings, {"model.weights": given}), weights)
+    config = make_plan.config_with_weights(with_values(settings, {"model.weights": given}), weights)
     config = build_config(config.model_dump())  # raises for values that do not go together
     device, took = pick_device(config.train.device), list[float]()
     read = read_splits(splits, how := Preprocessing.of(config), config.data, records=False)
@@ -211,12 +205,12 @@ def open_folder(config: Config, output: str | Path, parts: str) -> tuple[Config,
     report_card(config.data.card)
     show_expression(config.data.group_regex)
     splits = make_splits(config.data, config.evaluate.ordinal)
-    config = config_of_target(config, splits)
-    check_against_splits(config, splits)
+    config = make_plan.config_of_target(config, splits)
+    make_plan.check_against_splits(config, splits)
     check_folder(config.data, config.evaluate.ordinal)
     report_patients(splits, f"one patient may be in two {parts}, which makes results look too good")
     probe(output)
-    return with_window(config, splits), standardised(splits)
+    return make_plan.with_window(config, splits), make_plan.standardised(splits)
 
 
 def evaluate_colours(
@@ -241,7 +235,7 @@ def evaluate_colours(
         logits, positive = logits_of(split), config.data.positive
         predictions = labelled_by(splits.target, splits.classes, samples, logits, positive, splits.columns)
         said = "No network: this shows what stain, light, format and size reveal about the labels."
-        about = About(
+        origin = Origin(
             title=f"{what}: colours and size alone",
             facts={
                 "Model": baseline_text("colour_and_size", splits.target.kind),
@@ -250,9 +244,11 @@ def evaluate_colours(
             },
             notes=[*patient_notes(splits, split), said, *notes],
             run=folder.name,
-            flow=flow.model_copy(update={"evaluated": evaluated_images(predictions, split)}),
         )
-        extra = Extra(read=lambda path: thumbnail(splits.root / path, preprocessing))
-        metrics = Report.of(predictions, about, config.evaluate, extra).write(folder.path / split)
+        extra = Extra(
+            flow=flow.model_copy(update={"evaluated": evaluated_images(predictions, split)}),
+            read=lambda path: thumbnail(splits.root / path, preprocessing),
+        )
+        metrics = Report.of(predictions, origin, config.evaluate, extra).write(folder.path / split)
         results[split] = report_evaluation(Evaluation(predictions, metrics, folder.path / split), {})
     return folder, results

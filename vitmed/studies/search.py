@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -150,14 +151,12 @@ def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: st
     """
     config, train = prepared.config, prepared.config.train
     if not what["space"]:  # a range around the planned value of each setting of `AROUND` that you did not set
-        fixed = {
-            f"{part}.{name}" for part in ("train", "model", "augment") for name in fields_set(prepared.given, part)
-        }
+        given = prepared.given
+        fixed = {f"{part}.{name}" for part in ("train", "model", "augment") for name in fields_set(given, part)}
         fixed |= set() if LEARNING[prepared.splits.target.kind].mixes else {"augment.mixup"}
         fixed |= {"train.layer_decay"} if prepared.weights is None else set()
-        what["space"] = {
-            place: around(value_of(config, place)) for place, around in AROUND.items() if place not in fixed
-        }
+        free = {place: around for place, around in AROUND.items() if place not in fixed}
+        what["space"] = {place: around(attrgetter(place)(config)) for place, around in free.items()}
     domains = what["space"]
     if not domains:
         raise UsageError("nothing to search: every setting is fixed", "leave some out, or name --space")
@@ -167,7 +166,7 @@ def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: st
         what["trials"] = USUAL
     epochs = domains.get("train.epochs", str(train.epochs))  # Hyperband counts to the most
     asked = Asked(
-        planned={place: value_of(config, place) for place in domains},
+        planned={place: attrgetter(place)(config) for place in domains},
         seed=train.seed,
         metric=train.monitor,
         epochs=max(int(part) for part in epochs.replace("..", ",").split(",")),
@@ -209,10 +208,10 @@ def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--sp
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
         place = FLAGS.get(key.removeprefix("--").replace("-", "_"), key)
-        low, dots, high = values.partition("..")
-        parts = [low, high] if dots else [part.strip() for part in values.split(",")]
+        dots, mark = ".." in values, ".." if ".." in values else ","
+        parts = [part.strip() for part in values.split(mark)]
         numbers = [float(part) for part in parts if NUMBER.fullmatch(part)]
-        if not equals or not all(parts) or (dots and (len(numbers) < 2 or flag != "--space")):
+        if not equals or not all(parts) or (dots and (not len(parts) == len(numbers) == 2 or flag != "--space")):
             what, example = "a range, or its values", "--space train.lr=1e-5..1e-3 or --space model.width=64,128"
             if flag != "--space":
                 what, example = "its values", "--grid model.heads=2,4,8 --seeds 0,1,2"
@@ -225,7 +224,7 @@ def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--sp
             load_config(None, None, [*sets, f"{place}={value}"])
         if dots and not _kinds(place) & {int, float}:
             raise UsageError(f"{flag} {text}: a range is for numbers", f"{flag} {place}=A,B")
-        space[place] = f"{low.strip()}..{high.strip()}" if dots else ",".join(parts)
+        space[place] = mark.join(parts)
     return space
 
 
@@ -233,11 +232,6 @@ def _kinds(place: str) -> set[Any]:
     section, _, name = place.partition(".")
     annotation = fields_of(Config, section)[name].annotation
     return {annotation, *get_args(annotation)}
-
-
-def value_of(config: Config, place: str) -> Any:
-    section, _, name = place.partition(".")
-    return getattr(getattr(config, section), name)
 
 
 def contains(domain: str, value: Any) -> bool:
@@ -309,13 +303,7 @@ class Search(Study[TuningStudy]):
     command, logged = "tune", True
 
     def __init__(
-        self,
-        optuna: Any,
-        folder: RunFolder,
-        asked: Asked,
-        clock: Clock,
-        places: Places = HERE,
-        devices: int | None = None,
+        self, optuna: Any, folder: RunFolder, asked: Asked, clock: Clock, places: Places = HERE, devices: int = 1
     ) -> None:
         self.optuna, self.folder, self.asked, self.clock = optuna, folder, asked, clock
         self.places, self.devices = places, devices
@@ -375,9 +363,8 @@ class Search(Study[TuningStudy]):
         if file is not None or number < len(self.queue):
             self.study.enqueue_trial(self.queue[number] if file is None else file.values)
         trial = self.open[number] = self.study.ask()
-        self.files.append(file or TrialFile(values={}))
         values = suggest(trial, self.asked.space)
-        self.files[number] = self.files[number].model_copy(update={"values": values})
+        self.files.append((file or TrialFile(values={})).model_copy(update={"values": values}))
         return trial
 
     def _look(self, trial: Any, record: Record) -> bool:

@@ -29,18 +29,8 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel
 
 import vitmed
+from vitmed.core import errors
 from vitmed.core.config import FLAGS, Config
-from vitmed.core.errors import (
-    CheckpointError,
-    DataError,
-    DiskFullError,
-    EndedByCaller,
-    Interrupted,
-    OutOfMemoryError,
-    TimeTooShortError,
-    UsageError,
-    VitmedError,
-)
 from vitmed.core.files import make_folder, read_json_lines
 from vitmed.core.load_config import load_config, read_overrides
 from vitmed.core.messages import Logged, Once, listener, listening, say, show, warn, wrapped
@@ -146,10 +136,10 @@ def conduct(study: Study[Result]) -> Result:
                 for run in [run for run in running if run.done()]:
                     study.ended(running.pop(run), run)
         return study.finish()
-    except (Interrupted, KeyboardInterrupt) as error:
+    except (errors.Interrupted, KeyboardInterrupt) as error:
         study.interrupted()
-        problem = error.problem if isinstance(error, Interrupted) else "stopped; what is trained is saved"
-        raise Interrupted(problem, f"vitmed {study.command} --resume {study.folder.path}") from None
+        problem = error.problem if isinstance(error, errors.Interrupted) else "stopped; what is trained is saved"
+        raise errors.Interrupted(problem, f"vitmed {study.command} --resume {study.folder.path}") from None
 
 
 def settings_of(arguments: Mapping[str, Any], command: str) -> Config:
@@ -164,14 +154,14 @@ def read_study(file: Path, form: type[File], fix: str) -> File:
     try:
         return form.model_validate_json(file.read_bytes())
     except (OSError, ValueError):
-        raise CheckpointError(f"{file}: cannot be read", fix) from None
+        raise errors.CheckpointError(f"{file}: cannot be read", fix) from None
 
 
 def check_same_data(settings: Config, digest: str, folder: RunFolder) -> None:
     """Raise DataError unless the images, labels and splits are those that a study began with."""
     if make_splits(settings.data, ordinal=settings.evaluate.ordinal).digest != digest:
         problem = f"{settings.data.root}: other images, labels or splits than those that {folder.path} began with"
-        raise DataError(problem, "restore them, or start a new study")
+        raise errors.DataError(problem, "restore them, or start a new study")
 
 
 class Executor:
@@ -192,7 +182,7 @@ class Executor:
                 with listening(Logged(self.folder.path / f"{job.name}.log") if self.logged else self.once):
                     try:
                         trained = vitmed.train(**job.start(self.folder), each_epoch=on_epoch)
-                    except VitmedError as error:
+                    except errors.VitmedError as error:
                         if self.logged:
                             warn(str(error))
                         raise
@@ -202,9 +192,9 @@ class Executor:
                     show(wrapped(f"{job.title}: {numbers}; {evaluated.folder}"))
                 self.once.first = False
             future.set_result(job.done(self.folder))
-        except Interrupted as error:
-            future.set_exception(Interrupted(f"in {job.title}: {error.problem}", error.fix))
-        except VitmedError as error:
+        except errors.Interrupted as error:
+            future.set_exception(errors.Interrupted(f"in {job.title}: {error.problem}", error.fix))
+        except errors.VitmedError as error:
             future.set_exception(error)
         return future
 
@@ -274,10 +264,10 @@ class _Processes(Executor):
                     return run
                 code, ended = self._run(job, on_epoch, slot, log)
                 if self.ending.is_set():
-                    raise Interrupted(f"in {job.title}: stopped")
+                    raise errors.Interrupted(f"in {job.title}: stopped")
                 if ended:
-                    raise EndedByCaller(f"{job.title}: ended; its last.pt is saved")
-                if left and (code < 0 or code == OutOfMemoryError.exit_code):
+                    raise errors.EndedByCaller(f"{job.title}: ended; its last.pt is saved")
+                if left and (code < 0 or code == errors.OutOfMemoryError.exit_code):
                     why = "it has no memory" if code > 0 else f"{signal.Signals(-code).name} ended its process"
                     warn(f"{job.title}: {why}; once more, from what is saved")
                 elif code != 0:
@@ -296,12 +286,8 @@ class _Processes(Executor):
         if 1 < len(self.gpus) >= self.devices:
             mine = [self.gpus[(slot * self.devices + k) % len(self.gpus)] for k in range(self.devices)]
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
-        words = [
-            "--json",
-            "--verbose",
-            *[f"--devices={self.devices}"] * (self.devices > 1),
-            *_words(job.start(self.folder)),
-        ]
+        devices = [f"--devices={self.devices}"] * (self.devices > 1)
+        words = ["--json", "--verbose", *devices, *_words(job.start(self.folder))]
         stop, ended, deadline = log.with_name(f".{job.name}.stop"), False, math.inf
         stop.unlink(missing_ok=True)
         process = cluster.submit(self.place, run_process, words, log, environment, stop)
@@ -364,24 +350,23 @@ def _words(arguments: Mapping[str, Any]) -> list[str]:
     return [*words, "--", str(given["data"])] if "data" in given else words
 
 
-def _error(code: int, log: Path) -> VitmedError:
+def _error(code: int, log: Path) -> errors.VitmedError:
     """The error that ended a process, from the last line of its log, with its class."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     if code < 0:
-        problem = (
-            f"its process ended {cluster.TRIES} times, by {signal.Signals(-code).name}, perhaps for lack of memory"
-        )
-        return VitmedError(problem, f"see {log}")
+        by = signal.Signals(-code).name
+        problem = f"its process ended {cluster.TRIES} times, by {by}, perhaps for lack of memory"
+        return errors.VitmedError(problem, f"see {log}")
     try:
         error = json.loads(lines[-1])["error"]
     except (IndexError, ValueError, KeyError, TypeError):
-        return VitmedError(f"its process ended with exit code {code}", f"see {log}")
-    kinds: list[type[VitmedError]] = [VitmedError, *VitmedError.__subclasses__()]
-    kind = next((kind for kind in kinds if kind.exit_code == code), VitmedError)
+        return errors.VitmedError(f"its process ended with exit code {code}", f"see {log}")
+    kinds: list[type[errors.VitmedError]] = [errors.VitmedError, *errors.VitmedError.__subclasses__()]
+    kind = next((kind for kind in kinds if kind.exit_code == code), errors.VitmedError)
     if "seconds" in error:
-        return TimeTooShortError(error["message"], error["fix"], error["seconds"])
-    if kind is UsageError and DiskFullError.ROOM in error["fix"]:
-        kind = DiskFullError
+        return errors.TimeTooShortError(error["message"], error["fix"], error["seconds"])
+    if kind is errors.UsageError and errors.DiskFullError.ROOM in error["fix"]:
+        kind = errors.DiskFullError
     return kind(error["message"], error["fix"])
 
 
@@ -407,7 +392,7 @@ def train_on_nodes(on: str, devices: int, options: Mapping[str, Any], words: Seq
     mark = output / f".vitmed-{secrets.token_hex(4)}"
     with opened(on, strict=bool(options.get("strict"))) as (_, place):
         if not isinstance(place, RayCluster):
-            raise UsageError(f"--devices {devices} --on {on}: expected a Ray cluster", "--on ray:HOST:PORT")
+            raise errors.UsageError(f"--devices {devices} --on {on}: expected a Ray cluster", "--on ray:HOST:PORT")
         place.bundle = (0, devices)
         prepare(place, files_of(options), output, parallel=devices)
         address, port = result_of(submit(place, free_port))
@@ -484,12 +469,12 @@ def _ended(future: Future[Any]) -> int:
 def _code(codes: Sequence[int], stopped: bool) -> int:
     """The largest exit code of those that failed by themselves. Raises VitmedError where one was killed, Interrupted
     where Ctrl-C was the reason."""
-    if reported := [code for code in codes if 1 < code != Interrupted.exit_code]:
+    if reported := [code for code in codes if 1 < code != errors.Interrupted.exit_code]:
         return max(reported)
     if killed := [rank for rank, code in enumerate(codes) if code < 0]:
         which = f"process {killed[0]} of {len(codes)}"
         fix = "vitmed train --resume RUN with the same --devices and --on goes on from what is saved"
         if stopped:
-            raise Interrupted(f"stopped; {which} did not end within {GRACE:.0f} s, and was killed", fix)
-        raise VitmedError(f"{which} was killed, or its node was lost", fix)
+            raise errors.Interrupted(f"stopped; {which} did not end within {GRACE:.0f} s, and was killed", fix)
+        raise errors.VitmedError(f"{which} was killed, or its node was lost", fix)
     return max(codes)

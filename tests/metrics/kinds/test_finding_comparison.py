@@ -119,6 +119,11 @@ def test_a_model_does_not_differ_from_itself_and_others_are_not_compared() -> No
         compare_findings(good, replace(good, classes=("a", "b", "c")))
 
 
+def test_without_images_no_number_differs_and_none_is_defined() -> None:
+    none = draw(1.0).take(np.arange(0))
+    assert {gap.value for gap in compare_findings(none, none).difference.values()} == {None}
+
+
 def test_a_rate_that_no_image_changes_has_no_interval() -> None:
     """Neither model calls anything: that says nothing about how their sensitivities differ."""
     good, poor = (replace(draw(skill), thresholds=(1.0, 1.0, 1.0)) for skill in (2.0, 1.2))

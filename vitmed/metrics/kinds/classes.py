@@ -7,8 +7,6 @@ drawn. A value that cannot be computed is NaN (null in JSON, with the reason bes
 Letters: S images, K classes, R resamples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -49,8 +47,8 @@ class PreparedPredictions(Prepared):
         self.support = np.bincount(self.labels, minlength=k)  # (K,)
         self.losses = np.stack(image_losses(predictions), axis=1)  # (S, 2)
 
-    def apart(self) -> dict[str, float]:
-        return {name: float(drawn[0]) for name, drawn in self.weighted(np.ones((1, len(self.labels))))[0].items()}
+    def apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        return self.weighted(weights)[0]
 
     def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
         return self.counted(weights)[0]
@@ -159,14 +157,12 @@ class PreparedPredictions(Prepared):
     @cached_property
     def overall_areas(self) -> dict[str, Area]:
         """Those of all classes together, by the names in `AREAS`."""
-        overall = {name: Area(0.0, np.zeros(len(self.labels))) for name in AREAS}
-        for c in self.classes:
-            for kind, area in zip(AREAS, self.areas[c], strict=True):
-                if self.positive == c:
-                    overall[kind] = area
-                elif self.positive is None:
-                    overall[kind] = overall[kind].plus(area, 1 / self.size)
-        return overall
+        if self.positive is not None:
+            return dict(zip(AREAS, self.areas[self.positive], strict=True))
+        means = [Area(0.0, np.zeros(len(self.labels)))] * len(AREAS)
+        for areas in self.areas:
+            means = [mean.plus(area, 1 / self.size) for mean, area in zip(means, areas, strict=True)]
+        return dict(zip(AREAS, means, strict=True))
 
     @cached_property
     def per_class(self) -> list[dict[str, Estimate]]:
@@ -315,12 +311,12 @@ class PreparedPredictions(Prepared):
         """Degrees of freedom of the variance of being right between units."""
         return self.units.degrees((self.labels == self.predicted) * 1.0) if self.units.count > 1 else 1.0
 
-    def area_gap(self, other: PreparedPredictions, name: str) -> Gap:
+    def area_gap(self, other: "PreparedPredictions", name: str) -> Gap:
         positive = self.labels == self.positive if name == "auroc" and self.positive is not None else None
         labels = self.labels if name == "average_precision" else None
         return area_gap(self.overall_areas[name], other.overall_areas[name], positive, self.units, labels)
 
-    def share_gaps(self, other: PreparedPredictions) -> ShareGaps:
+    def share_gaps(self, other: "PreparedPredictions") -> ShareGaps:
         labels, present = self.labels, np.flatnonzero(self.support)
         mine, yours = labels == self.predicted, labels == other.predicted
         accuracy, test = share_difference(mine, yours, np.ones(len(labels), bool), self.units)
@@ -337,12 +333,12 @@ class PreparedPredictions(Prepared):
         values = {name: [model.overall[name].value or 0.0 for model in (self, other)] for name in gaps}
         return {name: (replace(gap, value=values[name][0] - values[name][1]), test) for name, gap in gaps.items()}
 
-    def drawn_gaps(self, other: PreparedPredictions, resamples: int) -> tuple[dict[str, np.ndarray], float]:
+    def drawn_gaps(self, other: "PreparedPredictions", resamples: int) -> tuple[dict[str, np.ndarray], float]:
         other.units = self.units
         mine, yours = bootstrap([self, other], resamples, 0)
         return {name: mine[name] - yours[name] for name in mine}, widened_level(min(self.degrees, other.degrees))
 
-    def class_gaps(self, other: PreparedPredictions) -> dict[str, dict[str, ClassDifference]]:
+    def class_gaps(self, other: "PreparedPredictions") -> dict[str, dict[str, ClassDifference]]:
         """In AUROC, of up to `MANY_CLASSES`; of two classes with a positive one in its sensitivity and specificity."""
         if self.positive is not None:
             rates = dict[str, dict[str, ClassDifference]]()

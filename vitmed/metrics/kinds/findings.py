@@ -4,8 +4,6 @@ Of each finding it is the prediction of two classes: `of` returns it as `Predict
 figure of two classes applies to it. Unknown labels are left out everywhere. Letters: S images, F findings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -210,17 +208,16 @@ def images_without(labels: np.ndarray) -> np.ndarray:
     return np.asarray((labels == 0).any(axis=1) & (labels != 1).all(axis=1))
 
 
-def pooled(predictions: Predictions, grouped: bool = False) -> Predictions:
+def pooled(predictions: Predictions) -> Predictions:
     """All known labels of all findings, by image, as one prediction of two classes: the micro means are the numbers of
-    the second class. Without groups, or `grouped` by patients, and by images where those are unknown."""
+    the second class. Grouped by patients, and by images where those are unknown."""
     labels = known_labels(predictions)
     known = labels != UNKNOWN
     chances, logits = predictions.probabilities[known], predictions.logits[known]
-    units = [str(unit) for unit in predictions.units]
     return Predictions(
         classes=("absent", "present"),
         paths=("",) * len(logits),
-        groups=tuple(units[i] for i in np.nonzero(known)[0]) if grouped else None,
+        groups=tuple(str(unit) for unit in predictions.units[np.nonzero(known)[0]]),
         labels=labels[known].astype(np.int64),
         logits=np.stack([np.zeros_like(logits), logits], axis=1),
         positive="present",
@@ -256,10 +253,6 @@ class PreparedFindings(Prepared):
         return [PreparedPredictions(self.predictions.of(name)) for name in self.predictions.classes]
 
     @cached_property
-    def of_two(self) -> list[Numbers]:
-        return [finding.numbers() for finding in self.each]
-
-    @cached_property
     def summands(self) -> np.ndarray:
         """(S, 4 F + 6): of each image hits, false calls, misses and right absences; then what is counted by image."""
         labels, called = self.labels, self.predictions.predicted
@@ -272,7 +265,7 @@ class PreparedFindings(Prepared):
 
     def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
         counts, (right, images, clear, empty, log_loss, brier) = sums[..., :-6], np.moveaxis(sums[..., -6:], -1, 0)
-        tp, fp, fn, tn = np.moveaxis(counts.reshape(*sums.shape[:-1], 4, -1), -2, 0)  # (..., F) each
+        tp, fp, fn, tn = np.moveaxis(counts.reshape(*sums.shape[:-1], 4, len(self.in_means)), -2, 0)  # (..., F)
         each, means = rates_of(tp, fp, fn, tn), [name for name in MEANS if name not in AREAS]
         each["balanced_accuracy"] = (each["sensitivity"] + each["specificity"]) / 2
         parts = (each[name.removesuffix("_macro")][..., self.in_means] for name in means)
@@ -291,12 +284,10 @@ class PreparedFindings(Prepared):
             "no_finding_specificity": ratio(clear, empty),
         }
 
-    def apart(self) -> dict[str, float]:
-        areas, known = self.drawn_apart(np.ones((1, len(self.labels)))), self.known
-        once = np.ones((1, int(known.sum())))
-        together = weighted_areas(self.predictions.probabilities[known], self.labels[known] == 1, once)
-        areas |= dict(zip(("auroc_micro", "average_precision_micro"), together, strict=True))
-        return {name: float(area[0]) for name, area in areas.items()}
+    def apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        known, of_images = self.known, weights[:, np.nonzero(self.known)[0]]
+        micro = weighted_areas(self.predictions.probabilities[known], self.labels[known] == 1, of_images)
+        return self.drawn_apart(weights) | dict(zip(("auroc_micro", "average_precision_micro"), micro, strict=True))
 
     def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
         """Mean areas of the findings of the means, over those that a resample has."""
@@ -315,7 +306,8 @@ class PreparedFindings(Prepared):
         return sample_size(subset), [finding.class_shares[1] for finding in self.each]
 
     def details(self) -> dict[str, Any]:
-        return {"per_class": {two.classes[1]: two.per_class[two.classes[1]] for two in self.of_two}}
+        names = self.predictions.classes
+        return {"per_class": {c: two.numbers.per_class[c] for c, two in zip(names, self.each, strict=True)}}
 
     @cached_property
     def overall(self) -> dict[str, Estimate]:
@@ -360,7 +352,7 @@ class PreparedFindings(Prepared):
     @cached_property
     def cells(self) -> PreparedPredictions:
         """All known labels together, each an image of its patient."""
-        return PreparedPredictions(pooled(self.predictions, grouped=True))
+        return PreparedPredictions(pooled(self.predictions))
 
     def parts(self, name: str, entry: Estimate) -> list[str]:
         return [f"{kind} of {self.predictions.classes[f]}" for f in self.means for kind in MEANS.get(name, ())]
@@ -368,7 +360,7 @@ class PreparedFindings(Prepared):
     def why(self, name: str, entry: Estimate, numbers: Numbers) -> str:
         """As of two classes for each finding."""
         _, _, finding = name.partition(" of ")
-        of_two = self.of_two[numbers.classes.index(finding)] if finding else None
+        of_two = self.each[numbers.classes.index(finding)].numbers if finding else None
         lone = f"the images that it counts come from fewer than 2 {self.unit}s"
         if entry.value is not None:
             if self.units.count < 2:
@@ -410,22 +402,22 @@ class PreparedFindings(Prepared):
         notes += self.few_notes(numbers, holders, "finding")
         return [*notes, *below_chance(numbers, "findings")]
 
-    def area_gap(self, other: PreparedFindings, name: str) -> Gap:
+    def area_gap(self, other: "PreparedFindings", name: str) -> Gap:
         if name in AREAS:
             return area_gap(self.mean_area(name), other.mean_area(name), None, self.units)
         mine, yours = (model.cells.overall_areas[name.removesuffix("_micro")] for model in (self, other))
         return area_gap(mine, yours, None, self.cells.units)
 
-    def share_gaps(self, other: PreparedFindings) -> ShareGaps:
+    def share_gaps(self, other: "PreparedFindings") -> ShareGaps:
         return {"subset_accuracy": share_difference(self.right, other.right, self.read, self.units)}
 
-    def sum_gaps(self, other: PreparedFindings) -> dict[str, Gap]:
+    def sum_gaps(self, other: "PreparedFindings") -> dict[str, Gap]:
         """As those of all kinds; without an interval where no image shows how much a difference varies."""
         same = self.predictions.same_as(other.predictions)
         gaps = super().sum_gaps(other)
         return {name: (reach if same or reach > 0 else np.nan, test) for name, (reach, test) in gaps.items()}
 
-    def class_gaps(self, other: PreparedFindings) -> dict[str, dict[str, ClassDifference]]:
+    def class_gaps(self, other: "PreparedFindings") -> dict[str, dict[str, ClassDifference]]:
         """In AUROC and average precision, on the images whose label is known. There is an interval, and a p, where at
         least `FEWEST` patients (or images) have the finding, and as many have images without it."""
         gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}

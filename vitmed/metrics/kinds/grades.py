@@ -22,14 +22,14 @@ from vitmed.metrics.metric_table import GRADE_METRICS, METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 
 
-def grade_costs(k: int, error: str) -> tuple[tuple[float, ...], ...]:
-    """K x K costs of predicting the column's grade for the row's, for `Predictions.costs`; a value of `GRADE_ERRORS`.
+def grade_costs(k: int, error: str) -> np.ndarray:
+    """(K, K) float64, the cost of predicting the column's grade for the row's; `error` is one of `GRADE_ERRORS`.
 
     The cheapest grade is the median of the predicted distribution for absolute errors; for squared errors it is the
     grade nearest to its mean.
     """
     distance = np.abs(np.arange(k)[:, None] - np.arange(k)).astype(np.float64)
-    return tuple(map(tuple, (distance if error == "absolute" else distance**2).tolist()))
+    return distance if error == "absolute" else distance**2
 
 
 def grades_of(ordinal: Sequence[str], classes: Sequence[str]) -> np.ndarray | None:
@@ -43,18 +43,16 @@ def grades_of(ordinal: Sequence[str], classes: Sequence[str]) -> np.ndarray | No
     return np.array([list(ordinal).index(name) for name in classes]) if ordinal else None
 
 
-def kappa_summands(first: np.ndarray, second: np.ndarray, weights: np.typing.ArrayLike) -> np.ndarray:
+def kappa_summands(first: np.ndarray, second: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """(S, 2 + 2 K) float64: of each image what `kappa_of_sums` takes the sums of."""
-    costs = np.asarray(weights, dtype=np.float64)
-    one, two = (np.eye(len(costs))[seen] for seen in (first, second))
-    return np.column_stack([np.ones(len(first)), costs[first, second], one, two])
+    one, two = (np.eye(len(weights))[seen] for seen in (first, second))
+    return np.column_stack([np.ones(len(first)), weights[first, second], one, two])
 
 
-def kappa_of_sums(sums: np.ndarray, weights: np.typing.ArrayLike) -> np.ndarray:
+def kappa_of_sums(sums: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """(...) kappa, from sums (..., 2 + 2 K) over images."""
-    costs = np.asarray(weights, dtype=np.float64)
     rows, columns = np.split(sums[..., 2:], 2, axis=-1)
-    by_chance = np.einsum("...i,ij,...j->...", rows, costs, columns)
+    by_chance = np.einsum("...i,ij,...j->...", rows, weights, columns)
     return np.asarray(1 - ratio(sums[..., 0] * sums[..., 1], by_chance))
 
 
@@ -179,14 +177,13 @@ class PreparedGrades(PreparedPredictions):
 
 def grade_errors(off: np.ndarray, order: Sequence[str], boot: Bootstrap) -> Grades:
     """The error in grades, from predicted minus true grade (S,) of each image."""
-    size, every = np.abs(off), np.ones(len(off), bool)
-    whole, drawn = boot.sums(np.stack([size, every], axis=1))
-    mean = boot.estimate(float(ratio(whole[0], whole[1])), ratio(drawn[:, 0], drawn[:, 1]))
-    return Grades(order=list(order), off=mean, within_one=boot.proportion(size <= 1, every))
+    size = np.abs(off)
+    mean = boot.ratios(size[:, None], np.ones((len(off), 1)))[0]
+    return Grades(order=list(order), off=mean, within_one=boot.proportion(size <= 1))
 
 
 def kappa_estimate(
-    first: np.ndarray, second: np.ndarray, weights: np.typing.ArrayLike, boot: Bootstrap, read: np.ndarray | None = None
+    first: np.ndarray, second: np.ndarray, weights: np.ndarray, boot: Bootstrap, read: np.ndarray | None = None
 ) -> tuple[Estimate, str]:
     """Kappa of two readings, (S,) int64, with its interval, and why it has none, or no value; "" where it has both. The
     weights of the disagreements are (K, K); `read` are the images that both have read, None: all."""
@@ -216,7 +213,7 @@ def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResul
     where patients are known. Raises DataError without labels."""
     prepared = PreparedGrades(predictions, resamples)
     labels, boot, n = prepared.labels, prepared.boot, len(predictions)
-    off, every, scores = prepared.predicted - labels, np.ones(n, bool), ranked_probability_scores(predictions)
+    off, scores = prepared.predicted - labels, ranked_probability_scores(predictions)
     mean = float(scores.mean()) if n else np.nan
     interval = log_interval(mean, influence_spread((scores - mean) / n, boot.units)) if boot.units.count > 1 else NONE
     kappas, why = prepared.kappas
@@ -228,7 +225,7 @@ def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResul
         signed=of_mean(off.astype(np.float64), boot.units),
         rps=estimate(mean, *interval, "influence"),
         distances=[
-            Distance(grades=d, n=int((off == d).sum()), share=boot.proportion(off == d, every))
+            Distance(grades=d, n=int((off == d).sum()), share=boot.proportion(off == d))
             for d in np.unique(off).tolist()
         ],
         cuts={view.classes[1]: evaluate_predictions(view).per_class[view.classes[1]] for view in views},

@@ -31,7 +31,7 @@ from vitmed.metrics.kinds.prepared import Prepared, Samples, check_finite
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table
-from vitmed.metrics.subgroups import PARTS, Stratum, Subgroups, check_columns, evaluate_strata, strata
+from vitmed.metrics.subgroups import PARTS, Compared, Stratum, Subgroups, check_columns, evaluate_strata
 
 ENDS = ("low", "high")  # columns of the interval
 TINY = float(np.finfo(np.float64).tiny)
@@ -144,7 +144,8 @@ class NumberPredictions(Predictions):
             **dict(zip(("prediction", *ENDS, *RAW, "reach"), numbers, strict=True)),
             TARGET + "name": [self.classes[0]] * size,
             TARGET + "unit": [target.unit] * size,
-            **{TARGET + name: np.full(size, getattr(target, name)) for name in ("centre", "spread")},
+            TARGET + "centre": np.full(size, target.centre),
+            TARGET + "spread": np.full(size, target.spread),
             TARGET + "distribution": [target.distribution] * size,
         }
 
@@ -426,26 +427,14 @@ def error_by_subgroup(predictions: NumberPredictions, column: str) -> Subgroups:
 
 
 def _errors(predictions: NumberPredictions, cells: Sequence[str], parts: int) -> Subgroups:
-    unit = "images" if predictions.groups is None else "patients"
-    column = strata(cells, predictions.units.tolist(), unit, parts)
-
     def evaluate(name: str, part: NumberPredictions) -> Stratum:
         numbers = evaluate_number(part)
         overall = {metric: numbers.overall[metric] for metric in OF_STRATA if metric in numbers.overall}
         return Stratum(name=name, n=len(part), n_groups=numbers.n_groups, overall=overall, notes=numbers.notes)
 
-    return evaluate_strata(predictions, column, evaluate, _Errors)
+    def compared(part: NumberPredictions, atoms: np.ndarray) -> tuple[Compared, bool]:
+        sizes = np.bincount(atoms, np.abs(part.values - known_labels(part)))
+        images = np.bincount(atoms).astype(float)
+        return lambda inside: {"mae": ratio(inside @ sizes, inside @ images)}, False
 
-
-class _Errors:
-    """The mean absolute error of the images in some atoms; see `evaluate_strata`."""
-
-    slow = False
-
-    def __init__(self, predictions: NumberPredictions, atoms: np.ndarray):
-        size = np.abs(predictions.values - known_labels(predictions))
-        self.images, self.sizes = np.bincount(atoms).astype(float), np.bincount(atoms, size)
-
-    def of(self, inside: np.ndarray) -> dict[str, np.ndarray]:
-        """Name -> (R,), from which atoms are inside, (R, A) of 0 and 1."""
-        return {"mae": ratio(inside @ self.sizes, inside @ self.images)}
+    return evaluate_strata(predictions, cells, evaluate, compared, parts)

@@ -71,13 +71,13 @@ class Prepared:
         """Numbers by name, (...) each, from sums (..., N) over images."""
         return {}
 
-    def apart(self) -> dict[str, float]:
-        """The numbers that are no functions of sums."""
+    def apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """The numbers that are no functions of sums, (R,) each, for image weights (R, S)."""
         return {}
 
     def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Those of them that are drawn, (R,) each, for image weights (R, S)."""
-        return {}
+        """Those of them that are drawn."""
+        return self.apart(weights)
 
     def check(self) -> None:
         """Raise DataError for a score that is no finite number."""
@@ -95,18 +95,6 @@ class Prepared:
     def sample(self) -> Samples:
         """The sample behind the accuracy, or what takes its place; and the `class_shares` of each class or finding."""
         raise NotImplementedError
-
-    def reasons(self, numbers: Numbers) -> dict[str, Any]:
-        """The fields of `Numbers` for a reader: `undefined`, `no_interval` and `notes`."""
-        each = {f"{kind} of {c}": rates[kind] for c, rates in numbers.per_class.items() for kind in PER_CLASS}
-        undefined, no_interval = dict[str, str](), dict[str, str]()
-        for name, entry in (each | numbers.overall).items():
-            if entry.value is None or entry.low is None:
-                whys = undefined if entry.value is None else no_interval
-                parts = (whys[part] for part in self.parts(name, entry) if part in whys) if name not in each else ()
-                if why := next(iter(parts), "") or self.why(name, entry, numbers):
-                    whys[name] = why
-        return {"undefined": undefined, "no_interval": no_interval, "notes": self.notes(numbers)}
 
     def parts(self, name: str, entry: Estimate) -> list[str]:
         """The numbers of each class or finding, such as "auroc of ill", whose mean an overall number is."""
@@ -179,9 +167,8 @@ class Prepared:
     def values(cls, predictions: Any) -> dict[str, float]:
         """Every number without an interval, for every epoch; NaN: undefined. Raises DataError without labels."""
         prepared = cls(predictions)
-        sums = prepared.summands.sum(axis=0)
-        numbers = prepared.apart() | {name: float(value) for name, value in prepared.of_sums(sums).items()}
-        return {name: numbers[name] for name in cls.metrics}
+        numbers = prepared.apart(np.ones((1, len(prepared.labels)))) | prepared.of_sums(prepared.summands.sum(axis=0))
+        return {name: numbers[name].item() for name in cls.metrics}
 
     @classmethod
     def draw(cls, predictions: Any, weights: np.ndarray) -> dict[str, np.ndarray]:
@@ -200,8 +187,9 @@ class Prepared:
         """
         prepared = cls(predictions, resamples)
         prepared.check()
-        return prepared.numbers()
+        return prepared.numbers
 
+    @cached_property
     def numbers(self) -> Numbers:
         """As `evaluate`."""
         predictions = self.predictions
@@ -217,7 +205,16 @@ class Prepared:
             sample=Sample.of(self.units, patients, *self.sample()),
             **{"positive_class": None, "per_class": {}, "confusion_matrix": []} | self.details(),
         )
-        return numbers.model_copy(update=self.reasons(numbers))
+        each = {f"{kind} of {c}": rates[kind] for c, rates in numbers.per_class.items() for kind in PER_CLASS}
+        undefined, no_interval = dict[str, str](), dict[str, str]()
+        for name, entry in (each | numbers.overall).items():
+            if entry.value is None or entry.low is None:
+                whys = undefined if entry.value is None else no_interval
+                parts = (whys[part] for part in self.parts(name, entry) if part in whys) if name not in each else ()
+                if why := next(iter(parts), "") or self.why(name, entry, numbers):
+                    whys[name] = why
+        reasons = {"undefined": undefined, "no_interval": no_interval, "notes": self.notes(numbers)}
+        return numbers.model_copy(update=reasons)
 
     @classmethod
     def compare(cls, predictions: Any, other: Any, resamples: int = 2000) -> PairedComparison:

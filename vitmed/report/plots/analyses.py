@@ -107,9 +107,8 @@ def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
     found = metrics.abstention
     if found is None or not found.curve.coverage:
         return None
-    figure, axes = drawing.plot(
-        "share of the images that are answered, the most certain first", "share of errors among them"
-    )
+    answered = "share of the images that are answered, the most certain first"
+    figure, axes = drawing.plot(answered, "share of errors among them")
     curve, chosen, reached = found.curve, found.chosen, found.reached
     low, high = drawing.numbers(curve.low), drawing.numbers(curve.high)
     banded = bool(np.isfinite([low, high]).all())  # a band with holes would mislead
@@ -121,10 +120,8 @@ def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
     if chosen is not None:
         axes.axhline(chosen.max_risk, color=RED, linestyle="--", label=f"maximum risk: {percentage(chosen.max_risk)}")
     if reached is not None and reached.risk.value is not None:
-        at, text = (
-            drawing.numbers([reached.coverage.value]),
-            f"chosen on validation: {_share(reached.coverage)} answered",
-        )
+        at = drawing.numbers([reached.coverage.value])
+        text = f"chosen on validation: {_share(reached.coverage)} answered"
         axes.plot(at, [reached.risk.value], "o", color=RED, markersize=9, label=text)
     axes.set_xlim(0, 1.01)
     axes.set_ylim(bottom=0)

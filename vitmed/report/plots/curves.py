@@ -180,14 +180,12 @@ def history_figure(study: TuningStudy) -> Figure:
     scale = max(1, last / 25)
     if len(x) and not study.seeds:
         best = np.maximum.accumulate(y) if study.higher else np.minimum.accumulate(y)
-        axes.step(
-            [*x, last], [*best, best[-1]], where="post", color=BLUE, linewidth=1.2, alpha=0.6, label="best so far"
-        )
+        style: dict[str, Any] = {"color": BLUE, "linewidth": 1.2, "alpha": 0.6, "label": "best so far"}
+        axes.step([*x, last], [*best, best[-1]], where="post", **style)
     for one in study.combinations if study.seeds else []:
         if one.estimate is not None:
-            axes.plot(
-                [one.number] * 2, drawing.numbers([one.estimate.low, one.estimate.high]), color=BLUE, linewidth=1.7
-            )
+            ends = drawing.numbers([one.estimate.low, one.estimate.high])
+            axes.plot([one.number] * 2, ends, color=BLUE, linewidth=1.7)
         each = [trial.value for trial in study.trials if trial.number in one.trials and trial.state == "done"]
         axes.plot([one.number + 0.15] * len(each), drawing.numbers(each), ".", color=GREY)
     if len(x):
@@ -213,8 +211,7 @@ def history_figure(study: TuningStudy) -> Figure:
     axes.set_xticks([tick for tick in MaxNLocator(10, integer=True).tick_values(1, last) if 1 <= tick <= last])
     if study.seeds and len(study.combinations) <= NAMED:
         names = [", ".join(f"{p.partition('.')[2]} {v}" for p, v in one.values.items()) for one in study.combinations]
-        axes.set_xticks(
-            [one.number for one in study.combinations], [drawing.short(name, 40) for name in names], rotation=90
-        )
+        labels = [drawing.short(name, 40) for name in names]
+        axes.set_xticks([one.number for one in study.combinations], labels, rotation=90)
     figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
     return figure

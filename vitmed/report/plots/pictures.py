@@ -72,10 +72,8 @@ def suspected_labels(predictions: Predictions, read: Read) -> Figure | None:
     """The images with the most doubtful labels, and the suggestions; None without any."""
     suspects, suggested, _ = find_suspects(predictions)
     rows, labels, names = suspects[:SUSPECTS], known_labels(predictions), predictions.classes
-    titles = [
-        f"label: {short(names[labels[i]], 14)}\nsuggested: {short(names[other], 12)}"
-        for i, other in zip(rows, suggested, strict=False)
-    ]
+    pairs = zip(rows, suggested, strict=False)
+    titles = [f"label: {short(names[labels[i]], 14)}\nsuggested: {short(names[k], 12)}" for i, k in pairs]
     parts = range(0, len(rows), WIDE)
     figure = _in_lines(predictions, read, [("", rows[k : k + WIDE], titles[k : k + WIDE]) for k in parts])
     if figure is not None:
