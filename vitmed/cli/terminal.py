@@ -219,9 +219,8 @@ def print_check(checked: Any) -> None:
     rows, table = [], checked.content["table"]
     for row in table[:MOST]:
         patients = "?" if row["patients"] is None else f"{row['patients']:,}"
-        rows.append(
-            [row["split"] or "-", row["class"] or "-", f"{row['images']:,}", patients, f"{row['unreadable']:,}"]
-        )
+        counts = [f"{row['images']:,}", patients, f"{row['unreadable']:,}"]
+        rows.append([row["split"] or "-", row["class"] or "-", *counts])
     hidden = len(table) - MOST
     lines = [plain(f"... and {hidden:,} more rows, in data_report.json")] if hidden > 0 else []
     lines += [plain(text)] if (text := checked.content["splits"]) else []

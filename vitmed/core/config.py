@@ -37,11 +37,9 @@ def read_cost(value: Any) -> str | list[list[float]] | None:
     except (TypeError, ValueError):
         good = False
     if not good:
-        raise ValueError(
-            f"evaluate.cost {given}: expected two numbers above 0 such as 10:1 (in YAML with quotes), a square "
-            "matrix of numbers from 0 such as [[0,10],[1,0]], with the true class as row, or absolute or squared for "
-            "grades"
-        )
+        two, matrix = "two numbers above 0 such as 10:1 (in YAML with quotes)", "a square matrix of numbers from 0"
+        matrix += " such as [[0,10],[1,0]], with the true class as row"
+        raise ValueError(f"evaluate.cost {given}: expected {two}, {matrix}, or absolute or squared for grades")
     return value
 
 

@@ -144,11 +144,10 @@ def store_paths(config: AnyConfig, folder: Path) -> AnyConfig:
 
 def without_places(config: AnyConfig) -> AnyConfig:
     """The configuration for a file that leaves the machine: no folder, no table, and of weights the name alone."""
-    named = {f"{section}.{field}": None for section, field in PATHS if hasattr(getattr(config, section), field)}
+    values: dict[str, Any] = {f"{part}.{field}": None for part, field in PATHS if hasattr(getattr(config, part), field)}
     weights = config.model.start
-    return with_values(
-        config, {**named, "data.group_regex": None, "model.weights": None if weights is None else Path(weights).name}
-    )
+    values |= {"data.group_regex": None, "model.weights": None if weights is None else Path(weights).name}
+    return with_values(config, values)
 
 
 def with_values(config: AnyConfig, values: Mapping[str, Any]) -> AnyConfig:

@@ -23,9 +23,8 @@ def read_window(value: Any) -> str | list[float] | None:
     try:
         low, high = (float(part) for part in (value.split(",") if isinstance(value, str) else value))
     except (TypeError, ValueError):
-        raise ValueError(
-            f"data.window {value!r}: expected auto, percentiles, dicom, dicom:1, or two numbers such as 40,400"
-        ) from None
+        good = "auto, percentiles, dicom, dicom:1, or two numbers such as 40,400"
+        raise ValueError(f"data.window {value!r}: expected {good}") from None
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"data.window {low:g},{high:g}: the first number must lie below the second")
     return [low, high]

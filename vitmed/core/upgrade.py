@@ -108,9 +108,8 @@ def checkpoint(content: Mapping[str, Any]) -> dict[str, Any]:
     stem = today["config"]["model"]["stem"] if today["format"] == "vitmed pretraining" else "patch"
     if stem in ("conv", "residual"):
         problem = f"pretraining behind the stem {stem!r} is no longer there; vitmed {READER} has it"
-        raise UsageError(
-            problem, "vitmed pretrain DIR without --stem; the encoder.pt of the old run still starts a training"
-        )
+        fix = "vitmed pretrain DIR without --stem; the encoder.pt of the old run still starts a training"
+        raise UsageError(problem, fix)
     return today
 
 

@@ -256,9 +256,8 @@ def launch(devices: int, device: str, args: list[str]) -> int:
     if devices > there:
         raise UsageError(f"--devices {devices}: this machine has {counted(there, what)}", f"--devices {there}")
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes report their errors
-    config = LaunchConfig(
-        1, 1, devices, run_id=uuid.uuid4().hex, rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0
-    )
+    meeting: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
+    config = LaunchConfig(1, 1, devices, run_id=uuid.uuid4().hex, max_restarts=0, **meeting)
     try:
         elastic_launch(config, sys.executable)("-m", "vitmed", *args)
     except SignalException:  # it went on to the processes, and the leader has reported what it saved

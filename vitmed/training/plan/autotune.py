@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from vitmed.core.config import Config, PretrainConfig
+from vitmed.core.load_config import AnyConfig
 from vitmed.core.messages import Advance, bar
 from vitmed.core.sections import ABOUT_WEIGHTS
 from vitmed.core.text import counted, first_line, listed
@@ -80,9 +81,7 @@ class Tuned(BaseModel):
         return f"{text}; {self.note}" if self.note else text
 
 
-def autotune(
-    model: nn.Module, objective: Objective, config: Config | PretrainConfig, steps: int, targets: Tensor
-) -> Tuned:
+def autotune(model: nn.Module, objective: Objective, config: AnyConfig, steps: int, targets: Tensor) -> Tuned:
     """The fastest engine of those that the configuration leaves open, from the cache or measured.
 
     What is measured while other processes keep the CPU busy holds only for then, and is not kept. The model stays as it
