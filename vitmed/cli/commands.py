@@ -58,11 +58,7 @@ VERBS = {
     "plan": Verb(
         "Show the settings that train would use for a folder, why, and how long it takes; write them as a config to "
         "edit.\n\nplan takes the flags of train.",
-        lambda plan: {
-            "file": str(plan.file),
-            "minutes": plan.minutes,
-            "plan": [setting._asdict() for setting in plan.decisions],
-        },
+        lambda plan: {"file": str(plan.file), "minutes": plan.minutes, "plan": [d._asdict() for d in plan.decisions]},
     ),
     "probe": Verb(
         "Evaluate a baseline that trains no network: with --weights frozen features, else colours and size alone.\n\n"

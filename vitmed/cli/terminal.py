@@ -62,10 +62,8 @@ class Terminal(Ui):
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         own = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[text]}", markup=False)
-        columns = own[0], BarColumn(), own[1]
-        with Progress(
-            *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self.console, transient=True
-        ) as progress:
+        columns = own[0], BarColumn(), own[1], TimeElapsedColumn(), TimeRemainingColumn()
+        with Progress(*columns, console=self.console, transient=True) as progress:
             task = progress.add_task(title, total=None, text="")
 
             def advance_bar(done: int, total: int, text: str = "") -> None:
@@ -269,10 +267,8 @@ def print_comparison(comparison: Comparison) -> None:
     for line in (NOTICE, comparison.verdict, *others):
         sys.stdout.write(f"{visible(line)}\n")
     if comparison.acceptance is not None:
-        rows = [
-            [row.criterion.text, row.where, row.why or value_text(row.found), row.state]
-            for row in comparison.acceptance.judged
-        ]
+        judged = comparison.acceptance.judged
+        rows = [[row.criterion.text, row.where, row.why or value_text(row.found), row.state] for row in judged]
         print_rows("criterion|for|>found|result", rows, comparison.acceptance.verdict)
 
 

@@ -297,7 +297,6 @@ class PretrainConfig(RunConfig):
 PATHS = (("data", "root"), ("data", "groups"), ("data", "labels"), ("model", "weights"))
 FLAGS = flags_of(Config)  # of `vitmed train`; plan and probe take the same keywords
 EVALUATE_FLAGS = flags_of(Config, "evaluate")
-PROBE_FLAGS = flags_of(
-    Config, "data", "model.weights", "model.image_size", "train.seed", "train.device", "train.workers", "evaluate"
-)
+OF_PROBE = "data", "model.weights", "model.image_size", "train.seed", "train.device", "train.workers", "evaluate"
+PROBE_FLAGS = flags_of(Config, *OF_PROBE)
 TUNE_FLAGS = flags_of(Config, without=("train.time",))  # of tune itself: how long all trials may take

@@ -53,11 +53,8 @@ def unconnected(offline: bool) -> Iterator[None]:
 
 def is_offline(flag: bool = False, names: Sequence[str] = OFFLINE) -> bool:
     """Whether the flag, a block of `unconnected` or one of these variables forbids connections."""
-    return (
-        flag
-        or _OFFLINE.get()
-        or any(os.environ.get(name, "").strip().lower() in ("1", "true", "yes", "on") for name in names)
-    )
+    values = (os.environ.get(name, "").strip().lower() for name in names)
+    return flag or _OFFLINE.get() or any(value in ("1", "true", "yes", "on") for value in values)
 
 
 class Source(NamedTuple):
@@ -81,10 +78,8 @@ class Source(NamedTuple):
         """How to get the file to `path`, with a network and without one."""
         size = megabytes(self.size) if self.size else "size unknown"
         digest = (self.checksum or "sha256 unknown").replace(":", " ")
-        return (
-            f"with a network: {self.again}. For a machine without one, {self.first}download {self.url} "
-            f"elsewhere ({size}, {digest}, licence {self.licence}) and put it at {path}"
-        )
+        elsewhere = f"download {self.url} elsewhere ({size}, {digest}, licence {self.licence}) and put it at {path}"
+        return f"with a network: {self.again}. For a machine without one, {self.first}{elsewhere}"
 
     @property
     def first(self) -> str:

@@ -74,9 +74,8 @@ def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -
     """{"epochs": 5} -> {"train.epochs": 5}, without flags that are None (not given). Raises UsageError."""
     if unknown := set(flags) - set(known):
         words = [f"--{flag.replace('_', '-')}" for flag in sorted(unknown)]
-        raise gone(words, " ".join(words)) or UsageError(
-            f"{command} has no option {', '.join(sorted(unknown))}", f"it has {', '.join(known)}, config, sets"
-        )
+        problem = f"{command} has no option {', '.join(sorted(unknown))}"
+        raise gone(words, " ".join(words)) or UsageError(problem, f"it has {', '.join(known)}, config, sets")
     given = {known[flag]: value for flag, value in flags.items() if value is not None}
     return {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
 

@@ -234,11 +234,9 @@ class Run(Generic[AnyConfig]):
         self.ranks.first(self._write_records)
         star = " *" if record.get("best") else "  "
         monitored = f"  {monitor_text(record, record['monitor'])}{star}" if "monitor" in record else ""
-        say(
-            f"epoch {self._epoch(record['epoch'])}  train loss {record['train_loss']:.4f}  "
-            f"val loss {record['val_loss']:.4f}{monitored}  lr {record['lr']:.1e}  "
-            f"{record['images_per_second']:,.0f} images/s  {record['wait_share']:.0%} waiting"
-        )
+        losses = f"train loss {record['train_loss']:.4f}  val loss {record['val_loss']:.4f}"
+        speed_text = f"{record['images_per_second']:,.0f} images/s  {record['wait_share']:.0%} waiting"
+        say(f"epoch {self._epoch(record['epoch'])}  {losses}{monitored}  lr {record['lr']:.1e}  {speed_text}")
         report(self.state.history)
         self.task.after_epoch(self, record)
 
