@@ -25,14 +25,8 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line
 from vitmed.data.loading import Images, ReadSplits, pick_place
 from vitmed.inference.checkpoint import Checkpoint, PretrainingState
-from vitmed.models.hardware import (
-    Precision,
-    check_compiler,
-    compile_network,
-    is_of_compiler,
-    pick_precision,
-    using_threads,
-)
+from vitmed.models import hardware
+from vitmed.models.hardware import Precision, check_compiler, pick_precision, using_threads
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients, use_attention
 from vitmed.models.weights.files import AGAIN
 from vitmed.training.early_stopping import speed
@@ -183,7 +177,7 @@ class Run(Generic[AnyConfig]):
             nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
         use_attention(self.model, config.train.attention)
         if config.train.compile:
-            compile_network(self.model)
+            hardware.compile_network(self.model)
         if ranks.wide and config.train.shard:
             self.state.shard(config, ranks, self.device)
         else:
@@ -205,7 +199,7 @@ class Run(Generic[AnyConfig]):
                 raise
             except RuntimeError as error:
                 problem = memory_error(error, config)
-                if problem is error and is_of_compiler(error):
+                if problem is error and hardware.is_of_compiler(error):
                     fix = f"{self.go_on} --no-compile"
                     problem = errors.VitmedError(f"compiling the network failed: {first_line(error)}", fix)
                 raise problem from None
