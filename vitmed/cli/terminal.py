@@ -150,8 +150,7 @@ def print_rows(
         for row in cells:
             if len(row[i]) > room:  # the end of a long path tells images apart: `…/cells/17.png`
                 row[i] = "…" + row[i][len(row[i]) - room + 1 :]
-    table = _table(titles, cells, narrow) if fits else _records(titles, cells)
-    console.print(table)
+    console.print(_table(titles, cells, narrow) if fits else _records(titles, cells))
     for line in (caption, *lines):
         console.print(plain(line) if isinstance(line, str) else line, soft_wrap=True)
 

@@ -210,7 +210,6 @@ def check_images(names: Sequence[str]) -> None:
     paths = [Path(name) for name in names if not is_remote(name)]
     for path in paths:
         refuse_archive(path)
-    there = len(paths) < len(names) or any(p.exists() or p.is_symlink() or glob.has_magic(str(p)) for p in paths)
-    if not there:
+    if len(paths) == len(names) and not any(p.exists() or p.is_symlink() or glob.has_magic(str(p)) for p in paths):
         missing = [f"{name}: no such file or folder" for name in names]
         raise DataError(lines_of(missing), "name images, folders or patterns")

@@ -37,8 +37,7 @@ def validate(
     ranks.share_statistics(state.evaluated_model)
     with ranks.together():
         part = predict_all(state.evaluated_model, val, precision, rows=ranks.deal(len(val)))
-    logits = ranks.collect(part, len(val))
-    predictions = labelled_by(val.target, classes, val.samples, logits, config.data.positive)
+    predictions = labelled_by(val.target, classes, val.samples, ranks.collect(part, len(val)), config.data.positive)
     return epoch_record(state, predictions, config, val.target.kind)
 
 

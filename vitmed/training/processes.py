@@ -123,8 +123,7 @@ class Ranks:
         code = torch.tensor(2 if error is not None else int(stop))
         dist.all_reduce(code, dist.ReduceOp.MAX, self.control)
         if code == 2:
-            errors = self.gather(error)
-            rank, first = next((rank, found) for rank, found in enumerate(errors) if found is not None)
+            rank, first = next((rank, found) for rank, found in enumerate(self.gather(error)) if found is not None)
             self.ended = True
             if self.leads and error is not None:
                 raise error

@@ -87,8 +87,7 @@ class Run(Generic[AnyConfig]):
         self.splits, self.images, self.hashes = read.splits, read.images, read.hashes
         self.device, self.precision, self.ranks = session.device, session.precision, session.ranks
         self.stream = Stream.of(self.images["train"], config, self.device, self.ranks)
-        batches = self.stream.batches.batches
-        self.state = new_state(self.model, config, batches, self.device, self.precision)
+        self.state = new_state(self.model, config, self.stream.batches.batches, self.device, self.precision)
         if config.train.micro_batch == "auto":
             self._fit_memory()
 
@@ -103,8 +102,7 @@ class Run(Generic[AnyConfig]):
         if (fields := open_fields(config)) and not ranks.wide:  # several processes take the usual engine
             images = read.images["train"]
             steps = config.train.epochs * max(1, len(images) // config.train.batch_size)
-            objective = task.objective(config, images, session)
-            tuned = autotune(task.model, objective, config, steps, images.targets)
+            tuned = autotune(task.model, task.objective(config, images, session), config, steps, images.targets)
             config = with_values(config, {f"train.{name}": getattr(tuned.engine, name) for name in fields})
             if tuned.rates is not None:  # else the usual arithmetic stays, with its own reason
                 measured = replace(pick_precision(tuned.engine.precision, device), reason="measured")
