@@ -210,10 +210,7 @@ class ModelConfig(Section):
         "What that licence demands of a model made from the weights, where vitmed knows; kept like the licence."
     )
 
-    @field_validator("weights", mode="before")
-    @classmethod
-    def _none(cls, value: Any) -> Any:
-        return None if value == "none" else value
+    _none = field_validator("weights", mode="before")(lambda value: None if value == "none" else value)
 
     @property
     def start(self) -> str | None:

@@ -17,7 +17,7 @@ from vitmed.inference.predict import predict_all
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.training.processes import ALONE, Ranks
-from vitmed.training.train_state import RUNNING, Record, TrainState, scheduled_lr
+from vitmed.training.train_state import Record, TrainState, scheduled_lr
 
 WINDOW = 3  # last epochs, which must agree
 ONE_CLASS = 0.95  # share of validation images predicted as one class
@@ -87,12 +87,6 @@ def speed(state: TrainState) -> tuple[float, float]:
     """Images/s, and the share of time spent waiting for data, of the current epoch."""
     run = state.running
     return run["images"] / max(1e-9, run["seconds"]), run["waited"] / max(1e-9, run["seconds"])
-
-
-def end_epoch(state: TrainState, record: Record) -> None:
-    """Store the record and move to the start of the next epoch."""
-    state.history.append(record)
-    state.epoch, state.batch, state.running = state.epoch + 1, 0, dict.fromkeys(RUNNING, 0.0)
 
 
 def finished(state: TrainState, config: Config | PretrainConfig) -> bool:
