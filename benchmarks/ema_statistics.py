@@ -80,7 +80,7 @@ def one(folder: Path, seed: int, epochs: int, size: int) -> dict[str, list[dict]
         "train.precision": "fp32", "train.ema": True, "train.choose": "last",
     }  # fmt: skip
     ready = make_plan(load_config(None, overrides), True, True)
-    session = Session.of(ready.config, ready.device)
+    session = Session.of(ready.config)
     task = Finetune.new(ready.config, ready.splits, session)
     read = check_images(ready.splits, Preprocessing.of(ready.config), ready.config.data)
     for images in read.images.values():

@@ -89,7 +89,7 @@ def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     config = plan_config(options, key, [*options.set, *["train.freeze=true"] * frozen])
     plan = make_plan(config, True, True)
     config = plan.config
-    session = Session.of(config, CPU, clock=CpuClock())
+    session = Session.of(config, clock=CpuClock())
     task = Finetune.new(config, plan.splits, session, plan.weights)
     read = check_images(plan.splits, Preprocessing.of(config), config.data)
     session.clock.began = start = clock()

@@ -62,7 +62,7 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     config = config.model_copy(update={"train": halved})
     ready = make_plan(config, False, True)
     config, splits = ready.config, ready.splits
-    session = Session.of(config, ready.device)
+    session = Session.of(config)
     layers: list[nn.Module] = []
     width = config.model.channels
     for stage in (32, 64, 128):

@@ -134,7 +134,7 @@ def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
         epochs = min(epochs, max(1, int(60 * options.minutes / (per_step * (train // batch)))))
         warmup = config.train.warmup_epochs * epochs / config.train.epochs
         config = with_values(config, {"train.epochs": epochs, "train.warmup_epochs": warmup})
-    session = Session.of(config, CPU)
+    session = Session.of(config)
     task = Finetune.new(config, ready.splits, session)
     read = check_images(ready.splits, Preprocessing.of(config), config.data)
     start, wall = clock(), time.perf_counter()

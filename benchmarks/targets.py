@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from medical import CPU, clock, in_memory, of_network, resnet18, train_for
+from medical import clock, in_memory, of_network, resnet18, train_for
 from medical_sets import folder_of
 from medical_table import add_line
 from sklearn.metrics import (
@@ -126,7 +126,7 @@ def run(options: argparse.Namespace, key: Key) -> None:
 
 def by_plan(options: argparse.Namespace, key: Key, ready: Plan, number: int) -> tuple[nn.Module, Preprocessing, float]:
     """What `vitmed train` trains, without its reports; seconds of CPU."""
-    session = Session.of(ready.config, CPU)
+    session = Session.of(ready.config)
     task = Finetune.new(ready.config, ready.splits, session)
     read = check_images(ready.splits, Preprocessing.of(ready.config), ready.config.data)
     place = options.work / "runs" / f"{key.set}_{key.row}{number or ''}_{key.fold}"

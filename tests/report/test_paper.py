@@ -69,6 +69,26 @@ def test_latex_has_no_open_special_character_and_as_many_cells_as_columns(paper:
     assert r"50 \% \& more\_\{a\}" in text and r"\#2 \textbackslash{} \textasciicircum{}\textasciitilde{}\$" in text
 
 
+def test_a_group_that_is_too_small_and_a_small_p_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three classes, whose table of groups has no column of positive images."""
+    draw_only(monkeypatch, "roc")
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=90)
+    logits = (rng.normal(size=(90, 3)) + 3 * np.eye(3)[labels]).astype(np.float32)
+    sites = tuple("rare" if i < 6 else "AB"[i % 2] for i in range(90))
+    for groups in (None, tuple(f"p{i // 2}" for i in range(90))):
+        p = Predictions(("a", "b", "<c>"), tuple(f"{i}.png" for i in range(90)), groups, labels, logits)
+        config = EvaluateConfig(resamples=20, format="html,paper", subgroups=["site"])
+        folder = tmp_path / f"report-{groups is None}"
+        write_report(folder, replace(p, columns={"site": sites}), title="t", facts={}, config=config)
+        rows = list(csv.reader((folder / "paper" / "subgroups-1.csv").open(newline="")))
+        assert len({len(row) for row in rows}) == 1
+        (rare,) = (row for row in rows if row[0] == "rare")
+        assert rare[1].startswith("fewer than 10 images") and not any(rare[2:])
+        text = (folder / "paper" / "tables.tex").read_text()
+        assert r"\textless{}c\textgreater{}" in text and "<" not in text.split(r"\begin{table}", 1)[1]
+
+
 def test_each_checklist_is_a_table_to_fill_in(paper: tuple[Path, Any]) -> None:
     claim, tripod, stard = (
         list(csv.reader(file.open(newline=""))) for file in sorted(paper[0].glob("checklists-*.csv"))

@@ -89,13 +89,19 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
             )
         if data is not None:
             say(f"{root} contains the images of the run: using the run's own {split} split")
-        notes = [*patient_notes(saved.splits, split), *own_notes(saved, split, hashes)]
+        own = own_notes(saved, split, hashes)
+        notes = [*patient_notes(saved.splits, split), *own]
         splits, table = saved.splits, None
         if request.labels is not None:
             labels = [] if splits.bins else [splits.text_of(sample) for sample in samples]
             paths = [sample.path for sample in samples]
             table, more = further_columns(Path(request.labels), root, paths, labels, splits.classes)
             notes += more
+            groups = table.pop("group", None)  # those of the run count, where it knows them
+            if groups and any(groups) and all(sample.group is None for sample in samples):
+                samples = [each._replace(group=cell or None) for each, cell in zip(samples, groups, strict=True)]
+                known = "The run knows no patients: one may be in two of its splits"
+                notes = [f"{known}. Here they are those of {Path(request.labels).name}.", *own, *more]
         return EvaluationImages(saved.preprocessing, root, samples, splits.columns, notes, split, True, table)
     listing, part, notes = foreign_images(saved, root, request)
     samples = list(listing.samples(listing.parts[part]))

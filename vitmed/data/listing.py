@@ -143,7 +143,8 @@ def further_columns(
     file: Path, root: Path | None, paths: Sequence[str], labels: Sequence[str], outputs: Sequence[str]
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
     """The further columns of a table for images whose labels are known, a cell for each, empty for an image without a
-    row; and notes. DataError where it names none of the images, or one twice, or contradicts a label.
+    row, that of patients as "group"; and notes. DataError where it names none of the images, or one twice, or
+    contradicts a label.
 
     `labels` are the classes or grades; for other kinds (), and `outputs` name the columns that are labels.
     """
@@ -162,12 +163,13 @@ def further_columns(
         raise DataError(f"{file}: no row names one of the {len(paths):,} images", "use the paths in predictions.csv")
     left = len(paths) - len(rows)
     notes = [f"{left:,} of {len(paths):,} images are not in {file.name}: their cells are empty."] if left else []
-    used = {path, label, table.find(SPLIT_COLUMN_NAMES), table.find(GROUP_NAMES)}
+    used = {path, label, table.find(SPLIT_COLUMN_NAMES), group := table.find(GROUP_NAMES)}
     taken = {"", *TAKEN, *(() if labels else outputs)}
     names = [(i, name) for i, name in enumerate(table.header) if i not in used and name not in taken]
     further = [i for i, name in names if not name.startswith((PROB, LOGIT))]
     cells = [table.rows[rows[i]] if i in rows else [""] * len(table.header) for i in range(len(paths))]
-    return {table.header[i]: tuple(line[i].strip() for line in cells) for i in further}, [*table.notes, *notes]
+    named = {table.header[i]: i for i in further} | ({} if group is None else {"group": group})
+    return {name: tuple(line[i].strip() for line in cells) for name, i in named.items()}, [*table.notes, *notes]
 
 
 def _rows_by_image(

@@ -22,11 +22,11 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import local_path
 from vitmed.core.text import counted_doing, lines_of
 from vitmed.core.text_files import OLD, from_cell, read_text
+from vitmed.metrics.predictions_csv import GROUP_NAMES
 
 # The first of these names in a table is used; case, spaces and hyphens do not matter.
 _PATHS = "path file filename file_name filepath file_path image image_path image_name image_id image_index img"
 PATH_NAMES = tuple(_PATHS.split())
-GROUP_NAMES = ("patient", "patient_id", "patientid", "group", "subject", "subject_id", "case", "case_id")
 LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx", "finding_labels")
 FIRST = 5  # most items in one line of a message
 MOST = 500_000_000  # bytes of an Excel file, which is a zip archive

@@ -25,6 +25,7 @@ from vitmed.metrics.ensembles import averaged
 from vitmed.metrics.predictions_csv import DISAGREEMENT, OOD_SCORE
 
 FORMAT, VERSION = "vitmed ensemble", 1
+MEAN = "the mean of "  # begins what a report says of an ensemble
 AT_ONCE = 64  # images that all members predict before the next are read
 AGAIN = "make it again: vitmed ensemble RUN RUN --output FOLDER"
 
@@ -43,7 +44,7 @@ class Ensemble(SavedModel):
         """What a report says of the models."""
         shares = " + ".join(f"{share:.3g}" for share in self.shares)
         return {
-            "Model": f"the mean of {counted(len(self.members), 'model')} ({shares})",
+            "Model": f"{MEAN}{counted(len(self.members), 'model')} ({shares})",
             "Model choice": self.chosen.get("words", ""),
             "Seed": ", ".join(str(seed) for seed in dict.fromkeys(member.config.train.seed for member in self.members)),
         }

@@ -14,6 +14,7 @@ from vitmed.core.text import counted, counted_doing
 from vitmed.core.text_files import describe_header, from_cell, read_text, rows_of, separator_of
 from vitmed.core.upgrade import READER
 
+GROUP_NAMES = ("patient", "patient_id", "patientid", "group", "subject", "subject_id", "case", "case_id")
 FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
 # Further columns that vitmed writes: of a model with an out-of-distribution score, of an ensemble, and of a policy.
 OOD_SCORE, DISAGREEMENT, SET, ANSWER = "ood_score", "disagreement", "set", "answer"
@@ -236,6 +237,8 @@ def _usual(header: Sequence[str]) -> list[str]:
         low = name.strip().lower()
         if low in (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, "error") and low not in header:
             name = low
+        if low in GROUP_NAMES and not {each.strip().lower() for each in header} & {*GROUP_NAMES} - {low}:
+            name = "group"
         for kind in (PROB, LOGIT, LABEL):
             if low.startswith(kind) and not any(other.startswith(kind) for other in header):
                 name = kind + name.lstrip()[len(kind) :]

@@ -292,12 +292,11 @@ def _comparing(predictions: Predictions, atoms: np.ndarray) -> tuple[Compared, b
         if k > MANY_CLASSES:
             return values
         values["balanced_accuracy"] = found.mean(axis=1)
-        if positive is not None:
-            enough = support >= FEWEST
-            for name, c in (("sensitivity", positive), ("specificity", 1 - positive)):
-                values[name] = np.where(enough[:, c], found[:, c], np.nan)
-            for name in ("auroc", "balanced_accuracy"):
-                values[name] = np.where(enough.all(axis=1), values[name], np.nan)
+        enough = support >= FEWEST
+        for name in ("auroc", "balanced_accuracy"):
+            values[name] = np.where(enough.all(axis=1), values[name], np.nan)
+        for name, c in (("sensitivity", positive), ("specificity", 1 - positive)) if positive is not None else ():
+            values[name] = np.where(enough[:, c], found[:, c], np.nan)
         return values
 
     return numbers, slow

@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.text import NOTICE, counted, csp_hash
+from vitmed.inference.ensemble import MEAN
 from vitmed.metrics.sample_size import Goal, rate_ends
 from vitmed.metrics.subgroups import compared
 from vitmed.report import participant_flow
@@ -211,7 +212,7 @@ class Guideline(Frozen):
 
 
 class Topic(Frozen):
-    """Something that a report may contain: its chapter, what it is, and what it is of pooled folds.
+    """Something that a report may contain: its chapter, what it is, and what it is of pooled folds and of an ensemble.
 
     It is there with its `fact` or its `part`, or as `THERE` says. An item can be answered without an `optional` topic.
     """
@@ -219,6 +220,7 @@ class Topic(Frozen):
     section: str
     text: str
     folds: str = ""
+    ensemble: str = ""
     optional: bool = False
     fact: str = ""
     part: str = ""
@@ -261,12 +263,12 @@ def _line(item: Item, metrics: Results, shown: Collection[str]) -> Line:
         topic = content().topics[name]
         if metrics.folds is not None and topic.folds:
             topic = topic.model_copy(update={"text": topic.folds})
-        has: Any = topic.section in shown
+        elif topic.ensemble and metrics.report.facts.get("Model", "").startswith(MEAN):
+            topic = topic.model_copy(update={"text": topic.ensemble})
+        has: Any = name not in THERE or THERE[name](metrics)
         if topic.fact or topic.part:
-            has = has and (topic.fact in metrics.report.facts if topic.fact else metrics[topic.part])
-        else:
-            has = has and (name not in THERE or THERE[name](metrics))
-        if has:
+            has = topic.fact in metrics.report.facts if topic.fact else metrics[topic.part]
+        if has and topic.section in shown:
             there.append(topic)
         elif not topic.optional:
             absent.append(f"{topic.text}: not in this report")

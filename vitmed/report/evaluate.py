@@ -30,6 +30,7 @@ from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import thumbnail
 from vitmed.imaging.window import file_window_index
+from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.saved_model import Network, SavedModel
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import WRITTEN
@@ -66,7 +67,8 @@ def evaluate_settings(
     count, record = len(saved.splits.samples.get("train", ())), saved.record
     batch = saved.config.train.batch_size * saved.config.train.accumulate
     seen = (record.get("step") or 0) * batch
-    if record.get("step") is not None and record.get("epoch") == 1 and seen + batch <= count:
+    timed = saved.config.train.time is not None and not isinstance(saved, Ensemble)
+    if timed and record.get("step") is not None and record.get("epoch") == 1 and seen + batch <= count:
         untrained = (
             f"The time ended training within its first pass: the network has learned from {seen:,} of {count:,} "
             "images, so these numbers say nothing of what it can learn. Give more time (--time)."
@@ -323,7 +325,9 @@ def _with_table(
         return replace(evaluated, predictions=predictions), flags, notes
     known = [] if predictions.kind != "classes" else [classes[k] for k in known_labels(predictions)]
     cells, notes = further_columns(Path(labels), None, predictions.paths, known, classes)
-    predictions = replace(predictions, columns={**predictions.columns, **cells})
+    groups = cells.pop("group", None)  # those of the run count, where it knows them
+    groups = groups if predictions.groups is None and groups and any(groups) else predictions.groups
+    predictions = replace(predictions, groups=groups, columns={**predictions.columns, **cells})
     flags = table_flags(flags, cells, predictions.kind, classes)
     return replace(evaluated, predictions=predictions), flags, notes
 

@@ -64,10 +64,8 @@ def _say_numbers(metrics: Results) -> None:
     show(numbers)
     say(how)
     if metrics.fixed_rates is not None:
-        rows = [
-            [td(f"{rate.fixed:.2f}"), td(value_text(rate.reached) + " (too few to say)" * rate.too_few)]
-            for rate in metrics.fixed_rates.sensitivity
-        ]
+        rates = [(f"{one.fixed:.2f}", one.reached, one.too_few) for one in metrics.fixed_rates.sensitivity]
+        rows = [[td(fixed), td(value_text(reached) + " (too few to say)" * few)] for fixed, reached, few in rates]
         for line in terminal(Table([words("specificity"), words("sensitivity")], rows)):
             say(line)
     table, curve = metrics.prevalence, metrics.decision_curve
@@ -81,9 +79,8 @@ def _say_numbers(metrics: Results) -> None:
         show(line)
     if metrics.external is not None:
         pair = metrics.external.numbers["auroc"]
-        gap = "no interval for the difference"
-        if pair.difference.low is not None:
-            gap = f"difference {value_text(pair.difference, '+')}"
+        gap = f"difference {value_text(pair.difference, '+')}"
+        gap = "no interval for the difference" if pair.difference.low is None else gap
         show(f"on the run's own test set: AUROC {number(pair.internal.value)}; {gap}")
 
 

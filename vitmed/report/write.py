@@ -231,7 +231,7 @@ SENTENCE, LATEX = "results.txt", "tables.tex"
 LEFT_OUT, CHECKLIST = "prose", "checklist"  # tables of explanations, which methods.md has; those of text, no LaTeX
 PREAMBLE = "% \\usepackage{adjustbox, booktabs}; below the numbers: confidence intervals"
 NUMBER = re.compile(r"^-?\d{1,3}(,\d{3})+(\.\d+)?$")  # 1,234: no number for a program
-SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+SPECIAL = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater"}
 
 
 def write_paper(folder: Path, metrics: Results, content: Document) -> None:
@@ -294,4 +294,4 @@ def latex(table: Table, caption: str, label: str) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    return re.sub(r"[\\~^&%$#_{}]", lambda m: SPECIAL.get(m[0], "\\" + m[0]), text)
+    return re.sub(r"[\\~^<>&%$#_{}]", lambda m: rf"\text{SPECIAL[m[0]]}{{}}" if m[0] in SPECIAL else "\\" + m[0], text)

@@ -121,7 +121,8 @@ def _against_rest(read: Evaluated, file: Path, positive: str) -> Evaluated:
         return fitting[newest]
     fix = f"evaluate it with --positive {positive} to choose one on validation"
     notes = (*read.predictions.notes, f"{positive} against the rest has no evaluation: the threshold is 0.5; {fix}.")
-    return replace(read, predictions=replace(read.predictions.against_rest(positive), notes=notes))
+    predictions = replace(read.predictions.against_rest(positive), notes=notes)
+    return replace(read, predictions=predictions, metrics={**read.metrics, "target": {}})  # no grades any more
 
 
 def same_predictions(a: Predictions, b: Predictions) -> bool:

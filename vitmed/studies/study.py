@@ -302,14 +302,12 @@ class _Processes(Executor):
                             with self.one:
                                 ended = on_epoch(record)
                 if over:
-                    return cluster.result_of(process), ended
+                    return _ended(process), ended
                 if deadline == math.inf and (ended or self.ending.is_set()):
                     deadline = time.monotonic() + 2 * GRACE
                     stop.touch()
                 elif time.monotonic() > deadline and process.cancel():  # it has not begun
                     return -signal.SIGTERM, ended
-        except cluster.Killed:
-            return -signal.SIGKILL, ended
         finally:
             stop.unlink(missing_ok=True)
 
