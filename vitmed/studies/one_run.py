@@ -110,7 +110,7 @@ class OneRun:
                 plan = make_plan(given, False, self.offline, ranks.world)
         config, splits = plan.config, plan.splits
         check_folder(config.data, config.evaluate.ordinal)
-        session = Session.of(config, plan.device, ranks, self.clock)
+        session = Session.of(config, ranks, self.clock)
         task = Finetune.new(config, splits, session, plan.weights)  # raises for wrong sizes
         if plan.reasons:
             say(f"plan for {plan.inputs} (flags override it, --config replaces it):")
@@ -165,7 +165,7 @@ class OneRun:
             new = counted(config.train.epochs, "epoch")
             warn(f"{new} instead of {epochs}: the learning rate follows the new schedule")
         splits = replace(checkpoint.splits, root=root)
-        session = Session.of(config, pick_device(config.train.device), ranks, self.clock)
+        session = Session.of(config, ranks, self.clock)
         with all_its_images(), gathering() as kept:
             task = Finetune.new(config, splits, session, start="weights from last.pt")
             read, task, _ = _read(config, splits, task, session)
@@ -329,7 +329,7 @@ def new_pretraining(
             say(f"{decision.field} {decision.value}: {decision.when}; {decision.why}")
             config = with_values(config, {decision.field: decision.value})
     config = with_window(one_batch(config), splits)
-    session = Session.of(config, pick_device(config.train.device))
+    session = Session.of(config)
     task = Pretrain.new(config, splits, session)
     if held_out:
         say(f"test:  {counted(held_out, 'image')}, left out: pretraining never uses them")
@@ -351,7 +351,7 @@ def resumed_pretraining(
     root = data_folder(data if data is not None else saved.splits.root)
     settings = resumed_settings(saved.config, folder, root, overrides)
     config, splits = build_config(settings, PretrainConfig), replace(saved.splits, root=root)
-    session = Session.of(config, pick_device(config.train.device))
+    session = Session.of(config)
     task = Pretrain.new(config, splits, session)
     every = config.data.model_copy(update={"on_bad_file": "stop"})
     with all_its_images():

@@ -26,7 +26,7 @@ from vitmed.core.text import counted, first_line
 from vitmed.data.loading import Images, ReadSplits, pick_place
 from vitmed.inference.checkpoint import Checkpoint, PretrainingState
 from vitmed.models import hardware
-from vitmed.models.hardware import Precision, check_compiler, pick_precision, using_threads
+from vitmed.models.hardware import Precision, check_compiler, pick_device, pick_precision, using_threads
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients, use_attention
 from vitmed.models.weights.files import AGAIN
 from vitmed.training.early_stopping import speed
@@ -53,8 +53,9 @@ class Session:
     clock: Clock = field(default_factory=Clock)
 
     @classmethod
-    def of(cls, config: AnyConfig, device: torch.device, ranks: Ranks = ALONE, clock: Clock | None = None) -> Session:
+    def of(cls, config: AnyConfig, ranks: Ranks = ALONE, clock: Clock | None = None) -> Session:
         """The session of a configuration. Raises UsageError if this machine cannot compute so."""
+        device = pick_device(config.train.device)
         precision = pick_precision(config.train.precision, device)
         check_compiler(config.train.compile, device)
         return cls(ranks.device(device), precision, ranks, clock or Clock())
