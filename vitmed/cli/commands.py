@@ -43,11 +43,6 @@ def probe_json(result: Any) -> dict[str, Any]:
     return terminal.train_json(result)
 
 
-def show_ranking(result: Any) -> None:
-    if hasattr(result, "rows"):
-        terminal.print_rows("|".join(result.rows[0]), result.rows[1:])
-
-
 def show_sample_size(result: Any) -> None:
     from vitmed.metrics.sample_size import in_words
 
@@ -58,17 +53,13 @@ VERBS = {
     "plan": Verb(
         "Show the settings that train would use for a folder, why, and how long it takes; write them as a config to "
         "edit.\n\nplan takes the flags of train.",
-        lambda plan: {
-            "file": str(plan.file),
-            "minutes": plan.minutes,
-            "plan": [setting._asdict() for setting in plan.decisions],
-        },
+        lambda plan: {"file": str(plan.file), "minutes": plan.minutes, "plan": [d._asdict() for d in plan.decisions]},
     ),
     "probe": Verb(
         "Evaluate a baseline that trains no network: with --weights frozen features, else colours and size alone.\n\n"
         "--weights A,B,C or all-local ranks several weights on validation, without the test.",
         probe_json,
-        show_ranking,
+        lambda found: terminal.print_rows("|".join(found.rows[0]), found.rows[1:]) if hasattr(found, "rows") else None,
     ),
     "pretrain": Verb(
         "Pretrain on images without labels (masked autoencoder); `vitmed train --weights` takes the result.",

@@ -44,9 +44,8 @@ def main(args: list[str] | None = None) -> None:
         error = _error_of(given)
         out.flush()
         if error is None and out.broken is not None and not isinstance(out.broken, BrokenPipeError):
-            error = errors.UsageError(
-                f"the result cannot be written to stdout ({out.broken.strerror})", "write it elsewhere"
-            )
+            problem = f"the result cannot be written to stdout ({out.broken.strerror})"
+            error = errors.UsageError(problem, "write it elsewhere")
             _stderr(f"error: {error}")
         if error is not None and not out.used and "--json" in itertools.takewhile(lambda arg: arg != "--", given):
             reported = {"message": error.problem, "fix": error.fix, "exit_code": error.exit_code}
@@ -108,14 +107,12 @@ def _error_of(args: list[str]) -> VitmedError | None:
         if hasattr(error, "show") and hasattr(error, "format_message"):  # a wrong flag: click's, or typer's copy of it
             return _wrong_usage(error, args)
         if type(error).__name__ == "OutOfMemoryError":  # of torch, which need not be loaded here
-            reported = errors.OutOfMemoryError(
-                "the GPU is out of memory", "end other programs on it, or use --device cpu"
-            )
+            fix = "end other programs on it, or use --device cpu"
+            reported = errors.OutOfMemoryError("the GPU is out of memory", fix)
         elif isinstance(error, ModuleNotFoundError) and error.name in ("torch", "torchvision"):
             problem = f"this needs PyTorch, which is not installed here (no module {error.name})"
-            reported = VitmedError(
-                problem, "name an exported model.onnx, which needs none, or: pip install torch torchvision"
-            )
+            fix = "name an exported model.onnx, which needs none, or: pip install torch torchvision"
+            reported = VitmedError(problem, fix)
         elif isinstance(error, OSError) and is_full(error):  # what vitmed keeps only while it runs
             problem = "a disk is full, perhaps that of temporary files"
             reported = errors.DiskFullError(problem, "make room on it, or set TMPDIR to a folder on another")

@@ -131,9 +131,8 @@ def _declared(parameter: inspect.Parameter, how: Argument | Option) -> inspect.P
         info = typer.Argument(help=how.help, metavar=how.metavar)
     else:
         spelled = how.names.split() or [f"--{parameter.name.replace('_', '-')}"]
-        info = typer.Option(
-            *spelled, help=how.help, metavar=how.metavar, min=how.min, max=how.max, rich_help_panel=how.panel
-        )
+        limits: dict[str, Any] = {"min": how.min, "max": how.max}
+        info = typer.Option(*spelled, help=how.help, metavar=how.metavar, rich_help_panel=how.panel, **limits)
     required = parameter.default is inspect.Parameter.empty
     return parameter.replace(kind=KEYWORD, annotation=Annotated[kind if required else kind | None, info])
 

@@ -62,10 +62,8 @@ class Terminal(Ui):
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         own = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[text]}", markup=False)
-        columns = own[0], BarColumn(), own[1]
-        with Progress(
-            *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self.console, transient=True
-        ) as progress:
+        columns = own[0], BarColumn(), own[1], TimeElapsedColumn(), TimeRemainingColumn()
+        with Progress(*columns, console=self.console, transient=True) as progress:
             task = progress.add_task(title, total=None, text="")
 
             def advance_bar(done: int, total: int, text: str = "") -> None:
@@ -152,8 +150,7 @@ def print_rows(
         for row in cells:
             if len(row[i]) > room:  # the end of a long path tells images apart: `…/cells/17.png`
                 row[i] = "…" + row[i][len(row[i]) - room + 1 :]
-    table = _table(titles, cells, narrow) if fits else _records(titles, cells)
-    console.print(table)
+    console.print(_table(titles, cells, narrow) if fits else _records(titles, cells))
     for line in (caption, *lines):
         console.print(plain(line) if isinstance(line, str) else line, soft_wrap=True)
 
@@ -219,9 +216,8 @@ def print_check(checked: Any) -> None:
     rows, table = [], checked.content["table"]
     for row in table[:MOST]:
         patients = "?" if row["patients"] is None else f"{row['patients']:,}"
-        rows.append(
-            [row["split"] or "-", row["class"] or "-", f"{row['images']:,}", patients, f"{row['unreadable']:,}"]
-        )
+        counts = [f"{row['images']:,}", patients, f"{row['unreadable']:,}"]
+        rows.append([row["split"] or "-", row["class"] or "-", *counts])
     hidden = len(table) - MOST
     lines = [plain(f"... and {hidden:,} more rows, in data_report.json")] if hidden > 0 else []
     lines += [plain(text)] if (text := checked.content["splits"]) else []
@@ -270,10 +266,8 @@ def print_comparison(comparison: Comparison) -> None:
     for line in (NOTICE, comparison.verdict, *others):
         sys.stdout.write(f"{visible(line)}\n")
     if comparison.acceptance is not None:
-        rows = [
-            [row.criterion.text, row.where, row.why or value_text(row.found), row.state]
-            for row in comparison.acceptance.judged
-        ]
+        judged = comparison.acceptance.judged
+        rows = [[row.criterion.text, row.where, row.why or value_text(row.found), row.state] for row in judged]
         print_rows("criterion|for|>found|result", rows, comparison.acceptance.verdict)
 
 

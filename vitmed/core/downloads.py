@@ -53,11 +53,8 @@ def unconnected(offline: bool) -> Iterator[None]:
 
 def is_offline(flag: bool = False, names: Sequence[str] = OFFLINE) -> bool:
     """Whether the flag, a block of `unconnected` or one of these variables forbids connections."""
-    return (
-        flag
-        or _OFFLINE.get()
-        or any(os.environ.get(name, "").strip().lower() in ("1", "true", "yes", "on") for name in names)
-    )
+    values = (os.environ.get(name, "").strip().lower() for name in names)
+    return flag or _OFFLINE.get() or any(value in ("1", "true", "yes", "on") for value in values)
 
 
 class Source(NamedTuple):
@@ -81,10 +78,8 @@ class Source(NamedTuple):
         """How to get the file to `path`, with a network and without one."""
         size = megabytes(self.size) if self.size else "size unknown"
         digest = (self.checksum or "sha256 unknown").replace(":", " ")
-        return (
-            f"with a network: {self.again}. For a machine without one, {self.first}download {self.url} "
-            f"elsewhere ({size}, {digest}, licence {self.licence}) and put it at {path}"
-        )
+        elsewhere = f"download {self.url} elsewhere ({size}, {digest}, licence {self.licence}) and put it at {path}"
+        return f"with a network: {self.again}. For a machine without one, {self.first}{elsewhere}"
 
     @property
     def first(self) -> str:
@@ -195,11 +190,9 @@ def _from_address(source: Source, path: Path, part: Path) -> None:
                 failures = 1 if have > best else failures + 1
                 best = max(best, have)
                 if failures >= TRIES:
-                    raise source.error(
-                        f"{source.url}: {cut}; {failures} tries without new data, {have / 1e6:,.1f} MB are here",
-                        f"{source.again} continues from there. Without a network, download it elsewhere "
-                        f"and put it at {path}",
-                    ) from None
+                    problem = f"{source.url}: {cut}; {failures} tries without new data, {have / 1e6:,.1f} MB are here"
+                    elsewhere = f"Without a network, download it elsewhere and put it at {path}"
+                    raise source.error(problem, f"{source.again} continues from there. {elsewhere}") from None
                 pause = PAUSE * 2 ** (failures - 1)
                 show(f"{cut}; trying again in {pause:.0f} s, from {have / 1e6:,.1f} MB")
                 time.sleep(pause)
@@ -308,21 +301,18 @@ def _from_hub(source: Source, path: Path) -> tuple[Path, str | None]:
         import huggingface_hub as hub
         from huggingface_hub.errors import GatedRepoError
     except ImportError:
-        raise UsageError(
-            f"{source.name} is on the Hugging Face hub, which needs one more package",
-            f"pip install 'vitmed[hub]'; or {source.first}download {source.url} yourself and put it at {path}",
-        ) from None
+        fix = f"pip install 'vitmed[hub]'; or {source.first}download {source.url} yourself and put it at {path}"
+        raise UsageError(f"{source.name} is on the Hugging Face hub, which needs one more package", fix) from None
     try:
         about = hub.get_hf_file_metadata(hub.hf_hub_url(source.hub, source.file), timeout=TIMEOUT)
         check_room(path.parent, about.size or 0)
         folder = path.parent / "hub"
         part = Path(hub.hf_hub_download(source.hub, source.file, revision=about.commit_hash, local_dir=folder))
     except GatedRepoError:
-        raise source.error(
-            f"{source.name}: you must accept the licence of {source.hub} ({source.licence}) on the Hugging Face hub",
-            f"accept it at https://huggingface.co/{source.hub}, then download {source.url} and put it at {path}; "
-            "or make a token at https://huggingface.co/settings/tokens, and set HF_TOKEN to it",
-        ) from None
+        problem = f"{source.name}: you must accept the licence of {source.hub} ({source.licence}) on the "
+        fix = f"accept it at https://huggingface.co/{source.hub}, then download {source.url} and put it at {path}; "
+        fix += "or make a token at https://huggingface.co/settings/tokens, and set HF_TOKEN to it"
+        raise source.error(problem + "Hugging Face hub", fix) from None
     except UsageError:
         raise
     except Exception as error:  # of the hub, its HTTP library or the system; they differ between versions

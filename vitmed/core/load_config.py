@@ -74,9 +74,8 @@ def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -
     """{"epochs": 5} -> {"train.epochs": 5}, without flags that are None (not given). Raises UsageError."""
     if unknown := set(flags) - set(known):
         words = [f"--{flag.replace('_', '-')}" for flag in sorted(unknown)]
-        raise gone(words, " ".join(words)) or UsageError(
-            f"{command} has no option {', '.join(sorted(unknown))}", f"it has {', '.join(known)}, config, sets"
-        )
+        problem = f"{command} has no option {', '.join(sorted(unknown))}"
+        raise gone(words, " ".join(words)) or UsageError(problem, f"it has {', '.join(known)}, config, sets")
     given = {known[flag]: value for flag, value in flags.items() if value is not None}
     return {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
 
@@ -144,11 +143,10 @@ def store_paths(config: AnyConfig, folder: Path) -> AnyConfig:
 
 def without_places(config: AnyConfig) -> AnyConfig:
     """The configuration for a file that leaves the machine: no folder, no table, and of weights the name alone."""
-    named = {f"{section}.{field}": None for section, field in PATHS if hasattr(getattr(config, section), field)}
+    values: dict[str, Any] = {f"{part}.{field}": None for part, field in PATHS if hasattr(getattr(config, part), field)}
     weights = config.model.start
-    return with_values(
-        config, {**named, "data.group_regex": None, "model.weights": None if weights is None else Path(weights).name}
-    )
+    values |= {"data.group_regex": None, "model.weights": None if weights is None else Path(weights).name}
+    return with_values(config, values)
 
 
 def with_values(config: AnyConfig, values: Mapping[str, Any]) -> AnyConfig:

@@ -73,48 +73,28 @@ RunsFolder = Annotated[
 ]
 RunName = Annotated[str | None, Option("Name of the run folder; default date, data and model.")]
 Resume = Annotated[Path | str | None, Option("Run folder of an interrupted run to continue.", panel="Training")]
-Parallel = Annotated[
-    int | None,
-    Option(
-        "Trainings at the same time; default 1, on a cluster its GPUs or nodes.", metavar="N", panel="Patients", min=1
-    ),
-]
-On = Annotated[
-    str | Executor | None,
-    Option(
-        "Where the work runs; default VITMED_ON, else local; docs/many-machines.md.", metavar="local|ray[:HOST:PORT]"
-    ),
-]
+PARALLEL = "Trainings at the same time; default 1, on a cluster its GPUs or nodes."
+Parallel = Annotated[int | None, Option(PARALLEL, metavar="N", panel="Patients", min=1)]
+ON = "Where the work runs; default VITMED_ON, else local; docs/many-machines.md."
+On = Annotated[str | Executor | None, Option(ON, metavar="local|ray[:HOST:PORT]")]
 Strict = Annotated[bool, Option("Stop if a node of the cluster cannot be used.")]
-Devices = Annotated[
-    int | None,
-    Option(
-        "Train on this many GPUs of this machine, or with as many processes on its CPU; docs/many-machines.md.",
-        metavar="N",
-        panel="Training",
-        min=1,
-    ),
-]
+DEVICES = "Train on this many GPUs of this machine, or with as many processes on its CPU; docs/many-machines.md."
+Devices = Annotated[int | None, Option(DEVICES, metavar="N", panel="Training", min=1)]
 Gates = Annotated[Sequence[str], Option("Exit code 6 if the result is worse.", metavar="METRIC=VALUE")]
 Offline = Annotated[bool, Option("Open no connection.", panel="Model")]
-AskedWindow = Annotated[
-    str | None,
-    Option("Of deep images, such as DICOM, for a model of 8-bit images: 40/400.", metavar="CENTRE/WIDTH"),
-]
+WINDOW = "Of deep images, such as DICOM, for a model of 8-bit images: 40/400."
+AskedWindow = Annotated[str | None, Option(WINDOW, metavar="CENTRE/WIDTH")]
 Force = Annotated[bool, Option("Replace an existing file.", panel=FIRST)]
 NewDataFolder = Annotated[Path | str, Argument("A new or empty folder.", "DIR")]
 
 RunFile = Annotated[Path | str, Argument("A run folder, or its best.pt.")]  # to take out
 
 # Which images to evaluate, and which to predict, with what.
-LabelledData = Annotated[
-    Path | str | None, Option("Another labelled folder; classes are matched by name.", panel=FIRST)
-]
+LABELLED = "Another labelled folder; classes are matched by name."
+LabelledData = Annotated[Path | str | None, Option(LABELLED, panel=FIRST)]
 Split = Annotated[str, Option("Split to evaluate; default test.", metavar="test|val|train", panel=FIRST)]
-AllowLeakage = Annotated[
-    bool,
-    Option("Also evaluate images that the model was trained on.", "--allow-leakage/--no-allow-leakage", panel=FIRST),
-]
+LEAKAGE = "Also evaluate images that the model was trained on."
+AllowLeakage = Annotated[bool, Option(LEAKAGE, "--allow-leakage/--no-allow-leakage", panel=FIRST)]
 Images = Annotated[Sequence[str | Path] | str | Path, Argument("Image files, folders or patterns.")]
 CHECKPOINT = Option("Default: best.pt of the newest run in --runs.")
 Runs = Annotated[Path | str, Option("Folder of the runs; default runs.")]

@@ -88,9 +88,8 @@ def output_folder(output: str | Path | None, default: Path, *data: Path) -> Path
 def refuse_inside(data: str | Path, path: str | Path) -> None:
     """Raise UsageError if an output is a data folder or lies in one, where a picture would become data."""
     if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(data)):
-        raise UsageError(
-            f"{path}: lies in the data folder {data}, where vitmed writes nothing", "choose a place outside it"
-        )
+        problem = f"{path}: lies in the data folder {data}, where vitmed writes nothing"
+        raise UsageError(problem, "choose a place outside it")
 
 
 def refuse_file(folder: str | Path) -> None:
@@ -160,9 +159,8 @@ def check_inputs(options: dict[str, Any], kind: Any) -> None:
         raise CheckpointError(f"{checkpoint}: no such file", "name the best.pt of a run, or its folder")
     for result in options.get("results", ()):
         if not Path(result).exists():
-            raise DataError(
-                f"{result}: no such file or folder", "name a predictions.csv, the folder of a report, or a run"
-            )
+            fix = "name a predictions.csv, the folder of a report, or a run"
+            raise DataError(f"{result}: no such file or folder", fix)
     if "images" in options and not isinstance(options["images"], int):  # of stress it is a number
         if "checkpoint" not in options:
             RunFolder.newest(options.get("runs", "runs"))
@@ -212,7 +210,6 @@ def check_images(names: Sequence[str]) -> None:
     paths = [Path(name) for name in names if not is_remote(name)]
     for path in paths:
         refuse_archive(path)
-    there = len(paths) < len(names) or any(p.exists() or p.is_symlink() or glob.has_magic(str(p)) for p in paths)
-    if not there:
+    if len(paths) == len(names) and not any(p.exists() or p.is_symlink() or glob.has_magic(str(p)) for p in paths):
         missing = [f"{name}: no such file or folder" for name in names]
         raise DataError(lines_of(missing), "name images, folders or patterns")

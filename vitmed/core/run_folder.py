@@ -103,10 +103,8 @@ class RunFolder:
         """Raise UsageError if a folder for runs is itself that of a run."""
         parent = Path(output)
         if cls(parent).config.exists() or cls(parent).last.exists():
-            raise UsageError(
-                f"{parent}: holds a run, expected a folder for runs",
-                f"--output {parent.parent}, or vitmed train --resume {parent}",
-            )
+            fix = f"--output {parent.parent}, or vitmed train --resume {parent}"
+            raise UsageError(f"{parent}: holds a run, expected a folder for runs", fix)
 
     @classmethod
     def newest(cls, output: str | Path) -> RunFolder:

@@ -175,7 +175,6 @@ def _count(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
             total += _count(value, known) + (0 if key is None else _count(key, known))
         known[node] = total
     if known[node] > MOST_NODES:
-        raise yaml.MarkedYAMLError(
-            problem=f"more than {MOST_NODES:,} values, with aliases written out", problem_mark=node.start_mark
-        )
+        many = f"more than {MOST_NODES:,} values, with aliases written out"
+        raise yaml.MarkedYAMLError(problem=many, problem_mark=node.start_mark)
     return known[node]

@@ -79,11 +79,7 @@ GONE = (  # parts of a metrics.json of 0.2.0, each by the keys that lead to it
     "prevalence.curve",
     *(f"overall.{name}" for name in VALUES["train.monitor"]),
     "error_by_range.equalised_odds",
-    *(
-        f"calibration.{when}.{name}"
-        for when in ("before", "after")
-        for name in ("ece_classwise", "ece_classwise_if_right")
-    ),
+    *(f"calibration.{when}.ece_classwise{of}" for when in ("before", "after") for of in ("", "_if_right")),
 )
 
 
@@ -108,9 +104,8 @@ def checkpoint(content: Mapping[str, Any]) -> dict[str, Any]:
     stem = today["config"]["model"]["stem"] if today["format"] == "vitmed pretraining" else "patch"
     if stem in ("conv", "residual"):
         problem = f"pretraining behind the stem {stem!r} is no longer there; vitmed {READER} has it"
-        raise UsageError(
-            problem, "vitmed pretrain DIR without --stem; the encoder.pt of the old run still starts a training"
-        )
+        fix = "vitmed pretrain DIR without --stem; the encoder.pt of the old run still starts a training"
+        raise UsageError(problem, fix)
     return today
 
 

@@ -17,7 +17,7 @@ from vitmed.inference.predict import predict_all
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.training.processes import ALONE, Ranks
-from vitmed.training.train_state import RUNNING, Record, TrainState, scheduled_lr
+from vitmed.training.train_state import Record, TrainState, scheduled_lr
 
 WINDOW = 3  # last epochs, which must agree
 ONE_CLASS = 0.95  # share of validation images predicted as one class
@@ -37,8 +37,7 @@ def validate(
     ranks.share_statistics(state.evaluated_model)
     with ranks.together():
         part = predict_all(state.evaluated_model, val, precision, rows=ranks.deal(len(val)))
-    logits = ranks.collect(part, len(val))
-    predictions = labelled_by(val.target, classes, val.samples, logits, config.data.positive)
+    predictions = labelled_by(val.target, classes, val.samples, ranks.collect(part, len(val)), config.data.positive)
     return epoch_record(state, predictions, config, val.target.kind)
 
 
@@ -90,12 +89,6 @@ def speed(state: TrainState) -> tuple[float, float]:
     return run["images"] / max(1e-9, run["seconds"]), run["waited"] / max(1e-9, run["seconds"])
 
 
-def end_epoch(state: TrainState, record: Record) -> None:
-    """Store the record and move to the start of the next epoch."""
-    state.history.append(record)
-    state.epoch, state.batch, state.running = state.epoch + 1, 0, dict.fromkeys(RUNNING, 0.0)
-
-
 def finished(state: TrainState, config: Config | PretrainConfig) -> bool:
     """Whether all epochs are done, training stops early, or the time is used, which ends neither the first epoch nor
     one under way: what was learned is validated."""
@@ -125,28 +118,23 @@ def stuck(
         return f"the network does not learn: one number for all validation images is no worse. {cause}"
     if "top_class" not in last[-1]:  # findings and numbers have no one class that is always predicted
         if still and all(record.get("val_auroc", 1) < CHANCE for record in last):
-            return (
-                f"the network does not learn: on validation the AUROC of the findings is {last[-1]['val_auroc']:.3f} "
-                f"(guessing gives 0.5), and the training loss stays at {losses[-1]:.3f}. {cause}"
-            )
+            ranks = f"on validation the AUROC of the findings is {last[-1]['val_auroc']:.3f} (guessing gives 0.5)"
+            return f"the network does not learn: {ranks}, and the training loss stays at {losses[-1]:.3f}. {cause}"
         return None
     guessing = math.log(len(classes))  # for any frequencies, smoothing, mixing and class weights
     if min(losses) > WORSE * guessing:
-        return (
-            f"the network does not learn: the training loss is {losses[-1]:.3f}, but predicting all classes as "
-            f"equally likely gives {guessing:.3f}. {cause}"
-        )
+        even = f"predicting all classes as equally likely gives {guessing:.3f}"
+        return f"the network does not learn: the training loss is {losses[-1]:.3f}, but {even}. {cause}"
     prior = {name: count / sum(counts) for name, count in zip(classes, counts, strict=True)}
     collapsed = all(r["top_share"] >= max(ONE_CLASS, min(0.999, prior[r["top_class"]] + 0.01)) for r in last)
     if not collapsed or not still:
         return None
     top = last[-1]["top_class"]
     chance = -sum(p * math.log(p) for p in prior.values() if p)  # nats, of a network that learned nothing
-    return (
-        f"the network does not learn: it predicts {top!r} for {last[-1]['top_share']:.0%} of the validation images "
-        f"({prior[top]:.0%} of the training images are {top!r}), and the training loss stays at {losses[-1]:.3f} "
-        f"(guessing by class frequency gives {chance:.3f}). {cause}"
-    )
+    most = f"it predicts {top!r} for {last[-1]['top_share']:.0%} of the validation images"
+    most += f" ({prior[top]:.0%} of the training images are {top!r})"
+    stays = f"stays at {losses[-1]:.3f} (guessing by class frequency gives {chance:.3f})"
+    return f"the network does not learn: {most}, and the training loss {stays}. {cause}"
 
 
 def _cause(steps: int, config: Config) -> str:

@@ -94,10 +94,8 @@ class Finetune(Task[Config]):
         start = start if weights is None else f"{report}; images normalised by {config.data.normalize}"
         _describe_network(config, model, start, session)
         if config.train.balance != "none":
-            say(
-                f"balance {config.train.balance}: probabilities stay at the prevalence of training; "
-                f"{'--youden' if len(splits.classes) == 2 else '--balanced'} decides for balanced accuracy"
-            )
+            decides = f"{'--youden' if len(splits.classes) == 2 else '--balanced'} decides for balanced accuracy"
+            say(f"balance {config.train.balance}: probabilities stay at the prevalence of training; {decides}")
         if (config.augment.mixup or config.augment.cutmix) and not config.train.freeze:
             warn("mixup and cutmix change calibration: check the log loss and the Brier score")
         return cls(model, splits.outputs, weights.seen if weights is not None else (), report)
@@ -150,10 +148,9 @@ class Finetune(Task[Config]):
         """As in `Task`: warn of an undefined monitor and of a network that does not learn; say why training ends."""
         state, config, monitor = run.state, run.config, run.config.train.monitor
         if [entry for entry in state.history if f"val_{monitor}" not in entry] == [record]:  # for the first time
-            warn(
-                f"validation {monitor} is undefined in epoch {state.epoch}, for example because a class is never "
-                "predicted or has no validation image; such an epoch ranks below all others"
-            )
+            why = "for example because a class is never predicted or has no validation image"
+            undefined = f"validation {monitor} is undefined in epoch {state.epoch}, {why}"
+            warn(f"{undefined}; such an epoch ranks below all others")
         share = 1.0 if finished(state, config) else max(state.share, state.epoch / config.train.epochs)
         problem = stuck(state.history, run.splits.classes, run.splits.counts("train"), config, share)
         if problem and not self.warned:
@@ -190,10 +187,9 @@ class Finetune(Task[Config]):
         if run.config.train.time is not None and state.share > 0:
             count = max(1, min(epochs, round(done / state.share)))
             means = f"at this speed the time is enough for about {counted(count, 'epoch')}"
-        warn(
-            f"training goes at {images / seconds:,.0f} images/s, less than half of the {self.planned_rate:,.0f} that "
-            f"the plan measured, as when other programs need the cores; {means}"
-        )
+        planned = f"less than half of the {self.planned_rate:,.0f} that the plan measured"
+        why = "as when other programs need the cores"
+        warn(f"training goes at {images / seconds:,.0f} images/s, {planned}, {why}; {means}")
         self.slow = True
 
 
@@ -279,9 +275,8 @@ def fit_decision_policy(best: Path, images: dict[str, Images], device: torch.dev
     labels = images["train"].labels
     rows = np.sort(np.random.default_rng(0).permutation(len(labels))[:MOST_FITTED])
     ood_score = fit_ood_score(outputs("train", rows).features, labels[rows], val.features)
-    validation = labelled_by(
-        splits.target, saved.classes, splits.samples["val"], val.logits, saved.config.data.positive
-    )
+    positive = saved.config.data.positive
+    validation = labelled_by(splits.target, saved.classes, splits.samples["val"], val.logits, positive)
     policy = choose_policy(validation, saved.config.evaluate, ood_score, saved.weights_hash)
     drawn = network.outputs(lambda i: saved.preprocessing.drawn(), 1)
     policy = policy.model_copy(update={"known_logits": tuple(drawn.logits[0].tolist())})
@@ -373,9 +368,8 @@ def fit_logistic(features: BySplit, splits: Splits, images: dict[str, Images], w
     train, val = ((features(name), images[name].targets.numpy()) for name in ("train", "val"))
     with bar(f"{target.linear} on {what}", unit="penalties") as advance:
         head = learning.fit_head(train, val, splits.outputs, advance)
-    values = target.numbers.values(
-        labelled_by(splits.target, splits.classes, splits.samples["val"], head.logits(val[0]))
-    )
+    validation = labelled_by(splits.target, splits.classes, splits.samples["val"], head.logits(val[0]))
+    values = target.numbers.values(validation)
     reached = ", ".join(f"{name} {values[name]:.4f}" for name in target.headline[:2])
     penalty = "" if head.C is None else f" (inverse penalty C = {head.C:g})"
     say(f"baseline, {target.linear} on {what}: validation {reached}{penalty}")

@@ -50,10 +50,9 @@ def check_target(config: Config, kind: str) -> None:
     """Raises UsageError for a setting that does not go with the kind of label."""
     refuse_idle(config, kind)
     learning, train, augment = LEARNING[kind], config.train, config.augment
-    for name, value, good in (
-        ("train.balance", train.balance, learning.balances),
-        ("train.monitor", train.monitor, tuple(name for name in TARGETS[kind].metrics if name in RANKING)),
-    ):
+    ranking = tuple(name for name in TARGETS[kind].metrics if name in RANKING)
+    rows = ("train.balance", train.balance, learning.balances), ("train.monitor", train.monitor, ranking)
+    for name, value, good in rows:
         if value not in good:
             raise UsageError(f"{name} {value}: not for {kind}", f"one of {', '.join(good)}")
     if not learning.mixes and (augment.mixup or augment.cutmix):

@@ -30,11 +30,11 @@ from vitmed.imaging.augmentation import Augmenter, without_opencv_threads
 from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.models.hardware import seeded
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients
-from vitmed.training.early_stopping import end_epoch, finished
+from vitmed.training.early_stopping import finished
 from vitmed.training.losses import Objective
 from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.processes import ALONE, Ranks, sync_gradients, whole
-from vitmed.training.train_state import Record, TrainState, scheduled_lr, set_learning_rate
+from vitmed.training.train_state import RUNNING, Record, TrainState, scheduled_lr, set_learning_rate
 
 MASKS = 1  # marks the seed of dropout and drop path; mixing has another
 
@@ -119,7 +119,8 @@ def fit(
             return
         record = validate()
         control.tick()
-        end_epoch(state, record)
+        state.history.append(record)
+        state.epoch, state.batch, state.running = state.epoch + 1, 0, dict.fromkeys(RUNNING, 0.0)
         yield record
 
 

@@ -85,8 +85,7 @@ class Pretrain(Task[PretrainConfig]):
         sizes = [sum(p.numel() for p in part.parameters()) / 1e6 for part in (encoder, model)]
         say(f"encoder: {describe_model(config.model)}, {sizes[0]:.2f} M parameters")
         rest = f"{sizes[1] - sizes[0]:.2f} M parameters, used only in pretraining"
-        shown = f"{model.visible} of {model.patches} patches"
-        say(f"decoder: {rest}; it reconstructs each image from {shown}")
+        say(f"decoder: {rest}; it reconstructs each image from {model.visible} of {model.patches} patches")
         say(f"device: {describe(session.device)}, {session.precision.name} ({session.precision.reason})")
         return cls(model)
 

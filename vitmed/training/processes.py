@@ -123,8 +123,7 @@ class Ranks:
         code = torch.tensor(2 if error is not None else int(stop))
         dist.all_reduce(code, dist.ReduceOp.MAX, self.control)
         if code == 2:
-            errors = self.gather(error)
-            rank, first = next((rank, found) for rank, found in enumerate(errors) if found is not None)
+            rank, first = next((rank, found) for rank, found in enumerate(self.gather(error)) if found is not None)
             self.ended = True
             if self.leads and error is not None:
                 raise error
@@ -256,9 +255,8 @@ def launch(devices: int, device: str, args: list[str]) -> int:
     if devices > there:
         raise UsageError(f"--devices {devices}: this machine has {counted(there, what)}", f"--devices {there}")
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes report their errors
-    config = LaunchConfig(
-        1, 1, devices, run_id=uuid.uuid4().hex, rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0
-    )
+    meeting: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
+    config = LaunchConfig(1, 1, devices, run_id=uuid.uuid4().hex, max_restarts=0, **meeting)
     try:
         elastic_launch(config, sys.executable)("-m", "vitmed", *args)
     except SignalException:  # it went on to the processes, and the leader has reported what it saved

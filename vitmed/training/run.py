@@ -16,17 +16,7 @@ from typing import Any, ClassVar, Generic, Protocol
 import torch
 from torch import nn
 
-from vitmed.core.config import Config, PretrainConfig
-from vitmed.core.errors import (
-    CheckpointError,
-    DataError,
-    EndedByCaller,
-    Interrupted,
-    Reported,
-    UsageError,
-    VitmedError,
-    excluded,
-)
+from vitmed.core import errors
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import AnyConfig, find_paths, store_paths, with_values
 from vitmed.core.messages import Advance, bar, say, warn
@@ -35,15 +25,8 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line
 from vitmed.data.loading import Images, ReadSplits, pick_place
 from vitmed.inference.checkpoint import Checkpoint, PretrainingState
-from vitmed.models.hardware import (
-    Precision,
-    check_compiler,
-    compile_network,
-    is_of_compiler,
-    pick_device,
-    pick_precision,
-    using_threads,
-)
+from vitmed.models import hardware
+from vitmed.models.hardware import Precision, check_compiler, pick_device, pick_precision, using_threads
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients, use_attention
 from vitmed.models.weights.files import AGAIN
 from vitmed.training.early_stopping import speed
@@ -70,7 +53,7 @@ class Session:
     clock: Clock = field(default_factory=Clock)
 
     @classmethod
-    def of(cls, config: Config | PretrainConfig, ranks: Ranks = ALONE, clock: Clock | None = None) -> Session:
+    def of(cls, config: AnyConfig, ranks: Ranks = ALONE, clock: Clock | None = None) -> Session:
         """The session of a configuration. Raises UsageError if this machine cannot compute so."""
         device = pick_device(config.train.device)
         precision = pick_precision(config.train.precision, device)
@@ -98,17 +81,14 @@ class Run(Generic[AnyConfig]):
     """One training or pretraining, before its first batch or amid it: its `stream` is what the loop reads, its `state`
     what the loop changes, and its folder holds everything that is written."""
 
-    def __init__(
-        self, task: Task[AnyConfig], config: AnyConfig, read: ReadSplits, folder: RunFolder, session: Session
-    ) -> None:
+    def __init__(self, task: Task[AnyConfig], config: AnyConfig, read: ReadSplits, folder: RunFolder, session: Session):
         self.task: Task[AnyConfig] = task
         self.config: AnyConfig = config
         self.folder, self.session, self.model = folder, session, task.model
         self.splits, self.images, self.hashes = read.splits, read.images, read.hashes
         self.device, self.precision, self.ranks = session.device, session.precision, session.ranks
         self.stream = Stream.of(self.images["train"], config, self.device, self.ranks)
-        batches = self.stream.batches.batches
-        self.state = new_state(self.model, config, batches, self.device, self.precision)
+        self.state = new_state(self.model, config, self.stream.batches.batches, self.device, self.precision)
         if config.train.micro_batch == "auto":
             self._fit_memory()
 
@@ -123,8 +103,7 @@ class Run(Generic[AnyConfig]):
         if (fields := open_fields(config)) and not ranks.wide:  # several processes take the usual engine
             images = read.images["train"]
             steps = config.train.epochs * max(1, len(images) // config.train.batch_size)
-            objective = task.objective(config, images, session)
-            tuned = autotune(task.model, objective, config, steps, images.targets)
+            tuned = autotune(task.model, task.objective(config, images, session), config, steps, images.targets)
             config = with_values(config, {f"train.{name}": getattr(tuned.engine, name) for name in fields})
             if tuned.rates is not None:  # else the usual arithmetic stays, with its own reason
                 measured = replace(pick_precision(tuned.engine.precision, device), reason="measured")
@@ -150,7 +129,7 @@ class Run(Generic[AnyConfig]):
             run.state.load_state_dict(last.training or {})
         except (KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
             problem = f"{folder.last}: its training state does not fit ({first_line(error)})"
-            raise CheckpointError(problem, f"{AGAIN}, or start a new run") from None
+            raise errors.CheckpointError(problem, f"{AGAIN}, or start a new run") from None
         state = run.state
         session.clock.began -= state.spent
         run.ranks.first(run._write_config)  # epochs or data folder may be new
@@ -197,7 +176,7 @@ class Run(Generic[AnyConfig]):
             nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
         use_attention(self.model, config.train.attention)
         if config.train.compile:
-            compile_network(self.model)
+            hardware.compile_network(self.model)
         if ranks.wide and config.train.shard:
             self.state.shard(config, ranks, self.device)
         else:
@@ -212,21 +191,21 @@ class Run(Generic[AnyConfig]):
                     self.keep(record, report)
                     if ranks.agree(stop=ranks.leads and bool(each_epoch(record))):
                         ended = f"ended after epoch {self.state.epoch}; {self.folder.last} is saved"
-                        raise EndedByCaller(ended, self.go_on)
-            except (DataError, Reported):  # on all ranks, which save a divided network together
+                        raise errors.EndedByCaller(ended, self.go_on)
+            except (errors.DataError, errors.Reported):  # on all ranks, which save a divided network together
                 if self.state.batch % config.train.accumulate == 0:  # not amid an optimiser step
                     task.save_last(self)
                 raise
             except RuntimeError as error:
                 problem = memory_error(error, config)
-                if problem is error and is_of_compiler(error):
+                if problem is error and hardware.is_of_compiler(error):
                     fix = f"{self.go_on} --no-compile"
-                    problem = VitmedError(f"compiling the network failed: {first_line(error)}", fix)
+                    problem = errors.VitmedError(f"compiling the network failed: {first_line(error)}", fix)
                 raise problem from None
             if ranks.agree(stop=stop()):
                 task.save_last(self)
                 ended = f"interrupted in epoch {self.state.epoch + 1}; {self.folder.last} is saved"
-                raise Interrupted(ended, self.go_on)
+                raise errors.Interrupted(ended, self.go_on)
 
     def _show(self, loss: float, advance: Advance) -> None:
         state, batches, (images_per_second, wait_share) = self.state, self.stream.batches.batches, speed(self.state)
@@ -248,24 +227,22 @@ class Run(Generic[AnyConfig]):
         self.ranks.first(self._write_records)
         star = " *" if record.get("best") else "  "
         monitored = f"  {monitor_text(record, record['monitor'])}{star}" if "monitor" in record else ""
-        say(
-            f"epoch {self._epoch(record['epoch'])}  train loss {record['train_loss']:.4f}  "
-            f"val loss {record['val_loss']:.4f}{monitored}  lr {record['lr']:.1e}  "
-            f"{record['images_per_second']:,.0f} images/s  {record['wait_share']:.0%} waiting"
-        )
+        losses = f"train loss {record['train_loss']:.4f}  val loss {record['val_loss']:.4f}"
+        speed_text = f"{record['images_per_second']:,.0f} images/s  {record['wait_share']:.0%} waiting"
+        say(f"epoch {self._epoch(record['epoch'])}  {losses}{monitored}  lr {record['lr']:.1e}  {speed_text}")
         report(self.state.history)
         self.task.after_epoch(self, record)
 
-    def resumable(self, error: VitmedError) -> VitmedError:
+    def resumable(self, error: errors.VitmedError) -> errors.VitmedError:
         """The same error with the command that continues the run, where there is a last.pt.
 
         A run goes on with the images that it began with, or not at all.
         """
         if not self.folder.last.is_file():
             return error
-        if isinstance(error, DataError):
-            again = "start a new run (--on-bad-file skip leaves unreadable files out)"
-            return DataError(error.problem, f"{again}; or restore the files as they were, then continue: {self.go_on}")
+        if isinstance(error, errors.DataError):
+            fix = "start a new run (--on-bad-file skip leaves unreadable files out); or restore the files as they were"
+            return errors.DataError(error.problem, f"{fix}, then continue: {self.go_on}")
         return type(error)(error.problem, f"{error.fix}; then continue from {self.folder.last.name}: {self.go_on}")
 
     def _ticker(self) -> Callable[[], None]:
@@ -286,7 +263,7 @@ class Run(Generic[AnyConfig]):
         ranks, total = self.ranks, self.stream.batches.size
         if ranks.wide and self.config.train.shard:
             problem = "--batch-size auto measures the whole network, and --shard-model divides it"
-            raise UsageError(problem, "name --micro-batch N")
+            raise errors.UsageError(problem, "name --micro-batch N")
         most = -(-total // ranks.world)
         fit = ranks.first(lambda: fit_memory(self.state, self.config, most, self.precision, ranks.local_world))
         at_once = max(part.stop - part.start for part in ranks.parts(total, fit.micro_batch))
@@ -335,14 +312,16 @@ def folder_to_resume(
     some are `allowed`, and `flags` are keyword -> setting."""
     folder = RunFolder(path.parent if path.suffix == ".pt" else path)
     if name is not None:
-        raise excluded("resume and name")
+        raise errors.excluded("resume and name")
     if folder.best.is_file() and not folder.last.is_file():
-        raise UsageError(f"{folder.path}: this run is finished; --freeze leaves nothing to resume", "start a new run")
+        problem = f"{folder.path}: this run is finished; --freeze leaves nothing to resume"
+        raise errors.UsageError(problem, "start a new run")
     if not folder.last.is_file():
-        raise CheckpointError(f"{folder.path}: holds no last.pt to resume", "name the run folder of an interrupted run")
+        problem = f"{folder.path}: holds no last.pt to resume"
+        raise errors.CheckpointError(problem, "name the run folder of an interrupted run")
     if set(changes) - allowed:
         names = ", ".join(f"--{flag.replace('_', '-')}" for flag, setting in flags.items() if setting in allowed)
-        raise UsageError("--resume uses the run's own configuration", f"add only {names}")
+        raise errors.UsageError("--resume uses the run's own configuration", f"add only {names}")
     return folder
 
 

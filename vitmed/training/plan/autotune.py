@@ -17,20 +17,12 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from vitmed.core.config import Config, PretrainConfig
+from vitmed.core.load_config import AnyConfig
 from vitmed.core.messages import Advance, bar
 from vitmed.core.sections import ABOUT_WEIGHTS
 from vitmed.core.text import counted, first_line, listed
-from vitmed.models.hardware import (
-    busy,
-    compile_network,
-    is_of_compiler,
-    leave_uncompiled,
-    missing_compiler,
-    pick_precision,
-    seconds_of,
-    seeded,
-    using_threads,
-)
+from vitmed.models import hardware
+from vitmed.models.hardware import busy, missing_compiler, pick_precision, seconds_of, seeded, using_threads
 from vitmed.models.vit import prefers_explicit, use_attention
 from vitmed.training.losses import Objective
 from vitmed.training.out_of_memory import is_out_of_memory
@@ -80,9 +72,7 @@ class Tuned(BaseModel):
         return f"{text}; {self.note}" if self.note else text
 
 
-def autotune(
-    model: nn.Module, objective: Objective, config: Config | PretrainConfig, steps: int, targets: Tensor
-) -> Tuned:
+def autotune(model: nn.Module, objective: Objective, config: AnyConfig, steps: int, targets: Tensor) -> Tuned:
     """The fastest engine of those that the configuration leaves open, from the cache or measured.
 
     What is measured while other processes keep the CPU busy holds only for then, and is not kept. The model stays as it
@@ -170,7 +160,7 @@ class Race:
                 best = self._fastest(best, [best.model_copy(update={"compile": True})])
                 note = "" if best.compile else "compiling does not make it faster"
             except RuntimeError as error:
-                if not is_of_compiler(error):
+                if not hardware.is_of_compiler(error):
                     raise
                 note = f"not compiled, because the compiler failed: {first_line(error)}"
         spent = f"measured in {time.perf_counter() - self.start:.1f} s" + (f"; {note}" if note else "")
@@ -194,7 +184,7 @@ class Race:
 
     def _step(self, engine: Engine) -> tuple[float, float]:
         """Seconds of a forward and a backward pass, and the loss."""
-        (compile_network if engine.compile else leave_uncompiled)(self.model)
+        (hardware.compile_network if engine.compile else hardware.leave_uncompiled)(self.model)
         use_attention(self.model, engine.attention)
         self.model.train()
         objective = replace(self.objective, precision=pick_precision(engine.precision, self.device))

@@ -57,6 +57,7 @@ USED_WHEN_FROZEN = {"freeze", "baseline", "seed", "device", "precision", "worker
 FOR_SMALL = 40  # passes of ViT-Tiny in the time of ten of ViT-Small, which a plan makes at least
 PLACES = ("root", "groups", "labels", "weights")  # settings that may be paths
 SLOW = {"name": "--model", "image_size": "--image-size"}  # which may make a time too short
+Planned = tuple[list[PlannedSetting], Config]  # the settings of a plan, and the configuration with them
 SHRUNK = 20  # images that are shrunk by more lose so much detail that a warning says so
 
 
@@ -124,10 +125,9 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     if weights is None:
         complete = from_scratch(complete)
     if inputs.side > SHRUNK * (size := complete.model.image_size):
-        warn(
-            f"images of about {inputs.side:,} px are shrunk to {size} px: a detail of fewer than "
-            f"{2 * inputs.side // size:,} px disappears; cut out the region that matters, or use a larger --image-size"
-        )
+        lost = f"a detail of fewer than {2 * inputs.side // size:,} px disappears"
+        fix = "cut out the region that matters, or use a larger --image-size"
+        warn(f"images of about {inputs.side:,} px are shrunk to {size} px: {lost}; {fix}")
     complete = build_config(one_batch(complete).model_dump())  # raises for values that do not go together
     if complete.train.time is not None and trains and complete.data.fold in (None, 1):  # later folds go on as it did
         check_time(complete.train.time, forecaster.of(complete), slow)
@@ -228,7 +228,7 @@ def plan_inputs(config: Config, splits: Splits, weights: Weights | None, device:
     )
 
 
-def planned(config: Config, inputs: PlanInputs, first: Sequence[Rule] = ()) -> tuple[list[PlannedSetting], Config]:
+def planned(config: Config, inputs: PlanInputs, first: Sequence[Rule] = ()) -> Planned:
     """The settings of the plan, with `first` rules before its own, and the configuration with them."""
     settings = plan_settings(config, inputs, first)
     return settings, with_values(config, {setting.field: setting.value for setting in settings})
@@ -247,9 +247,7 @@ def time_rules(config: Config, inputs: PlanInputs, forecaster: Forecaster) -> li
     return [Rule(f"--time {duration_text(seconds)}", {}, {"train.epochs": MOST_KNEES * usual.train.epochs}, why)]
 
 
-def input_for_time(
-    settings: list[PlannedSetting], config: Config, forecaster: Forecaster
-) -> tuple[list[PlannedSetting], Config]:
+def input_for_time(settings: list[PlannedSetting], config: Config, forecaster: Forecaster) -> Planned:
     """The largest input on which weights have the time for `ENOUGH` passes, or `PLENTY` images in one pass or more;
     otherwise the smallest.
 
@@ -317,10 +315,9 @@ def config_with_weights(config: Config, weights: Weights) -> Config:
     if not given & {"normalize", "mean", "std"}:
         values["data.normalize"] = weights.normalize
         if weights.assumed:
-            warn(
-                f"{weights.path.name}: nothing states which mean and std its images had; ImageNet's are assumed. "
-                "Weights of AugReg and many others of timm and Hugging Face have 0.5: --normalize half"
-            )
+            others = "Weights of AugReg and many others of timm and Hugging Face have 0.5: --normalize half"
+            unknown = f"{weights.path.name}: nothing states which mean and std its images had"
+            warn(f"{unknown}; ImageNet's are assumed. {others}")
         if weights.normalize == "given":
             values |= {"data.mean": list(weights.mean or ()), "data.std": list(weights.std or ())}
     if weights.interpolation is not None and "interpolation" not in given:
