@@ -1,7 +1,7 @@
 """The bases of typed fields, in files and in the configuration, and `Target`: what the labels are."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -95,21 +95,16 @@ class Flag:
 SHARE = Flag(metavar="SHARE")
 
 
-def setting(default: Any, flag: Flag | None = None, **limits: Any) -> Callable[[str], Any]:
-    """Declare a field of a section, with the limits of `pydantic.Field`: what this returns takes the description and
-    makes the field. One without a flag is set in YAML or with --set."""
-
-    def described(description: str) -> Any:
-        field = Field(default, description=description, **limits)
-        field.metadata += [flag] if flag else []
-        return field
-
-    return described
+def setting(default: Any, description: str, flag: Flag | None = None, **limits: Any) -> Any:
+    """A field of a section, with the limits of `pydantic.Field`. One without a flag is set in YAML or with --set."""
+    field = Field(default, description=description, **limits)
+    field.metadata += [flag] if flag else []
+    return field
 
 
-def share(default: Any, flag: Flag = SHARE) -> Callable[[str], Any]:
-    """As `setting`, for a field above 0 and below 1."""
-    return setting(default, flag, gt=0, lt=1)
+def share(default: Any, description: str, flag: Flag = SHARE) -> Any:
+    """A field above 0 and below 1."""
+    return setting(default, description, flag, gt=0, lt=1)
 
 
 def names_in(value: Any) -> Any:

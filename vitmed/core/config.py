@@ -51,58 +51,77 @@ class EvaluateConfig(Section):
 
     panel = "Evaluation"
 
-    resamples: int = setting(2000, Flag(), ge=0)(
-        "Bootstrap resamples behind the intervals of curves and differences; 0: none."
+    resamples: int = setting(
+        2000, "Bootstrap resamples behind the intervals of curves and differences; 0: none.", Flag(), ge=0
     )
-    subgroups: list[str] = setting([], Flag("subgroup", metavar="COLUMN"))(
-        "Column of the table of labels, such as site; the images of each value are also evaluated separately."
+    subgroups: list[str] = setting(
+        [],
+        "Column of the table of labels, such as site; the images of each value are also evaluated separately.",
+        Flag("subgroup", metavar="COLUMN"),
     )
-    raters: list[str] = setting([], Flag("rater", metavar="COLUMN"))(
-        "Column of the table of labels with the class that a human reader assigned."
+    raters: list[str] = setting(
+        [],
+        "Column of the table of labels with the class that a human reader assigned.",
+        Flag("rater", metavar="COLUMN"),
     )
-    rater_scores: list[str] = setting([], Flag("rater_score", metavar="COLUMN"))(
-        "Two classes: column of the table of labels with a reader's score, higher for the positive class."
+    rater_scores: list[str] = setting(
+        [],
+        "Two classes: column of the table of labels with a reader's score, higher for the positive class.",
+        Flag("rater_score", metavar="COLUMN"),
     )
-    ordinal: list[str] = setting([], Flag(metavar="CLASS,CLASS,..."))(
-        "The classes from the lowest grade to the highest, where they are grades."
+    ordinal: list[str] = setting(
+        [], "The classes from the lowest grade to the highest, where they are grades.", Flag(metavar="CLASS,CLASS,...")
     )
-    calibration: Literal["auto", "none", "temperature", "vector"] = setting("auto", Flag())(
-        "How the probabilities are calibrated; fitted, and by auto chosen, on validation."
+    calibration: Literal["auto", "none", "temperature", "vector"] = setting(
+        "auto", "How the probabilities are calibrated; fitted, and by auto chosen, on validation.", Flag()
     )
-    youden: bool = setting(False, Flag())("Two classes: decide at the threshold of the highest Youden index.")
-    balanced: bool = setting(False, Flag())(
-        "Three classes or more: decide for the highest balanced accuracy, by probability / prevalence in validation."
+    youden: bool = setting(False, "Two classes: decide at the threshold of the highest Youden index.", Flag())
+    balanced: bool = setting(
+        False,
+        "Three classes or more: decide for the highest balanced accuracy, by probability / prevalence in validation.",
+        Flag(),
     )
-    target_sensitivity: float | None = share(None)(
-        "Two classes: decide at the highest threshold with this sensitivity."
+    target_sensitivity: float | None = share(
+        None, "Two classes: decide at the highest threshold with this sensitivity."
     )
-    target_specificity: float | None = share(None)("Two classes: decide at the lowest threshold with this specificity.")
-    cost: str | list[list[float]] | None = setting(None, Flag(metavar="MISSED:ALARM|MATRIX|absolute|squared"))(
+    target_specificity: float | None = share(None, "Two classes: decide at the lowest threshold with this specificity.")
+    cost: str | list[list[float]] | None = setting(
+        None,
         "Decide for the lowest expected cost: 10:1, or [[0,10],[1,0]] with the truth as row. Of two classes '10:1' "
         "means that a missed positive costs 10 times a false alarm; of more, give a matrix whose columns are the "
-        "predictions. Of grades, 'absolute' costs the error in grades and 'squared' its square."
+        "predictions. Of grades, 'absolute' costs the error in grades and 'squared' its square.",
+        Flag(metavar="MISSED:ALARM|MATRIX|absolute|squared"),
     )
-    prevalence: float | None = share(None)(
-        "Two classes: how common the positive class is where the model is to be used."
+    prevalence: float | None = share(
+        None, "Two classes: how common the positive class is where the model is to be used."
     )
-    coverage: float = share(0.9)("How often the prediction set of an image holds its true class.")
-    max_risk: float | None = share(None)(
-        "Abstain on uncertain images, to keep the share of wrong answers at or below this."
+    coverage: float = share(0.9, "How often the prediction set of an image holds its true class.")
+    max_risk: float | None = share(
+        None, "Abstain on uncertain images, to keep the share of wrong answers at or below this."
     )
-    map_images: int | None = setting(None, Flag(metavar="N"), ge=0)(
+    map_images: int | None = setting(
+        None,
         "Images on which attention maps are evaluated; 0: no maps. null: as many as take some seconds, and none of "
-        "train and val."
+        "train and val.",
+        Flag(metavar="N"),
+        ge=0,
     )
-    format: str = setting("html", Flag(panel="Output", metavar="FORMAT,..."))(
+    format: str = setting(
+        "html",
         "Formats of the report: html, md, json, paper. html and json are always written; paper: figures as PDF, tables "
-        "as LaTeX and CSV, and the results in one sentence."
+        "as LaTeX and CSV, and the results in one sentence.",
+        Flag(panel="Output", metavar="FORMAT,..."),
     )
-    report: bool = setting(True, Flag(panel="Output"))(
+    report: bool = setting(
+        True,
         "Draw figures and write report.html. false: only predictions.csv and metrics.json; `vitmed evaluate` makes "
-        "the page later."
+        "the page later.",
+        Flag(panel="Output"),
     )
-    show_names: bool = setting(False, Flag(panel="Output"))(
-        "Name images by their paths in the report. false: by their rows in predictions.csv."
+    show_names: bool = setting(
+        False,
+        "Name images by their paths in the report. false: by their rows in predictions.csv.",
+        Flag(panel="Output"),
     )
 
     @field_validator("subgroups", "raters", "rater_scores", mode="before")
@@ -196,27 +215,32 @@ class Config(RunConfig):
 class PretrainDataConfig(DataConfig):
     """Which images to learn from: the ones that training would use, or all."""
 
-    unlabelled: bool = setting(False, Flag())(
+    unlabelled: bool = setting(
+        False,
         "Folders are no classes: take every image but those of a test folder. false splits as training does, and "
-        "leaves its test images out."
+        "leaves its test images out.",
+        Flag(),
     )
 
 
 class PretrainTrainConfig(LoopConfig):
     """The optimisation of pretraining; some defaults differ from training."""
 
-    epochs: int = setting(200, Flag(first=True), ge=1)(
-        "Passes over the images; the paper has 800 and gains up to 1,600."
+    epochs: int = setting(
+        200, "Passes over the images; the paper has 800 and gains up to 1,600.", Flag(first=True), ge=1
     )
-    batch_size: int = setting(128, Flag(also="-b", metavar="N|auto", first=True, text=True), ge=1)(
-        "Images per batch (the paper has 4,096), or auto: as many of them are computed at once as fit the memory."
+    batch_size: int = setting(
+        128,
+        "Images per batch (the paper has 4,096), or auto: as many of them are computed at once as fit the memory.",
+        Flag(also="-b", metavar="N|auto", first=True, text=True),
+        ge=1,
     )
-    lr: float = setting(5e-4, Flag(first=True), gt=0)(
-        "Peak learning rate of AdamW; the paper has 2.4e-3 for its batch of 4,096."
+    lr: float = setting(
+        5e-4, "Peak learning rate of AdamW; the paper has 2.4e-3 for its batch of 4,096.", Flag(first=True), gt=0
     )
-    min_lr: float = setting(0.0, ge=0)("Learning rate at the end of the cosine.")
-    warmup_epochs: float = setting(10.0, Flag(), ge=0)("Linear warm-up, in epochs; at most a third of the run.")
-    clip_norm: float | None = setting(None, gt=0)("Clip the gradient to this norm; null is off.")
+    min_lr: float = setting(0.0, "Learning rate at the end of the cosine.", ge=0)
+    warmup_epochs: float = setting(10.0, "Linear warm-up, in epochs; at most a third of the run.", Flag(), ge=0)
+    clip_norm: float | None = setting(None, "Clip the gradient to this norm; null is off.", gt=0)
     # What training chooses and pretraining does not.
     balance: ClassVar[str] = "none"
     betas: ClassVar[tuple[float, float]] = (0.9, 0.95)  # of the MAE paper
@@ -233,10 +257,10 @@ class PretrainAugmentConfig(Section):
 
     panel = "Training"
 
-    policy: str = setting("mae", Flag(also="--augment", metavar="NAME", first=True))(
-        "Augmentation policy; see docs/training.md."
+    policy: str = setting(
+        "mae", "Augmentation policy; see docs/training.md.", Flag(also="--augment", metavar="NAME", first=True)
     )
-    flips: bool = setting(True)("Allow the policy's mirror flips.")
+    flips: bool = setting(True, "Allow the policy's mirror flips.")
 
 
 class MaeConfig(Section):
@@ -244,15 +268,15 @@ class MaeConfig(Section):
 
     panel = "Training"
 
-    mask_ratio: float = share(0.75)("Share of patches that is hidden.")
-    normalise_patches: bool = setting(True)(
-        "Predict each patch at mean 0 and standard deviation 1, which the paper found better."
+    mask_ratio: float = share(0.75, "Share of patches that is hidden.")
+    normalise_patches: bool = setting(
+        True, "Predict each patch at mean 0 and standard deviation 1, which the paper found better."
     )
-    decoder_width: int | None = setting(None, ge=4, le=8192)(
-        "Default 512 for encoders of 768 and more, else about half the encoder's."
+    decoder_width: int | None = setting(
+        None, "Default 512 for encoders of 768 and more, else about half the encoder's.", ge=4, le=8192
     )
-    decoder_depth: int | None = setting(None, ge=1, le=128)("Default 8 for encoders of 768 and more, else 4.")
-    decoder_heads: int | None = setting(None, ge=1)("Default the decoder's width / 32.")
+    decoder_depth: int | None = setting(None, "Default 8 for encoders of 768 and more, else 4.", ge=1, le=128)
+    decoder_heads: int | None = setting(None, "Default the decoder's width / 32.", ge=1)
 
 
 class PretrainConfig(RunConfig):
