@@ -78,7 +78,6 @@ from vitmed.metrics.kinds.classes import evaluate_predictions, metric_values
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.models.hardware import Precision, pick_precision, seeded
 from vitmed.models.vit import ViT
-from vitmed.training.early_stopping import end_epoch
 from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune, fit_colours
 from vitmed.training.learning import objective_of
@@ -225,7 +224,7 @@ def train_for(
 
     while share() < 1:
         train_epoch(state, stream, objective, Control(config, lambda: share() >= 1, tick))
-        end_epoch(state, {})
+        state.epoch, state.batch = state.epoch + 1, 0
     cost = {"seconds": clock() - start, "wall_seconds": time.perf_counter() - wall, "steps": state.step}
     facts = {"side": how.image_size, "precision": precision.name, "depth": len(getattr(network, "blocks", ()))}
     return state.evaluated_model, cost | facts

@@ -384,3 +384,22 @@ def test_a_run_with_subgroups(tmp_path: Path) -> None:
     assert "subgroups" not in found.metrics and any("No subgroups by site" in text for text in ui.said)
     with pytest.raises(UsageError, match="no further columns"):
         evaluate(result.folder, data=other, resamples=20, subgroup="site")
+
+
+def test_strata_of_grades_have_their_kappa_and_their_error() -> None:
+    from sklearn.metrics import cohen_kappa_score
+
+    rng = np.random.default_rng(0)
+    labels, sites = rng.integers(4, size=160), tuple("ab"[i % 2] for i in range(160))
+    logits = (rng.normal(size=(160, 4)) - np.abs(np.arange(4) - labels[:, None])).astype(np.float32)
+    p = Predictions(tuple("0123"), tuple(f"{i}.png" for i in range(160)), None, labels, logits, columns={"site": sites})
+    found = subgroups(p, ["site"], 20, graded=True)
+    assert found is not None
+    for name, stratum in zip("ab", found["site"].strata, strict=True):
+        rows = np.array(sites) == name
+        kappa = cohen_kappa_score(labels[rows], p.predicted[rows], weights="quadratic")
+        assert stratum.overall["quadratic_kappa"].value == pytest.approx(kappa)
+        assert stratum.overall["grade_error"].value == pytest.approx(np.abs(p.predicted - labels)[rows].mean())
+    rare = replace(p, labels=np.where((labels == 3) & (np.arange(160) % 2 == 0), 2, labels))
+    gap = subgroups(rare, ["site"], 20)["site"].gaps["auroc"]  # type: ignore[index]
+    assert gap.value is None and "fewer than two strata have 10" in gap.reason, "a has no image of grade 3"
