@@ -52,6 +52,8 @@ def sample_size(
         raise UsageError(f"--images-per-patient {images_per_patient:g}: expected 1 or more", "give the average number")
     if icc and images_per_patient == 1:
         raise excluded("icc")
+    if images_per_patient > 1 and not icc:
+        warn("the images of a patient count as independent, which they seldom are: --icc says how alike they are")
     if not 0 <= icc <= 1:
         raise UsageError(f"--icc {icc:g}: expected 0 to 1", "a report of similar images states it in its summary")
     goal = Goal(half_width=half_width, lower_bound=lower_bound, power=power)

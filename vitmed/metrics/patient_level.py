@@ -63,6 +63,7 @@ class PatientLevel(Frozen):
     labelled: int
     mixed: int  # with images of several classes
     left_out: int
+    threshold: float | None = None  # from which a patient is called positive, that of the images; None: one half
     rule: str  # how a patient gets a label
     notes: list[str]
     reason: str | None = None
@@ -101,12 +102,13 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
 
 
 def patient_predictions(predictions: Predictions, way: str) -> Predictions:
-    """The prediction for each patient that has a label, one row each, named patient 1, ..."""
+    """The prediction for each patient that has a label, one row each, named patient 1, ...; decided as an image is."""
     labels, _ = patient_labels(predictions)
     known = np.flatnonzero(labels >= 0)
     names = tuple(f"patient {i + 1}" for i in known)
-    logits = combine(predictions, way)[known].astype(np.float32)
-    return Predictions(predictions.classes, names, names, labels[known], logits, positive=predictions.positive)
+    logits, decided = combine(predictions, way)[known].astype(np.float32), predictions.threshold
+    combined = Predictions(predictions.classes, names, names, labels[known], logits, positive=predictions.positive)
+    return replace(combined, threshold=decided)
 
 
 def patient_level(
@@ -120,7 +122,7 @@ def patient_level(
     labelled, n = labels[labels >= 0], len(labels)
     notes, classes = list[str](), len(predictions.classes)
     level = dict[str, Any](n=n, labelled=len(labelled), mixed=mixed, left_out=n - len(labelled))
-    level |= {"rule": RULES[two], "notes": notes}
+    level |= {"rule": RULES[two], "notes": notes, "threshold": predictions.threshold}
     if why := _undefined(predictions, labels, mixed):
         return PatientLevel(**level, reason=why)
     possible = WORK // (len(labelled) * classes)
@@ -167,7 +169,7 @@ def _at_threshold(combined: Predictions, before: Predictions, resamples: int) ->
     cut = youden_threshold(odds(before), known_labels(before) == positive)
     moved = np.zeros_like(combined.logits)
     moved[:, positive] = odds(combined) - cut
-    numbers = evaluate_predictions(replace(combined, logits=moved), resamples)
+    numbers = evaluate_predictions(replace(combined, logits=moved, threshold=None), resamples)
     of_class = numbers.per_class[combined.classes[positive]]
     return AtThreshold(
         threshold=float(1 / (1 + np.exp(-cut))),
