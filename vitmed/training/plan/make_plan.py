@@ -101,7 +101,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     forecaster = Forecaster(splits, device, processes)
     check_compiler(config.train.compile, device)
     if asked == "auto":
-        config, weights = with_choice(config, splits, forecaster, offline)
+        config, weights = with_choice(config, forecaster, offline)
         check_weights(config)
     warn_of_known_set(weights, config, splits)
     inputs = plan_inputs(config, splits, weights, device)
@@ -132,7 +132,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     return Plan(given, complete, splits, weights, device, inputs, settings, forecaster)
 
 
-def with_choice(config: Config, splits: Splits, forecaster: Forecaster, offline: bool) -> tuple[Config, Weights | None]:
+def with_choice(config: Config, forecaster: Forecaster, offline: bool) -> tuple[Config, Weights | None]:
     """The configuration with the weights that `auto` chooses, and these; random weights where none fit or come here.
 
     With `train.time`, ViT-Small has to see the images `FOR_SMALL` times, ViT-Tiny once; without, a GPU takes ViT-Small.
