@@ -53,8 +53,8 @@ def load_config(
         section, _, field = key.partition(".")
         if isinstance(fields := tree.setdefault(section, {}), dict):
             fields[field] = str(value) if isinstance(value, Path) else value
-    if "model.weights" in values and "model" in tree:  # other weights than the file states
-        tree["model"] = {k: v for k, v in tree["model"].items() if k not in ("weights_sha256", "weights_reason")}
+    if "model.weights" in values and isinstance(model := tree.get("model"), dict):  # other weights than the file states
+        tree["model"] = {k: v for k, v in model.items() if k not in ("weights_sha256", "weights_reason")}
     try:
         config = build_config(tree, kind, given)
         if path is not None and "data.root" in (overrides or {}):  # of a command that reads the images
