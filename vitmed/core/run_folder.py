@@ -183,11 +183,6 @@ def is_running(run: RunFolder) -> bool:
     return Holder.read(run.path / HOLDER).is_alive if free is None and (run.path / HOLDER).is_file() else free is False
 
 
-def was_killed(run: RunFolder) -> bool:
-    """Whether the last process that wrote to a run folder, and no longer does, was killed: it left its name there."""
-    return (run.path / HOLDER).is_file()
-
-
 class Holder(NamedTuple):
     """The process that has, or had, the lock, since when, and its machine; "" where it is not known."""
 
@@ -277,12 +272,6 @@ def store_path(path: str | Path, folder: str | Path) -> str:
         notes.mkdir(parents=True, exist_ok=True)
         write_text(notes / mark, str(place))
     return f"elsewhere-{mark}/{place.name}"
-
-
-def as_written(path: str | Path, folder: str | Path) -> str:
-    """How a person would name `path` in a file in `folder`: relative within a project, else absolute."""
-    place = os.path.normpath(Path(path).absolute())
-    return project_path(place, os.path.normpath(Path(folder).absolute())) or place
 
 
 def find_path(stored: str, folder: Path) -> Path:
