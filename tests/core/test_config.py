@@ -44,6 +44,18 @@ def test_a_written_config_reads_back_the_same_in_plain_values(tmp_path: Path) ->
     assert all(math.isfinite(v) for v in numbers)
 
 
+def test_a_section_without_fields_is_refused_also_where_a_flag_names_weights(tmp_path: Path) -> None:
+    file = tmp_path / "empty.yaml"
+    for text in ("model:\n", "model: 3\n"):
+        file.write_text(text)
+        for flags in ({}, {"model.weights": "none"}, {"train.lr": 0.1}):
+            assert f"{file}: config section 'model' holds" in told(file=file, overrides=flags)
+
+
+def test_a_finding_that_is_no_name_is_refused_by_its_flag() -> None:
+    assert told(overrides={"data.findings": ["edema", 1]}).startswith("--finding 1: ")
+
+
 def test_the_root_in_a_file_is_relative_to_that_file(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     file = tmp_path / "sub" / "a.yaml"

@@ -13,7 +13,7 @@ import pytest
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import is_stream, whole_file, write_bytes, write_text
-from vitmed.core.places import check_images, check_name, data_folder, data_of_runs, new_file, refuse_file, refuse_inside
+from vitmed.core.places import check_images, check_name, data_folder, data_of_runs, new_file, new_folder, refuse_inside
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import visible
 
@@ -93,9 +93,9 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     refused(tmp_path, "it is a folder")
     (tmp_path / "file").write_text("x")
     with pytest.raises(UsageError, match="it is a file, expected a folder"):
-        refuse_file(tmp_path / "file")
-    refuse_file(tmp_path)
-    refuse_file(tmp_path / "new")
+        new_folder(tmp_path / "file", filled=True)
+    new_folder(tmp_path, filled=True)
+    new_folder(tmp_path / "new", filled=True)
 
 
 def test_the_data_folder_of_a_run_is_known_from_its_files(tmp_path: Path, run: RunFolder) -> None:

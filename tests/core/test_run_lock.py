@@ -16,7 +16,7 @@ from conftest import exit_code, recording
 
 from vitmed.core.errors import UsageError
 from vitmed.core.files import whole_file, whole_folder
-from vitmed.core.run_folder import RunFolder, is_running, run_lock, was_killed
+from vitmed.core.run_folder import HOLDER, RunFolder, is_running, run_lock
 
 
 def names(folder: Path) -> list[str]:
@@ -43,7 +43,7 @@ def test_a_second_process_is_refused_and_the_first_is_named(tmp_path: Path) -> N
     with run_lock(run):
         assert exit_code(refused, tmp_path, os.getpid()) == 0
         assert is_running(run) and is_running(run)  # looking takes nothing away
-    assert not is_running(run) and not was_killed(run)
+    assert not is_running(run) and not (run.path / HOLDER).exists()
     assert names(tmp_path) == [".lock"]
     with run_lock(RunFolder(tmp_path)):  # free again
         pass
@@ -95,7 +95,7 @@ def test_a_killed_process_leaves_no_lock_and_its_remains_are_removed(tmp_path: P
     assert exit_code(begin_and_be_killed, tmp_path) == -signal.SIGKILL
     left = names(tmp_path)
     assert len(left) == 4 and all(name.startswith(".") for name in left)  # neither best.pt nor test
-    assert was_killed(RunFolder(tmp_path)) and not is_running(RunFolder(tmp_path))
+    assert (tmp_path / HOLDER).exists() and not is_running(RunFolder(tmp_path))
     (tmp_path / ".mine.part").write_text("of somebody else")
     age(tmp_path)
     with run_lock(RunFolder(tmp_path)):

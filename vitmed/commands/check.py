@@ -13,7 +13,7 @@ from vitmed.core.files import free_name, probe, whole_folder
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import bar, say
 from vitmed.core.options import Argument, Option
-from vitmed.core.places import data_folder, refuse_file, refuse_inside
+from vitmed.core.places import data_folder, new_folder
 from vitmed.core.text import counted
 from vitmed.data.patients import compile_group
 from vitmed.report.data_check_page import NUMBERS, PAGE, PAIRS_TABLE, write_data_report
@@ -84,8 +84,7 @@ def check(
     config = load_config(overrides={**flags, "data.split_column": split_column, "evaluate.ordinal": ordinal})
     report_card(config.data.card)
     compile_group(config.data.group_regex or "")  # raises now, not after the scan
-    refuse_inside(root, output)
-    refuse_file(output)
+    new_folder(output, [root], filled=True)
     probe(Path(output).parent)
     problems = check_data(root, config, labels, index)
     folder = free_name(Path(output))

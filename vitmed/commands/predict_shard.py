@@ -16,7 +16,7 @@ from vitmed.core.errors import CheckpointError, DataError, UsageError, excluded
 from vitmed.core.files import make_folder, remove_abandoned
 from vitmed.core.messages import bar, say
 from vitmed.core.options import CHECKPOINT, Images, On, Option, Precision, Runs, Strict
-from vitmed.core.places import refuse_file, refuse_inside
+from vitmed.core.places import new_folder, refuse_inside
 from vitmed.core.remote import fetched, names_below
 from vitmed.core.run_folder import is_remote
 from vitmed.core.text import counted
@@ -76,7 +76,7 @@ def predict_shard(
     check_precision(precision)
     part, folder = parts.read_shard(shard, os.environ), Path(output)
     parts.check_pyarrow(folder)
-    refuse_file(folder)
+    new_folder(folder, filled=True)
     sources: list[str | Path] = [images] if isinstance(images, str | Path) else list(images)
     divides = shard == ALL and (on or os.environ.get(VARIABLE)) is not None
     with opened(on if divides else "local", strict=strict) as (_, place):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.core.options import Argument, Offline, Option
-from vitmed.core.places import refuse_file
+from vitmed.core.places import new_folder
 from vitmed.data.folders import refuse_among_classes
 from vitmed.models.weights.catalogue import entry_of, fetch, public_weights, weight_path
 
@@ -33,6 +33,6 @@ def fetch_weights(
     for name in names:
         entry_of(name)
     if folder is not None:
-        refuse_file(folder)
+        new_folder(folder, filled=True)
         refuse_among_classes(folder)
     return [(name, fetch(name, offline, folder)) for name in names]

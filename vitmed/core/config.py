@@ -5,11 +5,9 @@ YAML keys and docs/configuration.md come from the fields; see `base_models.setti
 tables elsewhere (models, policies, metrics) are plain `str` here; `check_names` checks them.
 """
 
-from __future__ import annotations
-
 import json
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -169,7 +167,7 @@ class RunConfig(Section):
         return data
 
     @model_validator(mode="after")
-    def _mean_and_std_fit(self) -> RunConfig:
+    def _mean_and_std_fit(self) -> Self:
         data, channels = self.data, self.model.channels
         if {data.mean is not None, data.std is not None} != {data.normalize == "given"}:
             raise ValueError("data.normalize given, data.mean and data.std go together: set all or none")

@@ -3,7 +3,7 @@
 import copy
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,8 +53,8 @@ def load_config(
         section, _, field = key.partition(".")
         if isinstance(fields := tree.setdefault(section, {}), dict):
             fields[field] = str(value) if isinstance(value, Path) else value
-    if "model.weights" in values and "model" in tree:  # other weights than the file states
-        tree["model"] = {k: v for k, v in tree["model"].items() if k not in ("weights_sha256", "weights_reason")}
+    if "model.weights" in values and isinstance(model := tree.get("model"), dict):  # other weights than the file states
+        tree["model"] = {k: v for k, v in model.items() if k not in ("weights_sha256", "weights_reason")}
     try:
         config = build_config(tree, kind, given)
         if path is not None and "data.root" in (overrides or {}):  # of a command that reads the images
@@ -92,12 +92,11 @@ def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfi
 def _check_paths(config: RunConfig, file: Path, given: Collection[str]) -> None:
     """Raise an error, with the flags that replace them, for paths of a file that lead nowhere, as of the config.yaml of
     a run folder that was copied."""
-    lost = dict[str, str]()  # flag -> path
-    for section, field in PATHS:
-        value: Any = getattr(getattr(config, section), field, None)
-        here = value is None or is_keyword(field, value) or is_remote(value) or os.path.lexists(value)
-        if not here and f"{section}.{field}" not in given:
-            lost[{"root": "DATA", "weights": "--weights FILE"}.get(field, f"--{field} TABLE")] = value
+    lost = {  # flag -> path
+        {"root": "DATA", "weights": "--weights FILE"}.get(field, f"--{field} TABLE"): value
+        for section, field, value in paths_in(config.model_dump())
+        if not is_remote(value) and not os.path.lexists(value) and f"{section}.{field}" not in given
+    }
     if lost:
         paths = ", ".join(f"{value} (instead: {flag})" for flag, value in lost.items())
         kind = CheckpointError if [*lost] == ["--weights FILE"] else DataError
@@ -122,23 +121,29 @@ def _as_flags(problem: str, tree: dict[str, Any], given: Collection[str], kind: 
     return problem
 
 
+def paths_in(tree: Mapping[str, Any], folder: str | Path = ".") -> Iterator[tuple[str, str, str]]:
+    """Section, field and value of the paths in the tree of a configuration in `folder`, without keywords."""
+    for section, field in PATHS:
+        value = fields.get(field) if isinstance(fields := tree.get(section), dict) else None
+        if not isinstance(value, str) or (field == "groups" and value in GROUP_WORDS):
+            continue
+        # Names of public weights have neither folder nor suffix.
+        bare = field == "weights" and len(Path(value).parts) == 1 and not Path(value).suffix
+        if not bare or Path(folder, value).is_file():
+            yield section, field, value
+
+
 def find_paths(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The tree of a configuration in `folder`, with its paths as seen from here; the inverse of `store_paths`."""
-    for section, field in PATHS:
-        fields = tree.get(section)
-        value = fields.get(field) if isinstance(fields, dict) else None
-        if isinstance(value, str) and not is_keyword(field, value, folder):
-            fields[field] = str(find_path(value, folder))  # type: ignore[index]
+    for section, field, value in paths_in(tree, folder):
+        tree[section][field] = str(find_path(value, folder))
     return tree
 
 
 def store_paths(config: AnyConfig, folder: Path) -> AnyConfig:
     """The configuration with its paths as `store_path` names them in a folder."""
-    for section, field in PATHS:
-        value = getattr(getattr(config, section), field, None)
-        if value is not None and not is_keyword(field, value):
-            config = with_values(config, {f"{section}.{field}": store_path(value, folder)})
-    return config
+    paths = paths_in(config.model_dump())
+    return with_values(config, {f"{section}.{field}": store_path(value, folder) for section, field, value in paths})
 
 
 def without_places(config: AnyConfig) -> AnyConfig:
@@ -155,13 +160,6 @@ def with_values(config: AnyConfig, values: Mapping[str, Any]) -> AnyConfig:
         section, _, field = key.partition(".")
         config = config.model_copy(update={section: getattr(config, section).model_copy(update={field: value})})
     return config
-
-
-def is_keyword(field: str, value: str, folder: str | Path = ".") -> bool:
-    """Whether a field of `PATHS` holds a keyword or the name of public weights, not a path."""
-    if field == "weights":  # names of public weights have neither folder nor suffix
-        return len(Path(value).parts) == 1 and not Path(value).suffix and not Path(folder, value).is_file()
-    return field == "groups" and value in GROUP_WORDS
 
 
 def build_config(

@@ -66,14 +66,19 @@ def new_file(
     return path
 
 
-def new_folder(folder: str | Path, data: Iterable[str | Path] = ()) -> Path:
-    """Check that a folder is new or empty and in no data folder; `whole_folder` writes it. Raises UsageError."""
-    refuse_file(folder)
+def new_folder(folder: str | Path, data: Iterable[str | Path] = (), filled: bool = False) -> Path:
+    """Check that a folder is new or empty, or may be `filled`, and in no data folder; `whole_folder` writes it. Raises
+    UsageError."""
     for root in data:
         refuse_inside(root, folder)
-    if Path(folder).is_dir() and not is_empty(Path(folder)):
+    folder = Path(folder)
+    if Path(os.path.realpath(folder)).is_symlink():
+        raise UsageError(f"{folder}: is a link to itself", "name a new folder")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder}: cannot be written (it is a file, expected a folder)", "name a new folder")
+    if not filled and folder.is_dir() and not is_empty(folder):
         raise UsageError(f"{folder}: exists already and is not empty", "name a new folder")
-    return Path(folder)
+    return folder
 
 
 def output_folder(output: str | Path | None, default: Path, *data: Path) -> Path:
@@ -90,14 +95,6 @@ def refuse_inside(data: str | Path, path: str | Path) -> None:
     if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(data)):
         problem = f"{path}: lies in the data folder {data}, where vitmed writes nothing"
         raise UsageError(problem, "choose a place outside it")
-
-
-def refuse_file(folder: str | Path) -> None:
-    """Raise UsageError if something other than a folder is where a folder is to be made."""
-    if Path(os.path.realpath(folder)).is_symlink():
-        raise UsageError(f"{folder}: is a link to itself", "name a new folder")
-    if Path(folder).exists() and not Path(folder).is_dir():
-        raise UsageError(f"{folder}: cannot be written (it is a file, expected a folder)", "name a new folder")
 
 
 def check_name(name: str) -> None:
@@ -119,8 +116,7 @@ def check_run_place(config: RunConfig, output: str | Path, name: str | None) -> 
     """Raise UsageError, before any work, if the run folder has no plain name, or its place cannot be used."""
     if name is not None:
         check_name(name)
-    refuse_inside(data_folder(config.data.root), output)
-    refuse_file(output)
+    new_folder(output, [data_folder(config.data.root)], filled=True)
     RunFolder.refuse_run(output)
 
 

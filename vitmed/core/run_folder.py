@@ -1,7 +1,5 @@
 """The run folder: the names of its files, the lock that lets one process at a time write to it, and stored paths."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import os
@@ -12,7 +10,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from platformdirs import user_cache_path
 
@@ -56,9 +54,9 @@ class RunFolder:
         self.ranking = self.path / "ranking.json"
 
     @property
-    def group(self) -> RunFolder | None:
+    def group(self) -> Self | None:
         """The folder of the folds that this run is one of; None for a run on its own."""
-        parent = RunFolder(self.path.resolve().parent)
+        parent = type(self)(self.path.resolve().parent)
         return parent if parent.folds.is_file() else None
 
     @property
@@ -82,7 +80,7 @@ class RunFolder:
         return [path for _, path in sorted((int(match[1] or 1), path) for match, path in named if match)]
 
     @classmethod
-    def create(cls, output: str | Path, name: str) -> RunFolder:
+    def create(cls, output: str | Path, name: str) -> Self:
         """Make `output/name`, or `name-2`, `-3`, ...: no run overwrites another, not even a parallel one."""
         parent = Path(output)
         cls.refuse_run(parent)
@@ -107,7 +105,7 @@ class RunFolder:
             raise UsageError(f"{parent}: holds a run, expected a folder for runs", fix)
 
     @classmethod
-    def newest(cls, output: str | Path) -> RunFolder:
+    def newest(cls, output: str | Path) -> Self:
         """The run with the most recent best.pt. Raises CheckpointError without any."""
         best = [path for path in Path(output).glob("*/best.pt") if path.is_file()]
         if not best:
@@ -116,7 +114,7 @@ class RunFolder:
         return cls(max(best, key=lambda path: (path.stat().st_mtime_ns, path)).parent)
 
     @classmethod
-    def newest_called(cls, output: str | Path, name: str) -> RunFolder | None:
+    def newest_called(cls, output: str | Path, name: str) -> Self | None:
         """The run of this name, or `name-2`, `-3`, ..., with the most recent last.pt, or None."""
         pattern = re.compile(rf"{re.escape(name)}(-\d+)?")
         called = [path for path in Path(output).glob("*/last.pt") if pattern.fullmatch(path.parent.name)]
@@ -185,11 +183,6 @@ def is_running(run: RunFolder) -> bool:
     return Holder.read(run.path / HOLDER).is_alive if free is None and (run.path / HOLDER).is_file() else free is False
 
 
-def was_killed(run: RunFolder) -> bool:
-    """Whether the last process that wrote to a run folder, and no longer does, was killed: it left its name there."""
-    return (run.path / HOLDER).is_file()
-
-
 class Holder(NamedTuple):
     """The process that has, or had, the lock, since when, and its machine; "" where it is not known."""
 
@@ -198,7 +191,7 @@ class Holder(NamedTuple):
     host: str = ""
 
     @classmethod
-    def read(cls, file: Path) -> Holder:
+    def read(cls, file: Path) -> Self:
         """From the file beside the lock; that of 0.2.0 has no machine."""
         known = file.read_text(encoding="utf-8").split() if file.is_file() else []
         return cls(known[0], " ".join(known[1:3]), " ".join(known[3:])) if len(known) > 2 else cls()
@@ -279,12 +272,6 @@ def store_path(path: str | Path, folder: str | Path) -> str:
         notes.mkdir(parents=True, exist_ok=True)
         write_text(notes / mark, str(place))
     return f"elsewhere-{mark}/{place.name}"
-
-
-def as_written(path: str | Path, folder: str | Path) -> str:
-    """How a person would name `path` in a file in `folder`: relative within a project, else absolute."""
-    place = os.path.normpath(Path(path).absolute())
-    return project_path(place, os.path.normpath(Path(folder).absolute())) or place
 
 
 def find_path(stored: str, folder: Path) -> Path:

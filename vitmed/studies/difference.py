@@ -12,10 +12,10 @@ from typing import Any
 from pydantic import Field
 
 from vitmed.core.base_models import Frozen, fields_of
-from vitmed.core.config import PATHS, RunConfig
+from vitmed.core.config import RunConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError, VitmedError
 from vitmed.core.files import json_of
-from vitmed.core.load_config import is_keyword
+from vitmed.core.load_config import paths_in
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import from_cell
@@ -98,12 +98,12 @@ def read_facts(path: Path) -> RunFacts:
         config = config_of(run)
     except VitmedError as error:
         raise DataError(f"{run.config}: {error.problem}", "name another run") from None
-    shown = {f"{section}.{name}": v for section, part in config.model_dump().items() for name, v in part.items()}
+    tree = config.model_dump()
+    shown = {f"{section}.{name}": v for section, part in tree.items() for name, v in part.items()}
     compared = dict(shown)
-    for section, name in PATHS:
-        value = shown.get(key := f"{section}.{name}")
-        if isinstance(value, str) and not is_keyword(name, value, run.path):
-            compared[key], shown[key] = os.path.normpath(Path(value).absolute()), Path(value).name
+    for section, name, place in paths_in(tree, run.path):
+        key = f"{section}.{name}"
+        compared[key], shown[key] = os.path.normpath(Path(place).absolute()), Path(place).name
     weights, metric = None, read_run(run, "", None).metric
     with contextlib.suppress(ValueError):
         weights = best_hash(run)

@@ -322,9 +322,8 @@ def new_pretraining(
     splits, held_out = pretraining_splits(config.data)
     count, val = (len(splits.samples[split]) for split in ("train", "val"))
     situation = PlanInputs(SCRATCH, count, val, median_side(splits), pick_device(config.train.device).type, width=0)
-    for decision in plan_settings(
-        Config(model=config.model), situation
-    ):  # as `train` would plan them for random weights
+    settings, _ = plan_settings(Config(model=config.model), situation)  # as `train` would plan for random weights
+    for decision in settings:
         if decision.field in ("model.image_size", "model.patch_size"):
             say(f"{decision.field} {decision.value}: {decision.when}; {decision.why}")
             config = with_values(config, {decision.field: decision.value})

@@ -17,7 +17,7 @@ from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import VitmedError
 from vitmed.core.files import read_json_lines
 from vitmed.core.load_config import build_config, read_config
-from vitmed.core.run_folder import NUMBERS, RunFolder, is_running, was_killed
+from vitmed.core.run_folder import HOLDER, NUMBERS, RunFolder, is_running
 from vitmed.core.text import counted, duration_text, first_line
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
@@ -186,7 +186,7 @@ def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
                 trial |= json.loads(run.path.with_name(f"{name_of_trial[0]}.json").read_text(encoding="utf-8"))
         if trial.get("state") == "stopped":
             row |= {"state": "stopped", "problem": str(trial.get("reason") or "")}
-        elif was_killed(run):
+        elif (run.path / HOLDER).is_file():  # the last process that wrote there left its name
             row["problem"] = KILLED
     with contextlib.suppress(ValueError), _reading(run, run.environment):
         started = json.loads(run.environment.read_text(encoding="utf-8"))["started"]

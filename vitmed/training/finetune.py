@@ -1,14 +1,12 @@
 """Fine-tuning: the task of `vitmed train`, the decision policy that it chooses on validation when it has ended, and its
 baselines: linear models of the features of the frozen network, or of the colours and the size of an image."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -76,7 +74,7 @@ class Finetune(Task[Config]):
         session: Session,
         weights: Weights | None = None,
         start: str = "from random weights",
-    ) -> Finetune:
+    ) -> Self:
         """Build a network before training, from weights or random numbers, and report what it learns from; `start` says
         where other weights come from. Raises VitmedError for sizes or weights that do not fit."""
         train = images_of(splits, Preprocessing.of(config))["train"]

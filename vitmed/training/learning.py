@@ -3,8 +3,6 @@
 These are the heads of frozen networks and the baselines; every setting of them is chosen on validation.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,7 +37,7 @@ class Learning:
 
     loss: Callable[[Images, int, Config, torch.device], Loss]  # of a configuration, as `CrossEntropy.of`
     start: Callable[[ViT, Tensor, Config], None]  # sets the bias of the head, from the targets (S, ...) of training
-    fit_head: Callable[..., LinearHead]  # a linear model of features, as `fit_head`
+    fit_head: Callable[..., "LinearHead"]  # a linear model of features, as `fit_head`
     balances: tuple[str, ...] = ("none",)  # values of `train.balance` that can be used
     mixes: bool = False  # whether images may be mixed
     answers: Callable[[Tensor], Tensor] = lambda output: output

@@ -8,14 +8,12 @@ normalised and mixed as a whole, so the parts add up to what it gives at once (u
 and drop path, and to the statistics of batch norm, which are those of a part).
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +59,7 @@ class Stream:
     accumulate: int
 
     @classmethod
-    def of(cls, images: Images, config: Config | PretrainConfig, device: torch.device, ranks: Ranks = ALONE) -> Stream:
+    def of(cls, images: Images, config: Config | PretrainConfig, device: torch.device, ranks: Ranks = ALONE) -> Self:
         """The batches of a configuration, of which each rank reads its share."""
         train, augment, model = config.train, config.augment, config.model
         on_device = train.augment_on == "device"  # auto is the CPU in runs from before there was a choice

@@ -6,11 +6,9 @@ section 5). Whatever the balance, the network's own logits are thus those of the
 training, which calibration and operating points start from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -83,7 +81,7 @@ class CrossEntropy:
     smoothing: float
 
     @classmethod
-    def of(cls, images: Images, classes: int, config: Config, device: torch.device) -> CrossEntropy:
+    def of(cls, images: Images, classes: int, config: Config, device: torch.device) -> Self:
         """The loss of a configuration; the class weights follow from the labels of the training images."""
         train, balanced = config.train, class_weights(images.labels, classes, device)
         shift = balanced.log() if train.balance in ("loss", "sampler") else torch.zeros_like(balanced)
@@ -109,7 +107,7 @@ class BinaryCrossEntropy:
     weights: Tensor | None
 
     @classmethod
-    def of(cls, images: Images, findings: int, config: Config, device: torch.device) -> BinaryCrossEntropy:
+    def of(cls, images: Images, findings: int, config: Config, device: torch.device) -> Self:
         """The loss of a configuration; a weight is how many negatives a finding has for each positive."""
         if config.train.balance != "loss":
             return cls(None)

@@ -3,10 +3,8 @@
 The seed of a batch decides its mask, so a resumed run hides the patches that an uninterrupted run would have hidden.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -74,7 +72,7 @@ class Pretrain(Task[PretrainConfig]):
     command: ClassVar[str] = "pretrain"
 
     @classmethod
-    def new(cls, config: PretrainConfig, splits: Splits, session: Session) -> Pretrain:
+    def new(cls, config: PretrainConfig, splits: Splits, session: Session) -> Self:
         """Build an autoencoder before training; report what it learns from. UsageError: sizes that do not fit."""
         with seeded(config.train.seed):
             encoder = ViT(config.encoder, 1)

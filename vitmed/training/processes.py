@@ -1,8 +1,6 @@
 """The processes of one training, as torchrun or `--devices N` starts them. Every rank runs the same program and
 computes its share of each batch; rank 0 prints and writes. Only this module knows `torch.distributed`."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -13,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -66,7 +64,7 @@ class Ranks:
 
     @classmethod
     @contextlib.contextmanager
-    def join(cls) -> Iterator[Ranks]:
+    def join(cls) -> Iterator[Self]:
         """The ranks that torchrun has started, connected until the process ends; elsewhere one process alone. An error
         of any rank ends all of them: rank 0 raises it, the others raise `Reported`."""
         if not is_rank():

@@ -4,10 +4,10 @@ learning rate as a function of the step, and the moving average."""
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
 import torch
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt
+from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt, create_model
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from typing_extensions import TypedDict
@@ -40,23 +40,7 @@ class _Running(TypedDict):
     waited: float
 
 
-class _Position(BaseModel):
-    """The entries of last.pt that are no tensors; a resumed run sets the fields of `TrainState` to them."""
-
-    model_config = ConfigDict(strict=True)
-    epoch: NonNegativeInt
-    batch: NonNegativeInt
-    step: NonNegativeInt
-    best: float | None
-    best_loss: float
-    best_epoch: NonNegativeInt
-    history: list[_Epoch]
-    running: _Running
-    spent: NonNegativeFloat
-    share: NonNegativeFloat
-
-
-RUNNING, POSITION = tuple(_Running.__annotations__), tuple(_Position.model_fields)
+RUNNING = tuple(_Running.__annotations__)
 
 
 @dataclass
@@ -70,16 +54,16 @@ class TrainState:
     network: nn.Module = field(init=False)  # as training calls the model; adds up the gradients of several ranks
     micro_batch: int | None = None  # images that a rank computes at once; None: all of its rows of a batch
     batches: int = 1  # of an epoch
-    epoch: int = 0  # finished epochs
-    batch: int = 0  # of the current epoch, finished
-    step: int = 0  # of the optimiser, finished
+    epoch: NonNegativeInt = 0  # finished epochs
+    batch: NonNegativeInt = 0  # of the current epoch, finished
+    step: NonNegativeInt = 0  # of the optimiser, finished
     best: float | None = None  # the monitor in the best epoch; None where it is undefined
     best_loss: float = math.inf  # of validation, in the best epoch
-    best_epoch: int = 0  # the epoch stored in best.pt, from 1; with `choose: last` not always the best
+    best_epoch: NonNegativeInt = 0  # the epoch stored in best.pt, from 1; with `choose: last` not always the best
     history: list[Record] = field(default_factory=list)  # of every finished epoch
     running: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RUNNING, 0.0))  # sums over the current one
-    spent: float = 0.0  # seconds that the commands of this run have taken
-    share: float = 0.0  # of the time for training that is used, of which 1 ends it; 0 without `train.time`
+    spent: NonNegativeFloat = 0.0  # seconds that the commands of this run have taken
+    share: NonNegativeFloat = 0.0  # of the time for training that is used, of which 1 ends it; 0 without `train.time`
 
     def __post_init__(self) -> None:
         self.network = self.model
@@ -134,6 +118,12 @@ class TrainState:
             ranks.fsdp(model, cast(ViT, model).blocks, device)
         self.optimiser = adamw(self.model, config)
         self.load_state_dict(saved)
+
+
+POSITION = tuple(TrainState.__annotations__)[tuple(TrainState.__annotations__).index("epoch") :]  # what is no tensor
+_HINTS = get_type_hints(TrainState, include_extras=True) | {"history": list[_Epoch], "running": _Running}
+_FIELDS: Any = {name: (_HINTS[name], ...) for name in POSITION}
+_Position: Any = create_model("_Position", __config__=ConfigDict(strict=True), **_FIELDS)
 
 
 def new_state(

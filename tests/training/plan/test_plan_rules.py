@@ -38,7 +38,7 @@ CASES += [replace(CASES[0], views=views) for views in VIEWS]
 
 
 def values(inputs: PlanInputs, **tree: Any) -> dict[str, Any]:
-    return {d.field: d.value for d in plan_settings(build_config(tree), inputs)}
+    return {d.field: d.value for d in plan_settings(build_config(tree), inputs)[0]}
 
 
 def test_every_situation_gives_a_whole_and_valid_plan_and_every_rule_decides_somewhere() -> None:
@@ -48,7 +48,7 @@ def test_every_situation_gives_a_whole_and_valid_plan_and_every_rule_decides_som
     }  # fmt: skip
     used = set()
     for inputs in CASES:
-        decisions = plan_settings(Config(), inputs)
+        decisions, _ = plan_settings(Config(), inputs)
         used |= {(d.when, d.why) for d in decisions}
         found = {d.field: d.value for d in decisions}
         assert wanted <= set(found), inputs
@@ -92,7 +92,7 @@ def test_classes_far_apart_are_named_and_how_to_decide_then() -> None:
     assert values(far)["train.balance"] == "adjust" and "classes 72:1 apart" in str(far)
     assert values(replace(far, weights=SUPERVISED))["train.balance"] == "none"
     assert "train.balance" not in values(far, train={"balance": "sampler"})
-    (line,) = [text for text in describe(plan_settings(Config(), far)) if "train.balance" in text]
+    (line,) = [text for text in describe(plan_settings(Config(), far)[0]) if "train.balance" in text]
     assert "--balanced" in line and "more than 5:1" in line
 
 
@@ -111,7 +111,7 @@ def test_small_sets_from_scratch_take_the_views_that_the_policy_calls_safe(
         found[inputs.weights, inputs.images] = values(replace(inputs, views=safe)).get("augment.views")
     assert {found[SCRATCH, images] for images in (20, 5000)} == {views}
     assert {found[SCRATCH, 30_000], *(found[kind, 20] for kind in KINDS[1:])} == {None}
-    chosen = plan_settings(build_config({"augment": {"views": "one"}}), replace(CASES[0], views="all"))
+    chosen, _ = plan_settings(build_config({"augment": {"views": "one"}}), replace(CASES[0], views="all"))
     assert "augment.views" not in {setting.field for setting in chosen}  # set by hand
 
 

@@ -1,7 +1,6 @@
 """Before the first batch: read the weights, split the images, plan the settings, choose the window."""
 
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +10,13 @@ import numpy as np
 import torch
 import yaml
 
-from vitmed.core.config import Config
+from vitmed.core.config import PATHS, Config
 from vitmed.core.dataset_cards import card_like, report_card
 from vitmed.core.downloads import digest_of
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.run_folder import as_written
+from vitmed.core.run_folder import project_path
 from vitmed.core.sections import TrainConfig
 from vitmed.core.text import counted, duration_text, round_up
 from vitmed.data.patients import show_expression
@@ -55,7 +54,6 @@ SEEN = (
 FIXING = {"name", "width", "depth", "heads", "patch_size", "image_size", "weights"}  # fields that decide the network
 USED_WHEN_FROZEN = {"freeze", "baseline", "seed", "device", "precision", "workers"}  # fields of `train`
 FOR_SMALL = 40  # passes of ViT-Tiny in the time of ten of ViT-Small, which a plan makes at least
-PLACES = ("root", "groups", "labels", "weights")  # settings that may be paths
 SLOW = {"name": "--model", "image_size": "--image-size"}  # which may make a time too short
 Planned = tuple[list[PlannedSetting], Config]  # the settings of a plan, and the configuration with them
 SHRUNK = 20  # images that are shrunk by more lose so much detail that a warning says so
@@ -103,7 +101,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     forecaster = Forecaster(splits, device, processes)
     check_compiler(config.train.compile, device)
     if asked == "auto":
-        config, weights = with_choice(config, splits, forecaster, offline)
+        config, weights = with_choice(config, forecaster, offline)
         check_weights(config)
     warn_of_known_set(weights, config, splits)
     inputs = plan_inputs(config, splits, weights, device)
@@ -115,7 +113,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     settings, complete, trains = list[PlannedSetting](), config, not config.train.freeze
     if plans and trains:
         with bar("timing networks", unit="steps"):
-            settings, complete = planned(config, inputs, time_rules(config, inputs, forecaster))
+            settings, complete = plan_settings(config, inputs, time_rules(config, inputs, forecaster))
             if not (sized or inputs.scratch or "epochs" in fields_set(config, "train")):
                 settings, complete = input_for_time(settings, complete, forecaster)
     patience, usual = config.train.patience, TrainConfig().patience
@@ -134,7 +132,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     return Plan(given, complete, splits, weights, device, inputs, settings, forecaster)
 
 
-def with_choice(config: Config, splits: Splits, forecaster: Forecaster, offline: bool) -> tuple[Config, Weights | None]:
+def with_choice(config: Config, forecaster: Forecaster, offline: bool) -> tuple[Config, Weights | None]:
     """The configuration with the weights that `auto` chooses, and these; random weights where none fit or come here.
 
     With `train.time`, ViT-Small has to see the images `FOR_SMALL` times, ViT-Tiny once; without, a GPU takes ViT-Small.
@@ -228,18 +226,12 @@ def plan_inputs(config: Config, splits: Splits, weights: Weights | None, device:
     )
 
 
-def planned(config: Config, inputs: PlanInputs, first: Sequence[Rule] = ()) -> Planned:
-    """The settings of the plan, with `first` rules before its own, and the configuration with them."""
-    settings = plan_settings(config, inputs, first)
-    return settings, with_values(config, {setting.field: setting.value for setting in settings})
-
-
 def time_rules(config: Config, inputs: PlanInputs, forecaster: Forecaster) -> list[Rule]:
     """The rule that `train.time` adds to the plan; none where you set the epochs, so that the time only ends them."""
     seconds = config.train.time
     if seconds is None or "epochs" in fields_set(config, "train"):
         return []
-    usual = planned(config, inputs)[1]
+    usual = plan_settings(config, inputs)[1]
     if (networks := _networks(config, inputs, forecaster, usual)) is not None:
         return [networks.choose(seconds)]
     who, what = ("you chose", "") if inputs.scratch else ("the weights decide", "its input and ")
@@ -279,7 +271,7 @@ def _networks(config: Config, inputs: PlanInputs, forecaster: Forecaster, usual:
     rows = [row for row in CANDIDATES if row.least <= inputs.images]
 
     def forecast_of(rule: Rule) -> Forecast:
-        return forecaster.of(from_scratch(planned(config, inputs, [rule])[1]))
+        return forecaster.of(from_scratch(plan_settings(config, inputs, [rule])[1]))
 
     return Networks(rows, inputs, usual.train.batch_size * usual.train.accumulate, forecast_of)
 
@@ -293,7 +285,7 @@ def time_needed(plan: Plan) -> tuple[float, str, str]:
         networks = _networks(given, plan.inputs, plan.forecaster, config) if limit is None else None
         if networks is not None and (larger := networks.next_larger(config.train.epochs, forecast)) is not None:
             rule, seconds = larger
-            model = from_scratch(planned(given, plan.inputs, [rule])[1]).model
+            model = from_scratch(plan_settings(given, plan.inputs, [rule])[1]).model
             with torch.device("meta"):
                 millions = sum(p.numel() for p in ViT(model, plan.splits.outputs).parameters()) / 1e6
             network = f"{model.image_size} px and {millions:.1f} M parameters"
@@ -377,8 +369,9 @@ def plan_yaml(plan: Plan, folder: Path) -> str:
             reason = reasons.get(f"{section}.{field}")
             if not reason and field not in kept and value == getattr(given, field):  # and no `auto` that was resolved
                 continue
-            if field in PLACES and isinstance(value, str) and os.path.exists(value):  # noqa: PTH110
-                value = as_written(value, folder)
+            if (section, field) in PATHS and isinstance(value, str) and os.path.exists(value):  # noqa: PTH110
+                place = os.path.normpath(Path(value).absolute())
+                value = project_path(place, os.path.normpath(folder.absolute())) or place
             plain = f"{field}: {value}" if isinstance(value, list) else yaml.safe_dump({field: value}, width=1000)
             rows.append(f"  {plain.strip()}" + (f"  # {reason}" if reason else ""))
         lines += [f"{section}:", *rows] if rows else []

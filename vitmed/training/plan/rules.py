@@ -89,8 +89,11 @@ class PlannedSetting(NamedTuple):
     why: str
 
 
-def plan_settings(config: Config, inputs: PlanInputs, first: Sequence[Rule] = ()) -> list[PlannedSetting]:
-    """The value of every planned field that you did not set, in the order of `first` and the table."""
+def plan_settings(
+    config: Config, inputs: PlanInputs, first: Sequence[Rule] = ()
+) -> tuple[list[PlannedSetting], Config]:
+    """The value of every planned field that you did not set, in the order of `first` and the table; and the
+    configuration with them."""
     given = {f"{section}.{field}" for section in Config.model_fields for field in fields_set(config, section)}
     if "model.name" in given:  # a named size fixes the others
         given |= {"model.width", "model.depth", "model.heads"}
@@ -100,10 +103,10 @@ def plan_settings(config: Config, inputs: PlanInputs, first: Sequence[Rule] = ()
             if field not in given and field not in planned:
                 if isinstance(value, dict):
                     ((formula, numbers),) = value.items()
-                    so_far = with_values(config, {name: setting.value for name, setting in planned.items()})
-                    value = FORMULAS[formula](inputs, so_far, *numbers)
+                    value = FORMULAS[formula](inputs, config, *numbers)
                 planned[field] = PlannedSetting(field, value, rule.when, rule.why)
-    return list(planned.values())
+                config = with_values(config, {field: value})
+    return list(planned.values()), config
 
 
 def fields_set(config: Config | PretrainConfig, section: str) -> set[str]:
