@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from vitmed.core.errors import UsageError, excluded, unknown_key
+from vitmed.core.messages import warn
 from vitmed.core.options import Argument, Option
 from vitmed.metrics.sample_size import MOST, NUMBERS, Design, Goal, NeededSample, needed_sample
 
