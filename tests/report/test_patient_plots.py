@@ -54,8 +54,8 @@ def test_the_forest_has_a_line_for_each_stratum(classes: int) -> None:
         n = "<10" if "suppressed" in stratum else f"={stratum['n']}"
         assert any(text.startswith(f"{stratum['name']} (n{n}") for text in told)
     assert any(text.startswith("all (n=400, 25 patients") for text in told) and r"a \$ward\$" in told
-    labels = {"AUROC", "sensitivity", "specificity"} if classes == 2 else {"AUROC", "accuracy", "balanced accuracy"}
-    assert {axes.get_xlabel() for axes in figure.axes} == (labels if classes <= 50 else {"accuracy"})
+    labels = {"AUROC", "Sensitivity", "Specificity"} if classes == 2 else {"AUROC", "Accuracy", "Balanced accuracy"}
+    assert {axes.get_xlabel() for axes in figure.axes} == (labels if classes <= 50 else {"Accuracy"})
 
 
 def test_a_stratum_without_positives_is_undefined_in_the_forest() -> None:
