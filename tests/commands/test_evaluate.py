@@ -329,7 +329,7 @@ def test_one_class_of_three_against_the_rest_has_its_own_threshold(tmp_path: Pat
     assert "malignant against the rest" in found.metrics["report"]["title"]
     assert found.metrics.unit == "original" and found.metrics["flow"]["evaluated"]["split"] == "test"
     assert [own["images"] for own in found.metrics["flow"]["evaluated"]["classes"].values()] == [160, 80]
-    several = evaluate(run, positive="malignant, normal", resamples=0).metrics
+    several = evaluate(run, positive="normal, malignant,normal", resamples=0).metrics
     chances = softmax(logits, axis=1)[:, 1:].sum(axis=1)
     assert several["overall"]["auroc"]["value"] == pytest.approx(roc_auc_score(labels > 0, chances))
     assert several["positive_class"] == "malignant or normal" and several["classes"][0] == "not malignant or normal"

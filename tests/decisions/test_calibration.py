@@ -122,8 +122,13 @@ class TestFit:
         logits = (np.eye(2)[labels] * rng.uniform(0.5, 2, (100, 1))).astype(np.float32)
         p = Predictions(("a", "b"), ("x",) * 100, None, labels, logits)
         assert 0.3 < 1 / fitted(p).scale[0] < 0.8
-        small = replace(p, logits=logits / 1000)  # a million times surer would fit them
-        assert 1 <= fitted(small).scale[0] <= 20
+        for size, small in ((100, 0.02), (500, 0.02), (1000, 0.01)):  # the loss alone would make them certain
+            labels = np.arange(size) % 2
+            logits = (small * np.eye(2)[labels]).astype(np.float32)
+            flat = Predictions(("a", "b"), ("x",) * size, None, labels, logits)
+            grid = np.exp(np.linspace(0, np.log(20), 3001))
+            penalised = [size * log_loss(logits * s, labels) + np.log(s) ** 2 / (2 * 0.2**2) for s in grid]
+            assert fitted(flat).scale[0] == pytest.approx(grid[np.argmin(penalised)], rel=2e-3)
 
     def test_logits_that_say_the_opposite_are_made_flat(self) -> None:
         p = draw(500, 2)

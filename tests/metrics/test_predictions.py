@@ -416,3 +416,15 @@ def test_a_foreign_table_of_scores_is_told_that_probabilities_are_enough(tmp_pat
     file.write_text("path,label,prob_ill,prob_healthy\na.png,sick,0.9,0.1\n")
     with pytest.raises(DataError, match="or the table lacks the column prob_sick"):
         Predictions.from_csv(file, labelled=True)
+
+
+def test_a_column_of_patients_has_several_names_and_ours_counts(tmp_path: Path) -> None:
+    lines = ["a.png,x,0.9,0.1,P1", "b.png,y,0.2,0.8,P1", "c.png,y,0.4,0.6,P2"]
+    for name, known in (("Patient ID", True), ("patient-id", True), ("SUBJECT", True), ("case", False), ("ward", 0)):
+        (tmp_path / "t.csv").write_text("\n".join([f"path,label,prob_x,prob_y,{name}", *lines]))
+        assert (Predictions.from_csv(tmp_path / "t.csv").groups == ("P1", "P1", "P2")) == known, name
+    p = Predictions(("x", "y"), ("a", "b"), ("p", "q"), np.array([0, 1]), np.eye(2, dtype=np.float32))
+    arms = replace(p, columns={"Group": ("drug", "placebo"), "Patient": ("1", "2")})
+    (tmp_path / "own.csv").write_text(arms.to_csv(), newline="")
+    again = Predictions.from_csv(tmp_path / "own.csv")
+    assert again.groups == p.groups and again.columns == arms.columns

@@ -21,6 +21,7 @@ from vitmed.data.samples import Sample, labelled_by
 from vitmed.data.scan import hash_files, scan
 from vitmed.data.thread_batches import check_readable
 from vitmed.imaging.preprocessing import Preprocessing
+from vitmed.imaging.window import asked_window
 from vitmed.inference.saved_model import Outputs, SavedModel
 from vitmed.metrics.predictions import Predictions
 
@@ -89,6 +90,8 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
             )
         if data is not None:
             say(f"{root} contains the images of the run: using the run's own {split} split")
+        if asked_window(window := saved.preprocessing.window) is not None and window != saved.config.data.window:
+            raise excluded("window of the run")
         own = own_notes(saved, split, hashes)
         notes = [*patient_notes(saved.splits, split), *own]
         splits, table = saved.splits, None
@@ -99,7 +102,7 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
             notes += more
             groups = table.pop("group", None)  # those of the run count, where it knows them
             if groups and any(groups) and all(sample.group is None for sample in samples):
-                samples = [each._replace(group=cell or None) for each, cell in zip(samples, groups, strict=True)]
+                samples = [each._replace(group=cell) for each, cell in zip(samples, groups, strict=True)]
                 known = "The run knows no patients: one may be in two of its splits"
                 notes = [f"{known}. Here they are those of {Path(request.labels).name}.", *own, *more]
         return EvaluationImages(saved.preprocessing, root, samples, splits.columns, notes, split, True, table)

@@ -33,7 +33,7 @@ class Comparison:
 def compare(
     *results: Annotated[Path | str, Argument("predictions.csv, folder of a report, or run folder.")],
     output: Annotated[Path | str | None, Option("Folder for compare.json, page and tables.", "--output -o")] = None,
-    positive: Annotated[str | None, Option("Of three classes or more, this one against the rest.")] = None,
+    positive: Annotated[str | None, Option("Of three classes or more, this one, or A,B, against the rest.")] = None,
     accept: Annotated[
         Path | str | None, Option("Pre-stated criteria (YAML) for the first model; exit code 6 unless all are met.")
     ] = None,

@@ -93,7 +93,7 @@ def evaluate(
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     check_precision(precision)
-    saved, windowed = with_window(open_model(checkpoint), window, data)
+    saved, windowed = with_window(open_model(checkpoint), window)
     closed = [saved.splits.root, *([Path(data)] if data is not None else [])]
     if output is not None:
         output_folder(output, Path(output), *closed)  # now, not after all images were compared

@@ -61,7 +61,7 @@ def stress(
     if data is None and labels is not None:
         raise excluded("images of stress")
     request = StressRequest(corruptions, split, images, resamples, seed, device)
-    saved, notes = with_window(open_model(checkpoint), window, data)
+    saved, notes = with_window(open_model(checkpoint), window)
     closed = [saved.splits.root, *([] if data is None else [Path(data)])]
     folder = output_folder(output, saved.path.parent / FOLDER, *closed)
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)

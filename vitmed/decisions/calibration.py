@@ -170,13 +170,15 @@ def _temperature(logits: np.ndarray, labels: np.ndarray) -> Calibration:
         """Derivative of the summed log loss and the penalty of the prior by the logarithm of the scale."""
         return float(size * np.exp(x) * slope(np.exp(x)) + x / PRIOR**2)
 
-    note, most = "", float(np.log(HIGHEST))
+    note, edges = "", np.linspace(0.0, np.log(HIGHEST), 61)
     if slope(LOWEST) >= 0:
         scale, note = LOWEST, "the logits do not predict the label, so they were made as flat as possible"
     elif slope(1.0) >= 0:
         scale = float(brentq(slope, LOWEST, 1.0, xtol=1e-12))
+    elif (end := next((k for k, x in enumerate(edges) if surer(x) > 0), None)) is not None:  # the minimum next to 1
+        scale = float(np.exp(brentq(surer, edges[end - 1], edges[end], xtol=1e-12)))
     else:
-        scale = HIGHEST if surer(most) <= 0 else float(np.exp(brentq(surer, 0.0, most, xtol=1e-12)))
+        scale, note = HIGHEST, "validation cannot show how sure the model may be; bounded"
     return Calibration(method="temperature", scale=(scale,) * classes, bias=(0.0,) * classes, note=note)
 
 

@@ -39,6 +39,7 @@ from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.load import Answer
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.models.hardware import FULL_FP32, pick_device
 from vitmed.models.vit import ViT
 from vitmed.training.learning import LEARNING
@@ -240,11 +241,12 @@ def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
         if p.kind == "classes":
             answer = {name: getattr(said, name) for name in ("prediction", "probability", "probabilities")}
         row = {
+            **{name: cells[i] for name, cells in p.columns.items()},
+            **({} if said.ood_score is None else {OOD_SCORE: said.ood_score}),
             "row": i + 1,
             "path": path,
             "picture": PICTURE.format(i + 1),
             **answer,
-            **{name: cells[i] for name, cells in p.columns.items()},
             "explained": p.answers[found.targets[i]],
             "maps": {name: grid[i].tolist() for name, grid in grids.items()},
         }

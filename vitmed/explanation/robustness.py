@@ -98,7 +98,10 @@ def reduced(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
 
 def is_grey(image: Image.Image) -> bool:
     """Whether red, green and blue are equal in every pixel."""
-    return not image.mode.startswith("RGB") or not np.ptp(np.asarray(image)[..., :3], axis=2).any()
+    if not image.mode.startswith("RGB"):
+        return True
+    red, green, blue = (np.asarray(image)[..., i] for i in range(3))
+    return bool((red == green).all() and (green == blue).all())
 
 
 def _image(values: np.ndarray) -> Image.Image:

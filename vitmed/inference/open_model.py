@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.config import EvaluateConfig
-from vitmed.core.errors import DataError, UsageError, excluded
+from vitmed.core.errors import DataError, UsageError
 from vitmed.core.messages import say, warn
 from vitmed.core.places import local_path, refuse_archive
 from vitmed.core.run_folder import RunFolder
@@ -33,11 +33,13 @@ from vitmed.metrics.predictions import Predictions
 def open_model(path: str | Path) -> SavedModel:
     """Read a checkpoint, the best.pt of a run folder, an exported .onnx file, a folder with one of them alone, or an
     ensemble. Raises CheckpointError: missing, not a model of vitmed, damaged, or with code in it."""
-    exported = [] if RunFolder(path).best.exists() else list(Path(path).glob(f"*{ONNX}"))  # of a bundle without torch
-    if Path(path).suffix == ONNX or len(exported) == 1:
-        return load_onnx(*exported or [Path(path)])
+    if Path(path).suffix == ONNX:
+        return load_onnx(Path(path))
     if (file := ensemble_file(Path(path))) is not None:
         return load_ensemble(file)
+    run, exported = RunFolder(path), list(Path(path).glob(f"*{ONNX}"))
+    if len(exported) == 1 and not run.best.exists() and not run.last.exists():  # of a bundle without torch
+        return load_onnx(exported[0])
     from vitmed.inference.checkpoint import load_checkpoint
 
     return load_checkpoint(path)
@@ -203,12 +205,10 @@ def find_named(names: Sequence[str | Path]) -> list[Path]:
     return paths
 
 
-def with_window(saved: SavedModel, window: str | None, data: str | Path | None) -> tuple[SavedModel, list[str]]:
-    """The model as it reads deep images of `data` by the `window` of `predict`, and what a reader must know of it."""
+def with_window(saved: SavedModel, window: str | None) -> tuple[SavedModel, list[str]]:
+    """The model as it reads deep images by the `window` of `predict`, and what a reader must know of it."""
     if window is None:
         return saved, []
-    if data is None:
-        raise excluded("window of the run")
     note = f"Deep images are {windowed_note(window)}."
     return replace(saved, preprocessing=preprocessing_of(saved, None, window)), [note]
 

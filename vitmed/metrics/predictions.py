@@ -154,8 +154,12 @@ class Predictions:
         )
 
     def parts_of(self, positive: str) -> list[str]:
-        """The classes that "KL4" or "KL3,KL4" names, whether they exist or not."""
-        return [positive] if positive in self.classes else [name.strip() for name in positive.split(",")]
+        """The classes that "KL4" or "KL3,KL4" names, in the order of the model; then those that do not exist."""
+        named = [positive] if positive in self.classes else [name.strip() for name in positive.split(",")]
+        return [
+            *(name for name in self.classes if name in named),
+            *(name for name in named if name not in self.classes),
+        ]
 
     def against_rest(self, positive: str) -> "Predictions":
         """One class, or several as one, and the rest as two classes, undecided; so are the columns of readers."""

@@ -231,13 +231,14 @@ def read_table(file: str | Path | Table) -> Table:
 
 
 def _usual(header: Sequence[str]) -> list[str]:
-    """The names of columns; ours may be written in capitals or with blanks around them."""
-    names = []
+    """The names of columns; ours may be in capitals or have blanks around them, and that of patients has several."""
+    names, of_patients = [], {*GROUP_NAMES} - {"case"}  # which may be a class
+    patients = [name for name in header if re.sub("[^a-z0-9]+", "_", name.lower()).strip("_") in of_patients]
     for name in header:
         low = name.strip().lower()
         if low in (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, "error") and low not in header:
             name = low
-        if low in GROUP_NAMES and not {each.strip().lower() for each in header} & {*GROUP_NAMES} - {low}:
+        if name in patients and len(patients) == 1:
             name = "group"
         for kind in (PROB, LOGIT, LABEL):
             if low.startswith(kind) and not any(other.startswith(kind) for other in header):

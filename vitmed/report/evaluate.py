@@ -262,26 +262,26 @@ def rebuild(
     The table of a baseline takes the positive class alone: all else in metrics.json is about the model.
     """
     evaluated, flags, more = _with_table(file, labels, flags)
-    folder = output_folder(output, file.parent / "report", *data_of_runs([file]))
     predictions, policy = evaluated.predictions, evaluated.policy
-    if positive is not None:
-        check_against_rest(predictions, positive)
-        predictions = replace(predictions.against_rest(positive), notes=predictions.notes)
+    folder = output_folder(output, file.parent / "report", *data_of_runs([file]))
     of_model = not file.name.startswith(BASELINE)
     run, weights_hash = RunFolder(file.parent.parent), evaluated.weights_hash if of_model else None
     before, changes = _earlier_report(file, evaluated) if of_model else (None, [])
     changes = [*predictions.notes, *changes, *more]
     beside = fitting_baselines(file.parent, predictions)
+    if positive is not None:
+        check_against_rest(predictions, positive)
+        predictions = predictions.against_rest(positive)
+        beside = {key: other and other.against_rest(positive) for key, other in beside.items()}
     beside.pop(file.stem.removeprefix(BASELINE), None)  # the table itself
-    left_out = "beside the table is left out: it is not of the same images, classes and labels."
-    changes += [f"{BASELINE}{key}.csv {left_out}" for key, matched in beside.items() if matched is None]
+    why = "beside the table is left out: it is not of the same images, classes and labels."
+    changes += [f"{BASELINE}{key}.csv {why}" for key, matched in beside.items() if matched is None]
     alone = Origin(title=f"report of {file.name}", facts={"Made from": file.name}, notes=[TABLE_ALONE])
     origin, flow, folds = (before.report, before.flow, before.folds) if before else (alone, None, None)
     notes = list(dict.fromkeys([*origin.notes, *changes]))
     for note in changes:
         warn(f"{file.name}: {note}")
-    asked = _settings(origin)
-    columns = own_columns(predictions)
+    asked, columns = _settings(origin), own_columns(predictions)
     config = _fitting(Config(evaluate=asked), flags, predictions.kind, predictions.classes, columns, notes)
     same = policy_settings(config) == policy_settings(asked)
     if not same:

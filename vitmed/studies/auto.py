@@ -1,5 +1,6 @@
 """The steps of `vitmed auto`, and what its auto.json holds."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ import vitmed
 from vitmed.core.config import FLAGS
 from vitmed.core.errors import CheckpointError, DataError, TimeTooShortError, UsageError, excluded
 from vitmed.core.files import write_json
-from vitmed.core.messages import Silent, listening, say, show
+from vitmed.core.messages import Mute, listening, say, show
 from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder, find_path, store_path
 from vitmed.core.text import counted, duration_text
@@ -91,6 +92,8 @@ def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) 
     given = {key: stored(key, value, folder) for key, value in arguments.items() if value is not None and key != "time"}
     state = {"limit": limit, "used": 0.0, "checked": f"{errors}, {counted(checked.count('warning'), 'warning')}"}
     state |= {"identity": splits.digest, "divided": divided, "held_out": held_out, "arguments": given}
+    if splits.target.kind == "findings" and not own_test:  # folds leave out others, and so hold out other images
+        state |= {"one": False, "testing": 0.0}
     write_json(folder.auto, state)
     return folder
 
@@ -124,11 +127,14 @@ def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, places: Pl
 def _compared(state: Mapping[str, Any], start: dict[str, Any], places: Places, seconds: float) -> dict[str, Any]:
     """Whether `one` training is the better use of the time, since in that of a fold the model would be worse than it
     could be; and how long the test of an ensemble takes, s."""
-    folds, each = state["divided"]["folds"], seconds / -(-state["divided"]["folds"] // places.runs)
+    folds = state["divided"]["folds"]
+    if places.executor is not None:  # a cluster, on which nothing is timed here, and one network would not be
+        return {"one": False, "testing": 0.0}
+    each = max(1.0, seconds / -(-folds // places.runs))
     settings = settings_of({**start, **state["divided"], "time": duration_text(each)}, "auto")
     try:
-        with listening(Silent()):  # the training says it again
-            plan = make_plan(settings, True, bool(start.get("offline")))
+        with listening(Mute()):  # the training says it again
+            plan = make_plan(settings, start["config"] is None, bool(start.get("offline")))
             short = time_needed(plan)[2]
     except TimeTooShortError as error:
         short = error.problem
@@ -137,7 +143,8 @@ def _compared(state: Mapping[str, Any], start: dict[str, Any], places: Places, s
         show(f"one training is the better use of {time}: of {folds} folds each would get {of_each}; {short}")
         return {"one": True}
     image = plan.forecaster.step(plan.config) * forward_share(plan.config, plan.device)
-    return {"one": False, "testing": folds * state["held_out"] * image * len(VIEWS[plan.config.augment.views])}
+    testing = folds * state["held_out"] * image * len(VIEWS[plan.config.augment.views])
+    return {"one": False, "testing": testing if math.isfinite(testing) else 0.0}
 
 
 def _train_one(

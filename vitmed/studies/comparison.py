@@ -108,7 +108,8 @@ def _against_rest(read: Evaluated, file: Path, positive: str) -> Evaluated:
     """A table of three classes or more as `positive` against the rest, at the threshold of its newest evaluation of
     that class where there is one. Raises UsageError for a table without that class, or of two classes or another kind.
     """
-    if len(read.predictions.classes) == 2 and read.predictions.positive == positive:
+    named, own = {name.strip() for name in positive.split(",")}, read.predictions.positive
+    if len(read.predictions.classes) == 2 and own is not None and (own == positive or {*own.split(" or ")} == named):
         return read
     check_against_rest(read.predictions, positive)
     folders = {each.parent: read_evaluation(each) for each in file.parent.glob(f"{AGAINST_REST}*/{PREDICTIONS}")}

@@ -145,3 +145,10 @@ def test_what_is_measured_is_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert module.reading_seconds(splits, config()) > 0 and module.augmenting_seconds(config()) > 0
     assert module.augmenting_seconds(config(augment__policy="none")) == 0
     assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def test_what_a_step_takes_once_is_shared_by_all_its_images() -> None:
+    """A step of n images takes 3 + 2 n s here; noise and steps of one size change nothing."""
+    assert module.of_full_step((2, 7.0), (8, 19.0), 32) == pytest.approx(2 + 3 / 32)
+    assert module.of_full_step((2, 7.0), (8, 6.0), 32) == pytest.approx(6 / 8)
+    assert module.of_full_step((4, 11.0), (4, 11.5), 4) == pytest.approx(11.5 / 4)

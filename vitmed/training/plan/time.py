@@ -227,14 +227,24 @@ def _time_steps(config: Config, device: torch.device, classes: int) -> float:
         def fastest(threads: int | None) -> float:
             with using_threads(threads):
                 few = min(FIRST, most)
-                each = min(seconds_of(partial(step, few), device) for _ in range(2)) / few  # the first warms up
-                count, start, seconds = min(most, max(few, int(STEP / each))), time.perf_counter(), list[float]()
+                least = min(seconds_of(partial(step, few), device) for _ in range(2))  # the first warms up
+                count, start, seconds = min(most, max(few, int(STEP * few / least))), time.perf_counter(), list[float]()
                 while len(seconds) < STEPS and time.perf_counter() - start < TIMED:
-                    seconds.append(seconds_of(partial(step, count), device) / count)
-            return statistics.median(seconds)
+                    seconds.append(seconds_of(partial(step, count), device))
+            return of_full_step((few, least), (count, statistics.median(seconds)), most)
 
         several = device.type == "cpu" and train.threads is None and torch.get_num_threads() > 1
         return min(fastest(threads) for threads in ([train.threads, 1] if several else [train.threads]))
+
+
+def of_full_step(few: tuple[int, float], more: tuple[int, float], most: int) -> float:
+    """Seconds of each of `most` images in a step, from two steps of fewer: their images and seconds. What a step takes
+    however many images it has, such as the optimiser, has its share of them."""
+    (n, least), (count, seconds) = few, more
+    image = (seconds - least) / (count - n) if count > n else seconds / count
+    if not 0 < image < seconds / count:  # noise
+        return seconds / count
+    return image + (seconds - count * image) / most
 
 
 def reading_seconds(splits: Splits, config: Config) -> float:
