@@ -149,6 +149,11 @@ def test_the_verdict_is_three_sentences_with_the_numbers_of_the_table(tmp_path: 
     assert "of the images, each called its likeliest class; it recognises" in re.sub(r" \(.*?\)", "", how_good)
     assert f"it recognises {worst.removesuffix('<b>')} least often, {100 * least:.1f} %" in how_good
 
+    guesses = draw("three classes")
+    guesses = replace(guesses, logits=np.float32([9, 0, 0]) + np.zeros_like(guesses.logits))  # only the first is ever called
+    how_good = verdict(page(tmp_path / "never", guesses)[0])[0]
+    assert re.search(r"least often, 0\.0 % \(0\.0 to [\d.]+ %\) of its images, as rarely as c2", how_good), how_good
+
     assert "images of unknown patients" in verdict(page(tmp_path / "unknown", draw("no patients"))[0])[1]
     assert verdict(page(tmp_path / "none", draw("none"))[0])[0].startswith("There are no images")
     one = verdict(page(tmp_path / "one", draw("one class"))[0])[0]
