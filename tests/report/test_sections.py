@@ -150,7 +150,9 @@ def test_the_verdict_is_three_sentences_with_the_numbers_of_the_table(tmp_path: 
     assert f"it recognises {worst.removesuffix('<b>')} least often, {100 * least:.1f} %" in how_good
 
     guesses = draw("three classes")
-    guesses = replace(guesses, logits=np.float32([9, 0, 0]) + np.zeros_like(guesses.logits))  # only the first is ever called
+    guesses = replace(
+        guesses, logits=np.float32([9, 0, 0]) + np.zeros_like(guesses.logits)
+    )  # only the first is ever called
     how_good = verdict(page(tmp_path / "never", guesses)[0])[0]
     assert re.search(r"least often, 0\.0 % \(0\.0 to [\d.]+ %\) of its images, as rarely as c2", how_good), how_good
 
