@@ -136,7 +136,8 @@ def test_without_time_left_what_was_learned_is_validated(data: Path, batches: in
     assert found[-1]["step"] in (batches + 1, batches + 2) and len(found) == 1 + batches // 3
     assert state(folder)["best_epoch"] == len(found) and (folder / "test" / "predictions.csv").is_file()
     notes = json.loads((folder / "test" / "metrics.json").read_text())["notes"]
-    assert notes[0].startswith("The time ended training within its first pass") == (found[-1]["step"] < 3)
+    ended = "The time ended training within its first pass"  # graver is only a model that predicts one class for all
+    assert any(note.startswith(ended) for note in notes[:2]) == (found[-1]["step"] < 3)
 
 
 def test_where_the_time_is_nearly_used_there_are_fewer_reports(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
