@@ -356,3 +356,16 @@ def test_one_class_of_three_against_the_rest_has_its_own_threshold(tmp_path: Pat
         evaluate(run, positive="malignant", data=tmp_path)
     with pytest.raises(UsageError, match="--positive malignant: one class against the rest is for three classes"):
         evaluate(found.folder / "predictions.csv", positive="malignant", output=tmp_path / "none")
+
+
+def test_a_table_names_the_patients_of_a_run_that_knows_none(trained: Trained, tmp_path: Path) -> None:
+    """Those of its own test images; an image without one is a patient of its own, and the warning stays true."""
+    paths = Predictions.from_csv(trained.folder / "test" / "predictions.csv").paths
+    rows = [f"{path},{'' if i == len(paths) - 1 else f'p{i // 2}'}" for i, path in enumerate(paths)]
+    (tmp_path / "people.csv").write_text("\n".join(["path,patient", *rows]))
+    found = judge(trained, tmp_path, labels=tmp_path / "people.csv", report=False)
+    assert found.metrics["n_groups"] == len({row.split(",")[1] or row for row in rows})
+    assert found.predictions.groups[:3] == ("p0", "p0", "p1") and "patient" not in found.predictions.columns
+    notes = found.metrics["notes"]
+    assert any("The run knows no patients: one may be in two of its splits. Here they are" in note for note in notes)
+    assert not any(note.startswith("Patients are unknown") for note in notes)

@@ -73,7 +73,7 @@ def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) 
         raise UsageError(f"--time {duration_text(limit)}: too short for folds", f"--time {duration_text(LEAST)}")
     check_run_place(settings, output, name)
     splits, data = make_splits(settings.data, ordinal=settings.evaluate.ordinal), settings.data
-    check_against_splits(config_of_target(settings, splits), splits)  # raises now, not in the first way
+    check_against_splits(config_of_target(settings, splits), splits)  # raises now, not in the training
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings)}_auto")
     say(f"{duration_text(limit)} in {folder.path}")
     of_data = {
@@ -112,7 +112,10 @@ def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, places: Pl
     if "one" not in state:
         state |= _compared(state, start, places, limit - save())
         save()
-    model, tests = (_train_one if state["one"] else _train_folds)(folder, state, start, places, limit - save())
+    left = limit - save()
+    model, tests = (
+        _train_one(folder, state, start, left) if state["one"] else _train_folds(folder, state, start, left, places)
+    )
     for key, test in tests.items():
         metric, number, images = headline_number(test)
         state[key.replace(" ", "_")] = {"metric": metric, "images": images, **number.to_dict()}
@@ -148,7 +151,7 @@ def _compared(state: Mapping[str, Any], start: dict[str, Any], places: Places, s
 
 
 def _train_one(
-    folder: RunFolder, state: Mapping[str, Any], start: dict[str, Any], places: Places, seconds: float
+    folder: RunFolder, state: Mapping[str, Any], start: dict[str, Any], seconds: float
 ) -> tuple[Path, dict[str, Path]]:
     """Train one network for so many seconds, or go on with it: its folder, and that of its test."""
     model = next((path for path in folder.path.glob("model*") if RunFolder(path).last.is_file()), None)
@@ -163,7 +166,7 @@ def _train_one(
 
 
 def _train_folds(
-    folder: RunFolder, state: Mapping[str, Any], start: dict[str, Any], places: Places, seconds: float
+    folder: RunFolder, state: Mapping[str, Any], start: dict[str, Any], seconds: float, places: Places
 ) -> tuple[Path, dict[str, Path]]:
     """Cross-validate in so many seconds, or go on with it, and join the folds: the ensemble, and folders of tests."""
     place, joined = (RunFolder(folder.path / part) for part in ("folds", "folds/ensemble"))
