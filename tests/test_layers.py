@@ -129,7 +129,7 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (44_609, 38_000),
+    "lines": (44_615, 38_000),  # the intervals of shares end at 1
     "files": (209, 210),
     "functions in 1,000 lines": (56.9, 46),  # fewer lines, such as those of the future import, not more functions
     "imports, % of the lines": (7.5, 6),

@@ -14,6 +14,7 @@ from vitmed.metrics.areas import area_spread, class_areas, newcombe_area, weight
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.estimates import ImagesPerPatient
 from vitmed.metrics.intervals import (
+    Spread,
     Units,
     correlation,
     influence_spread,
@@ -624,6 +625,8 @@ def test_a_mean_loss_is_students_on_the_scale_of_logarithms() -> None:
     assert found.degrees == pytest.approx(degrees) and found.variance == pytest.approx(stats.sem(loss) ** 2)
     assert log_interval(loss.mean(), found) == pytest.approx(loss.mean() * np.exp([-reach, reach]))
     assert np.isnan(log_interval(0.0, found)).all()
+    two_errors = Spread(1e-4, 1)  # of 40 images: t of one degree of freedom is 12.7
+    assert log_interval(0.006, two_errors)[1] > 1e6 and log_interval(0.006, two_errors, most=1.0)[1] == 1.0
 
 
 def test_normal_influences_have_the_usual_degrees_of_freedom_and_one_heavy_image_has_few() -> None:

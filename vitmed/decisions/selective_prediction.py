@@ -177,7 +177,7 @@ def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> tuple[Estima
     influence[order] = area_influence(errors, risks, wrong[order], tie[order])
     limits, value, of_area = NONE, float(risks.mean()), influence_spread(influence, boot.units)
     if with_error >= 2:
-        limits = log_interval(value, Spread(of_area.variance, min(of_area.degrees, with_error - 1)))
+        limits = log_interval(value, Spread(of_area.variance, min(of_area.degrees, with_error - 1)), most=1.0)
     return estimate(value, *limits, "influence"), curve
 
 

@@ -376,12 +376,13 @@ def jackknife_interval(value: float, moved: np.ndarray, skewed: bool) -> tuple[f
     return float(low), float(high)
 
 
-def log_interval(value: float, between: Spread) -> tuple[float, float]:
-    """The interval of a number above 0, such as a mean loss, on the scale of its logarithm: most errors cost little."""
+def log_interval(value: float, between: Spread, most: float = np.inf) -> tuple[float, float]:
+    """The interval of a number above 0, such as a mean loss, on the scale of its logarithm: most errors cost little. It
+    ends at the `most` that the number can be, which few errors reach."""
     if not (value > 0 and between.variance > 0):
         return NONE
     reach = quantile(between.degrees) * between.variance**0.5 / value
-    return value * float(np.exp(-reach)), value * float(np.exp(reach))
+    return value * float(np.exp(-reach)), min(most, value * float(np.exp(reach)))
 
 
 def ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
