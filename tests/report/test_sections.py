@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from reports import write_report
+from sklearn.metrics import accuracy_score
 
 from vitmed.core.base_models import Target
 from vitmed.core.config import EvaluateConfig
@@ -303,7 +304,7 @@ def test_reasons_name_numbers_as_the_tables_do(tmp_path: Path) -> None:
     assert metrics["no_interval"] and "log_loss" not in text and "no image shows how much it varies: MCC" in text
 
 
-def test_a_blank_stands_between_the_sentences_on_calibration(tmp_path: Path) -> None:
+def test_vector_scaling_says_how_many_classes_it_changes_and_what_that_does(tmp_path: Path) -> None:
     def skewed(seed: int) -> Predictions:
         rng = np.random.default_rng(seed)
         labels = rng.integers(3, size=900)
@@ -311,8 +312,12 @@ def test_a_blank_stands_between_the_sentences_on_calibration(tmp_path: Path) -> 
         return Predictions(("a", "b", "c"), tuple(map(str, range(900))), None, labels, logits.astype(np.float32))
 
     config = EvaluateConfig(resamples=0)
-    policy = choose_policy(skewed(1), config, None, None)
-    assert policy is not None and policy.calibration.method == "vector"
-    write_report(tmp_path / "r", policy.apply(skewed(2)), title="t", facts={}, config=config, policy=policy)
+    policy, test = choose_policy(skewed(1), config, None, None), skewed(2)
+    assert policy is not None and policy.calibration.method == "vector" and test.labels is not None
+    write_report(tmp_path / "r", policy.apply(test), title="t", facts={}, config=config, policy=policy)
     text = " ".join((tmp_path / "r/report.html").read_text().split())
+    before, after = test.logits.argmax(axis=1), policy.calibration.apply(test.logits).argmax(axis=1)
+    change = accuracy_score(test.labels, after) - accuracy_score(test.labels, before)
+    said = f"Vector scaling gives {(before != after).sum()} images of 900 another most probable class: accuracy {change:+.3f} ("
+    assert (before != after).sum() > 50 and said in text
     assert "fitted on validation. Vector scaling was chosen because" in text

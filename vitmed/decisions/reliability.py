@@ -81,7 +81,8 @@ class CalibrationReport(Frozen):
     """The fitted `Calibration`, and every measure before and after it; `about` is the probability that is measured.
 
     The method may also be "by fold", with neither scale nor bias, and the calibration of each of pooled `folds`. The
-    `change` is after minus before, of the same images, for `log_loss` and `brier`; none without a calibration.
+    `change` is after minus before, of the same images, for `log_loss` and `brier`; none without a calibration. Vector
+    scaling adds `accuracy`, of the most probable class, and the number of images for which that is `another_class`.
     """
 
     method: str
@@ -93,6 +94,7 @@ class CalibrationReport(Frozen):
     before: Reliability | None  # None without a calibration
     after: Reliability
     change: dict[str, Estimate] = {}
+    another_class: int | None = None
     folds: list[CalibrationResult] | None = None
 
 
@@ -101,7 +103,7 @@ def report_calibration(
 ) -> CalibrationReport:
     """Every measure of calibration, with intervals, and the calibration of these predictions; None: not known."""
     fitted = calibration or Calibration.none(len(predictions.classes), "no calibration is known for these predictions")
-    positive, before, change = positive_index(predictions), None, dict[str, Estimate]()
+    positive, before, change, another = positive_index(predictions), None, dict[str, Estimate](), None
     if fitted.method != "none":
         raw = replace(predictions, calibrated=None)
         before = _measures(raw, config)
@@ -109,11 +111,17 @@ def report_calibration(
         change = {name: of_mean(now - former, Units(predictions.units)) for name, now, former in gaps}
         if not _has_errors(predictions):  # an error's cost is unseen
             change = {name: _without_ends(difference) for name, difference in change.items()}
+        if fitted.method == "vector":
+            now, former = (part.probabilities.argmax(axis=1) for part in (predictions, raw))
+            another, labels = int((now != former).sum()), known_labels(predictions)
+            right = (now == labels).astype(float) - (former == labels)
+            change["accuracy"] = of_mean(right, Units(predictions.units))
     about = (
         "confidence in the likeliest class" if positive is None else f"probability of {predictions.classes[positive]}"
     )
     after = _measures(predictions, config)
-    return CalibrationReport(**dict(fitted), about=about, before=before, after=after, change=change)
+    measured = {"before": before, "after": after, "change": change, "another_class": another}
+    return CalibrationReport(**dict(fitted), about=about, **measured)
 
 
 def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
