@@ -108,21 +108,21 @@ def trace(model: ViT, x: Tensor, targets: Tensor | None = None, kind: Kind = "cl
     )
 
 
-def rollout(found: Trace) -> Tensor:
+def rollout(trace: Trace) -> Tensor:
     """(B, L), at least 0: attention rollout, from the mean of the heads and half an identity per block."""
-    identity = torch.eye(found.attention[0].shape[-1]).to(found.attention[0])[None]  # (1, N, N)
+    identity = torch.eye(trace.attention[0].shape[-1]).to(trace.attention[0])[None]  # (1, N, N)
     total = identity
-    for attention in found.attention:
+    for attention in trace.attention:
         total = (0.5 * attention.mean(dim=1) + 0.5 * identity) @ total
-    return found.read_by_the_head(total, found.pooling and found.pooling[0].mean(dim=1)[:, 0])
+    return trace.read_by_the_head(total, trace.pooling and trace.pooling[0].mean(dim=1)[:, 0])
 
 
-def gradient_rollout(found: Trace) -> Tensor:
+def gradient_rollout(trace: Trace) -> Tensor:
     """(B, L), at least 0: R becomes R + mean over heads of (gradient x attention)+ R, block after block."""
-    total = torch.eye(found.attention[0].shape[-1]).to(found.attention[0])[None]  # (1, N, N)
-    for attention, gradient in zip(found.attention, found.attention_gradient, strict=True):
+    total = torch.eye(trace.attention[0].shape[-1]).to(trace.attention[0])[None]  # (1, N, N)
+    for attention, gradient in zip(trace.attention, trace.attention_gradient, strict=True):
         total = total + _supporting(attention, gradient) @ total
-    return found.read_by_the_head(total, found.pooling and _supporting(*found.pooling)[:, 0])
+    return trace.read_by_the_head(total, trace.pooling and _supporting(*trace.pooling)[:, 0])
 
 
 def _supporting(attention: Tensor, gradient: Tensor) -> Tensor:
@@ -130,10 +130,10 @@ def _supporting(attention: Tensor, gradient: Tensor) -> Tensor:
     return (gradient * attention).clamp(min=0).mean(dim=1)
 
 
-def grad_cam(found: Trace) -> Tensor:
+def grad_cam(trace: Trace) -> Tensor:
     """(B, L), at least 0: the positive part of the patch tokens, weighted by the mean of their gradient."""
-    weight = found.token_gradient.mean(dim=1, keepdim=True)  # (B, 1, D)
-    return (weight * found.tokens).sum(dim=2).clamp(min=0)
+    weight = trace.token_gradient.mean(dim=1, keepdim=True)  # (B, 1, D)
+    return (weight * trace.tokens).sum(dim=2).clamp(min=0)
 
 
 @FULL_FP32
@@ -231,9 +231,9 @@ def explain_predictions(
     return replace(mean_of_maps(maps, saved.shares if isinstance(saved, Ensemble) else (1.0,)), targets=chosen)
 
 
-def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
+def explanation_json(explanation: Explanation, checkpoint: str) -> dict[str, Any]:
     """List the content of explain.json, the only file with the paths."""
-    p, grids = found.predictions, {name: grid.astype(float).round(4) for name, grid in found.maps.items()}
+    p, grids = explanation.predictions, {name: grid.astype(float).round(4) for name, grid in explanation.maps.items()}
     rows = []
     for i, path in enumerate(p.paths):
         said = Answer.of(p, i)
@@ -247,15 +247,15 @@ def explanation_json(found: Explanation, checkpoint: str) -> dict[str, Any]:
             "path": path,
             "picture": PICTURE.format(i + 1),
             **answer,
-            "explained": p.answers[found.targets[i]],
+            "explained": p.answers[explanation.targets[i]],
             "maps": {name: grid[i].tolist() for name, grid in grids.items()},
         }
         rows.append(row)
     return {
         "notice": NOTICE,
         "checkpoint": checkpoint,
-        "methods": {k: {"title": TITLES[k], "verdict": found.verdicts.get(k, UNCHECKED)} for k in grids},
-        "shift": found.shift,
+        "methods": {k: {"title": TITLES[k], "verdict": explanation.verdicts.get(k, UNCHECKED)} for k in grids},
+        "shift": explanation.shift,
         "images": rows,
         "errors": [{"path": path, "error": problem} for path, problem in p.errors],
     }

@@ -48,7 +48,7 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
     groups, described = _by_method(metrics), set[tuple[str, int | None]]()
 
     def sentences(main: bool) -> list[str]:
-        found = []
+        lines = []
         for (key, resamples), names in groups.items():
             which = [f"for {text}" for about, text in names.items() if (about in primary) == main]
             drawn = "" if resamples is None else f" ({resamples:,} resamples)"
@@ -58,8 +58,8 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
                 described.add((key, resamples))
                 numbers = _joined(which)
                 numbers = numbers[:1].upper() + numbers[1:]
-                found.append(f"{numbers}, intervals were computed {how} {cite(table.intervals[key].sources)}.")
-        return found
+                lines.append(f"{numbers}, intervals were computed {how} {cite(table.intervals[key].sources)}.")
+        return lines
 
     fields = {field: found.method for _, _, field, found in _estimates(metrics)}
     used = {(field, found.method) for _, _, field, found in _estimates(metrics)}
@@ -124,17 +124,17 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
 
 def methods_markdown(metrics: Results) -> str:
     """methods.md: what `methods_text` finds, to paste into a paper."""
-    found = methods_text(metrics, lambda name: escape_markdown(" ".join(visible(name).split())))
+    methods = methods_text(metrics, lambda name: escape_markdown(" ".join(visible(name).split())))
     lines = ["# Statistical methods", ""]
-    for paragraph in found.paragraphs:
+    for paragraph in methods.paragraphs:
         lines += [paragraph, ""]
-    if found.rows:
+    if methods.rows:
         lines += ["| Interval by | Numbers | Resamples | Source |", "|---|---|---|---|"]
-        drawn = ["" if row.resamples is None else f"{row.resamples:,}" for row in found.rows]
-        lines += [f"| {r.method} | {r.numbers} | {n} | {r.cites} |" for r, n in zip(found.rows, drawn, strict=True)]
+        drawn = ["" if row.resamples is None else f"{row.resamples:,}" for row in methods.rows]
+        lines += [f"| {r.method} | {r.numbers} | {n} | {r.cites} |" for r, n in zip(methods.rows, drawn, strict=True)]
         lines += [""]
-    if found.references:
-        lines += ["## References", "", *(f"{i}. {text}" for i, text in enumerate(found.references, 1)), ""]
+    if methods.references:
+        lines += ["## References", "", *(f"{i}. {text}" for i, text in enumerate(methods.references, 1)), ""]
     return "\n".join(lines)
 
 
@@ -180,18 +180,18 @@ def _estimates(metrics: Results) -> Iterator[tuple[str, str, str, Estimate]]:
                 yield part, prefix, field, found
 
 
-def _inside(found: Any, field: str, keyed: bool = False, prefix: str = "") -> Iterator[tuple[str, str, Estimate]]:
-    if isinstance(found, Estimate):
-        yield prefix, field, found
-    elif isinstance(found, Frozen):
-        for name, value in found:
+def _inside(part: Any, field: str, keyed: bool = False, prefix: str = "") -> Iterator[tuple[str, str, Estimate]]:
+    if isinstance(part, Estimate):
+        yield prefix, field, part
+    elif isinstance(part, Frozen):
+        for name, value in part:
             named = field if name in SAME and isinstance(value, Estimate) else name
             yield from _inside(value, named, name in KEYED, PREFIXES.get(name, prefix))
-    elif isinstance(found, dict):
-        for key, value in found.items():
+    elif isinstance(part, dict):
+        for key, value in part.items():
             yield from _inside(value, key if keyed else field, prefix=prefix)
-    elif isinstance(found, list):
-        for value in found:
+    elif isinstance(part, list):
+        for value in part:
             yield from _inside(value, field, prefix=prefix)
 
 
@@ -199,20 +199,20 @@ def _by_method(metrics: Results) -> dict[tuple[str, int | None], dict[tuple[str,
     """(method, resamples) -> (prefix, what the numbers are about) -> their names, in the order of methods.yaml. A
     number that one method serves for all images and in a part is named once, for all images; "in part" stands behind a
     number that has two methods, such as one for small samples."""
-    found: dict[tuple[str, int | None], dict[tuple[str, str], list[str]]] = {}
+    groups: dict[tuple[str, int | None], dict[tuple[str, str], list[str]]] = {}
     parts = methods().parts
-    for part, prefix, field, one in _estimates(metrics):
-        names = found.setdefault((one.method or "", one.resamples), {})
+    for part, prefix, field, estimate in _estimates(metrics):
+        names = groups.setdefault((estimate.method or "", estimate.resamples), {})
         name, about = name_of(field), (prefix, parts[part])
         wholes = [about, *([] if prefix else [("", parts["overall"]), ("", parts["per_class"])])]
         if not any(name in names.get(whole, []) for whole in wholes):
             names.setdefault(about, []).append(name)
-    several = Counter((about, name) for names in found.values() for about, own in names.items() for name in own)
+    several = Counter((about, name) for names in groups.values() for about, own in names.items() for name in own)
     texts: dict[tuple[str, int | None], dict[tuple[str, str], str]] = {}
     order = list(methods().intervals)
-    for key in sorted(found, key=lambda key: (order.index(key[0]), -(key[1] or 0))):
+    for key in sorted(groups, key=lambda key: (order.index(key[0]), -(key[1] or 0))):
         texts[key] = {}
-        for place, own in found[key].items():
+        for place, own in groups[key].items():
             each = [f"{name} (in part)" if several[place, name] > 1 else name for name in own]
             texts[key][place] = f"{place[0]}{_joined(each)} {place[1]}".strip()
     return texts

@@ -154,7 +154,7 @@ def blocks_of(template: str, **context: Any) -> list[Block]:
 @cache
 def _environment() -> Environment:
     """It keeps the compiled templates: compiling them takes most of the time of a page."""
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=lambda name: (name or "").endswith(".html.j2"),
         undefined=StrictUndefined,
@@ -162,21 +162,21 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals |= IN_TEMPLATES
-    found.filters |= {"breaks": breaks, "each": each, "cell": cell}
-    found.tests["warning"] = is_warning
-    found.filters["md"] = lambda text: escape_markdown(" ".join(str(text).split()))
-    return found
+    environment.globals |= IN_TEMPLATES
+    environment.filters |= {"breaks": breaks, "each": each, "cell": cell}
+    environment.tests["warning"] = is_warning
+    environment.filters["md"] = lambda text: escape_markdown(" ".join(str(text).split()))
+    return environment
 
 
 def headline_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
     """The first numbers: (key, title, number); with two classes also the rates of the positive class."""
     target = TARGETS[metrics.target.kind]
-    found = [(name, title_of(metrics, name), metrics.overall[name]) for name in target.headline]
+    numbers = [(name, title_of(metrics, name), metrics.overall[name]) for name in target.headline]
     if metrics.positive_class is not None:
         of_class = metrics.per_class[metrics.positive_class]
-        found += [(name, TITLES[name], of_class[name]) for name in RATES]
-    return found
+        numbers += [(name, TITLES[name], of_class[name]) for name in RATES]
+    return numbers
 
 
 def title_of(metrics: Results, name: str) -> str:
@@ -193,13 +193,13 @@ def titles_of(metrics: Results, names: Iterable[str]) -> list[str]:
 
 def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
     """The four or six numbers of the first screen, as in `headline_of`; of classes far apart also `if_balanced`."""
-    found = headline_of(metrics) + if_balanced(metrics)
-    return found if metrics.positive_class is None else [line for line in found if line[0] in BESIDE_RATES + RATES]
+    lines = headline_of(metrics) + if_balanced(metrics)
+    return lines if metrics.positive_class is None else [line for line in lines if line[0] in BESIDE_RATES + RATES]
 
 
 def if_balanced(metrics: Results) -> list[tuple[str, str, Estimate]]:
     """What `--balanced` would reach, where classes are more than `APART` to 1 apart and it does not decide."""
-    points, counts = metrics.operating_points, [found.n for found in metrics.per_class.values() if found.n]
+    points, counts = metrics.operating_points, [rates.n for rates in metrics.per_class.values() if rates.n]
     apart = max(counts, default=0) > APART * min(counts, default=0)
     if not apart or points is None or "balanced_accuracy" not in TARGETS[metrics.target.kind].headline:
         return []
@@ -207,22 +207,22 @@ def if_balanced(metrics: Results) -> list[tuple[str, str, Estimate]]:
     return [("if_balanced", BALANCED, reached.balanced_accuracy)] if isinstance(reached, DecisionShares) else []
 
 
-def share(found: Estimate) -> str:
+def share(estimate: Estimate) -> str:
     """`0.911 (0.900 to 0.934)`: a value with its interval, inside a sentence."""
-    return value(found) if found.value is None else f"{value(found)} ({interval(found) or 'no interval'})"
+    return value(estimate) if estimate.value is None else f"{value(estimate)} ({interval(estimate) or 'no interval'})"
 
 
 def results_sentence(metrics: Results) -> str:
     """The first numbers with their intervals in one sentence, for a paper."""
     positive, points = metrics.positive_class, metrics.operating_points
-    found = [f"{phrase(title)} {share(entry)}" for _, title, entry in headline_of(metrics) if entry.value is not None]
-    if not found:
+    phrases = [f"{phrase(title)} {share(entry)}" for _, title, entry in headline_of(metrics) if entry.value is not None]
+    if not phrases:
         return "There are no images, so there are no results."
     whose = f"{metrics.unit}s that are unknown" if metrics.n_groups is None else counted(metrics.n_groups, metrics.unit)
     of_class = "" if positive is None else f" (positive class: {positive}"
     if points is not None and points.threshold is not None:
         of_class += f", from a probability of {format_probability(points.threshold)}"
-    numbers = " and ".join(filter(None, [", ".join(found[:-1]), found[-1]]))
+    numbers = " and ".join(filter(None, [", ".join(phrases[:-1]), phrases[-1]]))
     return (
         f"On {counted(metrics.n, 'image')} of {whose}, the model reached {numbers}{of_class}{')' if of_class else ''}; "
         f"in brackets: {100 * metrics.level:.0f} % confidence intervals."
@@ -239,13 +239,13 @@ def breaks(name: str) -> Markup:
     return Markup("_<wbr>").join(plain(name).split("_"))
 
 
-def percent(found: Estimate) -> Markup:
+def percent(estimate: Estimate) -> Markup:
     """`91.1 % (90.0 to 93.4 %)`: a defined value with its interval, for the sentences of the summary."""
-    assert found.value is not None
-    interval, digits = "", decimals(found)
-    if found.low is not None and found.high is not None:
-        interval = f" ({in_percent(found.low, digits)} to {in_percent(found.high, digits)} %)"
-    return Markup("<b>{} %</b>{}").format(in_percent(found.value, digits), interval)
+    assert estimate.value is not None
+    interval, digits = "", decimals(estimate)
+    if estimate.low is not None and estimate.high is not None:
+        interval = f" ({in_percent(estimate.low, digits)} to {in_percent(estimate.high, digits)} %)"
+    return Markup("<b>{} %</b>{}").format(in_percent(estimate.value, digits), interval)
 
 
 def in_percent(x: float, digits: int = 3) -> str:
@@ -253,10 +253,10 @@ def in_percent(x: float, digits: int = 3) -> str:
     return f"{Decimal(number(x, digits)) * 100:.{digits - 2}f}"
 
 
-def reasons(found: Mapping[str, str]) -> list[str]:
+def reasons(undefined: Mapping[str, str]) -> list[str]:
     """`why: a, b and 3 more` for each of the first reasons, and one line for the rest."""
     titled = {}
-    for key, why in found.items():
+    for key, why in undefined.items():
         name, of, whom = key.partition(" of ")  # "auroc of ill"
         titled[f"{TITLES.get(name, name)}{of}{whom}"] = why
     grouped = by_reason(titled)
@@ -267,18 +267,18 @@ def reasons(found: Mapping[str, str]) -> list[str]:
 
 def at_threshold(metrics: Results) -> str:
     """The clause of the first sentence on what decides: the threshold, and what it was chosen for."""
-    found = metrics.operating_points
-    if found is None or found.positive is None:
+    points = metrics.operating_points
+    if points is None or points.positive is None:
         ways = {"balanced": "the class that is likely for how common it is", "cost": "that of the lowest expected cost"}
-        return f", each called {ways.get(found.chosen if found else '', 'its likeliest class')}"
-    point = found.points[found.chosen]
+        return f", each called {ways.get(points.chosen if points else '', 'its likeliest class')}"
+    point = points.points[points.chosen]
     aim = point.title.lower().replace("youden", "Youden")
-    aim += "" if point.asked is None or found.chosen == "cost" else f" {point.asked}"
-    if found.by_fold:
+    aim += "" if point.asked is None or points.chosen == "cost" else f" {point.asked}"
+    if points.by_fold:
         return f" at the threshold that each fold chose ({aim})"
-    if found.threshold is None:
+    if points.threshold is None:
         return " at the threshold 0.5, the more likely class"
-    return f" at the threshold {format_probability(found.threshold)} ({aim}), chosen on validation"
+    return f" at the threshold {format_probability(points.threshold)} ({aim}), chosen on validation"
 
 
 def at_threshold_of(metrics: Results, finding: str) -> str:

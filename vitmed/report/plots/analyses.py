@@ -28,23 +28,23 @@ from vitmed.report.results import Results
 
 def decision_curve(predictions: Predictions, metrics: Results) -> Figure | None:
     """Net benefit of the model, of acting on all and on none; at the intended prevalence above, where one is given."""
-    found = metrics.decision_curve
-    if found is None or found.prevalence is None:
+    curve = metrics.decision_curve
+    if curve is None or curve.prevalence is None:
         return None
-    parts: list[tuple[NetBenefit, str]] = [(found, f"{{}} of n = {counted(len(predictions), 'image')}")]
-    if found.intended is not None:
-        parts.insert(0, (found.intended, "intended prevalence of {}"))
+    parts: list[tuple[NetBenefit, str]] = [(curve, f"{{}} of n = {counted(len(predictions), 'image')}")]
+    if curve.intended is not None:
+        parts.insert(0, (curve.intended, "intended prevalence of {}"))
     figure = Figure(figsize=(7.6, 4.6 * len(parts) + 0.6), layout="constrained")
     for axes, (part, what) in zip(figure.subplots(len(parts), squeeze=False).flat, parts, strict=True):
         assert part.prevalence is not None
         top, values = part.prevalence, drawing.numbers(net.value for net in part.model)
         drawing.add_grid(axes)
-        drawing.draw_band(axes, found.thresholds, part.model, BLUE)
-        axes.plot(found.thresholds, values, color=BLUE, linewidth=2, label="model")
-        axes.plot(found.thresholds, part.all, color=RED, linestyle="--", label="act on all")
+        drawing.draw_band(axes, curve.thresholds, part.model, BLUE)
+        axes.plot(curve.thresholds, values, color=BLUE, linewidth=2, label="model")
+        axes.plot(curve.thresholds, part.all, color=RED, linestyle="--", label="act on all")
         axes.axhline(0, color=BLACK, linestyle=":", label="act on none")
         highest = max((net.high for net in part.model if net.high is not None), default=top)
-        below = values[drawing.numbers(found.thresholds) <= 0.9]  # beyond, it may plunge
+        below = values[drawing.numbers(curve.thresholds) <= 0.9]  # beyond, it may plunge
         lowest = min(-0.15 * max(top, 0.05), 1.1 * float(below.min()))
         axes.set(xlim=(0, 1), ylim=(lowest, max(1.15 * top, 1.05 * highest)))
         for low, high in part.useful or ():  # where the model is clearly better than both alternatives
@@ -52,7 +52,7 @@ def decision_curve(predictions: Predictions, metrics: Results) -> Figure | None:
         if part.useful:
             axes.plot([], [], color=BLUE, linewidth=5, label="clearly better than both")
         axes.set(xlabel="threshold probability (act from it upwards)", ylabel="net benefit (true positives per image)")
-        title = f"{drawing.short(found.positive, 30)}: {what.format(percentage(top))}, band: 95 % interval"
+        title = f"{drawing.short(curve.positive, 30)}: {what.format(percentage(top))}, band: 95 % interval"
         axes.set_title(title, fontsize=11)
     drawing.legend_below(figure, 4)
     return figure
@@ -60,22 +60,22 @@ def decision_curve(predictions: Predictions, metrics: Results) -> Figure | None:
 
 def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
     """Predicted against observed frequency in bins of about equally many images; below, the images per probability."""
-    found = metrics.calibration
-    if found is None or not found.after.curve:
+    report = metrics.calibration
+    if report is None or not report.after.curve:
         return None
-    after, before = found.after, found.before
+    after, before = report.after, report.before
     figure = Figure(figsize=(6.4, 8.2), layout="constrained")
     axes, below = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
     axes.set_box_aspect(1)
     below.set_box_aspect(0.22)  # the same width
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="observed frequency in the bin")
-    below.set(xlabel=drawing.short(found.about, 60), ylabel="images")
+    below.set(xlabel=drawing.short(report.about, 60), ylabel="images")
     for part in (axes, below):
         drawing.add_grid(part)
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
     if before is not None:
         _bins(axes, before, GREY, "s", 4, "before calibration")
-    fitted = {found.method, *(fold.method for fold in found.folds or ())} != {"none"}
+    fitted = {report.method, *(fold.method for fold in report.folds or ())} != {"none"}
     _bins(axes, after, BLUE, "o", 6, "after calibration" if fitted else "not calibrated")
     positive, chances = positive_index(predictions), predictions.probabilities
     scores = chances.max(axis=1) if positive is None else chances[:, positive]
@@ -105,18 +105,18 @@ def _bins(axes: Axes, part: Reliability, colour: str, marker: str, size: int, na
 
 def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
     """The share of errors among the answered images, the most certain first."""
-    found = metrics.abstention
-    if found is None or not found.curve.coverage:
+    abstention = metrics.abstention
+    if abstention is None or not abstention.curve.coverage:
         return None
     answered = "share of the images that are answered, the most certain first"
     figure, axes = drawing.plot(answered, "share of errors among them")
-    curve, chosen, reached = found.curve, found.chosen, found.reached
+    curve, chosen, reached = abstention.curve, abstention.chosen, abstention.reached
     low, high = drawing.numbers(curve.low), drawing.numbers(curve.high)
     banded = bool(np.isfinite([low, high]).all())  # a band with holes would mislead
     if banded:
         axes.fill_between(curve.coverage, low, high, color=BLUE, alpha=0.2, linewidth=0)
     axes.plot(curve.coverage, drawing.numbers(curve.risk), color=BLUE, linewidth=2, label="this model")
-    (rate,) = drawing.numbers([found.error_rate.value])
+    (rate,) = drawing.numbers([abstention.error_rate.value])
     axes.axhline(rate, color=GREY, linestyle=":", label=f"all answered: {percentage(rate)}")
     if chosen is not None:
         axes.axhline(chosen.max_risk, color=RED, linestyle="--", label=f"maximum risk: {percentage(chosen.max_risk)}")
@@ -126,7 +126,7 @@ def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
         axes.plot(at, [reached.risk.value], "o", color=RED, markersize=9, label=text)
     axes.set_xlim(0, 1.01)
     axes.set_ylim(bottom=0)
-    title = f"n = {counted(len(predictions), 'image')}, area {value_text(found.area)}"
+    title = f"n = {counted(len(predictions), 'image')}, area {value_text(abstention.area)}"
     axes.set_title(title + ", band: 95 % interval" * banded, fontsize=11)
     axes.legend(fontsize=9, loc="upper left")
     return figure
@@ -134,13 +134,13 @@ def risk_coverage(predictions: Predictions, metrics: Results) -> Figure | None:
 
 def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | None:
     """How unlike the training images the evaluated images are."""
-    found, scores = metrics.out_of_distribution, scores_of(predictions)
-    if found is None or scores is None:
+    report, scores = metrics.out_of_distribution, scores_of(predictions)
+    if report is None or scores is None:
         return None
     figure, axes = drawing.plot("OOD score (log scale; above 1: unlike the training images)", "share of the images")
     scores = np.maximum(scores, 1e-3)
     low, high = min(float(scores.min()), 0.9), max(float(scores.max()), 1.1) * 1.001
-    label = f"evaluated, n = {len(scores):,}: {_share(found.flagged)} above 1"
+    label = f"evaluated, n = {len(scores):,}: {_share(report.flagged)} above 1"
     style: dict[str, Any] = {"color": BLUE, "alpha": 0.55, "hatch": "//", "edgecolor": BLUE, "label": label}
     weights, bins = np.full(len(scores), 1 / len(scores)), np.geomspace(low, high, 41).tolist()
     axes.hist(scores, bins=bins, weights=weights, **style)
@@ -149,13 +149,13 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
     shown = [value for value in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low <= value <= high]
     axes.set_xticks(shown, [f"{value:g}" for value in shown])
     axes.minorticks_off()
-    axes.set_title(f"features of {counted(found.n, 'training image')}", fontsize=11)
+    axes.set_title(f"features of {counted(report.n, 'training image')}", fontsize=11)
     axes.legend(fontsize=9, loc="upper right")
     return figure
 
 
-def _share(found: Estimate) -> str:
-    return "undefined" if found.value is None else percentage(found.value)
+def _share(estimate: Estimate) -> str:
+    return "undefined" if estimate.value is None else percentage(estimate.value)
 
 
 def differences(content: ComparisonResults) -> Figure:
@@ -240,10 +240,10 @@ def _bars(axes: Axes, name: str, images: np.ndarray, right: np.ndarray) -> None:
     drawing.add_grid(axes, "y")
     pairs = [(n, k) for n in np.unique(images[images > 0]).tolist() for k in range(n + 1)]
     overall = right.sum() / max(1, images.sum())
-    found = [int(((images == n) & (right == k)).sum()) for n, k in pairs]
+    counts = [int(((images == n) & (right == k)).sum()) for n, k in pairs]
     alike = [float((images == n).sum() * binom.pmf(k, n, overall)) for n, k in pairs]
-    bars = axes.bar(range(len(pairs)), found, color=BLUE, width=0.7, label="patients")
-    axes.bar_label(bars, [f"{count:,}" for count in found], fontsize=8, padding=2)
+    bars = axes.bar(range(len(pairs)), counts, color=BLUE, width=0.7, label="patients")
+    axes.bar_label(bars, [f"{count:,}" for count in counts], fontsize=8, padding=2)
     label = f"if all were alike ({overall:.3f} of all images are right)"
     axes.scatter(range(len(pairs)), alike, marker="_", s=500, color=RED, zorder=3, label=label)
     axes.set_xticks(range(len(pairs)), [f"{k} of {n}" for n, k in pairs])
@@ -290,9 +290,9 @@ def forest(predictions: Predictions, metrics: Results) -> Figure | None:
         whole |= {kind: metrics.per_class[positive][kind] for kind in FOREST}
     everyone = Stratum(name="all", n=metrics.n, n_groups=metrics.n_groups, overall=whole)
     rows: list[str | Stratum] = [everyone]  # a text is the heading of a column
-    for name, found in columns.items():
-        rows += [drawing.short(name, 30), *found.strata]
-    present = {kind for found in columns.values() for stratum in found.strata for kind in stratum.overall}
+    for name, column in columns.items():
+        rows += [drawing.short(name, 30), *column.strata]
+    present = {kind for column in columns.values() for stratum in column.strata for kind in stratum.overall}
     kinds = [kind for kind in (FOREST_MANY if positive is None else FOREST) if kind in present][:3]
     figure = Figure(figsize=(9.2, 0.29 * len(rows) + 1.2), layout="constrained")
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]

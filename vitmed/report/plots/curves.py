@@ -88,32 +88,32 @@ CORRUPTIONS_BESIDE = 4
 OF_NUMBERS = ((BLUE, "-", "o"), (ORANGE, "--", "s"))  # of the first two numbers
 
 
-def stress_curves(found: Robustness | None) -> Figure | None:
+def stress_curves(robustness: Robustness | None) -> Figure | None:
     """A panel for each corruption: the first two numbers by strength, with bands; None without a corruption."""
-    if found is None or not found.corruptions:
+    if robustness is None or not robustness.corruptions:
         return None
-    kind = TARGETS[found.target.kind]
-    metric, unit = kind.metrics[found.number], f" ({found.target.unit})" if found.target.unit else ""
-    parts = sorted(found.corruptions.values(), key=lambda part: -(part.lost.value or 0))
+    kind = TARGETS[robustness.target.kind]
+    metric, unit = kind.metrics[robustness.number], f" ({robustness.target.unit})" if robustness.target.unit else ""
+    parts = sorted(robustness.corruptions.values(), key=lambda part: -(part.lost.value or 0))
     x, sizes = "strength (0: original)", ((2.6, 2.25), (0.6, 1.0))
     figure, panels, beside = drawing.small_panels(len(parts), CORRUPTIONS_BESIDE, *sizes, x, sharex=True, sharey=True)
     for axes, part in zip(panels, parts, strict=True):
         for name, style in zip(kind.stress, OF_NUMBERS, strict=False):
-            shown = [found.clean[name], *(row[name] for row in part.strengths)]
+            shown = [robustness.clean[name], *(row[name] for row in part.strengths)]
             if shown[0].value is not None:
                 strength, (colour, line, marker) = range(len(shown)), style
                 values, label = drawing.numbers(number.value for number in shown), kind.metrics[name].phrase + unit
                 axes.plot(strength, values, line, color=colour, marker=marker, markersize=3.5, label=label)
                 drawing.draw_band(axes, strength, shown, colour)
-        if found.guess is not None:
+        if robustness.guess is not None:
             guessing = f"guessing ({metric.phrase})"
-            axes.axhline(found.guess, color=GREY, linestyle=":", linewidth=1.2, label=guessing)
+            axes.axhline(robustness.guess, color=GREY, linestyle=":", linewidth=1.2, label=guessing)
         change = 0.0 if part.lost.value is None else round(part.lost.value, 3) * (1 - 2 * metric.higher_is_better)
         axes.set_title(part.title + ("" if part.lost.value is None else f": {change + 0:+.3f}"), fontsize=10)
         drawing.add_grid(axes)
     panels[0].set(xticks=range(6), ylim=(None, 1.02 if metric.higher_is_better else None))
-    patients = "" if found.n_groups is None else f" of {counted(found.n_groups, 'patient')}"
-    images = f"n = {counted(found.n, 'image')}{patients}"
+    patients = "" if robustness.n_groups is None else f" of {counted(robustness.n_groups, 'patient')}"
+    images = f"n = {counted(robustness.n, 'image')}{patients}"
     between = "; " if beside > 2 else "\n"
     figure.suptitle(f"{images}{between}in the titles: mean change of {metric.phrase}", fontsize=11)
     drawing.legend_below(figure, min(3, beside))
@@ -172,22 +172,22 @@ NAMED = 24  # combinations of a grid whose settings stand below them
 def history_figure(study: TuningStudy) -> Figure:
     """Draw each combination, the best so far (of a grid interval and seeds), the plan, the winner trained once more."""
     figure, axes = drawing.plot("" if study.seeds else "trial", f"{study.title} on validation")
-    known = [(one.state, one.number, one.value) for one in study.combinations if one.value is not None]
+    known = [(point.state, point.number, point.value) for point in study.combinations if point.value is not None]
     points = [np.array([row[1:] for row in known if row[0] == state]).reshape(-1, 2).T for state in ("done", "stopped")]
     (x, y), (stopped, values) = points
     again = [(study.refit_val, "D", "validation", 1.5), (study.test, "s", "test", 2.5)]
-    last = max(one.number for one in study.combinations)
+    last = max(point.number for point in study.combinations)
     scale = max(1, last / 25)
     if len(x) and not study.seeds:
         best = np.maximum.accumulate(y) if study.higher else np.minimum.accumulate(y)
         style: dict[str, Any] = {"color": BLUE, "linewidth": 1.2, "alpha": 0.6, "label": "best so far"}
         axes.step([*x, last], [*best, best[-1]], where="post", **style)
-    for one in study.combinations if study.seeds else []:
-        if one.estimate is not None:
-            ends = drawing.numbers([one.estimate.low, one.estimate.high])
-            axes.plot([one.number] * 2, ends, color=BLUE, linewidth=1.7)
-        each = [trial.value for trial in study.trials if trial.number in one.trials and trial.state == "done"]
-        axes.plot([one.number + 0.15] * len(each), drawing.numbers(each), ".", color=GREY)
+    for point in study.combinations if study.seeds else []:
+        if point.estimate is not None:
+            ends = drawing.numbers([point.estimate.low, point.estimate.high])
+            axes.plot([point.number] * 2, ends, color=BLUE, linewidth=1.7)
+        each = [trial.value for trial in study.trials if trial.number in point.trials and trial.state == "done"]
+        axes.plot([point.number + 0.15] * len(each), drawing.numbers(each), ".", color=GREY)
     if len(x):
         axes.plot(x, y, "o", color=BLUE, label="mean over seeds, 95 % interval" if study.seeds else "finished")
     if len(stopped):  # where they are far from all others, at the edge, so that these stay apart
@@ -198,7 +198,7 @@ def history_figure(study: TuningStudy) -> Figure:
         at = np.clip(values, low - edge, high + edge)
         label = "stopped early (at the edge: worse)" if (at != values).any() else "stopped early"
         axes.plot(stopped, at, "v", color=GREY, fillstyle="none", label=label)
-    if failed := [one.number for one in study.combinations if one.state == "failed"]:
+    if failed := [point.number for point in study.combinations if point.state == "failed"]:
         axes.plot(failed, [0.02] * len(failed), "x", color=RED, transform=axes.get_xaxis_transform(), label="failed")
     if study.plan is not None and (planned := study.of(study.plan).value) is not None:
         axes.axhline(planned, color=ORANGE, linestyle="--", linewidth=1.2, label="the plan's settings")
@@ -210,8 +210,8 @@ def history_figure(study: TuningStudy) -> Figure:
     axes.set_xlim(0, last + 3.5 * scale)
     axes.set_xticks([tick for tick in MaxNLocator(10, integer=True).tick_values(1, last) if 1 <= tick <= last])
     if study.seeds and len(study.combinations) <= NAMED:
-        names = [", ".join(f"{p.partition('.')[2]} {v}" for p, v in one.values.items()) for one in study.combinations]
+        names = [", ".join(f"{p.partition('.')[2]} {v}" for p, v in pt.values.items()) for pt in study.combinations]
         labels = [drawing.short(name, 40) for name in names]
-        axes.set_xticks([one.number for one in study.combinations], labels, rotation=90)
+        axes.set_xticks([point.number for point in study.combinations], labels, rotation=90)
     figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
     return figure

@@ -40,39 +40,39 @@ def by_finding(predictions: FindingPredictions, metrics: Results) -> Figure:
 def draw_rates(panels: Sequence[Axes], rates: Mapping[str, ClassNumbers]) -> None:
     """The numbers `COLUMNS` with their intervals, one in each panel, a name in each line; the panels share y."""
     for axes, kind in zip(panels, COLUMNS, strict=True):
-        for y, found in enumerate(rates.values()):
-            drawing.draw_estimate(axes, y, found[kind], BLUE)
+        for y, entry in enumerate(rates.values()):
+            drawing.draw_estimate(axes, y, entry[kind], BLUE)
         axes.set_xlabel(TITLES[kind])
         axes.set_xlim(max(0.0, axes.get_xlim()[0]), 1.0)
         for line in axes.lines:
             line.set_clip_on(False)  # a point at 1 is drawn whole
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
         drawing.add_grid(axes, "x")
-    labels = [f"{drawing.short(name, 26)} (n={found.n:,})" for name, found in rates.items()]
+    labels = [f"{drawing.short(name, 26)} (n={entry.n:,})" for name, entry in rates.items()]
     panels[0].set_yticks(range(len(rates)), labels, fontsize=9)
     panels[0].set_ylim(len(rates) - 0.5, -0.5)
 
 
 def cuts(predictions: Predictions, metrics: Results) -> Figure | None:
     """Draw AUROC, sensitivity and specificity of each cut, and the share of images by error in grades."""
-    found = metrics.grades
-    if found is None or not found.distances:
+    grades = metrics.grades
+    if grades is None or not grades.distances:
         return None
-    figure = Figure(figsize=(12, max(2.6, 0.4 * len(found.cuts) + 1.3)), layout="constrained")
+    figure = Figure(figsize=(12, max(2.6, 0.4 * len(grades.cuts) + 1.3)), layout="constrained")
     left, right = np.asarray(figure.subfigures(1, 2, width_ratios=(3, 1.3)))
-    draw_rates(left.subplots(1, len(COLUMNS), sharey=True), found.cuts)
-    most = max(abs(one.grades) for one in found.distances)
-    share = {one.grades: one.share.value or 0.0 for one in found.distances}
-    top = {one.grades: one.share.high or one.share.value or 0.0 for one in found.distances}
+    draw_rates(left.subplots(1, len(COLUMNS), sharey=True), grades.cuts)
+    most = max(abs(bar.grades) for bar in grades.distances)
+    share = {bar.grades: bar.share.value or 0.0 for bar in grades.distances}
+    top = {bar.grades: bar.share.high or bar.share.value or 0.0 for bar in grades.distances}
     axes = right.subplots()
     for error in range(-most, most + 1):
         colour = GREEN if error == 0 else BLUE if abs(error) == 1 else ORANGE
         height, place = share.get(error, 0), (error, top.get(error, 0))
         axes.bar(error, height, color=colour, width=0.8)
         axes.annotate(drawing.percent(height), place, (0, 2), textcoords="offset points", ha="center", fontsize=8)
-    for one in found.distances:
-        if one.share.low is not None:
-            axes.plot([one.grades] * 2, drawing.numbers([one.share.low, one.share.high]), color="0.25", linewidth=1.2)
+    for bar in grades.distances:
+        if bar.share.low is not None:
+            axes.plot([bar.grades] * 2, drawing.numbers([bar.share.low, bar.share.high]), color="0.25", linewidth=1.2)
     axes.set_xticks(range(-most, most + 1), [f"{error:+d}" if error else "0" for error in range(-most, most + 1)])
     axes.set_xlabel("predicted minus true grade")
     axes.set_ylabel("share of images")
@@ -101,8 +101,8 @@ def predicted_and_true(predictions: NumberPredictions, metrics: Results) -> Figu
 
 def bland_altman(predictions: NumberPredictions, metrics: Results) -> Figure | None:
     """Predicted minus true against the mean of both, with bias and limits of agreement."""
-    found = metrics.bland_altman
-    if found is None or predictions.labels is None:
+    agreement = metrics.bland_altman
+    if agreement is None or predictions.labels is None:
         return None
     figure, axes = drawing.plot(f"mean of predicted and true {_named(predictions)}", "predicted minus true", (7.2, 5.0))
     error, mean = predictions.values - predictions.labels, (predictions.values + predictions.labels) / 2
@@ -110,9 +110,9 @@ def bland_altman(predictions: NumberPredictions, metrics: Results) -> Figure | N
     axes.scatter(mean, error, s=size, color=BLUE, alpha=0.5, linewidths=0)
     axes.axhline(0, color=GREY, linewidth=1)
     for line, colour, label in (
-        (found.bias, BLACK, f"bias {found.bias.value:.3g}"),
-        (found.lower, RED, "95 % limits of agreement"),
-        (found.upper, RED, None),
+        (agreement.bias, BLACK, f"bias {agreement.bias.value:.3g}"),
+        (agreement.lower, RED, "95 % limits of agreement"),
+        (agreement.upper, RED, None),
     ):
         if line.value is None:
             continue
@@ -176,16 +176,16 @@ def roc(predictions: Predictions, metrics: Results) -> Figure:
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
     if metrics.fixed_rates is not None:
         band = metrics.fixed_rates.band
-        drawing.draw_band(axes, [1 - one.fixed for one in band], [one.reached for one in band], BLUE)
+        drawing.draw_band(axes, [1 - cut.fixed for cut in band], [cut.reached for cut in band], BLUE)
     for c, colour in _lines(axes, metrics, curves, "auroc").items():
         rates, alone, label = metrics.per_class[metrics.classes[c]], metrics.positive_class is not None, ""
-        found, kept = rates.sensitivity, rates.specificity
-        if found.value is None or kept.value is None:
+        sensitivity, kept = rates.sensitivity, rates.specificity
+        if sensitivity.value is None or kept.value is None:
             continue
-        x, y = 1 - kept.value, found.value
+        x, y = 1 - kept.value, sensitivity.value
         if alone:
-            label = f"decides: sensitivity {value_text(found)},\nspecificity {value_text(kept)}"
-            axes.plot([x, x], drawing.numbers([found.low, found.high]), color=BLACK, linewidth=1.2)
+            label = f"decides: sensitivity {value_text(sensitivity)},\nspecificity {value_text(kept)}"
+            axes.plot([x, x], drawing.numbers([sensitivity.low, sensitivity.high]), color=BLACK, linewidth=1.2)
             axes.plot(1 - drawing.numbers([kept.low, kept.high]), [y, y], color=BLACK, linewidth=1.2)
         dot = BLACK if alone else colour
         axes.plot(x, y, "o", color=dot, markeredgecolor="white", markersize=7, zorder=3, label=label)
@@ -197,10 +197,10 @@ def roc(predictions: Predictions, metrics: Results) -> Figure:
     read = {comparison.number: comparison for comparison in metrics.readers or []}
     if {"sensitivity", "specificity"} <= read.keys():
         n = read["sensitivity"].n + read["specificity"].n
-        for (name, found), marker in zip(read["sensitivity"].readers.items(), cycle("^vsDPX")):
+        for (name, sensitivity), marker in zip(read["sensitivity"].readers.items(), cycle("^vsDPX")):
             kept, label = read["specificity"].readers[name], f"reader {drawing.short(name, 20)}, {n:,} images"
-            if found.value is not None and kept.value is not None:
-                axes.plot(1 - kept.value, found.value, marker, color=GREEN, markersize=7, zorder=4, label=label)
+            if sensitivity.value is not None and kept.value is not None:
+                axes.plot(1 - kept.value, sensitivity.value, marker, color=GREEN, markersize=7, zorder=4, label=label)
     _finish(figure, axes, metrics, "auroc", "AUROC")
     return figure
 
@@ -275,5 +275,5 @@ def _finish(figure: Figure, axes: Axes, metrics: Numbers, area: str, name: str) 
 
 def _overall(metrics: Numbers, name: str, before: str) -> str:
     """`before`, then `Balanced accuracy 0.912 (0.881 to 0.934)`; "" if it is undefined."""
-    found = metrics.overall[name]
-    return "" if found.value is None else f"{before}{METRICS[name].title} {value_text(found)}"
+    estimate = metrics.overall[name]
+    return "" if estimate.value is None else f"{before}{METRICS[name].title} {value_text(estimate)}"
