@@ -14,6 +14,7 @@ import pytest
 from conftest import Answer
 from reports import write_report
 from scipy.stats import binomtest, norm, t
+from sklearn.metrics import cohen_kappa_score
 
 from vitmed.commands.evaluate import evaluate
 from vitmed.core.config import EvaluateConfig
@@ -155,6 +156,39 @@ def test_the_whole_comparison_by_its_definition(model: int, readers: int) -> Non
         for number, of_one in zip([one.model, *one.readers.values()], right, strict=True):
             wilson = binomtest(int(of_one.sum()), len(of_one)).proportion_ci(method="wilson")
             assert [number.value, number.low, number.high] == pytest.approx([of_one.mean(), wilson.low, wilson.high])
+
+
+def test_readers_of_grades_are_compared_by_quadratic_kappa() -> None:
+    """The five readers' ratings as grades: one is the reference, one the model; by scikit-learn, with the jackknife."""
+    truth, model, *readers = ratings("spin echo").astype(int) - 1
+    logits, names = 5 * np.eye(5, dtype=np.float32)[model], ("0", "1", "2", "3", "4")
+    columns = {f"c{i}": tuple(map(str, row)) for i, row in enumerate(readers)}
+    p = Predictions(names, tuple(f"{i}.png" for i in range(114)), None, truth, logits, columns=columns)
+    found = compare_with_readers(p, list(columns), ordinal=names)
+    assert found is not None and [one.number for one in found] == ["quadratic_kappa", "accuracy"]
+
+    def kappas(rows: np.ndarray) -> np.ndarray:
+        return np.array([cohen_kappa_score(truth[rows], one[rows], weights="quadratic") for one in (model, *readers)])
+
+    everything, one = np.arange(114), found[0]
+    values = kappas(everything)
+    assert [one.model.value, *(r.value for r in one.readers.values())] == pytest.approx(values)
+    assert all(number.low < number.value < number.high for number in (one.model, *one.readers.values()))
+    left = np.array([kappas(np.delete(everything, i)) for i in range(114)])
+    gaps = left[:, :1] - left[:, 1:]
+    fixed = np.var(gaps.mean(axis=1)) * 113
+    assert one.mean == pytest.approx(values[1:].mean()) and one.n == 114
+    assert one.fixed_readers.difference.value == pytest.approx(values[0] - values[1:].mean())
+    z = one.fixed_readers.difference.value / fixed**0.5
+    assert one.fixed_readers.p == pytest.approx(2 * norm.sf(abs(z)), rel=0.02)
+    assert one.random_readers is not None and one.random_readers.p > one.fixed_readers.p
+    config = EvaluateConfig(resamples=0, report=False, raters=list(columns), ordinal=list(names))
+    reader, *_ = reader_lines(Report.of(p, Origin(title="t"), config).results)
+    score = cohen_kappa_score(truth, readers[0], weights="quadratic")
+    assert f"reader c0: quadratic kappa {score:.3f}, accuracy " in reader and "on 114 of 114 images" in reader
+    constant = replace(p, columns={"c0": ("0",) * 114})
+    undefined = compare_with_readers(replace(constant, labels=0 * truth, logits=0 * logits), ["c0"], ordinal=names)
+    assert undefined is not None and undefined[0].model.value is None and undefined[0].fixed_readers.p is None
 
 
 def test_one_reader_several_images_of_a_patient_and_images_that_not_all_have_read() -> None:

@@ -23,7 +23,7 @@ from vitmed.metrics.areas import Area, area_interval, area_spread, class_areas
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, estimate, finite, of_share
 from vitmed.metrics.intervals import NONE, Spread, Units, share, spread
-from vitmed.metrics.kinds.grades import Grades, grade_errors, grades_of, kappa_estimate
+from vitmed.metrics.kinds.grades import Grades, grade_errors, grades_of, kappa_estimate, kappa_of_sums, kappa_summands
 from vitmed.metrics.paired_comparison import gap_estimate, tested
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.predictions_csv import as_number
@@ -128,7 +128,8 @@ class ReaderTest(Frozen):
 class ReaderComparison(Frozen):
     """The model and readers by one number, on the `n` images that count for it and that all of them have read.
 
-    It is "auroc", "sensitivity", "specificity", or of more than two classes "accuracy": of the model, the mean of the
+    It is "auroc", "sensitivity", "specificity", or of more than two classes "accuracy", and before it, of grades,
+    "quadratic_kappa" with the reference: of the model, the mean of the
     readers, and of each by its column; None where undefined. The tests are for readers like these (None with one
     reader), and for these readers alone.
     """
@@ -143,12 +144,18 @@ class ReaderComparison(Frozen):
 
 
 def compare_with_readers(
-    predictions: Predictions, raters: Sequence[str] = (), rater_scores: Sequence[str] = ()
+    predictions: Predictions,
+    raters: Sequence[str] = (),
+    rater_scores: Sequence[str] = (),
+    ordinal: Sequence[str] = (),
+    resamples: int = 2000,
 ) -> list[ReaderComparison] | None:
     """The model against readers by AUROC (scores) and by sensitivity and specificity (calls); None without readers.
 
     Args:
-        raters: columns with the classes that readers gave; of more than two classes they are compared by accuracy.
+        raters: columns with the classes that readers gave; of more than two classes they are compared by accuracy, and
+            of more than two grades by quadratic kappa too.
+        ordinal: the classes from the lowest grade to the highest; () where they are no grades.
         rater_scores: columns with numbers, higher where the reader rather thinks of the positive class.
 
     Raises:
@@ -167,11 +174,18 @@ def compare_with_readers(
     if raters:
         of = predictions.classes, predictions.paths
         calls = np.stack([readings(predictions.columns[c], *of, c, predictions.positive) for c in raters])
-        everyone = (calls != UNREAD).all(axis=0)
+        everyone, grades = (calls != UNREAD).all(axis=0), grades_of(ordinal, predictions.classes)
         kinds = {"accuracy": everyone}
         if positive is not None:
             kinds = {"sensitivity": everyone & (labels == positive), "specificity": everyone & (labels != positive)}
-        right = np.concatenate([[predictions.predicted], calls]) == labels  # (1 + J, S)
+        answers = np.concatenate([[predictions.predicted], calls])  # (1 + J, S)
+        right = answers == labels
+        if grades is not None and positive is None:
+            boot, costs = Bootstrap.of(predictions, resamples), (grades[:, None] - grades).astype(np.float64) ** 2
+            numbers = [kappa_estimate(labels, answer, costs, boot, everyone)[0] for answer in answers]
+            units = Units(np.unique(predictions.units[everyone], return_inverse=True)[1])
+            areas = [_kappa(labels[everyone], answer[everyone], costs) for answer in answers]
+            comparisons.append(_comparison("quadratic_kappa", raters, areas, numbers, partial(spread, units=units)))
         for name, rows in kinds.items():
             means = right[:, rows].mean(axis=1) if rows.any() else np.full(len(right), np.nan)
             influences = (right[:, rows] - means[:, None]) / max(1, int(rows.sum()))
@@ -180,6 +194,14 @@ def compare_with_readers(
             numbers = [of_share(share(of_one, rows, Units(predictions.units))) for of_one in right]
             comparisons.append(_comparison(name, raters, areas, numbers, partial(spread, units=units)))
     return comparisons or None
+
+
+def _kappa(first: np.ndarray, second: np.ndarray, costs: np.ndarray) -> Area:
+    """Kappa with the costs (K, K) of disagreements, and the influence of each image by leaving it out."""
+    summands = kappa_summands(first, second, costs)
+    value, without = (kappa_of_sums(sums, costs) for sums in (summands.sum(0), summands.sum(0) - summands))
+    n = len(first)
+    return Area(float(value), (value - without) * (n - 1) / max(1, n))
 
 
 def _check_number(flag: str, columns: Sequence[str], classes: int = 2) -> None:

@@ -135,7 +135,9 @@ CLASS_ANALYSES: dict[str, Analysis] = {
     "agreement": lambda m: agreement(
         m.predictions, m.config.raters, m.config.ordinal, m.config.resamples, m.metrics.overall["cohen_kappa"]
     ),
-    "readers": lambda m: compare_with_readers(m.predictions, m.config.raters, m.config.rater_scores),
+    "readers": lambda m: compare_with_readers(
+        m.predictions, m.config.raters, m.config.rater_scores, m.config.ordinal, m.config.resamples
+    ),
     "errors": lambda m: mistakes(m.predictions),
     "label_errors": lambda m: label_errors(m.predictions, m.metrics),
     "calibration": _calibration,

@@ -102,11 +102,12 @@ def reader_lines(metrics: Results) -> list[str]:
         title = ALL_METRICS[found.number].phrase if found.number in ALL_METRICS else found.number
         kinds.setdefault(found.number == "auroc", {})[title] = found  # by scores, and by calls
     none = {"sensitivity": f"no {metrics.positive_class} image", "specificity": "no image of the other class"}
-    none |= {"accuracy": "no image", "auroc": "no images of both classes"}
+    none |= {"accuracy": "no image", "quadratic_kappa": "no images of two grades", "auroc": "no images of both classes"}
     for by_title in kinds.values():
         first, *_ = by_title.values()
         several = len(first.readers) > 1
-        read = f"{sum(found.n for found in by_title.values()):,} of {counted(metrics.n, 'image')}"
+        images = sum(found.n for found in by_title.values() if found.number != "quadratic_kappa")  # beside accuracy
+        read = f"{images:,} of {counted(metrics.n, 'image')}"
         read, by_all = (f"{read}, which all readers read", " by all readers") if several else (read, "")
         whom = f"the mean of {len(first.readers)} readers" if several else "the reader"
         known = {title: found for title, found in by_title.items() if found.model.value is not None}
@@ -114,7 +115,7 @@ def reader_lines(metrics: Results) -> list[str]:
             numbers = [f"{title} {value_text(found.readers[name])}" for title, found in known.items()]
             lines.append(f"reader {name}: {', '.join([*numbers, f'on {read}'])}")
         missing = [(title, none[found.number]) for title, found in by_title.items() if title not in known]
-        lines += [f"no {title}: {images} was read{by_all}" for title, images in missing]
+        lines += [f"no {title}: {what} was read{by_all}" for title, what in missing]
         numbers = [f"{title} {value_text(found.model)}" for title, found in known.items()]
         gaps = [f"{title} {value_text(found.fixed_readers.difference, '+')}" for title, found in known.items()]
         lines += [f"the model on the same images: {', '.join(numbers)}"] if known else []
