@@ -202,8 +202,9 @@ class OneRun:
                 with gathering():
                     baselines = fit_baselines(run, task) if leads else None
                 if not config.train.freeze:
+                    kept = "; best.pt keeps the last" if config.train.choose == "last" else ""
                     waiting = "waiting is the time that images are awaited"
-                    say(f"in the lines of the epochs, * marks the best so far; {waiting}")
+                    say(f"in the lines of the epochs, * marks the best so far{kept}; {waiting}")
                     run.train(draw, self.each_epoch or (lambda record: None), tracking.epochs)
                     task.end(run)
                 result = self.ranks.first(lambda: _evaluated(run, task, baselines, trained))
