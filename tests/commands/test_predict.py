@@ -18,8 +18,8 @@ from conftest import Trained, draw_classes, python, recording
 from dicom_files import write
 from PIL import Image
 
-from vitmed import predict, predict_shard
-from vitmed.core.errors import CheckpointError, DataError
+from vitmed import explain, predict, predict_shard
+from vitmed.core.errors import CheckpointError, DataError, UsageError
 from vitmed.inference import checkpoint
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
@@ -334,7 +334,7 @@ def test_memory_does_not_grow_with_the_number_of_images(trained: Trained, tmp_pa
         os.link(few / f"amber_{i % 300}.png", many / f"{i}.png")
     code = """
 import resource, sys
-from vitmed import predict, predict_shard
+from vitmed import explain, predict, predict_shard
 assert len(predict(sys.argv[1], checkpoint=sys.argv[2])) == int(sys.argv[3])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
@@ -377,3 +377,11 @@ def test_evaluate_stress_and_explain_take_the_window(trained: Trained, tmp_path:
     assert "leave it out" in vitmed("evaluate", trained.best, *at).err  # an option that would do nothing
     answer = vitmed("evaluate", tmp_path / "evaluate" / "predictions.csv", *at)
     assert answer.code == 2 and "--window" in answer.err
+
+
+@pytest.mark.parametrize("images", [3, [1, 2], None])
+def test_what_is_no_path_is_refused(trained: Trained, images: Any) -> None:
+    with pytest.raises(UsageError, match="images: expected paths, found"):
+        predict(images, checkpoint=trained.folder)
+    with pytest.raises(UsageError, match="images: expected paths, found"):
+        explain(images, checkpoint=trained.folder)

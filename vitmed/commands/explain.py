@@ -84,7 +84,7 @@ def explain(
     _write(explanation, maps, saved.path.name)
     for name in maps.grids:
         say(f"{TITLES[name]}: {verdicts.get(name, UNCHECKED)}")
-    say(f"{counted(len(predictions), 'picture')}: {folder}")
+    say(f"{counted(len(predictions), 'picture')} in the folder {folder}")
     return explanation
 
 

@@ -43,7 +43,7 @@ def predict(
     """
     check_precision(precision)
     saved = find_checkpoint(checkpoint, runs)
-    names = list_images([images] if isinstance(images, str | Path) else images)
+    names = list_images(images)
     warn_of_seen(names, saved)
     files = files_for(names, saved, frame, window)
     network = open_network(saved, saved.policy, device, precision)

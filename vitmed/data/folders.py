@@ -52,7 +52,7 @@ def class_names(folder: Path) -> list[str]:
     if not names:
         loose = len(list_folder(str(folder)).images)
         what = f"{counted(loose, 'image')} but no class folders" if loose else "neither class folders nor images"
-        fix = "sort the images into one folder per class, or --labels TABLE"
+        fix = "sort the images into one folder per class, or --labels TABLE with the columns path and label"
         raise DataError(f"{folder}: contains {what}", import_fix(folder) or fix)
     return names
 

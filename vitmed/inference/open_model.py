@@ -4,7 +4,7 @@ import contextlib
 import glob
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -176,9 +176,9 @@ def windowed_note(window: Window) -> str:
     return f"shown to the model in the window {window} (centre/width), which was asked for; it learnt from 8-bit images"
 
 
-def list_images(names: Sequence[str | Path]) -> list[str]:
-    """List files, images in folders, and matches of patterns. Raises DataError without any."""
-    files: list[str] = []
+def list_images(names: str | Path | Sequence[str | Path]) -> list[str]:
+    """List files, images in folders, and matches of patterns. Raises DataError without any, UsageError as below."""
+    files, names = list[str](), [names] if isinstance(names, str | Path) else names
     for path in find_named(names):
         refuse_archive(path)
         # a missing file becomes a row with its error
@@ -192,8 +192,11 @@ def list_images(names: Sequence[str | Path]) -> list[str]:
 
 
 def find_named(names: Sequence[str | Path]) -> list[Path]:
-    """Find files and folders by name, and the matches of patterns. Raises DataError for a pattern without any."""
-    paths: list[Path] = []
+    """Find files and folders by name, and the matches of patterns. Raises DataError for a pattern without any,
+    UsageError for what is no path."""
+    paths = list[Path]()
+    if not isinstance(names, Iterable) or not all(isinstance(name, str | Path) for name in names):
+        raise UsageError(f"images: expected paths, found {names!r}"[:200], "name files, folders or patterns")
     for name in map(local_path, names):
         if not glob.has_magic(str(name)) or Path(name).exists():
             paths.append(Path(name))

@@ -187,10 +187,11 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
     beside = min(2, count)
     lines = -(-count // beside)
     size = 2.4 if beside == 1 else 1.32  # inches a panel
-    width, height = (size + 0.08) * across * beside + 1.0, (size + 0.68) * lines + 0.18
+    before = 0.1 if beside == 1 else 0.4  # inches: the title of a small picture is wider than the picture
+    width, height = (size + 0.08) * across * beside + 0.9 + before, (size + 0.68) * lines + 0.18
     # Placed by hand: the layout "constrained" takes a second and a half.
     figure = Figure(figsize=(width, height))
-    places = {"left": 0.1 / width, "right": 1 - 0.9 / width, "top": 1 - 0.42 / height, "bottom": 0.44 / height}
+    places = {"left": before / width, "right": 1 - 0.9 / width, "top": 1 - 0.42 / height, "bottom": 0.44 / height}
     panels = figure.subplots(
         lines, across * beside, squeeze=False, gridspec_kw=places | {"wspace": 0.08 / size, "hspace": 0.68 / size}
     )
