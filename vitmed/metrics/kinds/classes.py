@@ -46,16 +46,14 @@ class PreparedPredictions(Prepared):
         self.support = np.bincount(self.labels, minlength=k)  # (K,)
         self.losses = np.stack(image_losses(predictions), axis=1)  # (S, 2)
 
-    def apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        return self.weighted(weights)[0]
-
-    def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        return self.counted(weights)[0]
+    def apart(self, weights: np.ndarray, drawn: bool = False) -> dict[str, np.ndarray]:
+        """`drawn`: without AUROC and average precision, which take most of the time."""
+        return (self.counted(weights) if drawn else self.weighted(weights))[0]
 
     @cached_property
     def point(self) -> dict[str, float]:
         """The numbers that are no areas."""
-        return {name: float(v[0]) for name, v in self.drawn_apart(np.ones((1, len(self.labels)))).items()}
+        return {name: float(v[0]) for name, v in self.counted(np.ones((1, len(self.labels))))[0].items()}
 
     def weighted(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """All numbers for image weights (R, S): overall, name -> (R,), and of each class, name -> (R, K)."""
@@ -68,7 +66,7 @@ class PreparedPredictions(Prepared):
         return {name: overall[name] for name in METRICS}, {name: per_class[name] for name in PER_CLASS}
 
     def counted(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """As `weighted`, without AUROC and average precision, which take most of the time."""
+        """As `weighted`, without areas."""
         return self._numbers(_grouped(weights, self.cell, len(self.cells)), weights @ self.losses)
 
     def summed(self, units: np.ndarray) -> Callable[[np.ndarray], tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:

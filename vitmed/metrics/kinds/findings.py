@@ -284,22 +284,21 @@ class PreparedFindings(Prepared):
             "no_finding_specificity": ratio(clear, empty),
         }
 
-    def apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        known, of_images = self.known, weights[:, np.nonzero(self.known)[0]]
-        micro = weighted_areas(self.predictions.probabilities[known], self.labels[known] == 1, of_images)
-        return self.drawn_apart(weights) | dict(zip(("auroc_micro", "average_precision_micro"), micro, strict=True))
+    def apart(self, weights: np.ndarray, drawn: bool = False) -> dict[str, np.ndarray]:
+        """Mean areas of the findings of the means, over those that a resample has; and, unless `drawn`, micro areas."""
 
-    def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Mean areas of the findings of the means, over those that a resample has."""
-        drawn, each = dict[str, np.ndarray](), []
-        for f in self.means:
-            rows = self.known[:, f]
-            chances, present = self.predictions.probabilities[rows, f], self.labels[rows, f] == 1
-            each.append(weighted_areas(chances, present, weights[:, rows]))
+        def areas_of(labels: Any, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return weighted_areas(self.predictions.probabilities[labels], self.labels[labels] == 1, weights[:, images])
+
+        numbers, rows = dict[str, np.ndarray](), [np.flatnonzero(self.known[:, f]) for f in self.means]
+        each = [areas_of((images, f), images) for f, images in zip(self.means, rows, strict=True)]
         for k, name in enumerate(AREAS):
             values = np.array([areas[k] for areas in each]).reshape(-1, len(weights))
-            drawn[name] = ratio(np.nansum(values, axis=0), np.isfinite(values).sum(axis=0))
-        return drawn
+            numbers[name] = ratio(np.nansum(values, axis=0), np.isfinite(values).sum(axis=0))
+        if not drawn:
+            micro = areas_of(self.known, np.nonzero(self.known)[0])
+            numbers |= {f"{name}_micro": area for name, area in zip(AREAS, micro, strict=True)}
+        return numbers
 
     def sample(self) -> Samples:
         subset = share(self.right, self.read, self.units)

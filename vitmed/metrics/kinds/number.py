@@ -1,5 +1,4 @@
-"""A predicted quantity, such as an age: what a model predicts, every number that judges it, and where and how far it is
-off: limits of agreement, errors by range and by subgroup.
+"""A predicted quantity, such as an age: what a model predicts, every number that judges it, and limits of agreement.
 
 All numbers are functions of sums over images, so that each patient can be left out. Concordance: Lin,
 Biometrics 45 (1989) 255, with variances over the number of images. Log score and CRPS: Gneiting & Raftery, J. Am. Stat.
@@ -31,7 +30,6 @@ from vitmed.metrics.kinds.prepared import Prepared, Samples, check_finite
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table
-from vitmed.metrics.subgroups import PARTS, Compared, Stratum, Subgroups, check_columns, evaluate_strata
 
 ENDS = ("low", "high")  # columns of the interval
 TINY = float(np.finfo(np.float64).tiny)
@@ -348,9 +346,6 @@ class PreparedNumbers(Prepared):
 evaluate_number = PreparedNumbers.evaluate
 
 
-OF_STRATA = ("mae", "bias", "coverage")
-
-
 class BlandAltman(Frozen):
     """The errors, predicted minus true number.
 
@@ -407,33 +402,3 @@ def total_sd(error: np.ndarray, units: Units) -> float:
     between = float((sizes * (means - error.mean()) ** 2).sum()) / (g - 1)
     usual = float(n - (sizes**2).sum() / n) / (g - 1)
     return (between / usual + (1 - 1 / usual) * within) ** 0.5
-
-
-def error_by_range(predictions: NumberPredictions) -> Subgroups:
-    """The error between the quintiles of the true number, or in fewer parts where patients are few."""
-    cells = [repr(number) for number in known_labels(predictions).tolist()]
-    for parts in sorted(PARTS, reverse=True):
-        errors = _errors(predictions, cells, parts)
-        if errors.strata:
-            break
-    return errors
-
-
-def error_by_subgroup(predictions: NumberPredictions, column: str) -> Subgroups:
-    """The error in each stratum of a further column. Raises UsageError if there is no such column."""
-    check_columns([column], predictions.columns)
-    return _errors(predictions, predictions.columns[column], 4)
-
-
-def _errors(predictions: NumberPredictions, cells: Sequence[str], parts: int) -> Subgroups:
-    def evaluate(name: str, part: NumberPredictions) -> Stratum:
-        numbers = evaluate_number(part)
-        overall = {metric: numbers.overall[metric] for metric in OF_STRATA if metric in numbers.overall}
-        return Stratum(name=name, n=len(part), n_groups=numbers.n_groups, overall=overall, notes=numbers.notes)
-
-    def compared(part: NumberPredictions, atoms: np.ndarray) -> tuple[Compared, bool]:
-        sizes = np.bincount(atoms, np.abs(part.values - known_labels(part)))
-        images = np.bincount(atoms).astype(float)
-        return lambda inside: {"mae": ratio(inside @ sizes, inside @ images)}, False
-
-    return evaluate_strata(predictions, cells, evaluate, compared, parts)

@@ -49,8 +49,8 @@ def below_chance(numbers: Numbers, noun: str = "classes") -> list[str]:
 class Prepared:
     """The labelled predictions of a model, with what their numbers, intervals and comparisons need.
 
-    A kind of label says how each of its `metrics` is computed: by `summands` and `of_sums`, or by itself in `apart` and
-    `drawn_apart`; and `overall`, with its interval.
+    A kind of label says how each of its `metrics` is computed: by `summands` and `of_sums`, or by itself in `apart`;
+    and `overall`, with its interval.
     """
 
     metrics: ClassVar[dict[str, Metric]]
@@ -71,13 +71,10 @@ class Prepared:
         """Numbers by name, (...) each, from sums (..., N) over images."""
         return {}
 
-    def apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """The numbers that are no functions of sums, (R,) each, for image weights (R, S)."""
+    def apart(self, weights: np.ndarray, drawn: bool = False) -> dict[str, np.ndarray]:
+        """The numbers that are no functions of sums, (R,) each, for image weights (R, S); `drawn`: without those that
+        take too long for many resamples."""
         return {}
-
-    def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Those of them that are drawn."""
-        return self.apart(weights)
 
     def check(self) -> None:
         """Raise DataError for a score that is no finite number."""
@@ -174,7 +171,7 @@ class Prepared:
     def draw(cls, predictions: Any, weights: np.ndarray) -> dict[str, np.ndarray]:
         """Numbers by name, (R,) each, for image weights (R, S)."""
         prepared = cls(predictions)
-        return prepared.drawn_apart(weights) | prepared.of_sums(weights @ prepared.summands)
+        return prepared.apart(weights, drawn=True) | prepared.of_sums(weights @ prepared.summands)
 
     @classmethod
     def evaluate(cls, predictions: Any, resamples: int = 2000) -> Numbers:
