@@ -279,6 +279,14 @@ class Predictions:
         """(S,) int64: which of `answers` it explains, unless you name another."""
         return self.predicted
 
+    @cached_property
+    def outcomes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(S, K) bool three times: whether an image is of each class or has each finding, whether that is known, and
+        whether it is predicted."""
+        each = np.arange(len(self.classes))
+        truth = known_labels(self)[:, None] == each
+        return truth, np.ones_like(truth), self.predicted[:, None] == each
+
     def mistakes(self) -> np.ndarray:
         """(N,) the rows whose `explained` answer is wrong, the most confident first."""
         wrong = np.flatnonzero(self.predicted != known_labels(self))

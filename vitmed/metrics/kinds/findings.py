@@ -77,6 +77,10 @@ class FindingPredictions(Predictions):
         """(S,) int64: which finding it explains, unless you name another: the likeliest, beside its threshold."""
         return (self.probabilities / np.maximum(self.limits, LEAST)).argmax(axis=1).astype(np.int64)
 
+    @cached_property
+    def outcomes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return known_labels(self) == 1, known_labels(self) != UNKNOWN, self.predicted
+
     def mistakes(self) -> np.ndarray:
         """(N,) the rows whose `explained` finding is wrong, the most confident first; unknown labels do not count."""
         if self.labels is None:
