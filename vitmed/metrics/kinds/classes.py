@@ -308,10 +308,13 @@ class PreparedPredictions(Prepared):
         """Degrees of freedom of the variance of being right between units."""
         return self.units.degrees((self.labels == self.predicted) * 1.0) if self.units.count > 1 else 1.0
 
-    def area_gap(self, other: "PreparedPredictions", name: str) -> Gap:
-        positive = self.labels == self.positive if name == "auroc" and self.positive is not None else None
-        labels = self.labels if name == "average_precision" else None
-        return area_gap(self.overall_areas[name], other.overall_areas[name], positive, self.units, labels)
+    def gaps(self, other: "PreparedPredictions") -> dict[str, Gap]:
+        positive = None if self.positive is None else self.labels == self.positive
+        (auroc, precision), (other_auroc, other_precision) = (m.overall_areas.values() for m in (self, other))
+        return super().gaps(other) | {
+            "auroc": area_gap(auroc, other_auroc, positive, self.units),
+            "average_precision": area_gap(precision, other_precision, None, self.units, self.labels),
+        }
 
     def share_gaps(self, other: "PreparedPredictions") -> ShareGaps:
         labels, present = self.labels, np.flatnonzero(self.support)

@@ -405,20 +405,18 @@ class PreparedFindings(Prepared):
         notes += self.few_notes(numbers, holders, "finding")
         return [*notes, *below_chance(numbers, "findings")]
 
-    def area_gap(self, other: "PreparedFindings", name: str) -> Gap:
-        if name in AREAS:
-            return area_gap(self.mean_area(name), other.mean_area(name), None, self.units)
-        mine, yours = (model.cells.overall_areas[name.removesuffix("_micro")] for model in (self, other))
-        return area_gap(mine, yours, None, self.cells.units)
-
     def share_gaps(self, other: "PreparedFindings") -> ShareGaps:
         return {"subset_accuracy": share_difference(self.right, other.right, self.read, self.units)}
 
-    def sum_gaps(self, other: "PreparedFindings") -> dict[str, Gap]:
-        """As those of all kinds; without an interval where no image shows how much a difference varies."""
-        same = self.predictions.same_as(other.predictions)
-        gaps = super().sum_gaps(other)
-        return {name: (reach if same or reach > 0 else np.nan, test) for name, (reach, test) in gaps.items()}
+    def gaps(self, other: "PreparedFindings") -> dict[str, Gap]:
+        """As those of all kinds; sums without an interval where no image shows how much a difference varies."""
+        same, gaps = self.predictions.same_as(other.predictions), super().gaps(other)
+        gaps = {name: (reach if same or reach > 0 else np.nan, test) for name, (reach, test) in gaps.items()}
+        for name in AREAS:
+            gaps[name] = area_gap(self.mean_area(name), other.mean_area(name), None, self.units)
+            micro = (model.cells.overall_areas[name] for model in (self, other))
+            gaps[f"{name}_micro"] = area_gap(*micro, None, self.cells.units)
+        return gaps
 
     def class_gaps(self, other: "PreparedFindings") -> dict[str, dict[str, ClassDifference]]:
         """In AUROC and average precision, on the images whose label is known. There is an interval, and a p, where at
