@@ -110,7 +110,7 @@ class DecisionPolicy(Stored):
         raise NotImplementedError
 
 
-def log_odds(limit: float | Sequence[float]) -> np.ndarray:
+def limit_log_odds(limit: float | Sequence[float]) -> np.ndarray:
     """Of a probability that is a border."""
     at = np.clip(limit, 1e-12, 1 - 1e-12)
     return np.asarray(np.log(at / (1 - at)))
@@ -161,16 +161,16 @@ class ClassPolicy(DecisionPolicy):
         odds = np.log(np.maximum(chances, TINY)) - np.log(np.maximum(others, TINY))  # (S, K)
         sure = odds  # what `certainty` takes: of any class, since with costs that of the predicted one jumps
         if decided.threshold is not None and decided.positive is not None:
-            called = odds[:, [decided.classes.index(decided.positive)]] - log_odds(decided.threshold)
+            called = odds[:, [decided.classes.index(decided.positive)]] - limit_log_odds(decided.threshold)
             borders, sure = [called], np.abs(called)
         elif decided.costs is not None:
             borders = [lead(-chances @ np.array(decided.costs))]
         else:
             borders = [lead(decided.calibrated_logits)]
         if self.prediction_sets is not None:
-            borders.append(odds - log_odds(self.prediction_sets.least))
+            borders.append(odds - limit_log_odds(self.prediction_sets.least))
         if least is not None:
-            borders.append(sure - log_odds(least))
+            borders.append(sure - limit_log_odds(least))
         return np.hstack([*borders, super().borders(predictions)])
 
     @property

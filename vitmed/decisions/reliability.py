@@ -236,7 +236,8 @@ def _against_the_rest(
     (Liang & Zeger, Biometrika 73 (1986) 13), corrected for the leverage of each unit (Mancl & DeRouen, Biometrics 57
     (2001) 126), and Student's t with Satterthwaite's degrees of freedom.
     """
-    chances, odds = predictions.probabilities[:, shown], log_odds(predictions.calibrated_logits)[:, shown]  # (S, J)
+    chances = predictions.probabilities[:, shown]  # (S, J)
+    odds = class_log_odds(predictions.calibrated_logits)[:, shown]
     events = known_labels(predictions)[:, None] == np.array(shown)
     ratios = boot.ratios(events, chances)
     per_class, why = dict[str, ClassReliability](), dict[str, str]()
@@ -253,7 +254,7 @@ def _against_the_rest(
     return per_class, why
 
 
-def log_odds(logits: np.ndarray) -> np.ndarray:
+def class_log_odds(logits: np.ndarray) -> np.ndarray:
     """(S, K) log of p / (1 - p) of every class, exact also where p is almost 1."""
     z = logits.astype(np.float64)
     z = z - z.max(axis=1, keepdims=True)
