@@ -131,21 +131,23 @@ class Predictions:
         )
 
     def like(self, other: Self) -> Self:
-        """With the classes, which must be the same, in the order of another; a number standardised as another."""
+        """With the classes, or findings, which must be the same, in the order of another; a number standardised as
+        another."""
         order = [self.classes.index(name) for name in other.classes]
         place = np.argsort(order)  # class number here -> in the other
+        arrays = ((name, getattr(self, name)) for name in self.BY_ROW)
+        ours: dict[str, Any] = {  # columns of classes, or numbers of classes
+            name: values[:, order] if values.ndim == 2 else place[values]
+            for name, values in arrays
+            if values is not None
+        }
         return replace(
-            self._ordered(order, ("logits", "calibrated", "members")),
-            labels=None if self.labels is None else place[self.labels],
-            decided=None if self.decided is None else place[self.decided],
+            self,
+            classes=other.classes,
             costs=None if self.costs is None else tuple(tuple(self.costs[i][j] for j in order) for i in order),
+            thresholds=tuple(self.thresholds[k] for k in order) if self.thresholds else (),
+            **ours,
         )
-
-    def _ordered(self, order: Sequence[int], names: Sequence[str]) -> Self:
-        """With the classes, and the columns of the named arrays, in another order."""
-        arrays = ((name, getattr(self, name)) for name in names)
-        ordered: dict[str, Any] = {name: values[:, order] for name, values in arrays if values is not None}
-        return replace(self, classes=tuple(self.classes[k] for k in order), **ordered)
 
     def undecided(self) -> Self:
         """The raw logits alone: without calibration and decisions."""

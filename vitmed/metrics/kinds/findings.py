@@ -5,7 +5,6 @@ figure of two classes applies to it. Unknown labels are left out everywhere. Let
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -47,12 +46,6 @@ class FindingPredictions(Predictions):
     def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
         each = np.stack([part.probabilities for part in parts])  # (M, S, F)
         return mutual_information(np.stack([each, 1 - each], axis=-1), shares).max(axis=1)  # of the findings
-
-    def like(self, other: Self) -> Self:
-        """With the findings, which must be the same, in the order of another."""
-        order = [self.classes.index(name) for name in other.classes]
-        thresholds = tuple(self.thresholds[f] for f in order) if self.thresholds else ()
-        return replace(self._ordered(order, self.BY_ROW), thresholds=thresholds)
 
     @cached_property
     def probabilities(self) -> np.ndarray:
