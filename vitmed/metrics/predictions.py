@@ -94,7 +94,7 @@ class Predictions:
     BY_ROW: ClassVar[tuple[str, ...]] = ("labels", "logits", "calibrated", "decided", "members")  # None, or of S rows
 
     def __post_init__(self) -> None:
-        for values in (self.groups, *self.columns.values(), *(getattr(self, name) for name in self.BY_ROW)):
+        for values in (self.groups, *self.columns.values(), *self.arrays.values()):
             assert values is None or len(values) == len(self.paths)
         assert self.calibrated is None or self.calibrated.shape == self.logits.shape
         assert self.threshold is None or (len(self.classes) == 2 and self.positive in self.classes)
@@ -117,17 +117,20 @@ class Predictions:
         """(S,) int64: the number of each image's patient, by first appearance; an unknown patient is one of its own."""
         return group_index(self.groups, len(self))
 
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """Those of `BY_ROW` that are known."""
+        return {name: values for name in self.BY_ROW if (values := getattr(self, name)) is not None}
+
     def take(self, rows: np.ndarray) -> Self:
         """The given rows, in that order; without the unreadable images."""
-        arrays = ((name, getattr(self, name)) for name in self.BY_ROW)
-        ours: dict[str, Any] = {name: values[rows] for name, values in arrays if values is not None}
         return replace(
             self,
             paths=tuple(self.paths[i] for i in rows),
             groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
             columns={name: tuple(cells[i] for i in rows) for name, cells in self.columns.items()},
             errors=(),
-            **ours,
+            **{name: values[rows] for name, values in self.arrays.items()},
         )
 
     def like(self, other: Self) -> Self:
@@ -135,12 +138,7 @@ class Predictions:
         another."""
         order = [self.classes.index(name) for name in other.classes]
         place = np.argsort(order)  # class number here -> in the other
-        arrays = ((name, getattr(self, name)) for name in self.BY_ROW)
-        ours: dict[str, Any] = {  # columns of classes, or numbers of classes
-            name: values[:, order] if values.ndim == 2 else place[values]
-            for name, values in arrays
-            if values is not None
-        }
+        ours = {name: of[:, order] if of.ndim == 2 else place[of] for name, of in self.arrays.items()}
         return replace(
             self,
             classes=other.classes,

@@ -407,8 +407,8 @@ class PreparedFindings(Prepared):
         gaps = {name: (reach if same or reach > 0 else np.nan, test) for name, (reach, test) in gaps.items()}
         for name in AREAS:
             gaps[name] = area_gap(self.mean_area(name), other.mean_area(name), None, self.units)
-            micro = (model.cells.overall_areas[name] for model in (self, other))
-            gaps[f"{name}_micro"] = area_gap(*micro, None, self.cells.units)
+            mine, yours = (model.cells.overall_areas[name] for model in (self, other))
+            gaps[f"{name}_micro"] = area_gap(mine, yours, None, self.cells.units)
         return gaps
 
     def class_gaps(self, other: "PreparedFindings") -> dict[str, dict[str, ClassDifference]]:
