@@ -120,7 +120,7 @@ def report_calibration(
         "confidence in the likeliest class" if positive is None else f"probability of {predictions.classes[positive]}"
     )
     after = _measures(predictions, config)
-    measured = {"before": before, "after": after, "change": change, "another_class": another}
+    measured: dict[str, Any] = {"before": before, "after": after, "change": change, "another_class": another}
     return CalibrationReport(**dict(fitted), about=about, **measured)
 
 
