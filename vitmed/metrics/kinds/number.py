@@ -25,7 +25,7 @@ from vitmed.core.base_models import SIDES, Frozen, Kind, Target
 from vitmed.core.errors import DataError
 from vitmed.core.upgrade import READER
 from vitmed.metrics.estimates import FEW_IMAGES, Estimate, Numbers, SampleSize, estimate, of_share
-from vitmed.metrics.intervals import NONE, Units, correlation, jackknife_interval, quantile, ratio, share, spread
+from vitmed.metrics.intervals import Units, correlation, jackknife_interval, quantile, ratio, share, spread
 from vitmed.metrics.kinds.prepared import Prepared, Samples, check_finite
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
@@ -290,18 +290,14 @@ class PreparedNumbers(Prepared):
     @cached_property
     def jackknifed(self) -> dict[str, Estimate]:
         """The numbers of `of_sums` that have a scale, with intervals by leaving out each patient in turn."""
-        summands, several, estimates = self.summands, self.units.count > 1, {}
+        summands, estimates = self.summands, {}
         with np.errstate(divide="ignore", invalid="ignore"):
-            point = self.of_sums(summands.sum(axis=0))
-            without = self.of_sums(self.units.without(summands)) if several else {}
+            point, without = self.of_sums(summands.sum(axis=0)), self.of_sums(self.units.without(summands))
             for name, (to, back) in SCALES.items():
-                interval = NONE
-                if several and np.isfinite(to(point[name])):
-                    ends = jackknife_interval(float(to(point[name])), to(without[name]), name in SKEWED)
-                    low, high = back(np.array(ends))
-                    interval = float(low), float(high)
+                ends = jackknife_interval(float(to(point[name])), to(without[name]), name in SKEWED)
+                low, high = back(np.array(ends)).tolist()
                 method = "jackknife-hall" if name in SKEWED else "jackknife"
-                estimates[name] = estimate(float(point[name]), *interval, method)
+                estimates[name] = estimate(float(point[name]), low, high, method)
         return estimates
 
     @cached_property
@@ -370,19 +366,15 @@ def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
     if units.count < 2:
         return None
     estimates, sd, wide = PreparedNumbers(predictions).jackknifed, total_sd(error, units), quantile()
-    bias, of_sd = estimates["bias"], estimates["sd"]
-    assert bias.value is not None
-    of_images = of_sd.value or np.nan  # the interval of `sd` is in proportion to that of the images
-    spread = [np.nan if end is None else end / of_images * sd for end in (of_sd.low, of_sd.high)]
-    limits = []
+    bias, of_sd, limits = estimates["bias"], estimates["sd"], []
+    value, low, high = np.array([bias.value, bias.low, bias.high], dtype=float)  # NaN for None
+    # the interval of `sd` is in proportion to that of the images
+    ends = np.array([of_sd.low, of_sd.high], dtype=float) / (of_sd.value or np.nan) * sd
     for times in (-wide, wide):
-        value, (low, high) = bias.value + times * sd, NONE
-        if bias.low is not None and bias.high is not None:
-            ends = sorted(times * (end - sd) for end in spread)
-            low = value - float(np.hypot(bias.value - bias.low, ends[0]))
-            high = value + float(np.hypot(bias.high - bias.value, ends[1]))
-        limits.append(estimate(value, low, high, "mover"))
-    hits = np.abs(error - bias.value) <= wide * sd
+        down, up = np.sort(times * (ends - sd))
+        limit = value + times * sd
+        limits.append(estimate(limit, limit - np.hypot(value - low, down), limit + np.hypot(high - value, up), "mover"))
+    hits = np.abs(error - value) <= wide * sd
     return BlandAltman(
         bias=bias,
         lower=limits[0],
