@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import JsonValue, ValidationError
 
 from vitmed.core import upgrade
-from vitmed.core.base_models import Frozen, Names, Numbers, Stored
+from vitmed.core.base_models import Floats, Frozen, Names, Stored
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.decisions.calibration import Calibration, fit_calibration
@@ -46,8 +46,8 @@ class DecisionPolicy(Stored):
     n: int  # validation images
     weights_hash: str | None = None  # None: not known
     ood_score: OodScore | None = None  # None where it could not be fitted
-    other_scores: Numbers = ()  # always (): it is in the hash of an ensemble
-    known_logits: Numbers = ()  # (K,) of `Preprocessing.drawn` in fp32, for a self-test; (): not known
+    other_scores: Floats = ()  # always (): it is in the hash of an ensemble
+    known_logits: Floats = ()  # (K,) of `Preprocessing.drawn` in fp32, for a self-test; (): not known
 
     @classmethod
     def chosen(cls, validation: Any, config: EvaluateConfig) -> dict[str, Any]:
@@ -418,7 +418,7 @@ class ReducedPrecision(Stored):
     unit: str = ""  # of the number
     number: bool = False  # whether it is a number that moves, not a probability
     finite: bool = True  # whether the outputs are finite in this precision; otherwise nothing was compared
-    deviations: Numbers | None = None  # (B,) of each border, their standard deviation, or largest / `MARGIN`
+    deviations: Floats | None = None  # (B,) of each border, their standard deviation, or largest / `MARGIN`
     accepted: bool = False  # no decision flips, and it is still faster by `FASTER`
 
     @property
