@@ -369,7 +369,7 @@ def count_answers(predictions: Predictions) -> AnswerCounts | None:
     answered, boot = np.array([cell == YES for cell in cells]), Bootstrap.of(predictions, 0)
     reasons = [reason for cell in cells if cell != YES for reason in cell.removeprefix(NO).split(", ")]
     why = Counter(SEVERAL if reason.endswith(SEVERAL) else reason for reason in reasons)
-    wrong = predictions.predicted != known_labels(predictions)
+    wrong = ~predictions.right
     return AnswerCounts(
         n=len(cells),
         n_answered=int(answered.sum()),

@@ -240,7 +240,7 @@ def shares(predictions: Predictions) -> dict[str, tuple[np.ndarray, np.ndarray]]
     """Name -> images (P,) and right ones among them (P,), int64, per patient by first appearance. The names: accuracy;
     of two classes also sensitivity and specificity. Raises DataError without labels."""
     labels, units = known_labels(predictions), predictions.units
-    size, right, positive = units.max(initial=-1) + 1, predictions.predicted == labels, positive_index(predictions)
+    size, right, positive = units.max(initial=-1) + 1, predictions.right, positive_index(predictions)
     kinds = {"accuracy": np.ones(len(labels), bool)}
     if positive is not None:
         kinds |= {"sensitivity": labels == positive, "specificity": labels != positive}

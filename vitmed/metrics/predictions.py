@@ -289,7 +289,7 @@ class Predictions:
 
     def mistakes(self) -> np.ndarray:
         """(N,) the rows whose `explained` answer is wrong, the most confident first."""
-        wrong = np.flatnonzero(self.predicted != known_labels(self))
+        wrong = np.flatnonzero(~self.right)
         return wrong[np.argsort(-self.confidence[wrong], kind="stable")]
 
     def cells(self) -> dict[str, list[str] | np.ndarray]:

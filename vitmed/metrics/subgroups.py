@@ -213,8 +213,8 @@ def _stratum(name: str, part: Predictions, kind: type[Prepared], resamples: int)
     patients = None if part.groups is None else len(set(part.units))
     head: dict[str, Any] = {"name": name, "n": len(part), "n_groups": patients}
     if len(part.classes) > MANY_CLASSES:
-        right = share(part.predicted == known_labels(part), None, Units(part.units))
-        return Stratum(**head, overall={"accuracy": of_share(right)}, notes=[])
+        accuracy = of_share(share(part.right, None, Units(part.units)))
+        return Stratum(**head, overall={"accuracy": accuracy}, notes=[])
     numbers = kind.evaluate(part, resamples)
     overall = {metric: numbers.overall[metric] for metric in HEADLINE[kind] if metric in numbers.overall}
     if numbers.positive_class is not None:
@@ -273,7 +273,7 @@ def _comparing(predictions: Any, atoms: np.ndarray) -> tuple[Compared, bool]:
         errors, images = np.bincount(atoms, np.abs(predictions.values - labels)), np.bincount(atoms).astype(float)
         return lambda inside: {"mae": ratio(inside @ errors, inside @ images)}, False
     p, positive = predictions.probabilities, positive_index(predictions)
-    size, k, right = int(atoms.max()) + 1, len(predictions.classes), predictions.predicted == labels
+    size, k, right = int(atoms.max()) + 1, len(predictions.classes), predictions.right
     cells = atoms * k + labels
     each, held = (np.bincount(of, minlength=size * k).reshape(size, k).astype(float) for of in (cells, cells[right]))
     ranked = [] if k > MANY_CLASSES else [positive] if positive is not None else list(range(k))

@@ -74,6 +74,12 @@ class FindingPredictions(Predictions):
     def outcomes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return known_labels(self) == 1, known_labels(self) != UNKNOWN, self.predicted
 
+    @cached_property
+    def right(self) -> np.ndarray:
+        """(S,) bool: whether any label is known, and each known one is right."""
+        truth, known, called = self.outcomes
+        return np.asarray(known.any(axis=1) & ((called == truth) | ~known).all(axis=1))
+
     def mistakes(self) -> np.ndarray:
         """(N,) the rows whose `explained` finding is wrong, the most confident first; unknown labels do not count."""
         if self.labels is None:
@@ -194,12 +200,6 @@ def in_means(predictions: Predictions) -> np.ndarray:
     return np.asarray(least >= FEWEST if (least >= FEWEST).any() else least > 0)
 
 
-def images_right(labels: np.ndarray, called: np.ndarray) -> np.ndarray:
-    """(S,) bool: any label is known, and each known one is right; labels and calls are (S, F)."""
-    known = labels != UNKNOWN
-    return np.asarray(known.any(axis=1) & ((called == labels) | ~known).all(axis=1))
-
-
 def images_without(labels: np.ndarray) -> np.ndarray:
     """(S,) bool: any label is known, and each known one is absent."""
     return np.asarray((labels == 0).any(axis=1) & (labels != 1).all(axis=1))
@@ -240,7 +240,7 @@ class PreparedFindings(Prepared):
         super().__init__(predictions, resamples)
         self.known = self.labels != UNKNOWN  # (S, F) bool
         self.read = self.known.any(axis=1)  # (S,) bool: any label is known
-        self.right = images_right(self.labels, predictions.predicted)
+        self.right = predictions.right
         self.in_means = in_means(predictions)
         self.means = np.flatnonzero(self.in_means)
 
