@@ -12,7 +12,7 @@ from scipy.stats import binomtest, norm, ttest_1samp
 
 from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.calibration import Calibration, Trial, fit_calibration, why_chosen
-from vitmed.decisions.reliability import _line, bin_edges, log_odds, report_calibration
+from vitmed.decisions.reliability import _line, bin_edges, class_log_odds, report_calibration
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, softmax
@@ -422,9 +422,9 @@ class TestMeasures:
 
     def test_log_odds_are_exact_where_a_probability_is_all_but_one(self) -> None:
         z = np.array([[80.0, 0, 0], [1, 2, 3]])
-        assert log_odds(z)[0] == pytest.approx([80 - np.log(2), -80, -80])
+        assert class_log_odds(z)[0] == pytest.approx([80 - np.log(2), -80, -80])
         p = np.exp(z[1]) / np.exp(z[1]).sum()
-        assert log_odds(z)[1] == pytest.approx(np.log(p / (1 - p)))
+        assert class_log_odds(z)[1] == pytest.approx(np.log(p / (1 - p)))
 
 
 class TestBootstrap:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitmed.core.base_models import Target
-from vitmed.decisions.targets import TARGETS, watch_classes, watch_findings, watch_number
+from vitmed.decisions.targets import TARGETS, watch_classes, watch_number
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
@@ -58,7 +58,7 @@ def test_of_three_classes_each_is_watched() -> None:
 def test_an_unknown_finding_does_not_count() -> None:
     logits = np.array([[2.0, -2.0], [-2.0, 2.0]], dtype=np.float32)
     labels = np.array([[1, -1], [1, 0]], dtype=np.int8)
-    found = watch_findings(FindingPredictions(("edema", "mass"), ("a", "b"), None, labels, logits))
+    found = watch_classes(FindingPredictions(("edema", "mass"), ("a", "b"), None, labels, logits))
     assert found["sensitivity of edema"].values.tolist() == [1, 0]
     assert np.isnan(found["sensitivity of mass"].values).all()
     calibration = found["calibration of mass"].values
@@ -86,5 +86,5 @@ def test_a_number() -> None:
 
 def test_every_kind_of_label_is_watched() -> None:
     assert {name: kind.watch.__name__ for name, kind in TARGETS.items()} == {
-        "classes": "watch_classes", "grades": "watch_classes", "findings": "watch_findings", "number": "watch_number",
+        "classes": "watch_classes", "grades": "watch_classes", "findings": "watch_classes", "number": "watch_number",
     }  # fmt: skip

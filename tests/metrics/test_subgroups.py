@@ -15,6 +15,7 @@ from sklearn.metrics import recall_score, roc_auc_score
 from vitmed import evaluate, train
 from vitmed.core.errors import UsageError
 from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.grades import PreparedGrades
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.subgroups import EMPTY, TITLES, Strata, compared, pair_wins, strata, subgroups
 
@@ -393,7 +394,7 @@ def test_strata_of_grades_have_their_kappa_and_their_error() -> None:
     labels, sites = rng.integers(4, size=160), tuple("ab"[i % 2] for i in range(160))
     logits = (rng.normal(size=(160, 4)) - np.abs(np.arange(4) - labels[:, None])).astype(np.float32)
     p = Predictions(tuple("0123"), tuple(f"{i}.png" for i in range(160)), None, labels, logits, columns={"site": sites})
-    found = subgroups(p, ["site"], 20, graded=True)
+    found = subgroups(p, ["site"], 20, PreparedGrades)
     assert found is not None
     for name, stratum in zip("ab", found["site"].strata, strict=True):
         rows = np.array(sites) == name

@@ -39,8 +39,8 @@ class Stored(Frozen):
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
-Numbers = Annotated[tuple[float, ...], Field(strict=False)]  # a list in the file
-Counts = Annotated[tuple[int, ...], Field(strict=False)]
+Floats = Annotated[tuple[float, ...], Field(strict=False)]  # a list in the file
+Ints = Annotated[tuple[int, ...], Field(strict=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 
 

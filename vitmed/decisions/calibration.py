@@ -12,7 +12,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, PlainSerializer, model_validator
 
-from vitmed.core.base_models import Numbers, Stored
+from vitmed.core.base_models import Floats, Stored
 from vitmed.core.text import counted_doing
 from vitmed.metrics.intervals import Units, spread
 from vitmed.metrics.predictions import Predictions, softmax
@@ -65,8 +65,8 @@ class Calibration(Stored):
     """
 
     method: str
-    scale: Numbers
-    bias: Numbers
+    scale: Floats
+    bias: Floats
     note: str = ""
     trials: Annotated[tuple[Trial, ...], Field(strict=False)] = ()
 

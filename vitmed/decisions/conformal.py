@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.core.base_models import Counts, Frozen, Names, Numbers, Stored
+from vitmed.core.base_models import Floats, Frozen, Ints, Names, Stored
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted
 from vitmed.metrics.bootstrap import Bootstrap
@@ -91,8 +91,8 @@ class Guarantee(Stored):
 class SetThresholds(Guarantee):
     """From which score a class belongs to the set of an image."""
 
-    least: Numbers  # K scores, one threshold for each class
-    units: Counts  # K counts of patients or images behind the thresholds
+    least: Floats  # K scores, one threshold for each class
+    units: Ints  # K counts of patients or images behind the thresholds
     without: Names  # classes without a guarantee of their own
 
 

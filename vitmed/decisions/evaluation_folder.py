@@ -26,7 +26,7 @@ from vitmed.decisions.operating_points import (
     asked_point,
     reached_by,
     report_points,
-    target_of,
+    target_of_point,
 )
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, policy_of
 from vitmed.metrics.estimates import Estimate, Numbers, finite
@@ -260,7 +260,7 @@ def folds_of_classes(
     areas = [value for fold in each if (value := fold.numbers["auroc"].value) is not None]
     mean = statistics.mean(areas) if len(areas) == len(each) else None  # of classes undefined in one fold, so in all
     areas_of = FoldsAuroc(pooled=finite(auroc), mean=mean)
-    return Folds(asked=point, target=target_of(config, point), costs=costs, each=each, auroc=areas_of)
+    return Folds(asked=point, target=target_of_point(config, point), costs=costs, each=each, auroc=areas_of)
 
 
 def by_fold(folds: Folds | None) -> bool:

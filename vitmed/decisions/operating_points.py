@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from pydantic import ConfigDict
 
-from vitmed.core.base_models import Frozen, Names, Numbers, Stored
+from vitmed.core.base_models import Floats, Frozen, Names, Stored
 from vitmed.core.config import GRADE_ERRORS, EvaluateConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.text import counted, listed
@@ -74,9 +74,9 @@ class PolicyPoints(Stored):
     positive: str | None  # the positive class; None with more than two classes
     chosen: str
     points: dict[str, PolicyPoint]
-    costs: list[Numbers] | None  # K x K, of predicting the column's class for an image of the row's
+    costs: list[Floats] | None  # K x K, of predicting the column's class for an image of the row's
     notes: Names  # what makes the choice doubtful
-    expected: Numbers | None = None  # of more classes the mean calibrated probability of each in validation
+    expected: Floats | None = None  # of more classes the mean calibrated probability of each in validation
     positives: int = 0  # validation images, with two classes
     negatives: int = 0
 
@@ -217,7 +217,7 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
         elif key != "default":
             threshold, why = _threshold(key, scores, truth, config, ordered)
         promised = None if why else rates(is_called(scores, threshold), truth, units)
-        points[key] = PolicyPoint(threshold=threshold, asked=target_of(config, key), why=why, promised=promised)
+        points[key] = PolicyPoint(threshold=threshold, asked=target_of_point(config, key), why=why, promised=promised)
     chosen, notes = asked, [] if asked == "default" else _weak(truth, units, config)
     if why := points[asked].why:
         cannot = f"The operating point that you asked for cannot be chosen: {why}. The likeliest class decides instead."
@@ -233,7 +233,7 @@ def choose_points(validation: Predictions, config: EvaluateConfig) -> PolicyPoin
     )
 
 
-def target_of(config: EvaluateConfig, asked: str) -> float | str | list[list[float]] | None:
+def target_of_point(config: EvaluateConfig, asked: str) -> float | str | list[list[float]] | None:
     """What a point is to reach, such as a sensitivity of 0.95; None where it has no target."""
     return None if asked in ("default", "youden", "balanced") else getattr(config, asked)
 

@@ -133,8 +133,8 @@ def report_ood_scores(
         return None
     boot, above, errors = Bootstrap.of(predictions, config.resamples), scores > 1, dict[str, Any]()
     if predictions.kind == "classes" and predictions.labels is not None:
-        wrong, parts = predictions.predicted != predictions.labels, {"below": ~above, "above": above}
-        errors = {f"error_rate_{name}": boot.proportion(wrong, part) for name, part in parts.items()}
+        parts = {"below": ~above, "above": above}
+        errors = {f"error_rate_{name}": boot.proportion(~predictions.right, part) for name, part in parts.items()}
     counts: dict[str, Any] = {"n": fitted.n, "n_above": int(above.sum()), "flagged": boot.proportion(above)}
     return OutOfDistribution(**counts, quantiles=np.quantile(scores, QUANTILES).tolist(), **errors)
 

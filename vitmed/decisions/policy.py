@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import JsonValue, ValidationError
 
 from vitmed.core import upgrade
-from vitmed.core.base_models import Frozen, Names, Numbers, Stored
+from vitmed.core.base_models import Floats, Frozen, Names, Stored
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.decisions.calibration import Calibration, fit_calibration
@@ -46,8 +46,8 @@ class DecisionPolicy(Stored):
     n: int  # validation images
     weights_hash: str | None = None  # None: not known
     ood_score: OodScore | None = None  # None where it could not be fitted
-    other_scores: Numbers = ()  # always (): it is in the hash of an ensemble
-    known_logits: Numbers = ()  # (K,) of `Preprocessing.drawn` in fp32, for a self-test; (): not known
+    other_scores: Floats = ()  # always (): it is in the hash of an ensemble
+    known_logits: Floats = ()  # (K,) of `Preprocessing.drawn` in fp32, for a self-test; (): not known
 
     @classmethod
     def chosen(cls, validation: Any, config: EvaluateConfig) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class DecisionPolicy(Stored):
         raise NotImplementedError
 
 
-def log_odds(limit: float | Sequence[float]) -> np.ndarray:
+def limit_log_odds(limit: float | Sequence[float]) -> np.ndarray:
     """Of a probability that is a border."""
     at = np.clip(limit, 1e-12, 1 - 1e-12)
     return np.asarray(np.log(at / (1 - at)))
@@ -161,16 +161,16 @@ class ClassPolicy(DecisionPolicy):
         odds = np.log(np.maximum(chances, TINY)) - np.log(np.maximum(others, TINY))  # (S, K)
         sure = odds  # what `certainty` takes: of any class, since with costs that of the predicted one jumps
         if decided.threshold is not None and decided.positive is not None:
-            called = odds[:, [decided.classes.index(decided.positive)]] - log_odds(decided.threshold)
+            called = odds[:, [decided.classes.index(decided.positive)]] - limit_log_odds(decided.threshold)
             borders, sure = [called], np.abs(called)
         elif decided.costs is not None:
             borders = [lead(-chances @ np.array(decided.costs))]
         else:
             borders = [lead(decided.calibrated_logits)]
         if self.prediction_sets is not None:
-            borders.append(odds - log_odds(self.prediction_sets.least))
+            borders.append(odds - limit_log_odds(self.prediction_sets.least))
         if least is not None:
-            borders.append(sure - log_odds(least))
+            borders.append(sure - limit_log_odds(least))
         return np.hstack([*borders, super().borders(predictions)])
 
     @property
@@ -369,7 +369,7 @@ def count_answers(predictions: Predictions) -> AnswerCounts | None:
     answered, boot = np.array([cell == YES for cell in cells]), Bootstrap.of(predictions, 0)
     reasons = [reason for cell in cells if cell != YES for reason in cell.removeprefix(NO).split(", ")]
     why = Counter(SEVERAL if reason.endswith(SEVERAL) else reason for reason in reasons)
-    wrong = predictions.predicted != known_labels(predictions)
+    wrong = ~predictions.right
     return AnswerCounts(
         n=len(cells),
         n_answered=int(answered.sum()),
@@ -418,7 +418,7 @@ class ReducedPrecision(Stored):
     unit: str = ""  # of the number
     number: bool = False  # whether it is a number that moves, not a probability
     finite: bool = True  # whether the outputs are finite in this precision; otherwise nothing was compared
-    deviations: Numbers | None = None  # (B,) of each border, their standard deviation, or largest / `MARGIN`
+    deviations: Floats | None = None  # (B,) of each border, their standard deviation, or largest / `MARGIN`
     accepted: bool = False  # no decision flips, and it is still faster by `FASTER`
 
     @property

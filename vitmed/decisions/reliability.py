@@ -120,7 +120,7 @@ def report_calibration(
         "confidence in the likeliest class" if positive is None else f"probability of {predictions.classes[positive]}"
     )
     after = _measures(predictions, config)
-    measured = {"before": before, "after": after, "change": change, "another_class": another}
+    measured: dict[str, Any] = {"before": before, "after": after, "change": change, "another_class": another}
     return CalibrationReport(**dict(fitted), about=about, **measured)
 
 
@@ -236,7 +236,8 @@ def _against_the_rest(
     (Liang & Zeger, Biometrika 73 (1986) 13), corrected for the leverage of each unit (Mancl & DeRouen, Biometrics 57
     (2001) 126), and Student's t with Satterthwaite's degrees of freedom.
     """
-    chances, odds = predictions.probabilities[:, shown], log_odds(predictions.calibrated_logits)[:, shown]  # (S, J)
+    chances = predictions.probabilities[:, shown]  # (S, J)
+    odds = class_log_odds(predictions.calibrated_logits)[:, shown]
     events = known_labels(predictions)[:, None] == np.array(shown)
     ratios = boot.ratios(events, chances)
     per_class, why = dict[str, ClassReliability](), dict[str, str]()
@@ -253,7 +254,7 @@ def _against_the_rest(
     return per_class, why
 
 
-def log_odds(logits: np.ndarray) -> np.ndarray:
+def class_log_odds(logits: np.ndarray) -> np.ndarray:
     """(S, K) log of p / (1 - p) of every class, exact also where p is almost 1."""
     z = logits.astype(np.float64)
     z = z - z.max(axis=1, keepdims=True)

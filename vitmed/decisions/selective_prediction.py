@@ -87,7 +87,7 @@ def choose_abstention(validation: Predictions, max_risk: float | None) -> Absten
     labels, sure = known_labels(validation), certainty(validation)
     if not len(sure):
         return Abstention(max_risk=max_risk, least=None, why="there are no validation images")
-    wrong, order = validation.predicted != labels, np.argsort(-sure, kind="stable")
+    wrong, order = ~validation.right, np.argsort(-sure, kind="stable")
     distinct = np.unique(sure)[::-1]  # (T,), from high to low
     answered = np.searchsorted(-sure[order], -distinct, side="right")  # (T,) images at and above each
     effect, doubt = design_effect(wrong, validation.units), DOUBT / len(distinct).bit_length()
@@ -134,7 +134,7 @@ def report_abstention(
     """The risk-coverage curve with its area (El-Yaniv & Wiener, J. Mach. Learn. Res. 11 (2010) 1605), and what the
     chosen certainty reaches."""
     labels, sure = known_labels(predictions), certainty(predictions)
-    wrong, boot = predictions.predicted != labels, Bootstrap.of(predictions, config.resamples)
+    wrong, boot = ~predictions.right, Bootstrap.of(predictions, config.resamples)
     reached, (area, curve) = None, _curve(sure, wrong, boot)
     if chosen is not None and chosen.least is not None and len(sure):
         answered = sure >= chosen.least

@@ -1,20 +1,19 @@
 """`TARGETS`: how each kind of label is judged. A new kind is an entry here, one in `POLICIES` of
 vitmed.decisions.policy, and one in `LEARNING` of vitmed.training.learning, which needs torch."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from vitmed.core.base_models import UNKNOWN
 from vitmed.core.config import FLAGS, Config
 from vitmed.core.errors import UsageError
 from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.decisions.policy import CHOOSING, unlike_training
 from vitmed.metrics.control_charts import Stream
 from vitmed.metrics.kinds.classes import PreparedPredictions
-from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings
+from vitmed.metrics.kinds.findings import PreparedFindings
 from vitmed.metrics.kinds.grades import PreparedGrades
 from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers, error_of_mean
 from vitmed.metrics.kinds.prepared import Prepared
@@ -62,20 +61,24 @@ class TargetKind:
 
 
 def watch_classes(predictions: Predictions) -> Streams:
-    """Of classes and grades: of two the positive class, of more each class against the others."""
-    positive, labels, each = positive_index(predictions), predictions.labels, np.arange(len(predictions.classes))
-    true = None if labels is None else labels[:, None] == each
-    called = predictions.predicted[:, None] == each
-    streams = _watch(predictions, each.tolist() if positive is None else [positive], true, called)
-    if positive is None and labels is not None:
-        streams["accuracy"] = Stream(predictions.predicted == labels, ("fall",), share=True)
+    """Of classes, grades and findings: `_answers` and, of two classes, the positive one, else each class or finding
+    against the others: its probability, and with labels what is right of it."""
+    names, chances, positive = predictions.classes, predictions.probabilities, positive_index(predictions)
+    watched = range(len(names)) if positive is None else [positive]
+    streams = {f"probability of {names[k]}": Stream(chances[:, k], least=LEAST) for k in watched}
+    streams |= _answers(predictions)
+    if predictions.labels is None:
+        return streams
+    true, known, called = predictions.outcomes
+    gaps = np.where(known, true - chances, np.nan)
+    hits, passes = np.where(known & true, called, np.nan), np.where(known & ~true, ~called, np.nan)
+    for k in watched:
+        streams[f"calibration of {names[k]}"] = Stream(gaps[:, k], least=LEAST)
+        streams[f"sensitivity of {names[k]}"] = Stream(hits[:, k], ("fall",), share=True)
+        streams[f"specificity of {names[k]}"] = Stream(passes[:, k], ("fall",), share=True)
+    if predictions.EXCLUSIVE and positive is None:
+        streams["accuracy"] = Stream(predictions.predicted == predictions.labels, ("fall",), share=True)
     return streams
-
-
-def watch_findings(predictions: FindingPredictions) -> Streams:
-    labels = predictions.labels
-    true, known = (None, True) if labels is None else (labels == 1, labels != UNKNOWN)
-    return _watch(predictions, range(len(predictions.classes)), true, predictions.predicted, known)
 
 
 def watch_number(predictions: NumberPredictions) -> Streams:
@@ -86,29 +89,6 @@ def watch_number(predictions: NumberPredictions) -> Streams:
     streams |= {"error": Stream(error), "absolute error": Stream(np.abs(error), ("rise",))}
     if predictions.intervals is not None:
         streams["true numbers inside the intervals"] = Stream(predictions.right, ("fall",), share=True)
-    return streams
-
-
-def _watch(
-    predictions: Any,
-    watched: Iterable[int],
-    true: np.ndarray | None,
-    called: np.ndarray,
-    known: np.ndarray | bool = True,
-) -> Streams:
-    """The probability of each of these classes or findings, `_answers`, and with labels what is right of each against
-    the others: `true`, `called` and whether it is known, (S, K) bool."""
-    names, chances = predictions.classes, predictions.probabilities
-    streams = {f"probability of {names[k]}": Stream(chances[:, k], least=LEAST) for k in watched}
-    streams |= _answers(predictions)
-    if true is None:
-        return streams
-    gaps = np.where(known, true - chances, np.nan).astype(np.float64)
-    hits, passes = np.where(known & true, called, np.nan), np.where(known & ~true, ~called, np.nan)
-    for k in watched:
-        streams[f"calibration of {names[k]}"] = Stream(gaps[:, k], least=LEAST)
-        streams[f"sensitivity of {names[k]}"] = Stream(hits[:, k], ("fall",), share=True)
-        streams[f"specificity of {names[k]}"] = Stream(passes[:, k], ("fall",), share=True)
     return streams
 
 
@@ -144,7 +124,7 @@ TARGETS: dict[str, TargetKind] = {
         headline=("auroc", "average_precision", "subset_accuracy"),
         stress=("auroc", "average_precision", "subset_accuracy"),
         guess=lambda p: 0.5,
-        watch=watch_findings,
+        watch=watch_classes,
         followed="the probability of the finding that is likeliest beside its threshold",
         words=Words(
             one="finding",

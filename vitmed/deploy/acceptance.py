@@ -27,7 +27,7 @@ from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, of_share
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.paired_comparison import share_difference
-from vitmed.metrics.predictions import Predictions, known_labels, positive_index
+from vitmed.metrics.predictions import Predictions, positive_index
 from vitmed.metrics.subgroups import FEWEST, check_columns, strata
 from vitmed.report.templates import fill
 from vitmed.studies.comparison import Model
@@ -137,7 +137,9 @@ def _gap(criterion: Criterion, models: Sequence[Model], resamples: int) -> Estim
         compared = TARGETS[models[0].kind].numbers.compare(new, old, resamples)
         return compared.difference.get(name, UNKNOWN)
     if name in ("sensitivity", "specificity"):
-        (truth, known, called), (_, _, other) = _calls(new, of), _calls(old, of)
+        (truth, known, called), (_, _, other) = (
+            [each[:, model.classes.index(of)] for each in model.outcomes] for model in (new, old)
+        )
         positive = name == "sensitivity"
         counted = known & (truth == positive)
         return of_share(share_difference(called == positive, other == positive, counted, Units(new.units))[0])
@@ -147,14 +149,6 @@ def _gap(criterion: Criterion, models: Sequence[Model], resamples: int) -> Estim
         return gaps[name][of]
     both = ["sensitivity", "specificity", *gaps]
     raise UsageError(f"there is no paired difference of the {name} of {of}", f"use one of {', '.join(both)}")
-
-
-def _calls(predictions: Predictions, of: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(S,) bool: images of a class or with a finding, whether that is known, and those that are called so."""
-    k, labels, called = predictions.classes.index(of), known_labels(predictions), predictions.predicted
-    if labels.ndim == 2:  # of findings
-        return labels[:, k] == 1, labels[:, k] >= 0, called[:, k]
-    return labels == k, np.ones(len(predictions), bool), called == k
 
 
 def _of_strata(

@@ -18,7 +18,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.text_files import csv_text
 from vitmed.metrics.estimates import Estimate, Numbers, of_share
 from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.kinds.findings import FindingPredictions, images_right, images_without
+from vitmed.metrics.kinds.findings import FindingPredictions, images_without
 from vitmed.metrics.predictions import Predictions, known_labels
 
 PAIRS = 20  # the most frequent that are listed
@@ -71,7 +71,7 @@ def mistakes(predictions: Predictions) -> Mistakes | None:
         )
         for truth, predicted, rows in error_pairs(predictions)
     ]
-    wrong = int(np.sum(labels != predictions.predicted))
+    wrong = int((~predictions.right).sum())
     return Mistakes(n=wrong, of=len(labels), pairs=pairs, further=wrong - sum(pair.n for pair in pairs))
 
 
@@ -128,7 +128,7 @@ def finding_errors(predictions: FindingPredictions) -> FindingErrors:
         misses, false_calls = ((rows[:WORST] + 1).tolist() for rows in wrong_rows(predictions, f))
         of_kinds = {kind: count[f] for kind, count in counts.items()}
         findings.append(FindingCounts(finding=name, **of_kinds, worst_misses=misses, worst_false_calls=false_calls))
-    specificity = of_share(share(images_right(labels, called), none, Units(predictions.units)))
+    specificity = of_share(share(predictions.right, none, Units(predictions.units)))
     called_there = {classes[f]: int(wrong[f]) for f in np.argsort(-wrong, kind="stable") if wrong[f]}
     return FindingErrors(
         findings=findings,

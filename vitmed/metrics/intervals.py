@@ -365,9 +365,10 @@ def jackknife_interval(value: float, moved: np.ndarray, skewed: bool) -> tuple[f
     It ends too low where a few units with large errors may decide the number, as they do a mean error: where `skewed`,
     the skewness of what the units add is removed as by Hall, J. R. Stat. Soc. B 54 (1992) 221.
     """
-    between, pull = jackknife_spread(moved), moved.mean() - moved
-    if not between.variance > 0:
+    between = jackknife_spread(moved)
+    if not (np.isfinite(value) and between.variance > 0):
         return NONE
+    pull = moved.mean() - moved
     skewness = float((pull**3).sum() / (pull**2).sum() ** 1.5) if skewed else 0.0
     reach = quantile(between.degrees) * np.array([1.0, -1.0])
     if abs(skewness) > 1e-6:

@@ -17,8 +17,6 @@ from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 MANY_CLASSES = 50  # with more, the numbers of each class are left out: they would fill megabytes
-WORK = 2**24  # draws of a patient x classes; fewer resamples where there are more, and none below `FEWEST`
-FEWEST = 200
 FEWEST_KNOWN = 5  # patients with a label, of more than two classes
 OF_MANY_CLASSES = {"n", "n_groups", "resampling", "resamples", "overall", "notes"}  # of `Numbers`
 
@@ -125,10 +123,6 @@ def patient_level(
     level |= {"rule": RULES[two], "notes": notes, "threshold": predictions.threshold}
     if why := _undefined(predictions, labels, mixed):
         return PatientLevel(**level, reason=why)
-    possible = WORK // (len(labelled) * classes)
-    if possible < min(resamples, FEWEST):
-        notes.append("There are no intervals by patient: so many classes would take minutes.")
-    resamples = min(resamples, possible) if possible >= FEWEST else 0
     for way, text in WAYS.items():
         if way != "mean" and classes > MANY_CLASSES:
             why = f"with more than {MANY_CLASSES} classes only the mean is evaluated"
@@ -246,7 +240,7 @@ def shares(predictions: Predictions) -> dict[str, tuple[np.ndarray, np.ndarray]]
     """Name -> images (P,) and right ones among them (P,), int64, per patient by first appearance. The names: accuracy;
     of two classes also sensitivity and specificity. Raises DataError without labels."""
     labels, units = known_labels(predictions), predictions.units
-    size, right, positive = units.max(initial=-1) + 1, predictions.predicted == labels, positive_index(predictions)
+    size, right, positive = units.max(initial=-1) + 1, predictions.right, positive_index(predictions)
     kinds = {"accuracy": np.ones(len(labels), bool)}
     if positive is not None:
         kinds |= {"sensitivity": labels == positive, "specificity": labels != positive}

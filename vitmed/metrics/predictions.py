@@ -94,7 +94,7 @@ class Predictions:
     BY_ROW: ClassVar[tuple[str, ...]] = ("labels", "logits", "calibrated", "decided", "members")  # None, or of S rows
 
     def __post_init__(self) -> None:
-        for values in (self.groups, *self.columns.values(), *(getattr(self, name) for name in self.BY_ROW)):
+        for values in (self.groups, *self.columns.values(), *self.arrays.values()):
             assert values is None or len(values) == len(self.paths)
         assert self.calibrated is None or self.calibrated.shape == self.logits.shape
         assert self.threshold is None or (len(self.classes) == 2 and self.positive in self.classes)
@@ -117,35 +117,35 @@ class Predictions:
         """(S,) int64: the number of each image's patient, by first appearance; an unknown patient is one of its own."""
         return group_index(self.groups, len(self))
 
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """Those of `BY_ROW` that are known."""
+        return {name: values for name in self.BY_ROW if (values := getattr(self, name)) is not None}
+
     def take(self, rows: np.ndarray) -> Self:
         """The given rows, in that order; without the unreadable images."""
-        arrays = ((name, getattr(self, name)) for name in self.BY_ROW)
-        ours: dict[str, Any] = {name: values[rows] for name, values in arrays if values is not None}
         return replace(
             self,
             paths=tuple(self.paths[i] for i in rows),
             groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
             columns={name: tuple(cells[i] for i in rows) for name, cells in self.columns.items()},
             errors=(),
-            **ours,
+            **{name: values[rows] for name, values in self.arrays.items()},
         )
 
     def like(self, other: Self) -> Self:
-        """With the classes, which must be the same, in the order of another; a number standardised as another."""
+        """With the classes, or findings, which must be the same, in the order of another; a number standardised as
+        another."""
         order = [self.classes.index(name) for name in other.classes]
         place = np.argsort(order)  # class number here -> in the other
+        ours = {name: of[:, order] if of.ndim == 2 else place[of] for name, of in self.arrays.items()}
         return replace(
-            self._ordered(order, ("logits", "calibrated", "members")),
-            labels=None if self.labels is None else place[self.labels],
-            decided=None if self.decided is None else place[self.decided],
+            self,
+            classes=other.classes,
             costs=None if self.costs is None else tuple(tuple(self.costs[i][j] for j in order) for i in order),
+            thresholds=tuple(self.thresholds[k] for k in order) if self.thresholds else (),
+            **ours,
         )
-
-    def _ordered(self, order: Sequence[int], names: Sequence[str]) -> Self:
-        """With the classes, and the columns of the named arrays, in another order."""
-        arrays = ((name, getattr(self, name)) for name in names)
-        ordered: dict[str, Any] = {name: values[:, order] for name, values in arrays if values is not None}
-        return replace(self, classes=tuple(self.classes[k] for k in order), **ordered)
 
     def undecided(self) -> Self:
         """The raw logits alone: without calibration and decisions."""
@@ -279,9 +279,17 @@ class Predictions:
         """(S,) int64: which of `answers` it explains, unless you name another."""
         return self.predicted
 
+    @cached_property
+    def outcomes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(S, K) bool three times: whether an image is of each class or has each finding, whether that is known, and
+        whether it is predicted."""
+        each = np.arange(len(self.classes))
+        truth = known_labels(self)[:, None] == each
+        return truth, np.ones_like(truth), self.predicted[:, None] == each
+
     def mistakes(self) -> np.ndarray:
         """(N,) the rows whose `explained` answer is wrong, the most confident first."""
-        wrong = np.flatnonzero(self.predicted != known_labels(self))
+        wrong = np.flatnonzero(~self.right)
         return wrong[np.argsort(-self.confidence[wrong], kind="stable")]
 
     def cells(self) -> dict[str, list[str] | np.ndarray]:

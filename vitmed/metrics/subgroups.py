@@ -12,7 +12,6 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,11 @@ from vitmed.core.errors import UsageError, unknown_key
 from vitmed.metrics import metric_table
 from vitmed.metrics.areas import rank_auroc
 from vitmed.metrics.estimates import Estimate, difference, of_share
-from vitmed.metrics.intervals import Units, share
-from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.intervals import Units, ratio, share
+from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.kinds.grades import PreparedGrades
+from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers
+from vitmed.metrics.kinds.prepared import Prepared
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.predictions_csv import as_number
 
@@ -38,7 +39,12 @@ PAIRS = 2**22  # pairs of patients x classes up to which AUROC is computed by pa
 CHUNK = 2**19  # images of shuffles held at once, where it is not
 EMPTY = "not stated"
 BLANKS = {"", "na", "n/a", "nan", "none", "null", "unknown", "?", "-"}  # in a column of numbers
-HEADLINE = ("auroc", "balanced_accuracy", "accuracy", "mcc")
+OF_CLASSES = ("auroc", "balanced_accuracy", "accuracy", "mcc")
+HEADLINE: dict[type[Prepared], tuple[str, ...]] = {  # the numbers of a stratum
+    PreparedPredictions: OF_CLASSES,
+    PreparedGrades: ("quadratic_kappa", "grade_error", *OF_CLASSES),
+    PreparedNumbers: ("mae", "bias", "coverage"),
+}
 OF_THE_POSITIVE_CLASS = ("sensitivity", "specificity", "ppv", "npv")
 COMPARED = ("auroc", "balanced_accuracy", "accuracy", "sensitivity", "specificity", "mae")
 TITLES = {name: metric_table.TITLES[name] for name in COMPARED}
@@ -46,7 +52,6 @@ SMALLER_IS_BETTER = ("mae",)
 PARTS = {2: "median", 3: "tertiles", 4: "quartiles", 5: "quintiles"}  # into how many parts numbers are cut
 NO_GAP: dict[str, Any] = dict.fromkeys(("value", "low", "high", "method"))
 Compared = Callable[[np.ndarray], dict[str, np.ndarray]]  # atoms that are inside, (R, A) of 0 and 1 -> name -> (R,)
-Comparing = Callable[[Any, np.ndarray], tuple[Compared, bool]]  # of predictions and atoms (S,); whether it is slow
 
 
 @dataclass(frozen=True)
@@ -111,16 +116,26 @@ def check_columns(asked: Iterable[str], columns: Iterable[str], flag: str = "--s
 
 
 def subgroups(
-    predictions: Predictions, columns: Sequence[str], resamples: int = 2000, graded: bool = False
+    predictions: Predictions, columns: Sequence[str], resamples: int = 2000, kind: type[Prepared] = PreparedPredictions
 ) -> dict[str, Subgroups] | None:
     """The strata, and the gaps between them, of each of these `predictions.columns`; None where none is asked for.
-    `graded`: the classes are grades, from the lowest. Raises UsageError if there is no such column."""
+    `kind` is a key of `HEADLINE`. Raises UsageError if there is no such column."""
     check_columns(columns, predictions.columns)
     if not columns or not len(predictions):
         return None
     fewer = min(resamples, max(100, WORK // (len(predictions) * max(1, len(predictions.classes) - 1))))
-    evaluate, cells = partial(_stratum, resamples=fewer, graded=graded), predictions.columns
-    return {name: evaluate_strata(predictions, cells[name], evaluate, _comparing, resamples=fewer) for name in columns}
+    recorded = None if predictions.kind == "number" else fewer  # of a number none is drawn
+    return {name: evaluate_strata(predictions, predictions.columns[name], kind, recorded) for name in columns}
+
+
+def error_by_range(predictions: NumberPredictions) -> Subgroups:
+    """The error between the quintiles of the true number, or in fewer parts where patients are few."""
+    cells = [repr(number) for number in known_labels(predictions).tolist()]
+    for parts in sorted(PARTS, reverse=True):
+        errors = evaluate_strata(predictions, cells, PreparedNumbers, parts=parts)
+        if errors.strata:
+            break
+    return errors
 
 
 def compared(columns: Mapping[str, Subgroups] | None) -> bool:
@@ -163,21 +178,10 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
 
 
 def evaluate_strata(
-    predictions: Predictions,
-    cells: Sequence[str],
-    evaluate: Callable[[str, Any], Stratum],
-    comparing: Comparing,
-    parts: int = 4,
-    resamples: int | None = None,
+    predictions: Predictions, cells: Sequence[str], kind: type[Prepared], resamples: int | None = None, parts: int = 4
 ) -> Subgroups:
-    """Each stratum of a column alone, the largest `MOST`, and the gaps between them.
-
-    Args:
-        cells, parts: as for `strata`.
-        evaluate: the numbers of a stratum, from its name and its predictions.
-        comparing: makes from predictions and atoms what compares strata, such as `_comparing`.
-        resamples: to be recorded.
-    """
+    """Each stratum of a column alone, the largest `MOST`, and the gaps between them. `cells` and `parts` are as for
+    `strata`, `kind` as for `subgroups`; `resamples` is recorded."""
     unit = "images" if predictions.groups is None else "patients"
     column = strata(cells, predictions.units.tolist(), unit, parts)
     images = np.bincount(column.of, minlength=len(column.names))
@@ -194,28 +198,25 @@ def evaluate_strata(
     few, listed = int((~large).sum()), list[Stratum]()
     for g, name in enumerate(column.names):
         if g in shown:
-            listed.append(evaluate(name, predictions.take(np.flatnonzero(column.of == g))))
+            listed.append(_stratum(name, predictions.take(np.flatnonzero(column.of == g)), kind, resamples or 0))
         elif not large[g] and patients[g] > 1 and few <= MOST:
             listed.append(Stratum(name=name, n=f"<{FEWEST}", suppressed=True))
     gaps: dict[str, Any] = {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
     if len(shown) > 1:
         evaluated = [stratum for stratum in listed if not stratum.suppressed]
-        gaps = _gaps(predictions, column, sorted(shown), evaluated, comparing)
+        gaps = _gaps(predictions, column, sorted(shown), evaluated)
     gaps["further"] = int(large.sum()) - len(shown)
     return Subgroups(cut=column.cut, resamples=resamples, strata=listed, too_small=few, **gaps)
 
 
-def _stratum(name: str, part: Predictions, resamples: int, graded: bool) -> Stratum:
+def _stratum(name: str, part: Predictions, kind: type[Prepared], resamples: int) -> Stratum:
     patients = None if part.groups is None else len(set(part.units))
     head: dict[str, Any] = {"name": name, "n": len(part), "n_groups": patients}
     if len(part.classes) > MANY_CLASSES:
-        right = share(part.predicted == known_labels(part), None, Units(part.units))
-        return Stratum(**head, overall={"accuracy": of_share(right)}, notes=[])
-    numbers = evaluate_predictions(part, resamples)
-    overall = {metric: numbers.overall[metric] for metric in HEADLINE}
-    if graded:
-        grades = PreparedGrades(part, resamples)
-        overall = {"quadratic_kappa": grades.kappas[0]["quadratic_kappa"], "grade_error": grades.errors.off, **overall}
+        accuracy = of_share(share(part.right, None, Units(part.units)))
+        return Stratum(**head, overall={"accuracy": accuracy}, notes=[])
+    numbers = kind.evaluate(part, resamples)
+    overall = {metric: numbers.overall[metric] for metric in HEADLINE[kind] if metric in numbers.overall}
     if numbers.positive_class is not None:
         of_positive = numbers.per_class[numbers.positive_class]
         overall |= {metric: of_positive[metric] for metric in OF_THE_POSITIVE_CLASS}
@@ -223,13 +224,7 @@ def _stratum(name: str, part: Predictions, resamples: int, graded: bool) -> Stra
     return Stratum(**head, overall=overall, notes=numbers.notes)
 
 
-def _gaps(
-    predictions: Predictions,
-    column: Strata,
-    shown: list[int],
-    evaluated: Sequence[Stratum],
-    comparing: Comparing,
-) -> dict[str, Any]:
+def _gaps(predictions: Predictions, column: Strata, shown: list[int], evaluated: Sequence[Stratum]) -> dict[str, Any]:
     """The fields of `Subgroups` from `gaps` on: the larger minus the smaller of each number, of the best and the worst.
     The strata that are `shown` are compared; `evaluated` are they, with their own intervals."""
     inside = np.flatnonzero(np.isin(column.of, shown))
@@ -237,7 +232,7 @@ def _gaps(
     _, owner = np.unique(predictions.units[inside], return_inverse=True)
     pairs, atoms = np.unique(owner * len(column.names) + of, return_inverse=True)  # a patient's images in one stratum
     home = pairs % len(column.names)  # (A,)
-    numbers, slow = comparing(part, atoms)
+    numbers, slow = _comparing(part, atoms)
     dealt = home[None]  # (1 + R, A), the first row as they are
     if len(pairs) == owner.max() + 1:  # each patient is in one stratum
         shuffles = np.tile(home, (99 if slow else SHUFFLES, 1))
@@ -269,12 +264,16 @@ def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
     return Gap(value=float(wide[0]), metric=name, best=best.name, worst=worst.name, **ends, by_chance=by_chance)
 
 
-def _comparing(predictions: Predictions, atoms: np.ndarray) -> tuple[Compared, bool]:
+def _comparing(predictions: Any, atoms: np.ndarray) -> tuple[Compared, bool]:
     """The numbers that strata are compared by, of the images in some atoms: the images of one patient in one stratum.
     They are sums over atoms, AUROC over pairs of atoms; by image, which is slow, only where there are too many pairs.
     NaN where a number is undefined, or made of fewer than `FEWEST` images of a class."""
-    labels, p, positive = known_labels(predictions), predictions.probabilities, positive_index(predictions)
-    size, k, right = int(atoms.max()) + 1, len(predictions.classes), predictions.predicted == labels
+    labels = known_labels(predictions)
+    if predictions.kind == "number":
+        errors, images = np.bincount(atoms, np.abs(predictions.values - labels)), np.bincount(atoms).astype(float)
+        return lambda inside: {"mae": ratio(inside @ errors, inside @ images)}, False
+    p, positive = predictions.probabilities, positive_index(predictions)
+    size, k, right = int(atoms.max()) + 1, len(predictions.classes), predictions.right
     cells = atoms * k + labels
     each, held = (np.bincount(of, minlength=size * k).reshape(size, k).astype(float) for of in (cells, cells[right]))
     ranked = [] if k > MANY_CLASSES else [positive] if positive is not None else list(range(k))

@@ -23,12 +23,12 @@ from vitmed.metrics.clinical_utility import decision_curve, prevalence_table
 from vitmed.metrics.confusions import finding_errors, label_errors, mistakes
 from vitmed.metrics.estimates import Numbers, difference, estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
-from vitmed.metrics.kinds.grades import grade_results
-from vitmed.metrics.kinds.number import bland_altman, error_by_range, error_by_subgroup
+from vitmed.metrics.kinds.grades import PreparedGrades, grade_results
+from vitmed.metrics.kinds.number import PreparedNumbers, bland_altman
 from vitmed.metrics.patient_level import patient_level, per_patient
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import ReaderComparison, agreement, compare_with_readers
-from vitmed.metrics.subgroups import Subgroups, subgroups
+from vitmed.metrics.subgroups import Subgroups, error_by_range, subgroups
 from vitmed.report.plots.pictures import Read
 from vitmed.report.results import Beside, BesideEstimates, External, Flow, Shift
 
@@ -165,7 +165,7 @@ ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Resul
         **CLASS_ANALYSES,
         "agreement": lambda m: CLASS_ANALYSES["agreement"](m) if m.config.raters else None,
         "grades": lambda m: grade_results(m.predictions, m.config.resamples),
-        "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples, graded=True),
+        "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples, PreparedGrades),
     },
     "findings": {**OF_EVERY_KIND, "finding_errors": lambda m: finding_errors(m.predictions)},
     "number": {
@@ -173,6 +173,6 @@ ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Resul
         "bland_altman": lambda m: bland_altman(m.predictions),
         "intervals": lambda m: report_intervals(m.predictions, m.chosen("intervals")),
         "error_by_range": lambda m: error_by_range(m.predictions),
-        "subgroups": lambda m: {name: error_by_subgroup(m.predictions, name) for name in m.config.subgroups} or None,
+        "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, kind=PreparedNumbers),
     },
 }

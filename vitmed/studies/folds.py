@@ -38,7 +38,7 @@ from vitmed.decisions.evaluation_folder import (
     spread_of,
     validation_of,
 )
-from vitmed.decisions.operating_points import asked_point, target_of
+from vitmed.decisions.operating_points import asked_point, target_of_point
 from vitmed.decisions.policy import FindingPolicy, choose_policy, notes_of
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.preprocessing import thumbnail
@@ -300,7 +300,7 @@ def _each(results: Sequence[Results], evaluated: Sequence[Evaluated], pooled: An
         of_finding = [policy.findings[name] if isinstance(policy, FindingPolicy) else None for policy in policies]
         auroc = metric_values(pooled.of(name))["auroc"]
         findings[name] = folds_of_classes(numbers, of_finding, by_fold_names("classes"), auroc, config)
-    return Folds(asked=point, target=target_of(config, point), costs=None, each=each, findings=findings)
+    return Folds(asked=point, target=target_of_point(config, point), costs=None, each=each, findings=findings)
 
 
 def by_fold_names(kind: str) -> list[str]:

@@ -243,3 +243,14 @@ def test_the_explained_finding_is_the_likeliest_beside_its_threshold() -> None:
     )
     assert p.explained.tolist() == [0, 1, 1, 0]
     assert p.mistakes().tolist() == [2, 1]  # b is missed at 0.3, so with 0.7; and called at 0.45
+
+
+def test_an_image_is_right_where_each_known_label_is() -> None:
+    """One bool for each image: both findings right, one wrong, the known one right, and nothing known."""
+    labels = np.array([[1, 0], [1, 1], [UNKNOWN, 0], [UNKNOWN, UNKNOWN]], dtype=np.int8)
+    logits = np.array([[2, -2], [2, -2], [2, -2], [2, -2]], dtype=np.float32)
+    p = FindingPredictions(("edema", "mass"), tuple("abcd"), None, labels, logits)
+    assert p.right.tolist() == [True, False, True, False]
+    truth, known, called = p.outcomes
+    assert known.tolist() == (labels >= 0).tolist() and truth.tolist() == (labels == 1).tolist()
+    assert called.tolist() == [[True, False]] * 4

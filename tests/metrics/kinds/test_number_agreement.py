@@ -11,7 +11,8 @@ from test_number_evaluation import draw
 from vitmed.core.base_models import Target
 from vitmed.core.errors import UsageError
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.kinds.number import NumberPredictions, bland_altman, error_by_range, error_by_subgroup, total_sd
+from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers, bland_altman, total_sd
+from vitmed.metrics.subgroups import error_by_range, subgroups
 
 # Peak flow by two meters, litres a minute (Bland & Altman, Lancet 327 (1986) 307, table 1, first readings).
 LARGE = (494, 395, 516, 434, 476, 557, 413, 442, 650, 433, 417, 656, 267, 478, 178, 423, 427)
@@ -118,7 +119,7 @@ def test_the_error_by_subgroup() -> None:
     p = replace(
         p, labels=p.labels - off, columns={"sex": tuple(sex), "site": tuple("AB"[i % 2] for i in range(len(p)))}
     )
-    found = error_by_subgroup(p, "sex")
+    found = subgroups(p, ["sex"], kind=PreparedNumbers)["sex"]
     by_name = {stratum.name: stratum for stratum in found.strata}
     assert list(by_name) == ["F", "M"]
     for name, stratum in by_name.items():
@@ -128,7 +129,7 @@ def test_the_error_by_subgroup() -> None:
     gap = found.gaps["mae"]
     assert (gap.best, gap.worst) == ("F", "M") and 0 < gap.low < gap.value < gap.high
     assert gap.value == pytest.approx(by_name["M"].overall["mae"].value - by_name["F"].overall["mae"].value)
-    level = error_by_subgroup(p, "site").gaps["mae"]
+    level = subgroups(p, ["site"], kind=PreparedNumbers)["site"].gaps["mae"]
     assert level.low < 0 < level.high
     with pytest.raises(UsageError, match="age"):
-        error_by_subgroup(p, "age")
+        subgroups(p, ["age"], kind=PreparedNumbers)

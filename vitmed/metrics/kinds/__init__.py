@@ -4,5 +4,5 @@ prepared  `Prepared`: what each kind gives; `values` of an epoch, `draw`, `evalu
 classes   one of several classes, by `vitmed.metrics.predictions.Predictions`
 findings  `FindingPredictions`: several findings, each present or absent
 grades    classes in order: weighted kappa, the distance of grades, and each cut as two classes
-number    `NumberPredictions`: a quantity; limits of agreement, errors by range and subgroup
+number    `NumberPredictions`: a quantity; limits of agreement
 """

@@ -7,7 +7,6 @@ drawn. A value that cannot be computed is NaN (null in JSON, with the reason bes
 Letters: S images, K classes, R resamples.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -27,6 +26,7 @@ from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 LOSSES = ("log_loss", "brier")  # in the order of `losses`
 MANY_CLASSES = 50
+Both = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]  # overall, name -> (R,), and of each class, name -> (R, K)
 
 
 class PreparedPredictions(Prepared):
@@ -46,19 +46,17 @@ class PreparedPredictions(Prepared):
         self.support = np.bincount(self.labels, minlength=k)  # (K,)
         self.losses = np.stack(image_losses(predictions), axis=1)  # (S, 2)
 
-    def apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        return self.weighted(weights)[0]
-
-    def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        return self.counted(weights)[0]
+    def apart(self, weights: np.ndarray, drawn: bool = False) -> dict[str, np.ndarray]:
+        """`drawn`: without AUROC and average precision, which take most of the time."""
+        return (self.counted(weights) if drawn else self.weighted(weights))[0]
 
     @cached_property
     def point(self) -> dict[str, float]:
         """The numbers that are no areas."""
-        return {name: float(v[0]) for name, v in self.drawn_apart(np.ones((1, len(self.labels)))).items()}
+        return {name: float(v[0]) for name, v in self.counted(np.ones((1, len(self.labels))))[0].items()}
 
-    def weighted(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """All numbers for image weights (R, S): overall, name -> (R,), and of each class, name -> (R, K)."""
+    def weighted(self, weights: np.ndarray) -> Both:
+        """All numbers for image weights (R, S)."""
         overall, per_class = self.counted(weights)
         truths = [self.labels == c for c in range(self.size)]
         areas = [weighted_areas(self.probabilities[:, c], truth, weights) for c, truth in enumerate(truths)]
@@ -67,17 +65,15 @@ class PreparedPredictions(Prepared):
             overall[name] = self.mean(values) if self.positive is None else values[:, self.positive]
         return {name: overall[name] for name in METRICS}, {name: per_class[name] for name in PER_CLASS}
 
-    def counted(self, weights: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """As `weighted`, without AUROC and average precision, which take most of the time."""
-        return self._numbers(_grouped(weights, self.cell, len(self.cells)), weights @ self.losses)
-
-    def summed(self, units: np.ndarray) -> Callable[[np.ndarray], tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
-        """`counted` for weights of whole units, (R, G), units being the number (S,) of each image's: much faster."""
-        count = int(units.max()) + 1
-        held = np.bincount(units * len(self.cells) + self.cell, minlength=count * len(self.cells))
-        held = held.reshape(count, -1).astype(np.float64)  # (G, C)
-        losses = np.stack([np.bincount(units, column, minlength=count) for column in self.losses.T], axis=1)
-        return lambda weights: self._numbers(weights @ held, weights @ losses)
+    def counted(self, weights: np.ndarray, units: np.ndarray | None = None) -> Both:
+        """As `weighted`, without areas. With `units`, the number (S,) of each image's, the weights are of whole units,
+        (R, G): much faster."""
+        if units is None:
+            return self._numbers(_grouped(weights, self.cell, len(self.cells)), weights @ self.losses)
+        g, c = weights.shape[1], len(self.cells)
+        held = np.bincount(units * c + self.cell, minlength=g * c).reshape(g, c).astype(np.float64)
+        losses = np.stack([np.bincount(units, column, minlength=g) for column in self.losses.T], axis=1)
+        return self._numbers(weights @ held, weights @ losses)
 
     def correlation_influence(self) -> dict[str, np.ndarray]:
         """The influence (S,) of each image on MCC and kappa: their derivatives by its weight, which sum to 0."""
@@ -93,7 +89,7 @@ class PreparedPredictions(Prepared):
         kappa = ratio(moved - ratio(above, left) * (2 * n - moved_chance), left)
         return {"mcc": ratio(moved, np.sqrt(varied_truth * varied_calls)) - mcc * both, "cohen_kappa": kappa}
 
-    def _numbers(self, cells: np.ndarray, lost: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    def _numbers(self, cells: np.ndarray, lost: np.ndarray) -> Both:
         """Of the images in each cell of the confusion matrix that is in use, (R, C), and the summed losses, (R, 2)."""
         r, k = len(cells), self.size
         support = _grouped(cells, self.cells // k, k)  # (R, K) truly of the class
@@ -310,10 +306,13 @@ class PreparedPredictions(Prepared):
         """Degrees of freedom of the variance of being right between units."""
         return self.units.degrees((self.labels == self.predicted) * 1.0) if self.units.count > 1 else 1.0
 
-    def area_gap(self, other: "PreparedPredictions", name: str) -> Gap:
-        positive = self.labels == self.positive if name == "auroc" and self.positive is not None else None
-        labels = self.labels if name == "average_precision" else None
-        return area_gap(self.overall_areas[name], other.overall_areas[name], positive, self.units, labels)
+    def gaps(self, other: "PreparedPredictions") -> dict[str, Gap]:
+        positive = None if self.positive is None else self.labels == self.positive
+        (auroc, precision), (other_auroc, other_precision) = (m.overall_areas.values() for m in (self, other))
+        return super().gaps(other) | {
+            "auroc": area_gap(auroc, other_auroc, positive, self.units),
+            "average_precision": area_gap(precision, other_precision, None, self.units, self.labels),
+        }
 
     def share_gaps(self, other: "PreparedPredictions") -> ShareGaps:
         labels, present = self.labels, np.flatnonzero(self.support)
@@ -362,10 +361,9 @@ def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> 
     """Overall numbers (R,) of each in the same resamples; the units are those of the first."""
     units = several[0].units
     few = 2 * units.count < len(units.index)  # few patients with many images: their sums are enough
-    index = np.arange(units.count) if few else units.index
-    ways = [model.summed(units.index) if few else model.counted for model in several]
+    index, summed = (np.arange(units.count), units.index) if few else (units.index, None)
     weights = bootstrap_weights(index, resamples, seed) if units.count > 1 else ()
-    chunks = [[way(drawn)[0] for way in ways] for drawn in weights]
+    chunks = [[model.counted(drawn, summed)[0] for model in several] for drawn in weights]
     return [
         {name: np.concatenate([np.empty(0), *(chunk[k][name] for chunk in chunks)]) for name in model.point}
         for k, model in enumerate(several)

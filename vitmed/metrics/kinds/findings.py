@@ -5,7 +5,6 @@ figure of two classes applies to it. Unknown labels are left out everywhere. Let
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -48,12 +47,6 @@ class FindingPredictions(Predictions):
         each = np.stack([part.probabilities for part in parts])  # (M, S, F)
         return mutual_information(np.stack([each, 1 - each], axis=-1), shares).max(axis=1)  # of the findings
 
-    def like(self, other: Self) -> Self:
-        """With the findings, which must be the same, in the order of another."""
-        order = [self.classes.index(name) for name in other.classes]
-        thresholds = tuple(self.thresholds[f] for f in order) if self.thresholds else ()
-        return replace(self._ordered(order, self.BY_ROW), thresholds=thresholds)
-
     @cached_property
     def probabilities(self) -> np.ndarray:
         """(S, F) float64, 0..1: calibrated where there is a calibration, else the sigmoid of the logits."""
@@ -76,6 +69,16 @@ class FindingPredictions(Predictions):
     def explained(self) -> np.ndarray:
         """(S,) int64: which finding it explains, unless you name another: the likeliest, beside its threshold."""
         return (self.probabilities / np.maximum(self.limits, LEAST)).argmax(axis=1).astype(np.int64)
+
+    @cached_property
+    def outcomes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return known_labels(self) == 1, known_labels(self) != UNKNOWN, self.predicted
+
+    @cached_property
+    def right(self) -> np.ndarray:
+        """(S,) bool: whether any label is known, and each known one is right."""
+        truth, known, called = self.outcomes
+        return np.asarray(known.any(axis=1) & ((called == truth) | ~known).all(axis=1))
 
     def mistakes(self) -> np.ndarray:
         """(N,) the rows whose `explained` finding is wrong, the most confident first; unknown labels do not count."""
@@ -197,12 +200,6 @@ def in_means(predictions: Predictions) -> np.ndarray:
     return np.asarray(least >= FEWEST if (least >= FEWEST).any() else least > 0)
 
 
-def images_right(labels: np.ndarray, called: np.ndarray) -> np.ndarray:
-    """(S,) bool: any label is known, and each known one is right; labels and calls are (S, F)."""
-    known = labels != UNKNOWN
-    return np.asarray(known.any(axis=1) & ((called == labels) | ~known).all(axis=1))
-
-
 def images_without(labels: np.ndarray) -> np.ndarray:
     """(S,) bool: any label is known, and each known one is absent."""
     return np.asarray((labels == 0).any(axis=1) & (labels != 1).all(axis=1))
@@ -243,7 +240,7 @@ class PreparedFindings(Prepared):
         super().__init__(predictions, resamples)
         self.known = self.labels != UNKNOWN  # (S, F) bool
         self.read = self.known.any(axis=1)  # (S,) bool: any label is known
-        self.right = images_right(self.labels, predictions.predicted)
+        self.right = predictions.right
         self.in_means = in_means(predictions)
         self.means = np.flatnonzero(self.in_means)
 
@@ -284,22 +281,21 @@ class PreparedFindings(Prepared):
             "no_finding_specificity": ratio(clear, empty),
         }
 
-    def apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        known, of_images = self.known, weights[:, np.nonzero(self.known)[0]]
-        micro = weighted_areas(self.predictions.probabilities[known], self.labels[known] == 1, of_images)
-        return self.drawn_apart(weights) | dict(zip(("auroc_micro", "average_precision_micro"), micro, strict=True))
+    def apart(self, weights: np.ndarray, drawn: bool = False) -> dict[str, np.ndarray]:
+        """Mean areas of the findings of the means, over those that a resample has; and, unless `drawn`, micro areas."""
 
-    def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Mean areas of the findings of the means, over those that a resample has."""
-        drawn, each = dict[str, np.ndarray](), []
-        for f in self.means:
-            rows = self.known[:, f]
-            chances, present = self.predictions.probabilities[rows, f], self.labels[rows, f] == 1
-            each.append(weighted_areas(chances, present, weights[:, rows]))
+        def areas_of(labels: Any, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return weighted_areas(self.predictions.probabilities[labels], self.labels[labels] == 1, weights[:, images])
+
+        numbers, rows = dict[str, np.ndarray](), [np.flatnonzero(self.known[:, f]) for f in self.means]
+        each = [areas_of((images, f), images) for f, images in zip(self.means, rows, strict=True)]
         for k, name in enumerate(AREAS):
             values = np.array([areas[k] for areas in each]).reshape(-1, len(weights))
-            drawn[name] = ratio(np.nansum(values, axis=0), np.isfinite(values).sum(axis=0))
-        return drawn
+            numbers[name] = ratio(np.nansum(values, axis=0), np.isfinite(values).sum(axis=0))
+        if not drawn:
+            micro = areas_of(self.known, np.nonzero(self.known)[0])
+            numbers |= {f"{name}_micro": area for name, area in zip(AREAS, micro, strict=True)}
+        return numbers
 
     def sample(self) -> Samples:
         subset = share(self.right, self.read, self.units)
@@ -402,20 +398,18 @@ class PreparedFindings(Prepared):
         notes += self.few_notes(numbers, holders, "finding")
         return [*notes, *below_chance(numbers, "findings")]
 
-    def area_gap(self, other: "PreparedFindings", name: str) -> Gap:
-        if name in AREAS:
-            return area_gap(self.mean_area(name), other.mean_area(name), None, self.units)
-        mine, yours = (model.cells.overall_areas[name.removesuffix("_micro")] for model in (self, other))
-        return area_gap(mine, yours, None, self.cells.units)
-
     def share_gaps(self, other: "PreparedFindings") -> ShareGaps:
         return {"subset_accuracy": share_difference(self.right, other.right, self.read, self.units)}
 
-    def sum_gaps(self, other: "PreparedFindings") -> dict[str, Gap]:
-        """As those of all kinds; without an interval where no image shows how much a difference varies."""
-        same = self.predictions.same_as(other.predictions)
-        gaps = super().sum_gaps(other)
-        return {name: (reach if same or reach > 0 else np.nan, test) for name, (reach, test) in gaps.items()}
+    def gaps(self, other: "PreparedFindings") -> dict[str, Gap]:
+        """As those of all kinds; sums without an interval where no image shows how much a difference varies."""
+        same, gaps = self.predictions.same_as(other.predictions), super().gaps(other)
+        gaps = {name: (reach if same or reach > 0 else np.nan, test) for name, (reach, test) in gaps.items()}
+        for name in AREAS:
+            gaps[name] = area_gap(self.mean_area(name), other.mean_area(name), None, self.units)
+            mine, yours = (model.cells.overall_areas[name] for model in (self, other))
+            gaps[f"{name}_micro"] = area_gap(mine, yours, None, self.cells.units)
+        return gaps
 
     def class_gaps(self, other: "PreparedFindings") -> dict[str, dict[str, ClassDifference]]:
         """In AUROC and average precision, on the images whose label is known. There is an interval, and a p, where at

@@ -215,9 +215,7 @@ def grade_results(predictions: Predictions, resamples: int = 2000) -> GradeResul
     labels, boot, n = prepared.labels, prepared.boot, len(predictions)
     off, scores = prepared.predicted - labels, ranked_probability_scores(predictions)
     mean = float(scores.mean()) if n else np.nan
-    interval = NONE
-    if boot.units.count > 1:
-        interval = log_interval(mean, influence_spread((scores - mean) / n, boot.units), most=1.0)
+    interval = log_interval(mean, influence_spread((scores - mean) / max(1, n), boot.units), most=1.0)
     kappas, why = prepared.kappas
     views = [predictions_at_cut(predictions, cut) for cut in range(1, len(predictions.classes))]
     return GradeResults(

@@ -1,5 +1,4 @@
-"""A predicted quantity, such as an age: what a model predicts, every number that judges it, and where and how far it is
-off: limits of agreement, errors by range and by subgroup.
+"""A predicted quantity, such as an age: what a model predicts, every number that judges it, and limits of agreement.
 
 All numbers are functions of sums over images, so that each patient can be left out. Concordance: Lin,
 Biometrics 45 (1989) 255, with variances over the number of images. Log score and CRPS: Gneiting & Raftery, J. Am. Stat.
@@ -26,12 +25,11 @@ from vitmed.core.base_models import SIDES, Frozen, Kind, Target
 from vitmed.core.errors import DataError
 from vitmed.core.upgrade import READER
 from vitmed.metrics.estimates import FEW_IMAGES, Estimate, Numbers, SampleSize, estimate, of_share
-from vitmed.metrics.intervals import NONE, Units, correlation, jackknife_interval, quantile, ratio, share, spread
+from vitmed.metrics.intervals import Units, correlation, jackknife_interval, quantile, ratio, share, spread
 from vitmed.metrics.kinds.prepared import Prepared, Samples, check_finite
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, OF_NUMBERS, RAW, TARGET, Table
-from vitmed.metrics.subgroups import PARTS, Compared, Stratum, Subgroups, check_columns, evaluate_strata
 
 ENDS = ("low", "high")  # columns of the interval
 TINY = float(np.finfo(np.float64).tiny)
@@ -292,18 +290,14 @@ class PreparedNumbers(Prepared):
     @cached_property
     def jackknifed(self) -> dict[str, Estimate]:
         """The numbers of `of_sums` that have a scale, with intervals by leaving out each patient in turn."""
-        summands, several, estimates = self.summands, self.units.count > 1, {}
+        summands, estimates = self.summands, {}
         with np.errstate(divide="ignore", invalid="ignore"):
-            point = self.of_sums(summands.sum(axis=0))
-            without = self.of_sums(self.units.without(summands)) if several else {}
+            point, without = self.of_sums(summands.sum(axis=0)), self.of_sums(self.units.without(summands))
             for name, (to, back) in SCALES.items():
-                interval = NONE
-                if several and np.isfinite(to(point[name])):
-                    ends = jackknife_interval(float(to(point[name])), to(without[name]), name in SKEWED)
-                    low, high = back(np.array(ends))
-                    interval = float(low), float(high)
+                ends = jackknife_interval(float(to(point[name])), to(without[name]), name in SKEWED)
+                low, high = back(np.array(ends)).tolist()
                 method = "jackknife-hall" if name in SKEWED else "jackknife"
-                estimates[name] = estimate(float(point[name]), *interval, method)
+                estimates[name] = estimate(float(point[name]), low, high, method)
         return estimates
 
     @cached_property
@@ -348,9 +342,6 @@ class PreparedNumbers(Prepared):
 evaluate_number = PreparedNumbers.evaluate
 
 
-OF_STRATA = ("mae", "bias", "coverage")
-
-
 class BlandAltman(Frozen):
     """The errors, predicted minus true number.
 
@@ -375,19 +366,15 @@ def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
     if units.count < 2:
         return None
     estimates, sd, wide = PreparedNumbers(predictions).jackknifed, total_sd(error, units), quantile()
-    bias, of_sd = estimates["bias"], estimates["sd"]
-    assert bias.value is not None
-    of_images = of_sd.value or np.nan  # the interval of `sd` is in proportion to that of the images
-    spread = [np.nan if end is None else end / of_images * sd for end in (of_sd.low, of_sd.high)]
-    limits = []
+    bias, of_sd, limits = estimates["bias"], estimates["sd"], []
+    value, low, high = np.array([bias.value, bias.low, bias.high], dtype=float)  # NaN for None
+    # the interval of `sd` is in proportion to that of the images
+    ends = np.array([of_sd.low, of_sd.high], dtype=float) / (of_sd.value or np.nan) * sd
     for times in (-wide, wide):
-        value, (low, high) = bias.value + times * sd, NONE
-        if bias.low is not None and bias.high is not None:
-            ends = sorted(times * (end - sd) for end in spread)
-            low = value - float(np.hypot(bias.value - bias.low, ends[0]))
-            high = value + float(np.hypot(bias.high - bias.value, ends[1]))
-        limits.append(estimate(value, low, high, "mover"))
-    hits = np.abs(error - bias.value) <= wide * sd
+        down, up = np.sort(times * (ends - sd))
+        limit = value + times * sd
+        limits.append(estimate(limit, limit - np.hypot(value - low, down), limit + np.hypot(high - value, up), "mover"))
+    hits = np.abs(error - value) <= wide * sd
     return BlandAltman(
         bias=bias,
         lower=limits[0],
@@ -407,33 +394,3 @@ def total_sd(error: np.ndarray, units: Units) -> float:
     between = float((sizes * (means - error.mean()) ** 2).sum()) / (g - 1)
     usual = float(n - (sizes**2).sum() / n) / (g - 1)
     return (between / usual + (1 - 1 / usual) * within) ** 0.5
-
-
-def error_by_range(predictions: NumberPredictions) -> Subgroups:
-    """The error between the quintiles of the true number, or in fewer parts where patients are few."""
-    cells = [repr(number) for number in known_labels(predictions).tolist()]
-    for parts in sorted(PARTS, reverse=True):
-        errors = _errors(predictions, cells, parts)
-        if errors.strata:
-            break
-    return errors
-
-
-def error_by_subgroup(predictions: NumberPredictions, column: str) -> Subgroups:
-    """The error in each stratum of a further column. Raises UsageError if there is no such column."""
-    check_columns([column], predictions.columns)
-    return _errors(predictions, predictions.columns[column], 4)
-
-
-def _errors(predictions: NumberPredictions, cells: Sequence[str], parts: int) -> Subgroups:
-    def evaluate(name: str, part: NumberPredictions) -> Stratum:
-        numbers = evaluate_number(part)
-        overall = {metric: numbers.overall[metric] for metric in OF_STRATA if metric in numbers.overall}
-        return Stratum(name=name, n=len(part), n_groups=numbers.n_groups, overall=overall, notes=numbers.notes)
-
-    def compared(part: NumberPredictions, atoms: np.ndarray) -> tuple[Compared, bool]:
-        sizes = np.bincount(atoms, np.abs(part.values - known_labels(part)))
-        images = np.bincount(atoms).astype(float)
-        return lambda inside: {"mae": ratio(inside @ sizes, inside @ images)}, False
-
-    return evaluate_strata(predictions, cells, evaluate, compared, parts)

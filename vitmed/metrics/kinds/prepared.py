@@ -15,7 +15,7 @@ from vitmed.core.text import counted, counted_doing
 from vitmed.metrics.bootstrap import percentile_interval
 from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, FEWEST, Estimate, Numbers, Sample, SampleSize, estimate
 from vitmed.metrics.intervals import LEVEL, NONE, Share, Units, jackknife_spread
-from vitmed.metrics.metric_table import AREAS, PER_CLASS, Metric
+from vitmed.metrics.metric_table import METRICS, PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, ComparisonTest, PairedComparison, gap_estimate, tested
 from vitmed.metrics.predictions import known_labels
 
@@ -49,8 +49,8 @@ def below_chance(numbers: Numbers, noun: str = "classes") -> list[str]:
 class Prepared:
     """The labelled predictions of a model, with what their numbers, intervals and comparisons need.
 
-    A kind of label says how each of its `metrics` is computed: by `summands` and `of_sums`, or by itself in `apart` and
-    `drawn_apart`; and `overall`, with its interval.
+    A kind of label says how each of its `metrics` is computed: by `summands` and `of_sums`, or by itself in `apart`;
+    and `overall`, with its interval.
     """
 
     metrics: ClassVar[dict[str, Metric]]
@@ -71,13 +71,10 @@ class Prepared:
         """Numbers by name, (...) each, from sums (..., N) over images."""
         return {}
 
-    def apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """The numbers that are no functions of sums, (R,) each, for image weights (R, S)."""
+    def apart(self, weights: np.ndarray, drawn: bool = False) -> dict[str, np.ndarray]:
+        """The numbers that are no functions of sums, (R,) each, for image weights (R, S); `drawn`: without those that
+        take too long for many resamples."""
         return {}
-
-    def drawn_apart(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Those of them that are drawn."""
-        return self.apart(weights)
 
     def check(self) -> None:
         """Raise DataError for a score that is no finite number."""
@@ -135,17 +132,14 @@ class Prepared:
             notes.append(f"{counted(unknown, 'image')} {lack} counts as a patient of its own.")
         return notes
 
-    def area_gap(self, other: Any, name: str) -> Gap:
-        """How the area, by its name, of two models differs."""
-        raise NotImplementedError
-
     def share_gaps(self, other: Any) -> ShareGaps:
         """How the proportions of two models, or means of them, differ."""
         return {}
 
-    def sum_gaps(self, other: Any) -> dict[str, Gap]:
-        """How the numbers of `of_sums` of two models differ: by the variance of the difference, leaving out each
-        patient in turn, with Student's t; NaN where a number is undefined for either model, or without a patient."""
+    def gaps(self, other: Any) -> dict[str, Gap]:
+        """How the areas, and the numbers of `of_sums`, of two models differ. The latter by the variance of the
+        difference, leaving out each patient in turn, with Student's t; NaN where a number is undefined for either
+        model, or without a patient."""
         if not self.summands.shape[1]:
             return {}
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -174,7 +168,7 @@ class Prepared:
     def draw(cls, predictions: Any, weights: np.ndarray) -> dict[str, np.ndarray]:
         """Numbers by name, (R,) each, for image weights (R, S)."""
         prepared = cls(predictions)
-        return prepared.drawn_apart(weights) | prepared.of_sums(weights @ prepared.summands)
+        return prepared.apart(weights, drawn=True) | prepared.of_sums(weights @ prepared.summands)
 
     @classmethod
     def evaluate(cls, predictions: Any, resamples: int = 2000) -> Numbers:
@@ -234,13 +228,12 @@ class Prepared:
         first.check()
         second.check()
         ours, theirs, same = first.overall, second.overall, predictions.same_as(other)
-        sums, shares, draws = first.sum_gaps(second), first.share_gaps(second), first.drawn_gaps(second, resamples)
-        gaps = sums | {name: first.area_gap(second, name) for name in cls.metrics if name.startswith(AREAS)}
+        gaps, shares, draws = first.gaps(second), first.share_gaps(second), first.drawn_gaps(second, resamples)
         difference: dict[str, Estimate] = {}
         for name in (name for name in cls.metrics if name in ours and name in theirs):
             mine, yours = ours[name].value, theirs[name].value
             value = np.nan if mine is None or yours is None else mine - yours
-            if draws is not None and name not in sums and np.isnan(value):
+            if draws is not None and name in METRICS and np.isnan(value):
                 difference[name] = estimate(value, *NONE, "bootstrap", resamples)
             elif name in shares:
                 share, _ = shares[name]
