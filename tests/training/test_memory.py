@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,9 +136,17 @@ def test_a_device_is_tried(monkeypatch: pytest.MonkeyPatch, most: int, images: i
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(self, x)
 
+    def empty(*shape: Any, **how: Any) -> torch.Tensor:
+        assert not any(earlier() is not None for earlier in moments), "those of an attempt that failed are still there"
+        moments.append(weakref.ref(made := torch.zeros(*shape, **how)))
+        return made
+
+    moments = list[weakref.ref[torch.Tensor]]()
+    monkeypatch.setattr(torch, "empty", empty)
     monkeypatch.setattr(ViT, "forward_pool", pool)
     count, why = out_of_memory._fit_device(computing(model, 32), 16, 1000, model)
     assert count == images and why == ("as tried" if most == 16 else f"{2 * images} images did not fit")
+    assert len(moments) == len(set(tried))
     assert sorted(set(tried), reverse=True) == [n for n in (16, 8, 4, 2, 1) if n >= images]
 
 

@@ -106,12 +106,15 @@ def _fit_device(compute: Callable[[int], None], most: int, moments: int, model: 
     """Try the batch, its half, its quarter ... beside the moments that the optimiser will need, in bytes; 0 if none
     fits."""
     count, why, device = most, "as tried", next(model.parameters()).device
+
+    def attempt() -> None:
+        _beside = torch.empty(moments, dtype=torch.uint8, device=device)  # until the attempt ends, however it does
+        compute(count)
+        compute(count)  # with the gradients of the first part in place
+
     while count:
         try:
-            beside = torch.empty(moments, dtype=torch.uint8, device=device)
-            compute(count)
-            compute(count)  # with the gradients of the first part in place
-            del beside
+            attempt()
             break
         except RuntimeError as error:
             if not is_out_of_memory(error):
