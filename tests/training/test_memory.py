@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,10 @@ def found(asked: tuple[TrainState, Any], most: int = 16) -> out_of_memory.Fit:
     return fit_memory(*asked, most, FP32, 1)
 
 
+def computing(model: torch.nn.Module, side: int) -> Callable[[int], None]:
+    return lambda count: model(torch.rand(count, 3, side, side)).mean().backward()
+
+
 # --- the settings
 
 
@@ -67,7 +72,7 @@ def test_other_words_are_refused(value: str) -> None:
 
 
 def test_as_much_as_a_cpu_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(out_of_memory, "_peak", lambda trial, count: 10_000_000 + 50_000_000 * count)
+    monkeypatch.setattr(out_of_memory, "_peak", lambda _, count: 10_000_000 + 50_000_000 * count)
     asked = state()
     states = 12 * sum(p.numel() for p in asked[0].model.parameters())  # gradients and moments
     for gigabytes, images in ((100, 16), (1, 15), (0.5, 7)):  # 52.5 MB an image, measured on 4, of 80 %
@@ -81,11 +86,9 @@ def test_as_much_as_a_cpu_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(not out_of_memory.STATUS.is_file(), reason="no /proc")
 def test_the_need_is_measured() -> None:
-    asked = state(model__width=128, model__depth=4, model__image_size=64)
-    trial = out_of_memory._Trial(*asked, 16, FP32)
-    with trial.nothing_changes():
-        trial.run(1)
-        needs = [out_of_memory._peak(trial, count) for count in (4, 16)]
+    compute = computing(state(model__width=128, model__depth=4, model__image_size=64)[0].model, 64)
+    compute(1)
+    needs = [out_of_memory._peak(compute, count) for count in (4, 16)]
     assert needs[0] < needs[1] < 6 * needs[0]
     asked = state()  # measuring changes nothing
     model = asked[0].model
@@ -124,7 +127,7 @@ def test_the_memory_of_this_machine_is_known() -> None:
 
 @pytest.mark.parametrize(("most", "images"), [(16, 16), (5, 4), (1, 1)])
 def test_a_device_is_tried(monkeypatch: pytest.MonkeyPatch, most: int, images: int) -> None:
-    asked, real = state(), ViT.forward_pool
+    model, real = state()[0].model, ViT.forward_pool
     tried: list[int] = []
 
     def pool(self: ViT, x: torch.Tensor) -> torch.Tensor:
@@ -133,11 +136,17 @@ def test_a_device_is_tried(monkeypatch: pytest.MonkeyPatch, most: int, images: i
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(self, x)
 
+    def empty(*shape: Any, **how: Any) -> torch.Tensor:
+        assert not any(earlier() is not None for earlier in moments), "those of an attempt that failed are still there"
+        moments.append(weakref.ref(made := torch.zeros(*shape, **how)))
+        return made
+
+    moments = list[weakref.ref[torch.Tensor]]()
+    monkeypatch.setattr(torch, "empty", empty)
     monkeypatch.setattr(ViT, "forward_pool", pool)
-    trial = out_of_memory._Trial(*asked, 16, FP32)
-    with trial.nothing_changes():
-        fits = out_of_memory._fit_device(trial, 16, torch.device("cpu"))
-    assert fits.micro_batch == images and fits.why == ("as tried" if most == 16 else f"{2 * images} images did not fit")
+    count, why = out_of_memory._fit_device(computing(model, 32), 16, 1000, model)
+    assert count == images and why == ("as tried" if most == 16 else f"{2 * images} images did not fit")
+    assert len(moments) == len(set(tried))
     assert sorted(set(tried), reverse=True) == [n for n in (16, 8, 4, 2, 1) if n >= images]
 
 
@@ -147,7 +156,7 @@ def test_a_device_is_tried(monkeypatch: pytest.MonkeyPatch, most: int, images: i
 def test_auto_is_reported_and_kept(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = draw_splits(tmp_path / "data")
     args = [*TINY_ARGS, "--accumulate", "2", "--no-report"]
-    monkeypatch.setattr(out_of_memory, "_fit_cpu", lambda *_: out_of_memory.Fit(5, False, "two are company"))
+    monkeypatch.setattr(out_of_memory, "_fit_cpu", lambda *_: (5, "two are company"))
     answer = vitmed("train", data, *args, "--batch-size", "auto", "-o", tmp_path, "--name", "run", "--verbose")
     assert answer.code == 0
     assert "batch: 24 images, 5 at once (two are company; --micro-batch 5)" in answer.err

@@ -8,7 +8,7 @@ import ctypes
 import gc
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,100 +73,84 @@ def one_batch(config: AnyConfig) -> AnyConfig:
 
 def fit_memory(state: TrainState, config: AnyConfig, most: int, precision: Precision, processes: int) -> Fit:
     """How many images of a batch can be computed at once, of `most` that each of the `processes` computes that share
-    the memory of a CPU; changes nothing in the state, whose network lies on the device."""
-    device, given = next(state.model.parameters()).device, config.train.grad_checkpointing
-    trial = _Trial(state, config, most, precision)
-    for recompute in dict.fromkeys((given, True)):
-        checkpoint_gradients(state.model, recompute)
-        with trial.nothing_changes():
-            fit = _fit_cpu(trial, most, processes) if device.type == "cpu" else _fit_device(trial, most, device)
-        checkpoint_gradients(state.model, given)
-        if fit.micro_batch:
-            break
-    return fit._replace(micro_batch=max(1, fit.micro_batch), grad_checkpointing=recompute)
+    the memory of a CPU; changes nothing in the state, new, of a network on the device."""
+    model, given, side = state.model, config.train.grad_checkpointing, config.model.image_size
+    device, before = next(model.parameters()).device, [buffer.clone() for buffer in model.buffers()]
+    gradients = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
 
-
-class _Trial:
-    """Computes gradients of images at random."""
-
-    def __init__(self, state: TrainState, config: AnyConfig, most: int, precision: Precision):
-        self.state, self.precision, self.most = state, precision, most
-        self.shape = (config.model.channels, config.model.image_size, config.model.image_size)
-        learning = [p for p in state.model.parameters() if p.requires_grad]
-        self.gradients = sum(p.numel() * p.element_size() for p in learning)
-        self.moments = 0 if state.optimiser.state else 2 * self.gradients
-
-    def run(self, count: int) -> None:
-        """Go forward and backward with some images of a batch."""
-        device = next(self.state.model.parameters()).device
-        x = torch.rand(self.most, *self.shape, device=device)  # the whole batch is there, as in training
-        with torch.autocast(device.type, self.precision.dtype, enabled=self.precision.mixed):
-            loss = self.state.model(x[:count]).float().mean()
+    def compute(count: int) -> None:
+        """The gradients of some images of a batch at random."""
+        x = torch.rand(most, config.model.channels, side, side, device=device)  # the whole batch is there
+        with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
+            loss = model(x[:count]).float().mean()
         loss.backward()
 
-    @contextlib.contextmanager
-    def nothing_changes(self) -> Iterator[None]:
-        """Restore the mode, the statistics and the random state, and throw gradients away."""
-        model: nn.Module = self.state.model
-        training = model.training
-        before = [buffer.clone() for buffer in model.buffers()]
-        model.train()
-        try:
-            with seeded(0, next(model.parameters()).device):
-                yield
-        finally:
-            model.train(training)
-            self.state.optimiser.zero_grad(set_to_none=True)
-            for buffer, value in zip(model.buffers(), before, strict=True):
-                buffer.copy_(value)
+    model.train()
+    with seeded(0, device):
+        for recompute in dict.fromkeys((given, True)):
+            checkpoint_gradients(model, recompute)
+            if device.type == "cpu":
+                count, why = _fit_cpu(compute, most, 3 * gradients, processes)  # with the moments of the optimiser
+            else:
+                count, why = _fit_device(compute, most, 2 * gradients, model)
+            model.zero_grad(set_to_none=True)
+            if count:
+                break
+    checkpoint_gradients(model, given)
+    for buffer, value in zip(model.buffers(), before, strict=True):
+        buffer.copy_(value)
+    return Fit(max(1, count), recompute, why)
 
 
-def _fit_device(trial: _Trial, most: int, device: torch.device) -> Fit:
-    """Try the batch, its half, its quarter ... beside the moments that the optimiser will need; 0 if none fits."""
-    count, why = most, "as tried"
+def _fit_device(compute: Callable[[int], None], most: int, moments: int, model: nn.Module) -> tuple[int, str]:
+    """Try the batch, its half, its quarter ... beside the moments that the optimiser will need, in bytes; 0 if none
+    fits."""
+    count, why, device = most, "as tried", next(model.parameters()).device
+
+    def attempt() -> None:
+        _beside = torch.empty(moments, dtype=torch.uint8, device=device)  # until the attempt ends, however it does
+        compute(count)
+        compute(count)  # with the gradients of the first part in place
+
     while count:
         try:
-            moments = torch.empty(trial.moments, dtype=torch.uint8, device=device)
-            trial.run(count)
-            trial.run(count)  # with the gradients of the first part in place
-            del moments
-            return Fit(count, False, why)
+            attempt()
+            break
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
         finally:  # not in the except clause, whose error holds on to the memory
-            trial.state.optimiser.zero_grad(set_to_none=True)
+            model.zero_grad(set_to_none=True)
             gc.collect()
             if device.type == "cuda":
                 torch.cuda.empty_cache()
         why = f"{counted(count, 'image')} did not fit"
         count //= 2
-    return Fit(0, False, why)
+    return count, why
 
 
-def _fit_cpu(trial: _Trial, most: int, processes: int) -> Fit:
-    """As many as the measured need of a few images leaves room for; 0 if not even one fits."""
+def _fit_cpu(compute: Callable[[int], None], most: int, states: int, processes: int) -> tuple[int, str]:
+    """As many as the measured need of a few images leaves room for beside the `states`, in bytes; 0 if none fits."""
     _trim()
-    free = available_memory()
-    if free is None or not STATUS.is_file():
-        return Fit(most, False, "the memory of this machine cannot be measured")
-    room = int(SHARE * free / processes) - trial.moments - trial.gradients
-    trial.run(1)  # the gradients, and what is made once
-    need = _peak(trial, 1)
+    if (free := available_memory()) is None:
+        return most, "the memory of this machine cannot be measured"
+    room = int(SHARE * free / processes) - states
+    compute(1)  # the gradients, and what is made once
+    need = _peak(compute, 1)
     if FEW * need < room:  # of one image alone, much is the same for several
         few = min(FEW, most)
-        need = _peak(trial, few) // few
+        need = _peak(compute, few) // few
     count = max(0, min(most, room // max(1, need)))
-    return Fit(count, False, f"{need / 1e9:.2g} GB for each, {free / 1e9:.1f} GB free")
+    return count, f"{need / 1e9:.2g} GB for each, {free / 1e9:.1f} GB free"
 
 
-def _peak(trial: _Trial, count: int) -> int:
+def _peak(compute: Callable[[int], None], count: int) -> int:
     """Bytes that this process takes at most to compute the gradients of some images."""
     _trim()
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins again
     before = _status("VmRSS")
-    trial.run(count)
+    compute(count)
     return _status("VmHWM") - before
 
 

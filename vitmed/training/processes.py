@@ -226,13 +226,15 @@ def whole(value: Tensor) -> Tensor:
     return value.full_tensor() if hasattr(value, "full_tensor") else value  # without importing its module
 
 
-def sharded_like(value: Any, own: Tensor) -> Any:
-    """This rank's part of a whole tensor, where its own tensor of that shape is divided among the ranks."""
+def sharded_like(value: Any, own: Any) -> Any:
+    """A tree of whole tensors, of which this rank keeps its part where its `own` tensor of that shape is divided among
+    the ranks; `own` is such a tree, or one tensor for all that belong to it, such as the moments of a parameter."""
+    if isinstance(value, dict):
+        return {key: sharded_like(part, own.get(key) if isinstance(own, dict) else own) for key, part in value.items()}
     if not hasattr(own, "full_tensor") or not isinstance(value, Tensor) or value.shape != own.shape:
         return value
-    from torch.distributed.tensor import DTensor, distribute_tensor
+    from torch.distributed.tensor import distribute_tensor
 
-    assert isinstance(own, DTensor)
     return distribute_tensor(value.to(own.device), own.device_mesh, own.placements, src_data_rank=None)
 
 

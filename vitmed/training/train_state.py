@@ -84,9 +84,11 @@ class TrainState:
         position = _Position.model_validate({name: saved[name] for name in POSITION})
         if not position.best_epoch <= position.epoch == len(position.history):
             raise ValueError(f"{len(position.history)} records of {position.epoch} finished epochs")
+        owners = dict(enumerate(p for group in self.optimiser.param_groups for p in group["params"]))
         for name in PARTS:
             if (part := getattr(self, name)) is not None and (saved[name] or name != "scaler"):  # {}: was not fp16
-                part.load_state_dict(self._own(name, saved[name]))
+                own = {"state": owners} if name == "optimiser" else part.state_dict()
+                part.load_state_dict(sharded_like(saved[name], own))
         for parameter, state in self.optimiser.state.items():
             for name in ("exp_avg", "exp_avg_sq"):
                 if state[name].shape != parameter.shape:
@@ -95,21 +97,6 @@ class TrainState:
                 raise ValueError("optimiser: step is not a number")
         for name in POSITION:
             setattr(self, name, saved[name])
-
-    def _own(self, name: str, saved: dict[str, Any]) -> dict[str, Any]:
-        """What this rank keeps of the saved state of a part: all of it, unless the network is sharded."""
-        if name in ("model", "ema"):
-            mine = getattr(self, name).state_dict()
-            return {key: sharded_like(value, mine[key]) if key in mine else value for key, value in saved.items()}
-        if name == "optimiser":
-            owners = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
-            states = {
-                i: {key: sharded_like(value, owners[i]) for key, value in state.items()}
-                for i, state in saved["state"].items()
-                if i < len(owners)
-            }
-            return saved | {"state": states}
-        return saved
 
     def shard(self, config: Config | PretrainConfig, ranks: Ranks, device: torch.device) -> None:
         """Divide everything that grows with the network among the ranks: weights, gradients, moments, average."""

@@ -21,10 +21,10 @@ from vitmed.imaging.exact_views import VIEWS, safe_views
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.weights.catalogue import DISTILLED, MASKED, SUPERVISED
 from vitmed.training.plan.make_plan import from_scratch
-from vitmed.training.plan.rules import OWN, SCRATCH, PlanInputs, describe, plan_settings, rules
+from vitmed.training.plan.rules import SCRATCH, PlanInputs, describe, plan_settings, rules
 
 RUN = Callable[..., Answer]
-KINDS = (SCRATCH, SUPERVISED, MASKED, DISTILLED, OWN)
+KINDS = (SCRATCH, SUPERVISED, MASKED, DISTILLED, "vitmed")
 CASES = [
     PlanInputs(weights, images, images // 5, side, device, width, lora, ratio=images / 1000)
     for weights in KINDS

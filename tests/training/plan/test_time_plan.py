@@ -171,7 +171,7 @@ def offered(rows: list[Candidate], pass_of: dict[int, float], epochs: int) -> tu
         return Forecast(10.0, pass_of[rule.fields["model.width"]], 30.0)
 
     networks = Networks(rows, INPUTS, 32, forecast_of)
-    found = networks.next_larger(epochs, forecast_of(networks.rule_of(rows[0], None)))
+    found = networks.next_larger(epochs, forecast_of(networks.rule_of(rows[0])))
     return found and (found[0].fields["model.width"], found[1])
 
 

@@ -19,7 +19,7 @@ from vitmed.core.load_config import with_values
 from vitmed.metrics.estimates import APART
 
 SMALL = 48  # px, of images that have patches of 8 px; both numbers stand in rules.yaml too
-SCRATCH, OWN = "from scratch", "vitmed"  # beside the kinds of public weights
+SCRATCH = "from scratch"  # beside the kinds of weights
 
 
 @dataclass(frozen=True)

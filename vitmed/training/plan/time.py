@@ -107,9 +107,7 @@ class Forecaster:
 
     def step(self, config: Config) -> float:
         """Seconds that an image takes in a step of training: timed, or after some networks by its operations."""
-        key, most = json.dumps([*_key(config), config.train.precision]), MOST
-        if config.train.time is not None:
-            most = min(MOST, SHARE * config.train.time)
+        key, most = json.dumps(_key(config, self.device)), min(MOST, SHARE * (config.train.time or math.inf))
         if key not in self.steps and len(self.timed) < max(1, int(most / EACH)):
             self.steps[key] = step_seconds(config, self.device, len(self.splits.classes)) / self.processes
             if self.steps[key] < math.inf:
@@ -172,7 +170,7 @@ def operations(config: Config) -> float:
 def step_seconds(config: Config, device: torch.device, classes: int) -> float:
     """Seconds per image of a step on random images, from the cache or measured; kept where nothing else is running.
     Infinity where the memory is too small for a step."""
-    file = measured_file("speed", [*_key(config), pick_precision(config.train.precision, device).name], device)
+    file = measured_file("speed", _key(config, device), device)
     with suppress(OSError, ValueError):
         seconds = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(seconds, float) and seconds > 0:
@@ -188,10 +186,11 @@ def step_seconds(config: Config, device: torch.device, classes: int) -> float:
     return seconds
 
 
-def _key(config: Config) -> list[Any]:
-    """What decides the seconds of a step, beside the machine and the precision."""
-    settings = {"batch_size", "micro_batch", "grad_checkpointing"}
-    return [config.model.model_dump(exclude=ABOUT_WEIGHTS), config.train.model_dump(include=settings)]
+def _key(config: Config, device: torch.device) -> list[Any]:
+    """What decides the seconds of a step, beside the machine."""
+    train, settings = config.train, {"batch_size", "micro_batch", "grad_checkpointing"}
+    precision = pick_precision(train.precision, device).name
+    return [config.model.model_dump(exclude=ABOUT_WEIGHTS), train.model_dump(include=settings), precision]
 
 
 def measured_file(kind: str, what: list[Any], device: torch.device) -> Path:
@@ -318,17 +317,16 @@ class Networks(NamedTuple):
     batch: int
     forecast_of: Callable[[Rule], Forecast]
 
-    def rule_of(self, row: Candidate, seconds: float | None) -> Rule:
-        """The rule that plans a candidate: for `seconds` with the most passes, for None with those of the knee."""
+    def rule_of(self, row: Candidate, seconds: float = 0.0) -> Rule:
+        """The rule that plans a candidate for `seconds`, which change no forecast, with the most passes."""
         knee = row.knee(self.inputs.images, self.batch)
         fields = {f"model.{name}": getattr(row, name) for name in ("width", "depth", "heads")}
         side, patch = row.square(self.inputs)
         fields |= {"model.patch_size": patch, "model.image_size": side, "model.stem": "residual", "train.lr": row.lr}
-        fields["train.epochs"] = knee if seconds is None else MOST_KNEES * knee
-        when = "" if seconds is None else f"--time {duration_text(seconds)}"
+        fields["train.epochs"] = MOST_KNEES * knee
         why = "the largest network of the table that learns enough in this time, otherwise the smallest; "
         why += f"it gains little after {knee:,} passes, and train.epochs is only a limit"
-        return Rule(when, {}, fields, why)
+        return Rule(f"--time {duration_text(seconds)}", {}, fields, why)
 
     def choose(self, seconds: float) -> Rule:
         """The rule of the last row that reaches its knee in `seconds`, or of the first; after it none is timed."""
@@ -344,7 +342,7 @@ class Networks(NamedTuple):
         """The least `--time`, s, that buys a larger network with no fewer passes than the plan makes, whose epochs and
         forecast these are, and its rule; None where no row is clearly larger, or the memory is too small for it."""
         for row in self.rows:
-            forecast = self.forecast_of(self.rule_of(row, None))
+            forecast = self.forecast_of(self.rule_of(row))
             if CLEARLY * now.one_pass < forecast.one_pass < math.inf:
                 seconds = round_up(forecast.total(max(epochs, row.knee(self.inputs.images, self.batch))))
                 return self.choose(seconds), seconds
