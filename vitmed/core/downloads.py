@@ -51,10 +51,10 @@ def unconnected(offline: bool) -> Iterator[None]:
         _OFFLINE.reset(token)
 
 
-def is_offline(flag: bool = False, names: Sequence[str] = OFFLINE) -> bool:
-    """Whether the flag, a block of `unconnected` or one of these variables forbids connections."""
+def is_offline(names: Sequence[str] = OFFLINE) -> bool:
+    """Whether a block of `unconnected` or one of these variables forbids connections."""
     values = (os.environ.get(name, "").strip().lower() for name in names)
-    return flag or _OFFLINE.get() or any(value in ("1", "true", "yes", "on") for value in values)
+    return _OFFLINE.get() or any(value in ("1", "true", "yes", "on") for value in values)
 
 
 class Source(NamedTuple):
@@ -99,9 +99,7 @@ class Source(NamedTuple):
                 raise self.error(f"{what}: its {kind} is {found}, expected {expected}", fix)
 
 
-def fetch_file(
-    source: Source, path: Path, offline: bool = False, non_commercial: bool = False, unasked: bool = False
-) -> Path:
+def fetch_file(source: Source, path: Path, non_commercial: bool = False, unasked: bool = False) -> Path:
     """The checked file of a source at `path`, downloaded if it is missing.
 
     Args:
@@ -112,7 +110,7 @@ def fetch_file(
         UsageError: no disk space, no permission to write, or a package is missing.
     """
     if not path.is_file():
-        if is_offline(offline):
+        if is_offline():
             raise source.error(f"{source.name} is not on this machine: {path} is missing", source.instructions(path))
         mark = "" if source.checksum or source.hub else "; only its size can be checked"
         mark += NO if unasked else ""

@@ -73,7 +73,7 @@ class Weights:
     entry: Entry | None = None  # of the catalogue, from which they come, perhaps through a checkpoint of vitmed
 
 
-def open_weights(value: str, offline: bool = False, sha256: str | None = None) -> Weights:
+def open_weights(value: str, sha256: str | None = None) -> Weights:
     """The weights that `--weights` names: a file, a run folder, an entry of the catalogue, downloaded if necessary, or
     a file of the folder in VITMED_WEIGHTS, without its suffix.
 
@@ -97,7 +97,7 @@ def open_weights(value: str, offline: bool = False, sha256: str | None = None) -
         path = named[0] if named else RunFolder.weights_in(value)
         _check_same(path, sha256)
         return read_weights(path)
-    entry, path = catalogue.entry_of(value), catalogue.fetch(value, offline)
+    entry, path = catalogue.entry_of(value), catalogue.fetch(value)
     _check_same(path, sha256)
     say(f"weights {value}: {entry.model}, {entry.kind}, licence {entry.licence}; {path}")
     if (terms := catalogue.terms_of(entry.licence)) is not None:
