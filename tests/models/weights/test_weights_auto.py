@@ -21,8 +21,8 @@ from timm.models.vision_transformer import VisionTransformer
 
 import vitmed
 from vitmed.core import downloads
+from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
-from vitmed.core.sections import ModelConfig
 from vitmed.models.weights import choice
 from vitmed.models.weights.catalogue import public_weights, weight_path
 from vitmed.models.weights.choice import Choice, choose_weights, unasked

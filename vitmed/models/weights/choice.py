@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from vitmed.core.config import ModelConfig
 from vitmed.core.downloads import is_offline
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
 from vitmed.core.messages import say, warn
-from vitmed.core.sections import ModelConfig
 from vitmed.models.sizes import SIZES
 from vitmed.models.weights import catalogue
 from vitmed.models.weights.catalogue import Entry

@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitmed.core.config import ABOUT_WEIGHTS, ModelConfig
 from vitmed.core.downloads import digest_of
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.messages import say
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.sections import ABOUT_WEIGHTS, ModelConfig
 from vitmed.core.text import first_line
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.sizes import SIZES

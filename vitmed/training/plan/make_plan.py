@@ -10,14 +10,13 @@ import numpy as np
 import torch
 import yaml
 
-from vitmed.core.config import PATHS, Config
+from vitmed.core.config import PATHS, Config, TrainConfig
 from vitmed.core.dataset_cards import card_like, report_card
 from vitmed.core.downloads import digest_of
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import project_path
-from vitmed.core.sections import TrainConfig
 from vitmed.core.text import counted, duration_text, round_up
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits, cells_of
