@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from vitmed.core.errors import UsageError, VitmedError
-from vitmed.core.files import write_text
+from vitmed.core.files import locked, write_text
 from vitmed.core.messages import Advance, bar, show, warn
 from vitmed.core.text import first_line
 
@@ -122,15 +122,8 @@ def fetch_file(source: Source, path: Path, non_commercial: bool = False, unasked
             _check_answer(source)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            from filelock import FileLock, Timeout
-
-            lock = FileLock(path.with_name(f"{path.name}.lock"))  # the system releases that of a dead process
-            try:
-                held = lock.acquire(timeout=0)
-            except Timeout:
-                show(f"another process is fetching {source.name}: waiting for it")
-                held = lock.acquire()
-            with held:
+            waiting = f"another process is fetching {source.name}: waiting for it"
+            with locked(path.with_name(f"{path.name}.lock"), lambda: show(waiting)):
                 if not path.is_file():  # unless another process has just fetched it
                     _download(source, path)
                     return path
