@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.core.config import Config
-from vitmed.core.downloads import unconnected
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.load_config import build_config, load_config, recipes
 from vitmed.core.options import SUMMARY_FLAGS, Argument, Fields, Option
@@ -32,8 +31,7 @@ def build_model(
     config = build_config({"model": {**name, **fields}}).model
     if config.start is None:
         return ViT(config, num_classes or 1000)
-    with unconnected(offline):
-        weights = open_weights(config.start)
+    weights = open_weights(config.start, offline)
     head = weights.state.get("head.bias")
     network = ViT(config_for_weights(config, weights), num_classes or (1000 if head is None else len(head)))
     load_pretrained(network, weights)

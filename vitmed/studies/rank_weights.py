@@ -13,7 +13,6 @@ import numpy as np
 from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.core.config import Config
 from vitmed.core.dataset_cards import report_card
-from vitmed.core.downloads import unconnected
 from vitmed.core.errors import CheckpointError, OutOfMemoryError, UsageError
 from vitmed.core.files import probe, write_text
 from vitmed.core.load_config import build_config, store_paths, with_values
@@ -168,8 +167,7 @@ def _judged(given: str, name: str, settings: Config, splits: Splits, offline: bo
 
     Raises CheckpointError, UsageError or OutOfMemoryError if the weights cannot be used.
     """
-    with unconnected(offline):  # on another machine, too
-        weights = open_weights(given)
+    weights = open_weights(given, offline)
     config = make_plan.config_with_weights(with_values(settings, {"model.weights": given}), weights)
     config = build_config(config.model_dump())  # raises for values that do not go together
     device, took = pick_device(config.train.device), list[float]()

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitmed.core.config import ABOUT_WEIGHTS, ModelConfig
-from vitmed.core.downloads import digest_of
+from vitmed.core.downloads import digest_of, unconnected
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.messages import say
 from vitmed.core.run_folder import RunFolder
@@ -73,7 +73,7 @@ class Weights:
     entry: Entry | None = None  # of the catalogue, from which they come, perhaps through a checkpoint of vitmed
 
 
-def open_weights(value: str, sha256: str | None = None) -> Weights:
+def open_weights(value: str, offline: bool = False, sha256: str | None = None) -> Weights:
     """The weights that `--weights` names: a file, a run folder, an entry of the catalogue, downloaded if necessary, or
     a file of the folder in VITMED_WEIGHTS, without its suffix.
 
@@ -97,7 +97,8 @@ def open_weights(value: str, sha256: str | None = None) -> Weights:
     if named or catalogue.means_file(value):
         path = named[0] if named else RunFolder.weights_in(value)
     else:
-        entry, path = catalogue.entry_of(value), catalogue.fetch(value)
+        with unconnected(offline):
+            entry, path = catalogue.entry_of(value), catalogue.fetch(value)
     if sha256 is not None and path.is_file() and (digest := digest_of(path)) != sha256:
         raise CheckpointError(
             f"{path}: its sha256 is {digest}, and the configuration states {sha256}",

@@ -86,7 +86,7 @@ def make_plan(config: Config, plans: bool, processes: int = 1) -> Plan:
     slow = [flag for field, flag in SLOW.items() if field in fields_set(config, "model")]
     weights = None
     if config.model.start is not None:
-        weights = open_weights(config.model.start, config.model.weights_sha256)
+        weights = open_weights(config.model.start, sha256=config.model.weights_sha256)
         config = with_values(config_with_weights(config, weights), {"model.weights_sha256": digest_of(weights.path)})
     if asked != "auto":
         check_weights(config)
