@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from vitmed.core.base_models import CLASSES
+from vitmed.core.downloads import unconnected
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.samples import labelled_by
@@ -79,7 +80,8 @@ def one(folder: Path, seed: int, epochs: int, size: int) -> dict[str, list[dict]
         "train.batch_size": 16, "train.workers": 0, "train.device": "cpu",
         "train.precision": "fp32", "train.ema": True, "train.choose": "last",
     }  # fmt: skip
-    ready = make_plan(load_config(None, overrides), True, True)
+    with unconnected(True):
+        ready = make_plan(load_config(None, overrides), True)
     session = Session.of(ready.config)
     task = Finetune.new(ready.config, ready.splits, session)
     read = check_images(ready.splits, Preprocessing.of(ready.config), ready.config.data)

@@ -87,7 +87,7 @@ def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     """The run of `vitmed train`, without its reports: `plan`, `scratch` and `probe`."""
     frozen = key.contender.startswith("probe")
     config = plan_config(options, key, [*options.set, *["train.freeze=true"] * frozen])
-    plan = make_plan(config, True, True)
+    plan = make_plan(config, True)
     config = plan.config
     session = Session.of(config, clock=CpuClock())
     task = Finetune.new(config, plan.splits, session, plan.weights)
@@ -140,7 +140,7 @@ def train_timm(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     from torchvision.transforms import v2
 
     seconds = 60 * (key.minutes or 0)
-    plan = make_plan(plan_config(options, key._replace(minutes=None)), False, True)
+    plan = make_plan(plan_config(options, key._replace(minutes=None)), False)
     splits, how = plan.splits, replace(Preprocessing.of(plan.config), image_size=224)
     images = in_memory(Images(splits.root, splits.samples["train"], replace(how, image_size=STORED)))
     pixels, labels = torch.from_numpy(np.asarray(images.cache)).permute(0, 3, 1, 2), torch.as_tensor(images.labels)
@@ -196,7 +196,7 @@ def timm_network(options: argparse.Namespace, classes: int) -> nn.Module:
 def train_resnet(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     """ResNet-18 from random weights, as `medical.py` trains it."""
     seconds = 60 * (key.minutes or 0)
-    ready = make_plan(plan_config(options, key._replace(contender="scratch", minutes=None)), True, True)
+    ready = make_plan(plan_config(options, key._replace(contender="scratch", minutes=None)), True)
     with seeded(key.seed):
         network, side = medical.resnet18(ready, 64)
     how = replace(Preprocessing.of(ready.config), image_size=side)

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from trees import gray50_by_patient
 
+from vitmed.core.downloads import unconnected
 from vitmed.core.messages import say
 
 CONFIG = "malaria_gray50"
@@ -60,7 +61,8 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     config = load_config(CONFIG, {"data.root": str(folder), "train.seed": 0}, sets)
     halved = config.train.model_copy(update={"epochs": config.train.epochs // 2})
     config = config.model_copy(update={"train": halved})
-    ready = make_plan(config, False, True)
+    with unconnected(True):
+        ready = make_plan(config, False)
     config, splits = ready.config, ready.splits
     session = Session.of(config)
     layers: list[nn.Module] = []

@@ -39,10 +39,9 @@ import numpy as np
 import torch
 
 from vitmed.core.base_models import CLASSES
-from vitmed.core.config import PretrainConfig
+from vitmed.core.config import ModelConfig, PretrainConfig
 from vitmed.core.errors import VitmedError
 from vitmed.core.load_config import load_config
-from vitmed.core.sections import ModelConfig
 from vitmed.data.listing import labels_from_table
 from vitmed.data.samples import Sample, Splits, labelled_by
 from vitmed.data.tables import groups_from_table

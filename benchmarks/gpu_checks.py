@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from vitmed.core.config import ModelConfig
 from vitmed.core.load_config import load_config
-from vitmed.core.sections import ModelConfig
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.data.synthetic import draw_cells

@@ -43,7 +43,7 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 from torchvision.models import resnet18
 
-from vitmed.core.sections import ModelConfig
+from vitmed.core.config import ModelConfig
 from vitmed.imaging.preprocessing import CONSTANTS
 from vitmed.metrics.kinds.classes import metric_values
 from vitmed.metrics.predictions import Predictions

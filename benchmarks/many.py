@@ -54,7 +54,7 @@ def make_checkpoint(root: Path) -> None:
 
 
 def listed(root: Path) -> None:
-    from vitmed.core.sections import DataConfig
+    from vitmed.core.config import DataConfig
     from vitmed.data.splits import make_splits
 
     make_splits(DataConfig(root=str(root / "images"), group_regex=r"(P\d+)_"))

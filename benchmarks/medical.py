@@ -124,7 +124,7 @@ def plan_config(options: argparse.Namespace, key: Key, sets: Iterable[str] = ())
 
 def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     """The run of `vitmed train`, without its reports; of at most `--minutes`, if given."""
-    ready = make_plan(plan_config(options, key, options.set), True, True)
+    ready = make_plan(plan_config(options, key, options.set), True)
     config, epochs = ready.config, ready.config.train.epochs
     if options.minutes is not None:
         how, train = Preprocessing.of(config), len(ready.splits.samples["train"])
@@ -232,7 +232,7 @@ def train_for(
 
 def built(options: argparse.Namespace, key: Key) -> tuple[Plan, nn.Module, Preprocessing]:
     """A network with random weights, and what it sees."""
-    ready = make_plan(plan_config(options, key), True, True)
+    ready = make_plan(plan_config(options, key), True)
     with seeded(key.seed):
         network, side = NETWORKS[key.contender](ready)
     return ready, network, replace(Preprocessing.of(ready.config), image_size=side)
@@ -287,7 +287,7 @@ def of_network(
 
 def fit_baseline(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     """The logistic regression on colours and size, at the plan's image size."""
-    ready = make_plan(plan_config(options, key), True, True)
+    ready = make_plan(plan_config(options, key), True)
     how = Preprocessing.of(ready.config)
     images = {name: Images(ready.splits.root, part, how) for name, part in ready.splits.samples.items()}
     start = clock()
@@ -334,7 +334,7 @@ def judged(trained: Trained, options: argparse.Namespace, key: Key, parts: Itera
 
     `log_loss_raw` is that of the logits as they are. The predictions go into the folder of the run.
     """
-    splits = make_plan(plan_config(options, key), True, True).splits
+    splits = make_plan(plan_config(options, key), True).splits
     classes = splits.classes
 
     def predicted(part: str) -> Predictions:
@@ -372,7 +372,7 @@ def by_view(trained: Trained, images: Images, views: str) -> dict[Symmetry, np.n
 
 def compare_views(options: argparse.Namespace, key: Key) -> Line:
     """Part -> views -> metric -> value of a finished run, each calibrated on validation."""
-    trained, splits = loaded(options, key), make_plan(plan_config(options, key), True, True).splits
+    trained, splits = loaded(options, key), make_plan(plan_config(options, key), True).splits
     images = {part: part_images(options, key, part, trained.how, splits) for part in ("val", "shift")}
     logits = {part: by_view(trained, of, "all") for part, of in images.items()}
     found: Line = {part: {} for part in images}

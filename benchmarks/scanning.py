@@ -61,7 +61,7 @@ def scan(root: Path) -> int:
 
 def split(root: Path, **fields: object) -> int:
     """vitmed: scan, patients, splits."""
-    from vitmed.core.sections import DataConfig
+    from vitmed.core.config import DataConfig
     from vitmed.data.splits import make_splits
 
     made = make_splits(DataConfig(root=str(root / "images"), **fields))  # type: ignore[arg-type]

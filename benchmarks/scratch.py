@@ -26,10 +26,9 @@ from accuracy import tree
 from trees import PATIENT
 
 from vitmed.core.base_models import CLASSES
-from vitmed.core.config import Config
+from vitmed.core.config import Config, DataConfig
 from vitmed.core.files import write_json
 from vitmed.core.load_config import load_config
-from vitmed.core.sections import DataConfig
 from vitmed.data.loading import Images
 from vitmed.data.samples import labelled_by
 from vitmed.data.splits import make_splits

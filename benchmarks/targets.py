@@ -52,6 +52,7 @@ from sklearn.metrics import (
 from sklearn.model_selection import StratifiedGroupKFold
 from torch import nn
 
+from vitmed.core.downloads import unconnected
 from vitmed.core.files import read_json_lines, write_text
 from vitmed.core.load_config import load_config, with_values
 from vitmed.core.run_folder import RunFolder
@@ -164,7 +165,8 @@ def prepared(options: argparse.Namespace, key: Key, labels: Callable[[Cells], Ce
     given = {"data.root": str(folder_of(key.set, options.data, options.work)), "data.labels": str(file)}
     alike = (f"train.threads={torch.get_num_threads()}", "train.workers=0", "train.device=cpu")
     config = load_config(None, {**given, "train.seed": key.fold}, (*alike, *sets))
-    ready = make_plan(config, True, True)
+    with unconnected(True):
+        ready = make_plan(config, True)
     train, share = ready.config.train, options.share
     shorter = {"train.epochs": max(1, round(share * train.epochs)), "train.warmup_epochs": share * train.warmup_epochs}
     return dataclasses.replace(ready, config=with_values(ready.config, shorter))

@@ -62,9 +62,8 @@ def meaning(name: str) -> tuple[str, str]:
 
 def text() -> str:
     """The whole page."""
-    from vitmed.core.config import Config, PretrainConfig
+    from vitmed.core.config import Config, DataConfig, PretrainConfig
     from vitmed.core.errors import exclusions
-    from vitmed.core.sections import DataConfig
     from vitmed.imaging.augmentation import POLICIES
     from vitmed.imaging.exact_views import safe_views
     from vitmed.metrics.metric_table import METRICS

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitmed.core.sections import ModelConfig
+from vitmed.core.config import ModelConfig
 from vitmed.models.vit import ViT
 from vitmed.models.weights.pretrained import LoadReport, config_for_weights, load_pretrained, read_weights
 

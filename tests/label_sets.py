@@ -11,7 +11,7 @@ import numpy as np
 from conftest import COLOURS
 from PIL import Image
 
-from vitmed.core.sections import DataConfig
+from vitmed.core.config import DataConfig
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitmed.core.sections import ModelConfig
+from vitmed.core.config import ModelConfig
 from vitmed.models.vit import ViT
 
 

@@ -632,7 +632,7 @@ def test_a_table_is_evaluated_without_images(ages: TrainResult, tmp_path: Path) 
 def test_patience_says_where_the_last_epoch_is_kept(folder: Path) -> None:
     def warned(**given: Any) -> list[str]:
         ui = recording()
-        make_plan(config_of(folder, "two", {f"train.{name}": value for name, value in given.items()}), True, True)
+        make_plan(config_of(folder, "two", {f"train.{name}": value for name, value in given.items()}), True)
         return [text for text in ui.warned if "--patience" in text]
 
     assert warned() == [] and warned(patience=3, choose="best") == []

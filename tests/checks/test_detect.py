@@ -13,9 +13,8 @@ from PIL import Image as Picture
 from vitmed import check
 from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.commands.check import DataCheck
-from vitmed.core.config import Config
+from vitmed.core.config import Config, DataConfig
 from vitmed.core.errors import DataError
-from vitmed.core.sections import DataConfig
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.scan import scan
 from vitmed.data.splits import make_splits

@@ -22,8 +22,8 @@ from PIL import Image
 from vitmed import evaluate, train
 from vitmed.checks.evaluation_images import ImageRequest, foreign_images, leakage
 from vitmed.core.base_models import Target
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.sections import DataConfig
 from vitmed.data import patients, scan
 from vitmed.data.listing import ALL, Listing
 from vitmed.data.samples import Sample, Splits

@@ -18,11 +18,10 @@ from vitmed.cli.app import COMMANDS, app
 from vitmed.cli.commands import APPS
 from vitmed.cli.options import command
 from vitmed.core.base_models import PANELS, Flag, fields_of, flag_of, flags_of, spellings
-from vitmed.core.config import EVALUATE_FLAGS, FLAGS, Config, PretrainConfig, RunConfig
+from vitmed.core.config import EVALUATE_FLAGS, FLAGS, Config, PretrainConfig, RunConfig, TrainConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config, read_overrides
 from vitmed.core.options import PRETRAIN_FLAGS, Argument, Fields, Option
-from vitmed.core.sections import TrainConfig
 
 RUN = Callable[..., Answer]
 # Every flag of version 0.1.0, which scripts of users name.

@@ -25,7 +25,7 @@ from conftest import (
 from vitmed import evaluate, explain, predict, train
 from vitmed.cli.terminal import Terminal
 from vitmed.core.messages import Ui, listening, say, warn
-from vitmed.data.folders import refuse_among_classes
+from vitmed.data.folders import new_outside_data
 from vitmed.metrics.predictions import Predictions
 
 RUN = Callable[..., Answer]
@@ -101,7 +101,7 @@ def test_what_looks_like_a_data_folder_is_one(vitmed: RUN, tmp_path: Path) -> No
             assert answer.code == 2 and any(text in answer.err for text in refused), (args, answer.err)
     assert listing(tmp_path) == before
     for free in (tmp_path, tmp_path / "demo", tmp_path / "empty" / "a" / "b"):
-        refuse_among_classes(free)
+        new_outside_data(free, filled=True)
 
 
 def test_a_run_is_no_place_for_a_run_or_a_plan(trained: Trained, vitmed: RUN) -> None:

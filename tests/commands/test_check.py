@@ -28,9 +28,9 @@ from vitmed import check, train
 from vitmed.checks.detect import PROBLEMS
 from vitmed.commands import check as check_command
 from vitmed.commands.check import DataCheck
+from vitmed.core.config import DataConfig
 from vitmed.core.dataset_cards import cards
 from vitmed.core.errors import DataError
-from vitmed.core.sections import DataConfig
 from vitmed.data.image_cache import VERSION, ImageCache
 from vitmed.data.scan import digests_of, hash_files, scan
 from vitmed.data.splits import make_splits

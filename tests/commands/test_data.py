@@ -28,9 +28,9 @@ from PIL import Image
 from vitmed.commands.data import datasets_table, fetch_dataset, import_dataset
 from vitmed.core import dataset_cards as card_module
 from vitmed.core import downloads
+from vitmed.core.config import DataConfig
 from vitmed.core.dataset_cards import cards
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.sections import DataConfig
 from vitmed.data.splits import make_splits
 
 RUN = Callable[..., Answer]

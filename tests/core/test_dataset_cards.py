@@ -163,7 +163,7 @@ def test_training_takes_them_and_prints_the_warnings(tmp_path: Path, ui: Recorde
     for i in range(60):
         draw(tmp_path / f"data/{('Parasitized', 'Uninfected')[i % 2]}/C{i // 2}P1_cell_{i}.png")
     config = load_config(overrides={"data.root": str(tmp_path / "data"), "data.card": "nih_malaria"})
-    prepared = make_plan(config, plans=False, offline=True)
+    prepared = make_plan(config, plans=False)
     assert prepared.splits.grouped and prepared.config.augment.policy == "blood_smear"
     assert not any("was made with" in text for text in ui.warned)
     pitfalls = cards()["nih_malaria"].pitfalls
@@ -183,7 +183,7 @@ def test_weights_that_have_seen_the_set_are_warned_of(tmp_path: Path, monkeypatc
     for card in ("busi", "breastmnist_224", "ham10000", None):
         ui = recording()
         changes = {"data.root": str(tmp_path / "data"), "data.card": card, "model.weights": "retfound_cfp"}
-        make_plan(load_config(overrides=changes), plans=False, offline=True)
+        make_plan(load_config(overrides=changes), plans=False)
         warned[card] = [text for text in ui.warned if "was made with" in text]
     assert warned["ham10000"] == warned[None] == []
     for card in ("busi", "breastmnist_224"):
@@ -194,7 +194,7 @@ def test_weights_that_have_seen_the_set_are_warned_of(tmp_path: Path, monkeypatc
     monkeypatch.setitem(public_weights(), "retfound_cfp", seen)
     ui = recording()
     changes = {"data.root": str(tmp_path / "oct"), "model.weights": "retfound_cfp"}
-    make_plan(load_config(overrides=changes), plans=False, offline=True)
+    make_plan(load_config(overrides=changes), plans=False)
     assert sum("the classes are those of kermany_oct" in text for text in ui.warned) == 1
 
 

@@ -31,7 +31,7 @@ from timm.models.vision_transformer import VisionTransformer
 from vitmed import build_model
 from vitmed.cli import main
 from vitmed.core import downloads
-from vitmed.core.downloads import is_offline
+from vitmed.core.downloads import is_offline, unconnected
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
 from vitmed.core.messages import listening
 from vitmed.core.run_folder import cache_folder
@@ -268,8 +268,8 @@ def test_a_copied_file_is_checked_too_and_left_as_it_is(
     path = weight_path("toy")
     path.parent.mkdir(parents=True)
     path.write_bytes(bad)
-    with pytest.raises(CheckpointError, match="expected") as error:
-        fetch("toy", offline=True)
+    with pytest.raises(CheckpointError, match="expected") as error, unconnected(True):
+        fetch("toy")
     assert str(path) in str(error.value) and "remove it" in str(error.value)
     assert path.read_bytes() == bad and server.asked == []
 
@@ -372,7 +372,9 @@ def test_a_killed_process_leaves_nothing_usable_and_the_next_goes_on(server: Ser
 
 
 def test_offline_switches(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not is_offline() and is_offline(True)
+    assert not is_offline()
+    with unconnected(True):
+        assert is_offline()
     for name in ("VITMED_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         for value, meant in {"1": True, "true": True, "YES": True, " on ": True, "0": False, "": False}.items():
             monkeypatch.setenv(name, value)
@@ -387,8 +389,8 @@ def test_offline_a_missing_file_is_told_with_all_that_helps(
 ) -> None:
     if by == "environment":
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(CheckpointError) as error:
-        fetch("toy", offline=by == "flag")
+    with pytest.raises(CheckpointError) as error, unconnected(by == "flag"):
+        fetch("toy")
     for text in ("toy", str(weight_path("toy")), server.url, SHA256, "Apache-2.0"):
         assert text in str(error.value)
     assert server.asked == [] and not cache.exists()

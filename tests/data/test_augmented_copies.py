@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitmed.core.sections import DataConfig
+from vitmed.core.config import DataConfig
 from vitmed.data.patient_names import guess_copies
 from vitmed.data.patients import groups_of, patient_notes
 from vitmed.data.splits import make_splits

@@ -8,8 +8,8 @@ import pytest
 from conftest import draw_classes
 from label_sets import label_set, split
 
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.sections import DataConfig
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
 

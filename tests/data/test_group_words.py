@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
-from vitmed.core.sections import DataConfig
 from vitmed.data.patient_names import group_word, known_by_column
 from vitmed.data.patients import describe_patients, patient_notes
 from vitmed.data.splits import make_splits

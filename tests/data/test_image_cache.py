@@ -22,8 +22,8 @@ from conftest import COLOURS, TINY, TINY_SETS, Answer, Recorder, draw_image, dra
 from PIL import Image
 
 import vitmed
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
-from vitmed.core.sections import DataConfig
 from vitmed.data import image_cache, loading
 from vitmed.data.image_cache import ImageCache, Squares, pixel_folder
 from vitmed.data.loading import Images, Reader

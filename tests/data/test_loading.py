@@ -13,8 +13,8 @@ import pytest
 import torch
 from conftest import Recorder, draw_classes
 
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
-from vitmed.core.sections import DataConfig
 from vitmed.data import loading
 from vitmed.data.loading import (
     EpochBatches,

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from conftest import Recorder
 
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import UsageError
-from vitmed.core.sections import DataConfig
 from vitmed.data import patients
 from vitmed.data.patients import compile_group, groups_of
 from vitmed.data.splits import make_splits

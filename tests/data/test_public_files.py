@@ -15,9 +15,9 @@ from PIL import Image
 from torchvision import datasets as reference
 
 from vitmed.commands.data import import_dataset
+from vitmed.core.config import DataConfig
 from vitmed.core.dataset_cards import cards
 from vitmed.core.errors import DataError
-from vitmed.core.sections import DataConfig
 from vitmed.data.convert import read_idx, read_public_files, write_folder
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits

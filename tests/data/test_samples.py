@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import UsageError
-from vitmed.core.sections import DataConfig
 from vitmed.data import loading
 from vitmed.data.label_kinds import Asked, number_in
 from vitmed.data.loading import EpochBatches, Images, pick_place, pick_workers, targets_of

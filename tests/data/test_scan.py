@@ -136,7 +136,7 @@ def test_the_check_does_not_depend_on_an_earlier_training(tmp_path: Path, decode
         Image.open(file).resize((640, 640)).save(file.with_suffix(".jpg"))
         file.unlink()
     names = sorted(path.relative_to(data).as_posix() for path in data.rglob("*.jpg"))
-    from vitmed.core.sections import DataConfig
+    from vitmed.core.config import DataConfig
     from vitmed.data.loading import read_splits
     from vitmed.data.samples import Sample, Splits
     from vitmed.imaging.preprocessing import Preprocessing

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from conftest import Trained, listing
 
+from vitmed.core.config import DataConfig
 from vitmed.core.dataset_cards import cards
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import load_config
-from vitmed.core.sections import DataConfig
 from vitmed.data.patients import groups_of
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits

@@ -10,9 +10,9 @@ import pytest
 from dicom_files import RAMP, write
 from sklearn.model_selection import StratifiedGroupKFold
 
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import build_config
-from vitmed.core.sections import DataConfig
 from vitmed.data.folders import image_names
 from vitmed.data.patients import patient_notes
 from vitmed.data.samples import Sample, Splits

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from conftest import draw_classes
 
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import build_config, find_paths, load_config, store_paths
-from vitmed.core.sections import DataConfig
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
 

@@ -17,8 +17,8 @@ from conftest import Answer, Trained, recording
 from PIL import Image
 
 import vitmed as package
+from vitmed.core.config import ModelConfig
 from vitmed.core.errors import GateError, UsageError
-from vitmed.core.sections import ModelConfig
 from vitmed.deploy import export
 from vitmed.deploy.export import lacks
 from vitmed.inference.checkpoint import load_checkpoint

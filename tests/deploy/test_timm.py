@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from vitmed.core.sections import ModelConfig
+from vitmed.core.config import ModelConfig
 from vitmed.deploy.export import architecture, arguments, renamed
 from vitmed.models.sizes import resolved
 from vitmed.models.vit import ViT

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from vitmed.core.config import ModelConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.process import cores
-from vitmed.core.sections import ModelConfig
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_logits
 from vitmed.models.hardware import describe, pick_device, pick_precision

@@ -12,9 +12,9 @@ from small_networks import small_vit
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
+from vitmed.core.config import ModelConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
-from vitmed.core.sections import ModelConfig
 from vitmed.models.layers import attend
 from vitmed.models.sizes import SIZES
 from vitmed.models.vit import ViT, checkpoint_gradients

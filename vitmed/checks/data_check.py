@@ -20,12 +20,11 @@ import numpy as np
 from vitmed.checks.detect import SMALL_CLASS, Copies, Image, Problem, in_order, make, run_checks
 from vitmed.checks.shortcuts import FAMILIES
 from vitmed.core.base_models import CLASSES
-from vitmed.core.config import Config
+from vitmed.core.config import Config, DataConfig
 from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError
 from vitmed.core.messages import say, warn
 from vitmed.core.places import data_folder
-from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.folders import SPLITS, image_names, import_fix, list_folder, split_of
 from vitmed.data.image_cache import ImageCache

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError, excluded
 from vitmed.core.messages import say
 from vitmed.core.places import data_folder
-from vitmed.core.sections import GROUP_WORDS, DataConfig
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.duplicates import fingerprints, near_any
 from vitmed.data.folders import class_names, split_folders

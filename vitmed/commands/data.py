@@ -4,16 +4,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.core.dataset_cards import advice, cards, find_set
-from vitmed.core.downloads import fetch_file
+from vitmed.core.downloads import fetch_file, unconnected
 from vitmed.core.errors import DataError
 from vitmed.core.files import whole_folder
 from vitmed.core.messages import say, warn
 from vitmed.core.options import Argument, NewDataFolder, Offline
-from vitmed.core.places import new_folder, refuse_inside
+from vitmed.core.places import new_folder
 from vitmed.core.run_folder import cache_folder
 from vitmed.core.text import counted
 from vitmed.data.convert import GROUPS, KINDS, convert, labels_flag, pick_classes, write_groups
-from vitmed.data.folders import has_classes, image_files, refuse_among_classes
+from vitmed.data.folders import has_classes, image_files, new_outside_data
 
 
 def datasets_table() -> list[dict[str, Any]]:
@@ -52,13 +52,13 @@ def fetch_dataset(
     """
     folder, card = Path(folder), find_set(name)
     assert card.download is not None
-    new_folder(folder)
-    refuse_among_classes(folder)
+    new_outside_data(folder)
     store = cache_folder().absolute() / "datasets" / name
     sources = card.sources(name)
     if "NC" in (licence := sources[0].licence):
         warn(f"the licence of {name}, {licence}, forbids commercial use")
-    files = [fetch_file(source, store / source.file, offline) for source in sources]
+    with unconnected(offline):
+        files = [fetch_file(source, store / source.file) for source in sources]
     what = files[0] if len(files) == 1 else store
     with whole_folder(folder) as part:
         if card.download.layout == "folders":
@@ -99,9 +99,8 @@ def import_dataset(
     new_folder(folder)
     if not source.exists():
         raise DataError(f"{source}: no such file or folder", f"name {KINDS}")
-    if source.is_dir():
-        refuse_inside(source, folder)
-    refuse_among_classes(folder)
+    new_folder(folder, [source] if source.is_dir() else [])
+    new_outside_data(folder)
     with whole_folder(folder) as part:
         convert(source, part)
         count = len(image_files(part))

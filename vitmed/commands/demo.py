@@ -6,8 +6,7 @@ from typing import Annotated
 from vitmed.commands.train import train
 from vitmed.core.messages import bar, say
 from vitmed.core.options import Gates, Option
-from vitmed.core.places import new_folder
-from vitmed.data.folders import refuse_among_classes
+from vitmed.data.folders import new_outside_data
 from vitmed.data.synthetic import draw_cells
 from vitmed.studies.one_run import TrainResult
 
@@ -28,8 +27,7 @@ def demo(
         output: folder for the images (`cells-<seed>/`) and the runs.
         seed: of the drawing and of the training; cells: approximate number of images.
     """
-    new_folder(output, filled=True)
-    refuse_among_classes(output)
+    new_outside_data(output, filled=True)
     data = Path(output) / f"cells-{seed}"
     with bar("drawing cells") as advance:
         draw_cells(data, seed=seed, cells=cells, progress=advance)

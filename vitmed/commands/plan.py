@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from vitmed.core.config import FLAGS, Config
+from vitmed.core.downloads import unconnected
 from vitmed.core.errors import TimeTooShortError
 from vitmed.core.files import free_name, is_stream, write_text
 from vitmed.core.load_config import load_config, read_overrides, with_values
@@ -56,7 +57,8 @@ def plan(
     try:
         if shared is not None:
             settings = with_values(settings, {"train.time": shared.each()})
-        made = make_plan(settings, True, offline)
+        with unconnected(offline):
+            made = make_plan(settings, True)
     except TimeTooShortError as error:
         raise (shared.of_all(error) if shared else error) from None
     say(f"plan for {made.inputs}:")

@@ -16,7 +16,7 @@ from vitmed.core.errors import CheckpointError, DataError, UsageError, excluded
 from vitmed.core.files import make_folder, remove_abandoned
 from vitmed.core.messages import bar, say
 from vitmed.core.options import CHECKPOINT, Images, On, Option, Precision, Runs, Strict
-from vitmed.core.places import new_folder, refuse_inside
+from vitmed.core.places import new_folder
 from vitmed.core.remote import fetched, names_below
 from vitmed.core.run_folder import is_remote
 from vitmed.core.text import counted
@@ -83,8 +83,7 @@ def predict_shard(
         saved = find_checkpoint(checkpoint, runs)
         named, every = _listed(sources)
         warn_of_seen(every, saved)
-        for source in (*filter(Path.is_dir, named), saved.splits.root):
-            refuse_inside(source, folder)
+        new_folder(folder, [*filter(Path.is_dir, named), saved.splits.root], filled=True)
         count = -(-len(every) // min(max(len(every) // PARTS, FEWEST), MOST)) if divides else part.count
         shards = [Shard(number, count) for number in range(1, count + 1)] if divides else [part]
         local = os.environ.get("LOCAL_RANK", "")

@@ -62,7 +62,7 @@ def train(
     with Ranks.join() as ranks, listening(listener() if ranks.leads else Mute()), unconnected(offline):
         gates = parse_gates(fail_under)  # so that a wrong gate ends the run now, not after hours
         clock, listener().began = Clock(listener().began), None  # each of several folds has its own
-        run = OneRun(ranks, clock, output, name, offline, each_epoch)
+        run = OneRun(ranks, clock, output, name, each_epoch)
         arguments = {"data": data, "config": config, "sets": sets}
         where = {"on": on, "parallel": parallel, "strict": strict}
         if resume is None:
@@ -106,7 +106,7 @@ def _begin(
         study, first = CrossValidation.new(settings, run.output, name), {**arguments, **flags}
         if (shared := SharedTime.of(settings, places.runs)) is not None:
             first["time"] = shared.each(run.clock.seconds())
-        study = CrossValidation(study.folder, first, run.offline, places)
+        study = CrossValidation(study.folder, first, places)
         study.time, study.clock = shared, run.clock
         test = train_folds(study)
     if shared is not None:
@@ -123,7 +123,7 @@ def _resume(
         if (run.name, config, data) != (None, None, None) or sets or overrides:
             raise excluded("resume of folds")
         with opened(**where) as places:
-            test = train_folds(CrossValidation(RunFolder(resume), None, run.offline, places))
+            test = train_folds(CrossValidation(RunFolder(resume), None, places))
         return TrainResult(resume, None, None, test)
     changes = [*overrides, *sets] + ["config"] * (config is not None)
     folder = run.ranks.first(lambda: folder_to_resume(resume, run.name, changes, FLAGS, RESUMABLE))

@@ -104,7 +104,7 @@ def tune(
                 domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds"), **domains}
             what = {"space": domains, "trials": trials, "prune": not grid and prune is not False, "time": seconds}
             check_run_place(settings, output, name)
-            prepared, forecast = plan_study(settings, config is None, seconds, offline, devices or 1)
+            prepared, forecast = plan_study(settings, config is None, seconds, devices or 1)
             name = name or f"{default_name(data_folder(prepared.config.data.root), prepared.config)}_tune"
             folder, asked = new_study(prepared, {**what, **forecast, "offline": offline}, output, name)
         stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())

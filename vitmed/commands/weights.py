@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+from vitmed.core.downloads import unconnected
 from vitmed.core.options import Argument, Offline, Option
-from vitmed.core.places import new_folder
-from vitmed.data.folders import refuse_among_classes
+from vitmed.data.folders import new_outside_data
 from vitmed.models.weights.catalogue import entry_of, fetch, public_weights, weight_path
 
 
@@ -33,6 +33,6 @@ def fetch_weights(
     for name in names:
         entry_of(name)
     if folder is not None:
-        new_folder(folder, filled=True)
-        refuse_among_classes(folder)
-    return [(name, fetch(name, offline, folder)) for name in names]
+        new_outside_data(folder, filled=True)
+    with unconnected(offline):
+        return [(name, fetch(name, folder)) for name in names]

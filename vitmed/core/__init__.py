@@ -1,7 +1,6 @@
 """What every room may use: errors, configuration, the run folder, downloads, text.
 
-config           the sections together, `evaluate`, and those of pretraining; the flags of each command
-sections         `data`, `model`, `augment` and `train`: every setting with its type, range, default, flag and help
+config           every setting with its type, range, default, flag and help, in sections; the flags of each command
 load_config      YAML files, --set and flags to a configuration
 options          how a verb declares its options
 errors           the errors of users, and their exit codes; what excludes each other (exclusions.yaml)
@@ -12,6 +11,7 @@ run_folder       the names of the files in a run folder; its lock; stored paths 
 places           where a command reads and writes: checked before any work, before torch is loaded
 dataset_cards    the cards of public data sets
 downloads        fetching a public file: resumed, checked, whole or not at all
+remote           copies of what lies at s3:// and gs:// addresses
 process          cores, memory allocation, waiting threads and signals of this process
 messages         messages and progress bars
 text             counts, lists and durations in sentences; names without control characters

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from vitmed.core.errors import UsageError, VitmedError
-from vitmed.core.files import write_text
+from vitmed.core.files import locked, write_text
 from vitmed.core.messages import Advance, bar, show, warn
 from vitmed.core.text import first_line
 
@@ -51,10 +51,10 @@ def unconnected(offline: bool) -> Iterator[None]:
         _OFFLINE.reset(token)
 
 
-def is_offline(flag: bool = False, names: Sequence[str] = OFFLINE) -> bool:
-    """Whether the flag, a block of `unconnected` or one of these variables forbids connections."""
+def is_offline(names: Sequence[str] = OFFLINE) -> bool:
+    """Whether a block of `unconnected` or one of these variables forbids connections."""
     values = (os.environ.get(name, "").strip().lower() for name in names)
-    return flag or _OFFLINE.get() or any(value in ("1", "true", "yes", "on") for value in values)
+    return _OFFLINE.get() or any(value in ("1", "true", "yes", "on") for value in values)
 
 
 class Source(NamedTuple):
@@ -99,9 +99,7 @@ class Source(NamedTuple):
                 raise self.error(f"{what}: its {kind} is {found}, expected {expected}", fix)
 
 
-def fetch_file(
-    source: Source, path: Path, offline: bool = False, non_commercial: bool = False, unasked: bool = False
-) -> Path:
+def fetch_file(source: Source, path: Path, non_commercial: bool = False, unasked: bool = False) -> Path:
     """The checked file of a source at `path`, downloaded if it is missing.
 
     Args:
@@ -112,7 +110,7 @@ def fetch_file(
         UsageError: no disk space, no permission to write, or a package is missing.
     """
     if not path.is_file():
-        if is_offline(offline):
+        if is_offline():
             raise source.error(f"{source.name} is not on this machine: {path} is missing", source.instructions(path))
         mark = "" if source.checksum or source.hub else "; only its size can be checked"
         mark += NO if unasked else ""
@@ -124,15 +122,8 @@ def fetch_file(
             _check_answer(source)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            from filelock import FileLock, Timeout
-
-            lock = FileLock(path.with_name(f"{path.name}.lock"))  # the system releases that of a dead process
-            try:
-                held = lock.acquire(timeout=0)
-            except Timeout:
-                show(f"another process is fetching {source.name}: waiting for it")
-                held = lock.acquire()
-            with held:
+            waiting = f"another process is fetching {source.name}: waiting for it"
+            with locked(path.with_name(f"{path.name}.lock"), lambda: show(waiting)):
                 if not path.is_file():  # unless another process has just fetched it
                     _download(source, path)
                     return path

@@ -10,7 +10,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -162,6 +162,28 @@ def claim(handle: int, shared: bool = False) -> bool | None:
     except (OSError, AttributeError):
         return None
     return True
+
+
+@contextlib.contextmanager
+def locked(file: Path, waiting: Callable[[], None] | None) -> Iterator[None]:
+    """Let one process at a time into the block; if another is in it, call `waiting` and wait, or raise TimeoutError.
+    The system releases the lock of a dead process. Raises OSError, also on a file system without locks."""
+    from filelock import FileLock, Timeout  # here, since `predict` locks nothing
+
+    lock = FileLock(file)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:  # a TimeoutError
+        if waiting is None:
+            raise
+        waiting()
+        lock.acquire()
+    except NotImplementedError:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK)) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _sync(folder: Path) -> None:

@@ -10,18 +10,17 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from vitmed.core.base_models import fields_of, flags_of
-from vitmed.core.config import EVALUATE_FLAGS, PATHS, Config, EvaluateConfig, PretrainConfig, RunConfig
+from vitmed.core.base_models import SHARE, fields_of, flag_of, flags_of
+from vitmed.core.config import EVALUATE_FLAGS, GROUP_WORDS, PATHS, Config, EvaluateConfig, PretrainConfig, RunConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError, unknown_key
 from vitmed.core.files import why_unreadable
 from vitmed.core.run_folder import find_path, is_remote, store_path
-from vitmed.core.sections import GROUP_WORDS
 from vitmed.core.text_files import YamlError, packaged, parse_yaml, read_yaml
 from vitmed.core.upgrade import gone, without_gone
 
 AnyConfig = TypeVar("AnyConfig", Config, PretrainConfig)
 recipes = partial(packaged, "configs")  # name -> file of the recipes in `configs/`
-SHARES = ("target_sensitivity", "target_specificity", "prevalence", "coverage", "max_risk")  # fields between 0 and 1
+SHARES = [name for name, field in EvaluateConfig.model_fields.items() if flag_of(field) is SHARE]  # between 0 and 1
 POINTS = {"youden", "balanced", "target_sensitivity", "target_specificity", "cost"}  # that choose the operating point
 
 

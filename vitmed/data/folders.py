@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.places import ARCHIVES
+from vitmed.core.places import ARCHIVES, new_folder
 from vitmed.core.text import counted
 from vitmed.imaging.decode import READERS, is_image
 
@@ -109,12 +109,10 @@ def image_names(folder: Path, prefix: str = "") -> list[str]:
     return names
 
 
-def refuse_among_classes(path: str | Path) -> None:
-    """Raise UsageError if a folder to be written is, or lies in, what looks like somebody's data folder.
-
-    There are two or more folders, each with images and nothing else; or there are such folders in one of its splits.
-    """
-
+def new_outside_data(path: str | Path, filled: bool = False) -> None:
+    """Check a folder to be written as `new_folder` does, and raise UsageError if it is, or lies in, what looks like
+    somebody's data folder: two or more folders, each with images and nothing else, also in one of its splits."""
+    new_folder(path, filled=filled)
     place = Path(os.path.realpath(path))
     for root in (place, *list(place.parents)[:3]):
         with contextlib.suppress(OSError, DataError):  # nothing there, or no right to look

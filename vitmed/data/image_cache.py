@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from vitmed.core.files import locked
 from vitmed.core.messages import warn
 from vitmed.core.run_folder import cache_folder
 from vitmed.data.thread_batches import batched
@@ -182,31 +183,19 @@ class ImageCache:
     def alone(self, digests: np.ndarray, waiting: Callable[[], None]) -> Iterator[None]:
         """One process at a time makes the entry of these images; calls `waiting` if another process is making it.
         Raises OSError if the folder cannot be written."""
-        from filelock import Timeout
-
         folder = pixel_folder()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for part in folder.glob("*.part"):  # what killed runs left: unfinished entries with a free lock
-            with suppress(Timeout, NotImplementedError, OSError), _lock(folder, part.name.partition(".")[0]).acquire(0):
+            with suppress(OSError), locked(_lock_file(folder, part.name.partition(".")[0]), None):
                 shutil.rmtree(part, ignore_errors=True)
-        guard = _lock(folder, self._name(digests))
-        try:
-            guard.acquire(timeout=0)
-        except Timeout:
-            waiting()
-            guard.acquire()
-        except NotImplementedError:
-            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK)) from None
-        try:
+        with locked(_lock_file(folder, self._name(digests)), waiting):
             yield
-        finally:
-            guard.release()
 
     def add(self, digests: np.ndarray, squares: Iterable[np.ndarray]) -> Squares:
         """Write an entry of M squares (S, S, C) uint8, in the order of the digests; call it within `alone`. Raises
         OSError: the cache or the disk is full, or the folder cannot be written; or any error of `squares`."""
         name, folder = self._name(digests), pixel_folder()
-        with _lock(folder, "room"):  # another run counts the space reserved here
+        with locked(_lock_file(folder, "room"), lambda: None):  # another run counts the space reserved here
             size = len(digests) * int(np.prod(self.shape))
             _make_room(folder, size + digests.nbytes, self.limit)
             part = Path(tempfile.mkdtemp(prefix=f"{name}.", suffix=".part", dir=folder))
@@ -306,11 +295,9 @@ def find_rows(have: np.ndarray, want: np.ndarray) -> np.ndarray:
     return np.where((have[rows] == want).all(axis=1), rows, -1)
 
 
-def _lock(folder: Path, name: str) -> Any:
+def _lock_file(folder: Path, name: str) -> Path:
     """One of at most 256 files, because none is ever removed; two entries may share a lock, so one writer waits."""
-    from filelock import FileLock  # here, since `predict` locks nothing
-
-    return FileLock(folder / f"{name.rpartition('-')[2][:2]}.lock")
+    return folder / f"{name.rpartition('-')[2][:2]}.lock"
 
 
 def _make_room(folder: Path, size: int, limit: int) -> None:

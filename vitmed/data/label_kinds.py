@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError, unknown_key
-from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.tables import LABEL_NAMES, Table
 

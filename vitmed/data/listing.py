@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
-from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted_doing, lines_of, listed
 from vitmed.data.folders import SPLIT_WORDS, SPLITS, class_names, image_names, import_fix, split_folders, subfolders
 from vitmed.data.label_kinds import Asked, Labels, finding_strata, grade_order, plain_grade, read_targets

@@ -22,10 +22,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from vitmed.core.base_models import CLASSES, Target
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.core.messages import bar, say, show, warn
 from vitmed.core.process import cores
-from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted, lines_of
 from vitmed.data.image_cache import ImageCache, Squares, pixel_folder
 from vitmed.data.samples import Sample, Splits

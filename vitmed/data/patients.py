@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import regex
 
+from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import check_regular
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.sections import GROUP_WORDS, DataConfig
 from vitmed.core.text import counted, counted_doing, lines_of, visible
 from vitmed.data.duplicates import find_copies
 from vitmed.data.image_cache import ImageCache

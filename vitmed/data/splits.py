@@ -11,10 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from vitmed.core.config import PretrainDataConfig
+from vitmed.core.config import DataConfig, PretrainDataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
-from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted, counted_doing, lines_of, listed
 from vitmed.data.folders import SPLITS, image_names, split_folders, split_of
 from vitmed.data.image_cache import ImageCache

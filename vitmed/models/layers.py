@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitmed.core.sections import ModelConfig
+from vitmed.core.config import ModelConfig
 from vitmed.models.sizes import size_of
 
 COCA_HEADS, COCA_EPS = 8, 1e-5  # of every published pooling of CoCa, whatever the network has

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from vitmed.core.config import ModelConfig
 from vitmed.core.errors import UsageError
-from vitmed.core.sections import ModelConfig
 from vitmed.models.layers import PatchEmbed, sincos_2d
 from vitmed.models.vit import Block, ViT
 

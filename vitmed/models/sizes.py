@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from vitmed.core.config import ModelConfig
 from vitmed.core.errors import unknown_key
-from vitmed.core.sections import ModelConfig
 from vitmed.core.text import counted, file_name
 
 if TYPE_CHECKING:  # an exported model is described without torch

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
+from vitmed.core.config import ModelConfig
 from vitmed.core.errors import UsageError
-from vitmed.core.sections import ModelConfig
 from vitmed.models import layers
 from vitmed.models.hardware import cpu_features
 from vitmed.models.sizes import resolved, size_of

@@ -9,14 +9,13 @@ import numpy as np
 
 from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core.base_models import Frozen
-from vitmed.core.config import Config, EvaluateConfig
+from vitmed.core.config import Config, EvaluateConfig, TrainConfig
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import read_json_lines
 from vitmed.core.load_config import evaluate_config
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
-from vitmed.core.sections import TrainConfig
 from vitmed.core.text import duration_text, listed, now
 from vitmed.core.upgrade import without_gone
 from vitmed.data.label_kinds import Asked, plain_grade

@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from vitmed.checks.data_check import COUNTS
+from vitmed.core.config import DataConfig
 from vitmed.core.files import json_of
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted
 from vitmed.data.samples import Splits
 from vitmed.decisions.targets import TARGETS

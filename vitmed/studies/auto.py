@@ -8,6 +8,7 @@ from typing import Any
 
 import vitmed
 from vitmed.core.config import FLAGS
+from vitmed.core.downloads import unconnected
 from vitmed.core.errors import CheckpointError, DataError, TimeTooShortError, UsageError, excluded
 from vitmed.core.files import write_json
 from vitmed.core.messages import Mute, listening, say, show
@@ -136,8 +137,8 @@ def _compared(state: Mapping[str, Any], start: dict[str, Any], places: Places, s
     each = max(1.0, seconds / -(-folds // places.runs))
     settings = settings_of({**start, **state["divided"], "time": duration_text(each)}, "auto")
     try:
-        with listening(Mute()):  # the training says it again
-            plan = make_plan(settings, start["config"] is None, bool(start.get("offline")))
+        with listening(Mute()), unconnected(bool(start.get("offline"))):  # the training says it again
+            plan = make_plan(settings, start["config"] is None)
             short = time_needed(plan)[2]
     except TimeTooShortError as error:
         short = error.problem
@@ -198,7 +199,8 @@ def _ranked(
         return {"weights": stored("weights", ranking.weights, folder), "ranking": ranking.rows}
     except (UsageError, CheckpointError) as error:
         say(f"no weights to begin with: {error.line}")
-    choice = choose_weights(settings_of(arguments, "auto").model, False, bool(arguments.get("offline")))
+    with unconnected(bool(arguments.get("offline"))):
+        choice = choose_weights(settings_of(arguments, "auto").model, False)
     if choice is None or choice.value is None:
         return {"weights": None}
     return {"weights": stored("weights", choice.value, folder)}

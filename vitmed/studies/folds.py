@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 import vitmed
 from vitmed.core.config import Config, EvaluateConfig
+from vitmed.core.downloads import is_offline
 from vitmed.core.errors import CheckpointError, DataError, TimeTooShortError, UsageError
 from vitmed.core.files import write_json
 from vitmed.core.load_config import build_config, load_config
@@ -135,10 +136,8 @@ class CrossValidation(Study[Evaluation]):
     time: SharedTime | None = None
     clock = Clock()
 
-    def __init__(
-        self, folder: RunFolder, first: Mapping[str, Any] | None = None, offline: bool = False, places: Places = HERE
-    ) -> None:
-        self.folder, self.first, self.offline, self.places = folder, first, offline, places
+    def __init__(self, folder: RunFolder, first: Mapping[str, Any] | None = None, places: Places = HERE) -> None:
+        self.folder, self.first, self.places, self.offline = folder, first, places, is_offline(names=())
         self.divided = read_study(folder.folds, Divided, AGAIN)
 
     @classmethod

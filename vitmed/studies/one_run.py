@@ -79,7 +79,6 @@ class OneRun:
     clock: Clock
     output: str | Path
     name: str | None
-    offline: bool
     each_epoch: EachEpoch | None
 
     def new(self, config: Config, plans: bool) -> TrainResult:
@@ -102,12 +101,12 @@ class OneRun:
     def _new(self, config: Config, plans: bool) -> tuple[Run[Config], Finetune]:
         ranks = self.ranks
         if ranks.leads:
-            plan = make_plan(config, plans, self.offline, ranks.world)
+            plan = make_plan(config, plans, ranks.world)
         planned = ranks.first(lambda: plan.config)  # with what rank 0 has timed
         with ranks.one_first():
             if not ranks.leads:  # from the images and the weights of this machine
                 given = planned.model_copy(update={"data": config.data})
-                plan = make_plan(given, False, self.offline, ranks.world)
+                plan = make_plan(given, False, ranks.world)
         config, splits = plan.config, plan.splits
         check_folder(config.data, config.evaluate.ordinal)
         session = Session.of(config, ranks, self.clock)
@@ -193,7 +192,7 @@ class OneRun:
             if leads and run.state.history:
                 write_bytes(folder.training_curves, drawn_curves(run.state.history).png)
 
-        with tracked(config.train.track if leads else (), folder, self.offline) as tracking:
+        with tracked(config.train.track if leads else (), folder) as tracking:
             tracking.start(config)
             tracking.epochs(run.state.history)
             with advising(run, Interrupted(f"stopped; {folder.path} is incomplete", fix)):

@@ -115,14 +115,12 @@ class Asked(Frozen):
         return [{p: self.planned[p] if ".." in domain else str(self.planned[p]) for p, domain in self.space.items()}]
 
 
-def plan_study(
-    settings: Config, plans: bool, seconds: float | None, offline: bool, processes: int
-) -> tuple[Plan, dict[str, float]]:
+def plan_study(settings: Config, plans: bool, seconds: float | None, processes: int) -> tuple[Plan, dict[str, float]]:
     """Plan the base of all trials; with `seconds`, of as many epochs as fit `SHARE` times into it, and forecast a run.
     Raises UsageError: settings that do not go with a search, or too little time for a trial and the winner."""
     if settings.data.divided or settings.train.freeze or not settings.train.test:
         raise excluded("choices of tune")
-    prepared = make_plan(settings, plans, offline, processes)
+    prepared = make_plan(settings, plans, processes)
     if seconds is None:
         return prepared, {}
     forecast, free = prepared.forecaster.of(prepared.config), plans and "epochs" not in fields_set(settings, "train")
@@ -131,7 +129,7 @@ def plan_study(
         model = prepared.given.model
         chosen = {f"model.{name}": getattr(model, name) for name in ("weights", "weights_sha256", "weights_reason")}
         settings = with_values(settings, {"train.epochs": passes, **chosen})
-        prepared = make_plan(settings, plans, offline, processes)
+        prepared = make_plan(settings, plans, processes)
     both = 2 * forecast.total(prepared.config.train.epochs)
     if both > seconds:
         problem = f"--time {duration_text(seconds)} is too short for a trial and the training of the winner"

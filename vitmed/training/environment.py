@@ -16,10 +16,9 @@ from typing import Any
 import torch
 
 from vitmed import __version__
-from vitmed.core.config import Config, PretrainConfig
+from vitmed.core.config import Config, DataConfig, PretrainConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.messages import warn
-from vitmed.core.sections import DataConfig
 from vitmed.core.text import counted, listed, now
 from vitmed.core.text_files import csv_text
 from vitmed.data.loading import ReadSplits, UnusableFiles, read_splits

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from vitmed.core.config import Config, PretrainConfig
+from vitmed.core.config import AugmentConfig, Config, PretrainConfig
 from vitmed.core.errors import DataError, OutOfMemoryError, Reported, VitmedError
-from vitmed.core.sections import AugmentConfig
 from vitmed.core.text import counted
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, seed_of, train_loader
 from vitmed.imaging.augmentation import Augmenter, without_opencv_threads

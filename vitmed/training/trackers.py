@@ -163,8 +163,8 @@ def check_trackers(names: Sequence[str]) -> None:
 class Tracking:
     """The trackers of a run. trackers.json keeps their ids, and how many epochs each has."""
 
-    def __init__(self, names: Sequence[str], folder: RunFolder, offline: bool):
-        self._names, self._folder, self._offline = names, folder, offline
+    def __init__(self, names: Sequence[str], folder: RunFolder):
+        self._names, self._folder, self._offline = names, folder, is_offline()
         self._trackers: dict[str, Any] = {}
         self._files: dict[str, Path] = {}
         self._known: dict[str, dict[str, Any]] = {}
@@ -232,9 +232,9 @@ class Tracking:
 
 
 @contextlib.contextmanager
-def tracked(names: Sequence[str], folder: RunFolder, offline: bool) -> Iterator[Tracking]:
+def tracked(names: Sequence[str], folder: RunFolder) -> Iterator[Tracking]:
     """Let trackers follow a run, until it ends in whatever state."""
-    tracking = Tracking(names, folder, is_offline(offline))
+    tracking = Tracking(names, folder)
     state: State = "failed"
     try:
         yield tracking

@@ -19,9 +19,9 @@ from timm.models.vision_transformer import VisionTransformer
 
 import vitmed
 from vitmed import build_model, train
+from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.load_config import build_config
-from vitmed.core.sections import ModelConfig
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.vit import ViT

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError
-from vitmed.core.sections import ModelConfig
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.vit import ViT
 from vitmed.models.weights.files import digests_of, hash_of

@@ -20,7 +20,7 @@ from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import checkpoint_filter_fn as vit_filter
 from torch import Tensor, nn
 
-from vitmed.core.sections import ModelConfig
+from vitmed.core.config import ModelConfig
 from vitmed.models.vit import ViT
 from vitmed.models.weights.pretrained import config_for_weights, load_pretrained, read_weights
 

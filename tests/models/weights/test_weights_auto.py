@@ -21,8 +21,8 @@ from timm.models.vision_transformer import VisionTransformer
 
 import vitmed
 from vitmed.core import downloads
+from vitmed.core.config import ModelConfig
 from vitmed.core.errors import CheckpointError, UsageError
-from vitmed.core.sections import ModelConfig
 from vitmed.models.weights import choice
 from vitmed.models.weights.catalogue import public_weights, weight_path
 from vitmed.models.weights.choice import Choice, choose_weights, unasked
@@ -92,7 +92,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
 
 
 def chosen(**fields: Any) -> Choice:
-    found = choose_weights(ModelConfig(**fields), False, False)
+    found = choose_weights(ModelConfig(**fields), False)
     assert found is not None
     return found
 
@@ -166,7 +166,8 @@ def test_an_absent_host_is_named(server: Server, monkeypatch: pytest.MonkeyPatch
 
 
 def test_offline_opens_no_connection(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = choose_weights(ModelConfig(), False, True)
+    with downloads.unconnected(True):
+        found = choose_weights(ModelConfig(), False)
     assert found == Choice(None, None, "no weights are on this machine, and it is offline")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert chosen() == found and server.asked == []
@@ -174,7 +175,7 @@ def test_offline_opens_no_connection(server: Server, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("fields", [{"width": 64}, {"depth": 4}, {"name": "vit_base"}, {"stem": "conv"}])
 def test_weights_of_another_network_than_you_set_are_not_chosen(server: Server, fields: dict[str, Any]) -> None:
-    assert choose_weights(ModelConfig(**fields), False, False) is None and server.asked == []
+    assert choose_weights(ModelConfig(**fields), False) is None and server.asked == []
 
 
 def test_only_free_open_and_checked_weights_come_unasked() -> None:

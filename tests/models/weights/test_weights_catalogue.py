@@ -19,10 +19,10 @@ from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer import default_cfgs as vit_cfgs
 from torch import nn
 
+from vitmed.core.config import ModelConfig
 from vitmed.core.dataset_cards import cards, find_card
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.load_config import load_config, store_paths
-from vitmed.core.sections import ModelConfig
 from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import (
     DISTILLED,

@@ -11,7 +11,7 @@ import torch
 from conftest import draw_splits
 from tiny_config import tiny_config
 
-from vitmed.core.sections import DataConfig
+from vitmed.core.config import DataConfig
 from vitmed.data.splits import make_splits
 from vitmed.training.plan import time as module
 from vitmed.training.plan.time import (

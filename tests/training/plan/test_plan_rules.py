@@ -14,9 +14,8 @@ import yaml
 from conftest import TINY_SETS, Answer, Trained, draw_classes, draw_splits, listing, recording
 
 from vitmed import plan, train
-from vitmed.core.config import Config
+from vitmed.core.config import Config, ModelConfig
 from vitmed.core.load_config import build_config, load_config, with_values
-from vitmed.core.sections import ModelConfig
 from vitmed.imaging.exact_views import VIEWS, safe_views
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.weights.catalogue import DISTILLED, MASKED, SUPERVISED

@@ -219,9 +219,7 @@ def test_with_weights_the_time_chooses_the_input(data: Path, tmp_path: Path, mon
     assert side(at[96], image_size=128) == 128 and side(at[128] + 1, epochs=3) == 224  # you chose
     why = planned(data, weights=foreign, time=f"{at[96] + 1:g}s")[1]
     assert "at 224 px the time is enough for fewer than 4 passes and 5,000 images" in why
-    images = len(
-        make_plan(load_config(overrides={"data.root": str(data)}), plans=False, offline=True).splits.samples["train"]
-    )
+    images = len(make_plan(load_config(overrides={"data.root": str(data)}), plans=False).splits.samples["train"])
     monkeypatch.setattr(
         "vitmed.training.plan.make_plan.PLENTY", 2 * images
     )  # of many images two passes are enough, of more one
@@ -259,6 +257,6 @@ def test_wrong_flags_are_refused_before_anything_is_measured(
 
 
 def test_several_processes_share_the_steps(data: Path) -> None:
-    prepared = make_plan(load_config(None, {"data.root": str(data)}), True, False, processes=2)
+    prepared = make_plan(load_config(None, {"data.root": str(data)}), True, processes=2)
     alone = Forecaster(prepared.splits, prepared.device)
     assert prepared.forecaster.step(prepared.config) == alone.step(prepared.config) / 2

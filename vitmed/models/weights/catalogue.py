@@ -95,11 +95,10 @@ def weight_path(name: str, folder: str | Path | None = None) -> Path:
     return Path(folder or cache_folder()).absolute() / "weights" / name / entry_of(name).file
 
 
-def fetch(name: str, offline: bool = False, folder: str | Path | None = None, unasked: bool = False) -> Path:
+def fetch(name: str, folder: str | Path | None = None, unasked: bool = False) -> Path:
     """The checked file of an entry of the catalogue, downloaded if necessary.
 
     Args:
-        offline: open no connection; see also `downloads.is_offline`.
         folder: default the cache.
         unasked: say how to say no, and do not wait for a silent host.
 
@@ -113,7 +112,7 @@ def fetch(name: str, offline: bool = False, folder: str | Path | None = None, un
     source = Source(
         name, entry.url, entry.size, checksum, entry.licence, again, CheckpointError, entry.hub, entry.gated
     )
-    return fetch_file(source, weight_path(name, folder), offline, entry.non_commercial, unasked)
+    return fetch_file(source, weight_path(name, folder), entry.non_commercial, unasked)
 
 
 def weight_files(place: Path) -> list[Path]:

@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from vitmed.core.config import ModelConfig
 from vitmed.core.downloads import is_offline
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
 from vitmed.core.messages import say, warn
-from vitmed.core.sections import ModelConfig
 from vitmed.models.sizes import SIZES
 from vitmed.models.weights import catalogue
 from vitmed.models.weights.catalogue import Entry
@@ -39,10 +39,10 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose_weights(model: ModelConfig, small: bool, offline: bool) -> Choice | None:
+def choose_weights(model: ModelConfig, small: bool) -> Choice | None:
     """Choose weights for a network of which you may have set parts, ViT-Small before ViT-Tiny if `small`; None where no
-    weights have these parts. `offline` opens no connection. Raises VitmedError: VITMED_WEIGHTS names nothing that can
-    be used, or a file in the cache is damaged."""
+    weights have these parts. Raises VitmedError: VITMED_WEIGHTS names nothing that can be used, or a file in the cache
+    is damaged."""
     if (named := os.environ.get("VITMED_WEIGHTS")) and (choice := _named(Path(named).expanduser(), model, small)):
         return choice
     names = [*SMALL, *TINY] if small else [*TINY, *SMALL]
@@ -51,9 +51,9 @@ def choose_weights(model: ModelConfig, small: bool, offline: bool) -> Choice | N
     for name in filter(_readable, names):
         for value, path, where in _places(name):
             if path.is_file():
-                path = catalogue.fetch(name, offline=True) if value == name else path
+                path = catalogue.fetch(name) if value == name else path
                 return Choice(value, read_weights(path, catalogue.entry_of(name)), f"auto: {name} lies in {where}")
-    if is_offline(offline):
+    if is_offline():
         return Choice(None, None, "no weights are on this machine, and it is offline")
     names = [name for name in filter(_readable, names) if unasked(catalogue.entry_of(name))]
     try:
@@ -66,7 +66,7 @@ def choose_weights(model: ModelConfig, small: bool, offline: bool) -> Choice | N
 def warning_of(reason: str) -> str:
     """Say that a run has no weights, why, which command gets some, and what they gain; for the head of the report."""
     name = next(filter(_readable, TINY))
-    offline = ", where there is a network, and name the file in VITMED_WEIGHTS" if is_offline(False) else ""
+    offline = ", where there is a network, and name the file in VITMED_WEIGHTS" if is_offline() else ""
     return (
         f"training starts from random weights: {reason}. {GAIN}: vitmed weights fetch {name}{offline}, then train again"
     )

@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitmed.core.downloads import digest_of
+from vitmed.core.config import ABOUT_WEIGHTS, ModelConfig
+from vitmed.core.downloads import digest_of, unconnected
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.messages import say
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.sections import ABOUT_WEIGHTS, ModelConfig
 from vitmed.core.text import first_line
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.sizes import SIZES
@@ -93,25 +93,22 @@ def open_weights(value: str, offline: bool = False, sha256: str | None = None) -
     if len(named) > 1:
         several = " and ".join(file.name for file in named)
         raise UsageError(f"--weights {value}: VITMED_WEIGHTS has {several}", f"name one with its folder: {named[0]}")
+    entry = None
     if named or catalogue.means_file(value):
         path = named[0] if named else RunFolder.weights_in(value)
-        _check_same(path, sha256)
-        return read_weights(path)
-    entry, path = catalogue.entry_of(value), catalogue.fetch(value, offline)
-    _check_same(path, sha256)
-    say(f"weights {value}: {entry.model}, {entry.kind}, licence {entry.licence}; {path}")
-    if (terms := catalogue.terms_of(entry.licence)) is not None:
-        say(terms)
-    return read_weights(path, entry)
-
-
-def _check_same(path: Path, sha256: str | None) -> None:
-    """Raise CheckpointError for a file that is not the one of the run whose configuration this is."""
+    else:
+        with unconnected(offline):
+            entry, path = catalogue.entry_of(value), catalogue.fetch(value)
     if sha256 is not None and path.is_file() and (digest := digest_of(path)) != sha256:
         raise CheckpointError(
             f"{path}: its sha256 is {digest}, and the configuration states {sha256}",
             "use the file that the run had, or name the new one on the command line: --weights FILE",
         )
+    if entry is not None:
+        say(f"weights {value}: {entry.model}, {entry.kind}, licence {entry.licence}; {path}")
+        if (terms := catalogue.terms_of(entry.licence)) is not None:
+            say(terms)
+    return read_weights(path, entry)
 
 
 def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:

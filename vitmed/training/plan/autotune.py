@@ -16,10 +16,9 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from vitmed.core.config import Config, PretrainConfig
+from vitmed.core.config import ABOUT_WEIGHTS, Config, PretrainConfig
 from vitmed.core.load_config import AnyConfig
 from vitmed.core.messages import Advance, bar
-from vitmed.core.sections import ABOUT_WEIGHTS
 from vitmed.core.text import counted, first_line, listed
 from vitmed.models import hardware
 from vitmed.models.hardware import busy, missing_compiler, pick_precision, seconds_of, seeded, using_threads

@@ -10,14 +10,13 @@ import numpy as np
 import torch
 import yaml
 
-from vitmed.core.config import PATHS, Config
+from vitmed.core.config import PATHS, Config, TrainConfig
 from vitmed.core.dataset_cards import card_like, report_card
 from vitmed.core.downloads import digest_of
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import project_path
-from vitmed.core.sections import TrainConfig
 from vitmed.core.text import counted, duration_text, round_up
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits, cells_of
@@ -73,12 +72,12 @@ class Plan:
     forecaster: Forecaster  # measures how long a run on these images takes
 
 
-def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) -> Plan:
+def make_plan(config: Config, plans: bool, processes: int = 1) -> Plan:
     """Read weights and folders, and complete the configuration from the weights, the plan and the images.
 
     Args:
         plans: whether the rules may choose settings that were not set by hand.
-        offline: open no connection for public weights; processes: that share the training.
+        processes: that share the training.
 
     Raises VitmedError: a subclass for each kind of problem.
     """
@@ -87,7 +86,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     slow = [flag for field, flag in SLOW.items() if field in fields_set(config, "model")]
     weights = None
     if config.model.start is not None:
-        weights = open_weights(config.model.start, offline, config.model.weights_sha256)
+        weights = open_weights(config.model.start, sha256=config.model.weights_sha256)
         config = with_values(config_with_weights(config, weights), {"model.weights_sha256": digest_of(weights.path)})
     if asked != "auto":
         check_weights(config)
@@ -101,7 +100,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     forecaster = Forecaster(splits, device, processes)
     check_compiler(config.train.compile, device)
     if asked == "auto":
-        config, weights = with_choice(config, forecaster, offline)
+        config, weights = with_choice(config, forecaster)
         check_weights(config)
     warn_of_known_set(weights, config, splits)
     inputs = plan_inputs(config, splits, weights, device)
@@ -132,7 +131,7 @@ def make_plan(config: Config, plans: bool, offline: bool, processes: int = 1) ->
     return Plan(given, complete, splits, weights, device, inputs, settings, forecaster)
 
 
-def with_choice(config: Config, forecaster: Forecaster, offline: bool) -> tuple[Config, Weights | None]:
+def with_choice(config: Config, forecaster: Forecaster) -> tuple[Config, Weights | None]:
     """The configuration with the weights that `auto` chooses, and these; random weights where none fit or come here.
 
     With `train.time`, ViT-Small has to see the images `FOR_SMALL` times, ViT-Tiny once; without, a GPU takes ViT-Small.
@@ -146,7 +145,7 @@ def with_choice(config: Config, forecaster: Forecaster, offline: bool) -> tuple[
         if forecaster.of(fitted).passes_in(limit) < 1:
             problem = f"--time {duration_text(limit)} is too short for a pass with weights, a longer one takes them"
             choice = Choice(None, None, problem)
-    if choice is None and (choice := choose_weights(config.model, small, offline)) is None:
+    if choice is None and (choice := choose_weights(config.model, small)) is None:
         say("no weights that vitmed chooses by itself have the network you set, so training starts from random weights")
         choice = Choice(None, None, "")
     values: dict[str, Any] = {"model.weights": choice.value, "model.weights_reason": choice.reason or None}

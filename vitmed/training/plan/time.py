@@ -22,12 +22,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from vitmed.core.config import Config
+from vitmed.core.config import ABOUT_WEIGHTS, Config
 from vitmed.core.errors import DataError, TimeTooShortError, UsageError
 from vitmed.core.files import make_folder, write_text
 from vitmed.core.process import cores
 from vitmed.core.run_folder import cache_folder
-from vitmed.core.sections import ABOUT_WEIGHTS
 from vitmed.core.text import about, counted, duration_text, round_up
 from vitmed.data.loading import pick_place, pick_workers
 from vitmed.data.samples import Splits
