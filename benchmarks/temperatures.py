@@ -58,8 +58,8 @@ def main() -> None:
             found = [float(losses(*of, temperature).mean()) for of in parts.values()]
             means.setdefault(rule, []).append(found)
             print(f"{run} {rule:10} T {temperature:.2f}", *map("{} {:.3f}".format, parts, found), flush=True)
-    for rule, rows in means.items():
-        print(f"mean of {len(rows)}: {rule:10}", *map("{} {:.3f}".format, parts, np.mean(rows, axis=0)))
+    for rule, each in means.items():
+        print(f"mean of {len(each)}: {rule:10}", *map("{} {:.3f}".format, parts, np.mean(each, axis=0)))
 
 
 if __name__ == "__main__":

@@ -283,6 +283,8 @@ def test_every_command_stands_in_the_list_of_commands() -> None:
     assert set(APPS) == {name for group in COMMANDS.values() for name in group}
     with pytest.raises(UsageError, match="pretrain has no option smoothing"):
         read_overrides({"smoothing": 0.1}, PRETRAIN_FLAGS, "pretrain")
+    with pytest.raises(UsageError, match="did you mean epochs"):
+        read_overrides({"epoch": 2}, PRETRAIN_FLAGS, "pretrain")
 
 
 def test_a_flag_is_the_same_in_every_section() -> None:

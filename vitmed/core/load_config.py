@@ -1,6 +1,7 @@
 """From YAML files, --set and flags to a configuration: defaults < YAML file < --set < flags."""
 
 import copy
+import difflib
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -74,7 +75,9 @@ def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -
     if unknown := set(flags) - set(known):
         words = [f"--{flag.replace('_', '-')}" for flag in sorted(unknown)]
         problem = f"{command} has no option {', '.join(sorted(unknown))}"
-        raise gone(words, " ".join(words)) or UsageError(problem, f"it has {', '.join(known)}, config, sets")
+        near = difflib.get_close_matches(min(unknown), known, n=1)
+        fix = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}, config, sets"
+        raise gone(words, " ".join(words)) or UsageError(problem, fix)
     given = {known[flag]: value for flag, value in flags.items() if value is not None}
     return {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
 
