@@ -16,7 +16,7 @@ from vitmed.core.text import counted
 from vitmed.data.folders import SPLITS
 from vitmed.decisions.evaluation_folder import earlier_choices, take_place
 from vitmed.decisions.policy import notes_of
-from vitmed.inference.open_model import open_model, open_network, policy_for, with_window
+from vitmed.inference.open_model import open_model, open_network, with_window
 from vitmed.inference.saved_model import check_precision
 from vitmed.metrics.predictions import Predictions
 from vitmed.report import evaluate as reporting
@@ -99,7 +99,7 @@ def evaluate(
         output_folder(output, Path(output), *closed)  # now, not after all images were compared
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
     config, added = reporting.evaluate_settings(saved, chosen, flags)
-    policy = policy_for(saved, config)
+    policy = reporting.policy_for(saved, config)
     notes, run = [*chosen.notes, *notes_of(policy), *windowed, *added], RunFolder(saved.path.parent)
     what, name = reporting.describe_images(chosen)
     folder = output_folder(output, run.path / name, *closed)

@@ -12,7 +12,7 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -72,34 +72,27 @@ class ExportGate(Frozen):
         return f"on {counted(self.images, 'validation image')} {flips}; the largest difference is {self.largest:.1g}"
 
 
-def validation_images(saved: SavedModel) -> list[Sample]:
-    """At most `MOST` validation images of a run, evenly spread."""
-    samples = saved.splits.samples["val"] or saved.splits.samples["train"]  # joined folds have no validation
-    rows = np.linspace(0, len(samples) - 1, min(len(samples), MOST)).round().astype(np.int64)
-    return [samples[row] for row in rows]
-
-
-def checkpoint_outputs(saved: SavedModel, samples: Sequence[Sample], root: Path) -> Outputs:
-    """What a model gives for images in a data folder, on the CPU in fp32. Raises DataError if one cannot be read."""
+def checkpoint_outputs(saved: SavedModel, root: Path) -> tuple[list[Sample], Outputs]:
+    """At most `MOST` validation images of a run, evenly spread, and what the model gives for them, in a data folder, on
+    the CPU in fp32. Raises DataError if one cannot be read."""
+    known = saved.splits.samples["val"] or saved.splits.samples["train"]  # joined folds have no validation
+    samples = [known[row] for row in np.linspace(0, len(known) - 1, min(len(known), MOST)).round().astype(np.int64)]
     with bar("comparing: checkpoint") as advance:
         with listening(Silent()):
             network = open_network(saved, saved.policy, "cpu", "fp32")
         outputs = network.outputs(lambda i: saved.preprocessing.read(root / samples[i].path), len(samples), advance)
     check_readable(outputs.problems)
-    return outputs
+    return samples, outputs
 
 
-def compare_export(
-    saved: SavedModel, graph: ExportedGraph, run: Callable[[np.ndarray], dict[str, np.ndarray]], root: Path
-) -> ExportGate:
-    """Compare an exported network with its checkpoint on `validation_images`. Raises DataError if one cannot be read.
+def compare_export(saved: SavedModel, graph: ExportedGraph, session: Any, root: Path) -> ExportGate:
+    """Compare an exported network with its checkpoint on validation images. Raises DataError if one cannot be read.
 
-    The checkpoint resizes with Pillow and decides with numpy; the exported network, `run`, does all in its graph, where
-    it may: images (B, H, W, C) uint8 -> outputs by name."""
+    The checkpoint resizes with Pillow and decides with numpy; the exported network, `session`, does all in its graph,
+    where it may: images (B, H, W, C) uint8 -> the outputs of the graph."""
     assert saved.policy is not None
-    how, chosen = saved.preprocessing, validation_images(saved)
-    exported = dict[str, list[np.ndarray]]()
-    outputs = checkpoint_outputs(saved, chosen, root)
+    how, exported = saved.preprocessing, list[list[np.ndarray]]()
+    chosen, outputs = checkpoint_outputs(saved, root)
     with bar("comparing: exported") as advance:
         for index, sample in enumerate(chosen):
             if graph.resize:
@@ -107,10 +100,9 @@ def compare_export(
                 image = np.asarray(whole).reshape(whole.height, whole.width, how.channels)
             else:
                 image = how.read(root / sample.path)
-            for name, value in run(image[None]).items():
-                exported.setdefault(name, []).append(value)
+            exported.append(session.run(None, {IMAGES: image[None]}))
             advance(index + 1, len(chosen))
-    theirs = {name: np.concatenate(values) for name, values in exported.items()}
+    theirs = dict(zip(graph.outputs, map(np.concatenate, zip(*exported, strict=True)), strict=True))
     undecided = labelled_by(saved.splits.target, saved.classes, chosen, outputs.logits, saved.config.data.positive)
     scores = score_column(theirs.get("ood_score"))
     exact = saved.policy.apply(replace(undecided, columns=outputs.columns))
@@ -138,22 +130,26 @@ def _differences(exact: Predictions, again: Predictions, theirs: Mapping[str, np
     return int(flipped.sum()), float(moved)
 
 
-class OnnxFile:
-    """An exported network, which can be run before its file is written. Raises as `write_onnx`."""
+def onnx_program(graph: ExportedGraph, file: Path) -> tuple[Any, Any]:
+    """An `onnx.ModelProto` of the network, and an `onnxruntime.InferenceSession` that runs it. Raises as `write_onnx`.
 
-    def __init__(self, graph: ExportedGraph, saved: SavedModel, file: Path):
-        self.graph, self.saved = graph, saved
-        try:
-            import onnx
-            import onnxscript  # noqa: F401
-        except ImportError:
-            raise UsageError(f"{file}: {NEEDED}", FIX) from None
-        # Two images, since a dynamic batch needs at least two; neither square nor of the network's size.
-        side = graph.how.image_size
-        height, width = (side + 3, side + 5) if graph.resize else (side, side)
-        example = torch.zeros(2, height, width, graph.how.channels, dtype=torch.uint8)
-        sizes = {1: torch.export.Dim("height"), 2: torch.export.Dim("width")} if graph.resize else {}
-        with _exporting(), quiet(), torch.no_grad():
+    A container's user id may have no name, and then torch's compiler fails (tesseract-core #425), so it gets one here.
+    """
+    try:
+        import onnx
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise UsageError(f"{file}: {NEEDED}", FIX) from None
+    # Two images, since a dynamic batch needs at least two; neither square nor of the network's size.
+    side = graph.how.image_size
+    height, width = (side + 3, side + 5) if graph.resize else (side, side)
+    example = torch.zeros(2, height, width, graph.how.channels, dtype=torch.uint8)
+    sizes = {1: torch.export.Dim("height"), 2: torch.export.Dim("width")} if graph.resize else {}
+    given = {"USER": "vitmed", "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "vitmed-inductor")}
+    added = [name for name in given if name not in os.environ]
+    os.environ.update({name: given[name] for name in added})
+    try:
+        with quiet(), torch.no_grad():
             program = torch.onnx.export(
                 graph,
                 (example,),
@@ -164,24 +160,16 @@ class OnnxFile:
                 opset_version=OPSET,
                 verbose=False,
             )
-        assert program is not None
-        self.model: Any = program.model_proto
-        with tempfile.TemporaryDirectory() as folder:
-            onnx.save(self.model, Path(folder) / "model.onnx")
-            self.session = open_session(Path(folder) / "model.onnx")
-
-    def run(self, images: np.ndarray) -> dict[str, np.ndarray]:
-        """(B, H, W, C) uint8 -> the outputs of the graph by name."""
-        return dict(zip(self.graph.outputs, self.session.run(None, {IMAGES: images}), strict=True))
-
-    def content(self, gate: ExportGate) -> bytes:
-        """The file, which states what the gate found."""
-        import onnx
-
-        for node in self.model.graph.node:  # where in whose folders it was traced
-            node.ClearField("metadata_props")
-        onnx.helper.set_model_props(self.model, {KEY: describe_export(self.saved, gate.to_dict())})
-        return bytes(self.model.SerializeToString())
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise UsageError(f"torch cannot export this network ({first_line(error)})", "please report it") from error
+    finally:
+        for name in added:
+            del os.environ[name]
+    assert program is not None
+    model = program.model_proto  # made anew each time
+    with tempfile.TemporaryDirectory() as folder:
+        onnx.save(model, Path(folder) / "model.onnx")
+        return model, open_session(Path(folder) / "model.onnx")
 
 
 @contextlib.contextmanager
@@ -197,24 +185,6 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-@contextlib.contextmanager
-def _exporting() -> Iterator[None]:
-    """With the names that torch looks up of a user without any, and its errors as ours.
-
-    A container's user id may have no name, and then torch's compiler fails (tesseract-core #425).
-    """
-    given = {"USER": "vitmed", "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "vitmed-inductor")}
-    added = [name for name in given if name not in os.environ]
-    os.environ.update({name: given[name] for name in added})
-    try:
-        yield
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise UsageError(f"torch cannot export this network ({first_line(error)})", "please report it") from error
-    finally:
-        for name in added:
-            del os.environ[name]
-
-
 def write_onnx(saved: SavedModel, file: Path, root: Path) -> ExportGate:
     """Export a model as an .onnx file, compare it with its checkpoint on validation images of the data folder, and
     write it if it decides alike, else raise GateError. Raises UsageError: a package is missing, or torch cannot export
@@ -223,15 +193,20 @@ def write_onnx(saved: SavedModel, file: Path, root: Path) -> ExportGate:
     if not graph.resize:
         warn("an image with alpha must be made square before: the file takes squares only")
     say(f"exporting {saved.path}; torch needs about a quarter of a minute")
-    made = OnnxFile(graph, saved, file)
-    gate = compare_export(saved, graph, made.run, root)
+    model, session = onnx_program(graph, file)
+    gate = compare_export(saved, graph, session, root)
     if not gate.passed:
         raise GateError(
             f"{file}: not written, since the exported network differs from {saved.path}: {gate.in_words}",
             f"no decision may differ, and no probability by more than {MOST_MOVED:g}; please report it",
         )
+    import onnx
+
+    for node in model.graph.node:  # where in whose folders it was traced
+        node.ClearField("metadata_props")
+    onnx.helper.set_model_props(model, {KEY: describe_export(saved, gate.to_dict())})
     with whole_file(file) as stream:
-        stream.write(made.content(gate))
+        stream.write(model.SerializeToString())
     return gate
 
 
@@ -413,7 +388,7 @@ def load_timm(folder: Path) -> nn.Module:
 def compare_weights(saved: Checkpoint, folder: Path, target: Path, root: Path) -> WeightsGate:
     """The logits of timm beside ours, on validation images as our preprocessing prepares them. Raises ImportError: timm
     is not installed; GateError: it cannot load the folder."""
-    how, chosen = saved.preprocessing, validation_images(saved)
+    how = saved.preprocessing
     try:
         with quiet():
             network = load_timm(folder)
@@ -422,7 +397,8 @@ def compare_weights(saved: Checkpoint, folder: Path, target: Path, root: Path) -
     except Exception as error:  # of timm, which has errors of its own
         problem = f"{target}: not written, since timm cannot load it ({first_line(error)})"
         raise GateError(problem, "please report it, with the version of timm") from None
-    exact, logits = torch.from_numpy(checkpoint_outputs(saved, chosen, root).logits), list[Tensor]()
+    chosen, outputs = checkpoint_outputs(saved, root)
+    exact, logits = torch.from_numpy(outputs.logits), list[Tensor]()
     with bar("comparing: timm") as advance, torch.inference_mode():
         for index, sample in enumerate(chosen):
             square = torch.tensor(how.read(root / sample.path))[None]

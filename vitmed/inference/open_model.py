@@ -11,16 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.messages import say, warn
 from vitmed.core.places import local_path, refuse_archive
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted_doing
 from vitmed.data.folders import image_names, import_fix
-from vitmed.decisions.evaluation_folder import validation_of
-from vitmed.decisions.operating_points import asked_point
-from vitmed.decisions.policy import DecisionPolicy, choose_policy, policy_settings
+from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.decode import read_header
 from vitmed.imaging.preprocessing import JointPreprocessing, Preprocessing
 from vitmed.imaging.window import Window, asked_window
@@ -72,19 +69,6 @@ def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path
     saved = open_model(newest.best)
     say(f"checkpoint {newest.best} (the newest run; --checkpoint names another)")
     return saved
-
-
-def policy_for(saved: SavedModel, config: EvaluateConfig) -> DecisionPolicy | None:
-    """The policy of a model, or one newly chosen on the validation of its run if the configuration differs.
-
-    Raises UsageError if the predictions of this model for validation are missing.
-    """
-    asked_point(config, saved.splits.choices)
-    if policy_settings(config) == policy_settings(saved.config.evaluate):
-        return saved.policy
-    validation = validation_of(saved.path, saved.weights_hash, saved.config.data.positive)
-    ood_score = saved.policy.ood_score if saved.policy else None
-    return choose_policy(validation, config, ood_score, saved.weights_hash)
 
 
 RAW = (

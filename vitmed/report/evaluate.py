@@ -23,6 +23,7 @@ from vitmed.data.listing import further_columns, labels_from_table
 from vitmed.data.patients import describe_patients
 from vitmed.data.samples import cells_of
 from vitmed.decisions.evaluation_folder import Evaluated, Folds, no_report, read_evaluation, read_split, validation_of
+from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.policy import DecisionPolicy, choose_policy, notes_of, own_columns, policy_settings
 from vitmed.decisions.targets import TARGETS, refuse_idle
 from vitmed.explanation.robustness import known_stress
@@ -74,6 +75,19 @@ def evaluate_settings(
         )
         notes.insert(0, untrained)
     return config, notes
+
+
+def policy_for(saved: SavedModel, config: EvaluateConfig) -> DecisionPolicy | None:
+    """The policy of a model, or one newly chosen on the validation of its run if the configuration differs.
+
+    Raises UsageError if the predictions of this model for validation are missing.
+    """
+    asked_point(config, saved.splits.choices)
+    if policy_settings(config) == policy_settings(saved.config.evaluate):
+        return saved.policy
+    validation = validation_of(saved.path, saved.weights_hash, saved.config.data.positive)
+    ood_score = saved.policy.ood_score if saved.policy else None
+    return choose_policy(validation, config, ood_score, saved.weights_hash)
 
 
 def table_flags(

@@ -453,29 +453,27 @@ def listen(
     are answered; `log` gets a line for each."""
     app = create_app(service, key=door.key, hosts=door.hosts, log=log)
     wait = math.ceil(2 * service.limits.timeout) + 1
-    config = uvicorn.Config(app, **SETTINGS, timeout_graceful_shutdown=wait)
-    asyncio.run(_run(_Server(config), service, door.at, asked, began))
+    server = _Server(uvicorn.Config(app, **SETTINGS, timeout_graceful_shutdown=wait))
 
+    async def run() -> None:
+        seen: Seen = {}
+        try:
+            await service.start()
+            running = asyncio.create_task(server.serve(sockets=[door.at]))
+            said = False
+            while not running.done():
+                await asyncio.wait({running}, timeout=TICK)
+                if server.started and not said:
+                    said = True
+                    began()
+                if asked():
+                    service.load.stopping = server.should_exit = True
+                seen = close_stale(server.server_state.connections, seen, time.monotonic(), service.limits.timeout)
+            await running
+        finally:
+            await asyncio.to_thread(service.stop)
 
-async def _run(
-    server: uvicorn.Server, service: Service, at: socket.socket, asked: Callable[[], bool], began: Callable[[], None]
-) -> None:
-    seen: Seen = {}
-    try:
-        await service.start()
-        running = asyncio.create_task(server.serve(sockets=[at]))
-        said = False
-        while not running.done():
-            await asyncio.wait({running}, timeout=TICK)
-            if server.started and not said:
-                said = True
-                began()
-            if asked():
-                service.load.stopping = server.should_exit = True
-            seen = close_stale(server.server_state.connections, seen, time.monotonic(), service.limits.timeout)
-        await running
-    finally:
-        await asyncio.to_thread(service.stop)
+    asyncio.run(run())
 
 
 Seen = dict[Any, tuple[object, bool, float]]  # connection -> its request, whether that is answered, since when
