@@ -5,8 +5,6 @@ more, and what must be known before it is believed.
 suggests and stops; on --resume it gets all trials again, in their order.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io
@@ -19,20 +17,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
+from vitmed.core import errors
 from vitmed.core.base_models import Frozen, fields_of
 from vitmed.core.config import FLAGS, Config
-from vitmed.core.errors import (
-    CheckpointError,
-    DataError,
-    DiskFullError,
-    EndedByCaller,
-    Interrupted,
-    UsageError,
-    VitmedError,
-    excluded,
-)
+from vitmed.core.errors import CheckpointError, DataError, UsageError, excluded
 from vitmed.core.files import read_json_lines, write_bytes, write_json, write_text
 from vitmed.core.load_config import load_config, store_paths, with_values
 from vitmed.core.messages import Silent, listener, say
@@ -90,7 +80,7 @@ class Asked(Frozen):
     after: float = 0.0
 
     @classmethod
-    def read(cls, folder: RunFolder) -> Asked:
+    def read(cls, folder: RunFolder) -> Self:
         """Raises CheckpointError for a folder without a tune.json, a damaged one, or one of an earlier version."""
         if any((folder.path / old).is_file() for old in ("journal.log", "sweep.json")):
             raise CheckpointError(f"{folder.path}: a study of vitmed {READER}, which alone can continue it", NEW)
@@ -273,6 +263,7 @@ QUICK = ("train.test=false", "train.baseline=false", "evaluate.report=false", "e
 REDUCTION = 3  # Hyperband keeps one of so many trials
 RUNGS = REDUCTION**2  # the first look at a trial is after one of so many parts of its epochs
 STARTUP = 5  # trials at random, before the tree-structured Parzen estimator has something to learn from
+ENDING = (errors.Interrupted, DataError, errors.DiskFullError)  # would end every trial
 STARTS = 3  # of a trial without a new epoch, before it is given up
 
 
@@ -420,9 +411,9 @@ class Search(Study[TuningStudy]):
     def ended(self, job: Job, run: Future[RunFolder | None]) -> None:
         """Note and say how a trial ended. Raises what would end every trial."""
         number, error = self.number(job), run.exception()
-        if isinstance(error, EndedByCaller):
+        if isinstance(error, errors.EndedByCaller):
             self._note(number, state="stopped")
-        elif isinstance(error, VitmedError) and not isinstance(error, (Interrupted, DataError, DiskFullError)):
+        elif isinstance(error, errors.VitmedError) and not isinstance(error, ENDING):
             several = "\n" in error.problem  # such as the files of a batch, which are in the log
             reason = first_line(error.problem).rstrip(":") if several else error.line
             self._note(number, state="failed", reason=reason)
