@@ -1,8 +1,6 @@
 """Folds: which there are, what each begins with, how they are trained, and one report of all their tests; and folds or
 runs as one model, with a decision policy for their mean."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil
@@ -10,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 from pydantic import BaseModel
 
@@ -103,7 +101,7 @@ class SharedTime(NamedTuple):
     joining: float = JOINING
 
     @classmethod
-    def of(cls, config: Config, parallel: int = 1) -> SharedTime | None:
+    def of(cls, config: Config, parallel: int = 1) -> Self | None:
         """Read the time of a configuration; None without a limit, or where it trains no folds or one of them."""
         data = config.data
         if config.train.time is None or not data.divided or data.fold is not None:
@@ -126,6 +124,15 @@ class SharedTime(NamedTuple):
         return TimeTooShortError(f"{given}: for each, {error.problem}", f"--time {duration_text(whole)}", whole)
 
 
+class Tested(NamedTuple):
+    """A fold, with the evaluation of its best.pt on its test and the table of that."""
+
+    run: RunFolder
+    saved: Checkpoint
+    table: Path
+    evaluated: Evaluated
+
+
 class CrossValidation(Study[Evaluation]):
     """A run for each fold, and one evaluation of all their tests: each image by models that were not trained on it.
     `first` are the arguments of `train` for the first fold, None to resume; the other folds take its configuration.
@@ -142,7 +149,7 @@ class CrossValidation(Study[Evaluation]):
         self.divided = read_study(folder.folds, Divided, AGAIN)
 
     @classmethod
-    def new(cls, config: Config, output: str | Path, name: str) -> CrossValidation:
+    def new(cls, config: Config, output: str | Path, name: str) -> Self:
         """Make a folder for the folds. Raises DataError for a single site."""
         data, sites = config.data, list[str]()
         if data.sites is not None:
@@ -154,13 +161,6 @@ class CrossValidation(Study[Evaluation]):
         content = {"folds": data.folds or len(sites), "window": data.window, "repeats": data.repeats, "sites": sites}
         write_json(folder.folds, content)
         return cls(folder)
-
-    def check_open(self) -> None:
-        """Raise UsageError if nothing is left to do, CheckpointError if there is nothing to resume."""
-        if RunFolder(self.folder.joined).ensemble.is_file():
-            raise UsageError(f"{self.folder.path}: these folds are finished and evaluated", "start a new run")
-        if self.first is None and self.planned is None:
-            raise CheckpointError(f"{self.folder.path}: its first fold had not begun", AGAIN)
 
     @property
     def planned(self) -> Path | None:
@@ -220,7 +220,10 @@ def train_folds(study: CrossValidation) -> Evaluation:
     """Train the folds that are not done, evaluate all their tests, and join them into one model. Raises VitmedError."""
     folder = study.folder
     with run_lock(folder):
-        study.check_open()
+        if RunFolder(folder.joined).ensemble.is_file():
+            raise UsageError(f"{folder.path}: these folds are finished and evaluated", "start a new run")
+        if study.first is None and study.planned is None:
+            raise CheckpointError(f"{folder.path}: its first fold had not begun", AGAIN)
         try:
             test = conduct(study)
         except TimeTooShortError as error:
@@ -235,15 +238,6 @@ def train_folds(study: CrossValidation) -> Evaluation:
             if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
                 vitmed.evaluate(joined.folder)
     return test
-
-
-class Tested(NamedTuple):
-    """A fold, with the evaluation of its best.pt on its test and the table of that."""
-
-    run: RunFolder
-    saved: Checkpoint
-    table: Path
-    evaluated: Evaluated
 
 
 def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Evaluation:
