@@ -12,7 +12,6 @@ import queue
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -40,7 +39,7 @@ from vitmed.data.splits import make_splits
 from vitmed.report.headline import headline
 from vitmed.studies import cluster
 from vitmed.studies.cluster import Killed, RayCluster, opened, prepare, result_of, submit
-from vitmed.studies.ray_driver import node_address
+from vitmed.studies.ray_driver import free_port
 from vitmed.training.train_state import Record
 
 Result = TypeVar("Result")
@@ -419,14 +418,6 @@ def files_of(options: Mapping[str, Any]) -> list[Path]:
     given = {"data": None, "config": None, "sets": ()} | {k: v for k, v in options.items() if k in (*FLAGS, *PLAIN)}
     config = [] if given["config"] is None else [Path(given["config"])]
     return [*filter(Path.is_file, config), *cluster.files_of(settings_of(given, "train"))]
-
-
-def free_port() -> tuple[str, int]:
-    """The address of this node in its cluster, and a port that is free here."""
-    address = node_address()
-    with socket.socket() as free:
-        free.bind((address, 0))
-        return address, free.getsockname()[1]
 
 
 def _followed(running: Sequence[Future[Any]], log: Path, stop: Path) -> tuple[list[int], bool]:
