@@ -18,7 +18,7 @@ from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_metrics
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.exact_views import VIEWS
-from vitmed.metrics.estimates import Estimate, value_text
+from vitmed.metrics.estimates import value_text
 from vitmed.models.weights.choice import choose_weights
 from vitmed.report.data_check_page import PAGE
 from vitmed.report.results import Results
@@ -54,13 +54,6 @@ def find_stored(text: str, folder: RunFolder) -> str | Path:
     """Find the file of an argument that `stored` wrote, or return its value where it is none."""
     place = find_path(text, folder.path)
     return place if place.exists() else text
-
-
-def headline_number(place: Path) -> tuple[str, Estimate, int]:
-    """Read the metric that counts, its value, and the number of images, of the folder of an evaluation."""
-    results = Results.read(read_metrics(place / NUMBERS))
-    metric = TARGETS[results.target.kind].headline[0]
-    return metric, results.overall[metric], results.n
 
 
 def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) -> RunFolder:
@@ -117,9 +110,10 @@ def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, places: Pl
         _train_one(folder, state, start, left) if state["one"] else _train_folds(folder, state, start, left, places)
     )
     for key, test in tests.items():
-        metric, number, images = headline_number(test)
-        state[key.replace(" ", "_")] = {"metric": metric, "images": images, **number.to_dict()}
-        say(f"{key}, {counted(images, 'image')}: {metric} {value_text(number)}; {test}")
+        results = Results.read(read_metrics(test / NUMBERS))
+        metric = TARGETS[results.target.kind].headline[0]
+        state[key.replace(" ", "_")] = {"metric": metric, "images": results.n, **results.overall[metric].to_dict()}
+        say(f"{key}, {counted(results.n, 'image')}: {metric} {value_text(results.overall[metric])}; {test}")
     say(f"{duration_text(save())} of {duration_text(limit)}; the data check: {folder.path / 'data-check' / PAGE}")
     say(f"to predict images: vitmed predict IMAGE --checkpoint {model}")
     hidden = "arguments", "identity", "held_out", "weights", "testing"
