@@ -1,6 +1,7 @@
 """The steps of `vitmed auto`, and what its auto.json holds."""
 
 import math
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from vitmed.models.weights.choice import choose_weights
 from vitmed.report.data_check_page import PAGE
 from vitmed.report.results import Results
 from vitmed.studies.cluster import Places
+from vitmed.studies.folds import CrossValidation
 from vitmed.studies.one_run import default_name
 from vitmed.studies.rank_weights import ALL_LOCAL, OF_RANKING
 from vitmed.studies.study import check_same_data, settings_of
@@ -164,6 +166,8 @@ def _train_folds(
 ) -> tuple[Path, dict[str, Path]]:
     """Cross-validate in so many seconds, or go on with it, and join the folds: the ensemble, and folders of tests."""
     place, joined = (RunFolder(folder.path / part) for part in ("folds", "folds/ensemble"))
+    if place.folds.is_file() and CrossValidation(place).planned is None:  # killed before its first fold began
+        shutil.rmtree(place.path)
     there: dict[str, Any] = {"parallel": places.runs, "on": places.executor or "local"}
     if place.folds.is_file() and not (place.path / "test" / PREDICTIONS).is_file():
         vitmed.cross_validate(resume=place.path, **there)
