@@ -79,7 +79,7 @@ def predict_shard(
     new_folder(folder, filled=True)
     sources: list[str | Path] = [images] if isinstance(images, str | Path) else list(images)
     divides = shard == ALL and (on or os.environ.get(VARIABLE)) is not None
-    with opened(on if divides else "local", strict=strict) as (_, place):
+    with opened(on if divides else "local", strict=strict) as places:
         saved = find_checkpoint(checkpoint, runs)
         named, every = _listed(sources)
         warn_of_seen(every, saved)
@@ -94,7 +94,7 @@ def predict_shard(
             device = f"cuda:{int(local) % torch.cuda.device_count()}" if torch.cuda.is_available() else device
         how = How(saved.path, device, precision, frame, features, folder, _about(saved, every, frame, features))
         missing = frozenset(path.as_posix() for path in named if not path.exists())
-        written = list(_write_shards(place, how, shards, every, missing, saved))
+        written = list(_write_shards(places.executor, how, shards, every, missing, saved))
     errors = tuple(error for one in sorted(written) for error in one.errors)
     if divides:
         say(f"{counted(len(every), 'image')} in {counted(count, 'part')}; to join them: vitmed merge {folder}")

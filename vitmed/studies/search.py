@@ -291,13 +291,10 @@ class TuneResult:
 class Search(Study[TuningStudy]):
     """The trials of a study, also in memory for Optuna. Raises CheckpointError for a damaged file of a trial."""
 
-    command, logged = "tune", True
+    command = "tune"
 
-    def __init__(
-        self, optuna: Any, folder: RunFolder, asked: Asked, clock: Clock, places: Places = HERE, devices: int = 1
-    ) -> None:
-        self.optuna, self.folder, self.asked, self.clock = optuna, folder, asked, clock
-        self.places, self.devices = places, devices
+    def __init__(self, optuna: Any, folder: RunFolder, asked: Asked, clock: Clock, places: Places = HERE) -> None:
+        self.optuna, self.folder, self.asked, self.clock, self.places = optuna, folder, asked, clock, places
         self.metric, self.pace, self.queue = ALL_METRICS[asked.metric], asked.one_pass, asked.queue
         self.most = len(self.queue) if asked.seeds else asked.trials
         pruner = optuna.pruners.NopPruner()
@@ -478,7 +475,7 @@ class Search(Study[TuningStudy]):
         left = {} if asked.time is None else {"time": max(asked.time - self.clock.seconds(), self.reserve)}
         title = f"trial {best.number} is the best on validation; its settings once more, with another seed"
         job = Job(REFIT, title, {"config": folder.path / BASE, "sets": sets, "offline": asked.offline, **left})
-        with workers(folder, Places(1, self.places.executor), devices=self.devices) as executor:
+        with workers(folder, self.places._replace(runs=1, logged=False)) as executor:
             run = executor.submit(job).result()
         assert run is not None
         val, test = self.estimate(run, "val"), self.estimate(run, "test")
