@@ -6,8 +6,6 @@ suggests and stops; on --resume it gets all trials again, in their order.
 """
 
 import contextlib
-import csv
-import io
 import itertools
 import math
 import re
@@ -28,6 +26,7 @@ from vitmed.core.load_config import load_config, store_paths, with_values
 from vitmed.core.messages import Silent, listener, say
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.text import counted, duration_text, first_line, listed, round_up
+from vitmed.core.text_files import csv_text
 from vitmed.core.upgrade import READER
 from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
@@ -570,8 +569,5 @@ def _table(study: TuningStudy) -> str:
             row |= {"mean_over_seeds": same.value, "sd_over_seeds": same.sd}
             row |= {f"mean_{end}": same.estimate and same.estimate[end] for end in ("low", "high")}
         rows.append(row)
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue()
+    cells = [[row[name] for name in rows[0]] for row in rows]
+    return csv_text([list(rows[0]), *(["" if cell is None else cell for cell in row] for row in cells)])
