@@ -1,7 +1,5 @@
 """`vitmed predict --output FOLDER`: one shard of many images as a Parquet file."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -39,6 +37,18 @@ from vitmed.studies.cluster import VARIABLE, each, opened, prepare, three
 
 ALL = "1/1"
 PARTS, FEWEST, MOST = 400, 256, 16_384  # with `on`: about so many parts, and images of one
+
+
+class How(NamedTuple):
+    """What is the same for every shard: the file of the checkpoint, how it predicts, and what each part states."""
+
+    checkpoint: Path
+    device: str
+    precision: str
+    frame: int | None
+    features: bool
+    folder: Path
+    about: dict[str, Any]
 
 
 def predict_shard(
@@ -128,18 +138,6 @@ def _write_shards(
         if place is not None:
             say(f"{done} of {counted(len(shards), 'part')}: {one.file}")
         yield one
-
-
-class How(NamedTuple):
-    """What is the same for every shard: the file of the checkpoint, how it predicts, and what each part states."""
-
-    checkpoint: Path
-    device: str
-    precision: str
-    frame: int | None
-    features: bool
-    folder: Path
-    about: dict[str, Any]
 
 
 @lru_cache(1)
