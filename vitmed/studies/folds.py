@@ -77,19 +77,6 @@ class Divided(BaseModel):
         """(repeat, fold) of every run, from 1."""
         return list(itertools.product(range(1, self.repeats + 1), range(1, self.folds + 1)))
 
-    @property
-    def notes(self) -> list[str]:
-        """What must be known of the folds before the numbers are believed."""
-        if self.sites:
-            return [f"Each fold is a site that its model never saw: {numbered(self.sites)}."]
-        if self.repeats == 1:
-            return []
-        return [
-            f"The images were divided {self.repeats} times: folds 1 to {self.folds} are the first time, and so on. "
-            f"Each image has predictions of {self.repeats} models that never saw it; the pooled numbers are those of "
-            "their mean, and so of a small ensemble. The numbers by fold are those of single models."
-        ]
-
 
 class SharedTime(NamedTuple):
     """Seconds for all folds, of which so many train at the same time: each gets an equal part of what is left, and some
@@ -140,7 +127,7 @@ class CrossValidation(Study[Evaluation]):
 
     command = "cross-validate"
     time: SharedTime | None = None
-    clock = Clock()
+    clock: Clock  # of all folds, where they share a time
 
     def __init__(
         self, folder: RunFolder, first: Mapping[str, Any] | None = None, offline: bool = False, places: Places = HERE
@@ -250,7 +237,15 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
     folds = _each(results, evaluated, pooled, config)
     baselines = [read_baselines(table.parent) for table in tables]
     shared = [key for key in baselines[0] if all(key in of_fold for of_fold in baselines)]
-    notes = [*fold_notes(folds), *divided.notes]
+    notes, repeats = fold_notes(folds), divided.repeats
+    if divided.sites:
+        notes.append(f"Each fold is a site that its model never saw: {numbered(divided.sites)}.")
+    elif repeats > 1:
+        notes.append(
+            f"The images were divided {repeats} times: folds 1 to {divided.folds} are the first time, and so on. "
+            f"Each image has predictions of {repeats} models that never saw it; the pooled numbers are those of "
+            "their mean, and so of a small ensemble. The numbers by fold are those of single models."
+        )
     if pooled.kind == "findings":
         means = in_means(pooled)
         if fewer := [str(k) for k, test in enumerate(predictions, 1) if (means & ~in_means(test)).any()]:

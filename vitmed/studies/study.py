@@ -378,7 +378,7 @@ def train_on_nodes(on: str, devices: int, options: Mapping[str, Any], words: Seq
     resumed = options.get("resume")
     output = Path(options.get("output") or "runs") if resumed is None else Path(resumed).parent
     make_folder(output)
-    mark = output / f".vitmed-{secrets.token_hex(4)}"
+    name = f"vitmed-{secrets.token_hex(4)}"
     with opened(on, strict=bool(options.get("strict"))) as places:
         if not isinstance(place := places.executor, RayCluster):
             raise errors.UsageError(f"--devices {devices} --on {on}: expected a Ray cluster", "--on ray:HOST:PORT")
@@ -387,10 +387,9 @@ def train_on_nodes(on: str, devices: int, options: Mapping[str, Any], words: Seq
         address, port = result_of(submit(place, free_port))
         shared = {"MASTER_ADDR": address, "MASTER_PORT": f"{port}", "WORLD_SIZE": f"{devices}", "LOCAL_RANK": "0"}
         shared |= {"LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": f"{devices}", "OMP_NUM_THREADS": f"{place.cpus}"}
-        logs = [output / f"{mark.name[1:]}-rank-{rank}.log" for rank in range(devices)]
-        say(f"{devices} processes on {place.name}; see {logs[0].with_name(mark.name[1:])}-rank-*.log")
-        stop = mark.with_suffix(".stop")
-        running = list[Future[Any]]()
+        logs = [output / f"{name}-rank-{rank}.log" for rank in range(devices)]
+        say(f"{devices} processes on {place.name}; see {output / name}-rank-*.log")
+        stop, running = output / f".{name}.stop", list[Future[Any]]()
         for rank, log in enumerate(logs):
             place.bundle = (rank, devices)
             running.append(submit(place, run_process, list(words), log, shared | {"RANK": f"{rank}"}, stop))
