@@ -44,7 +44,7 @@ def timed(work: Callable[[], object]) -> float:
 
 def calls_on(place: str, count: int) -> dict[str, float]:
     """Measure calls without work on a cluster: milliseconds of each, and the share of a core of this process."""
-    with opened(place) as (_, executor):
+    with opened(place) as (_, executor, *_):
         prepare(executor, [], Path.cwd())
         assert len(list(each(executor, operator.index, ((n,) for n in range(50))))) == 50  # warm
         before, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
@@ -59,7 +59,7 @@ def rates(place: str, folder: Path, checkpoint: Path, places: int, pairs: int) -
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # as a task of Ray has with one CPU
     ratios, ours = [], []
     spawned = ProcessPoolExecutor(places, multiprocessing.get_context("spawn"))
-    with opened(place) as (_, cluster), spawned as here, tempfile.TemporaryDirectory(dir=Path.cwd()) as work:
+    with opened(place) as (_, cluster, *_), spawned as here, tempfile.TemporaryDirectory(dir=Path.cwd()) as work:
         assert cluster is not None
         for pair in range(pairs + 1):  # the first warms both: interpreter, imports and network
             speed = {}

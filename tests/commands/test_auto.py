@@ -160,10 +160,19 @@ def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path, mon
             saved.append(json.loads((tmp_path / "a" / "auto.json").read_text())["used"])
             raise KeyboardInterrupt
 
+    def killed(**given: Any) -> None:
+        (tmp_path / "a" / "folds").mkdir()
+        (tmp_path / "a" / "folds" / "folds.json").write_text('{"folds": 3, "window": null}')
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vitmed.cross_validate", killed)  # as before the first fold has read its images
+        with pytest.raises(Interrupted, match="vitmed auto --resume"):
+            run(data, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "keep", stopped)
         with pytest.raises(Interrupted, match="vitmed auto --resume"):
-            run(data, tmp_path)
+            auto(resume=tmp_path / "a")
         used = json.loads((tmp_path / "a" / "auto.json").read_text())["used"]
         assert used > saved[0] > 0  # as a killed process leaves it
         found = auto(resume=tmp_path / "a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import signal
@@ -30,7 +31,7 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TrialResult, TuningStudy, combined
 from vitmed.report.plots.curves import history_figure
-from vitmed.studies.search import Asked, Search, TuneResult, _notes, read_space
+from vitmed.studies.search import Asked, Search, TuneResult, _notes, _table, read_space
 from vitmed.training.plan.time import Clock
 
 optuna = pytest.importorskip("optuna")
@@ -428,6 +429,13 @@ def test_every_combination_of_a_grid_is_trained_with_every_seed(grid: TuneResult
     winner = load_config(grid.folder / "winner" / "config.yaml")
     assert winner.train.seed == 2 and str(winner.model.heads) == study.of(study.best).values["model.heads"]
     assert study.test is not None and [path.name for path in (grid.folder / "winner").glob("test*")] == ["test"]
+
+
+def test_a_reason_in_the_table_is_no_formula() -> None:
+    """As in every table of vitmed: a spreadsheet takes a cell that begins with a minus sign for a formula."""
+    failed = TrialResult(number=1, state="failed", values={"train.lr": 1e-4}, reason="--lr: too large")
+    rows = list(csv.DictReader(io.StringIO(_table(study_of([failed], 1)))))
+    assert [(row["reason"], row["train.lr"], row["low"]) for row in rows] == [("'--lr: too large", "0.0001", "")]
 
 
 def test_a_combination_of_a_grid_is_the_mean_over_seeds(grid: TuneResult) -> None:

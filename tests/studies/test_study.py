@@ -70,7 +70,7 @@ def test_one_at_a_time_trains_here_when_it_is_submitted(
         assert executor.submit(job(data)).result() is not None  # it is done
     assert not list(tmp_path.glob("*.log"))
     monkeypatch.undo()
-    with workers(RunFolder(tmp_path), Places(), logged=True) as executor:
+    with workers(RunFolder(tmp_path), Places(logged=True)) as executor:
         wrong = executor.submit(job(data, "two", sets=(*SETS, "model.heads=3")))
     with pytest.raises(UsageError, match="heads do not divide"):  # an error here is that of the job
         wrong.result()

@@ -1,7 +1,5 @@
 """`vitmed diff`: what differs between two runs, in settings, images and versions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 def diff(
     first: Annotated[Path | str, Argument("A run folder, or a checkpoint in it.", "RUN")],
     second: Annotated[Path | str, Argument("Another one.", "RUN")],
-) -> RunDiff:
+) -> "RunDiff":
     """Report what differs between two runs; no image is read.
 
     Raises:

@@ -1,7 +1,5 @@
 """`vitmed predict --output FOLDER`: one shard of many images as a Parquet file."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -39,6 +37,18 @@ from vitmed.studies.cluster import VARIABLE, each, opened, prepare, three
 
 ALL = "1/1"
 PARTS, FEWEST, MOST = 400, 256, 16_384  # with `on`: about so many parts, and images of one
+
+
+class How(NamedTuple):
+    """What is the same for every shard: the file of the checkpoint, how it predicts, and what each part states."""
+
+    checkpoint: Path
+    device: str
+    precision: str
+    frame: int | None
+    features: bool
+    folder: Path
+    about: dict[str, Any]
 
 
 def predict_shard(
@@ -79,7 +89,7 @@ def predict_shard(
     new_folder(folder, filled=True)
     sources: list[str | Path] = [images] if isinstance(images, str | Path) else list(images)
     divides = shard == ALL and (on or os.environ.get(VARIABLE)) is not None
-    with opened(on if divides else "local", strict=strict) as (_, place):
+    with opened(on if divides else "local", strict=strict) as places:
         saved = find_checkpoint(checkpoint, runs)
         named, every = _listed(sources)
         warn_of_seen(every, saved)
@@ -93,7 +103,7 @@ def predict_shard(
             device = f"cuda:{int(local) % torch.cuda.device_count()}" if torch.cuda.is_available() else device
         how = How(saved.path, device, precision, frame, features, folder, _about(saved, every, frame, features))
         missing = frozenset(path.as_posix() for path in named if not path.exists())
-        written = list(_write_shards(place, how, shards, every, missing, saved))
+        written = list(_write_shards(places.executor, how, shards, every, missing, saved))
     errors = tuple(error for one in sorted(written) for error in one.errors)
     if divides:
         say(f"{counted(len(every), 'image')} in {counted(count, 'part')}; to join them: vitmed merge {folder}")
@@ -127,18 +137,6 @@ def _write_shards(
         if place is not None:
             say(f"{done} of {counted(len(shards), 'part')}: {one.file}")
         yield one
-
-
-class How(NamedTuple):
-    """What is the same for every shard: the file of the checkpoint, how it predicts, and what each part states."""
-
-    checkpoint: Path
-    device: str
-    precision: str
-    frame: int | None
-    features: bool
-    folder: Path
-    about: dict[str, Any]
 
 
 @lru_cache(1)

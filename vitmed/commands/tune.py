@@ -110,7 +110,7 @@ def tune(
         stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         stack.enter_context(run_lock(folder))
-        search = Search(optuna, folder, asked, clock, places, devices or 1)
+        search = Search(optuna, folder, asked, clock, places._replace(devices=devices or 1, logged=True))
         search.announce()
         study = conduct(search)
     return TuneResult(folder.path, study)

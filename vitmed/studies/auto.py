@@ -1,6 +1,7 @@
 """The steps of `vitmed auto`, and what its auto.json holds."""
 
 import math
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +20,12 @@ from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_metrics
 from vitmed.decisions.targets import TARGETS
 from vitmed.imaging.exact_views import VIEWS
-from vitmed.metrics.estimates import Estimate, value_text
+from vitmed.metrics.estimates import value_text
 from vitmed.models.weights.choice import choose_weights
 from vitmed.report.data_check_page import PAGE
 from vitmed.report.results import Results
 from vitmed.studies.cluster import Places
+from vitmed.studies.folds import CrossValidation
 from vitmed.studies.one_run import default_name
 from vitmed.studies.rank_weights import ALL_LOCAL, OF_RANKING
 from vitmed.studies.study import check_same_data, settings_of
@@ -55,13 +57,6 @@ def find_stored(text: str, folder: RunFolder) -> str | Path:
     """Find the file of an argument that `stored` wrote, or return its value where it is none."""
     place = find_path(text, folder.path)
     return place if place.exists() else text
-
-
-def headline_number(place: Path) -> tuple[str, Estimate, int]:
-    """Read the metric that counts, its value, and the number of images, of the folder of an evaluation."""
-    results = Results.read(read_metrics(place / NUMBERS))
-    metric = TARGETS[results.target.kind].headline[0]
-    return metric, results.overall[metric], results.n
 
 
 def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) -> RunFolder:
@@ -118,9 +113,10 @@ def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, places: Pl
         _train_one(folder, state, start, left) if state["one"] else _train_folds(folder, state, start, left, places)
     )
     for key, test in tests.items():
-        metric, number, images = headline_number(test)
-        state[key.replace(" ", "_")] = {"metric": metric, "images": images, **number.to_dict()}
-        say(f"{key}, {counted(images, 'image')}: {metric} {value_text(number)}; {test}")
+        results = Results.read(read_metrics(test / NUMBERS))
+        metric = TARGETS[results.target.kind].headline[0]
+        state[key.replace(" ", "_")] = {"metric": metric, "images": results.n, **results.overall[metric].to_dict()}
+        say(f"{key}, {counted(results.n, 'image')}: {metric} {value_text(results.overall[metric])}; {test}")
     say(f"{duration_text(save())} of {duration_text(limit)}; the data check: {folder.path / 'data-check' / PAGE}")
     say(f"to predict images: vitmed predict IMAGE --checkpoint {model}")
     hidden = "arguments", "identity", "held_out", "weights", "testing"
@@ -171,6 +167,8 @@ def _train_folds(
 ) -> tuple[Path, dict[str, Path]]:
     """Cross-validate in so many seconds, or go on with it, and join the folds: the ensemble, and folders of tests."""
     place, joined = (RunFolder(folder.path / part) for part in ("folds", "folds/ensemble"))
+    if place.folds.is_file() and CrossValidation(place).planned is None:  # killed before its first fold began
+        shutil.rmtree(place.path)
     there: dict[str, Any] = {"parallel": places.runs, "on": places.executor or "local"}
     if place.folds.is_file() and not (place.path / "test" / PREDICTIONS).is_file():
         vitmed.cross_validate(resume=place.path, **there)

@@ -47,10 +47,13 @@ class Killed(Exception):
 
 
 class Places(NamedTuple):
-    """How many trainings run at the same time, and what runs them; None: this machine."""
+    """How many trainings run at the same time, what runs them (None: this machine), the devices of each, and whether
+    what each says is kept in FOLDER/JOB.log also where one at a time trains here."""
 
     runs: int = 1
     executor: Executor | None = None
+    devices: int = 1
+    logged: bool = False
 
 
 HERE = Places()

@@ -22,24 +22,15 @@ from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_
 from vitmed.decisions.operating_points import TITLES
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.metrics import paired_comparison as paired
 from vitmed.metrics.estimates import FEW_GROUPS, Estimate
-from vitmed.metrics.paired_comparison import (
-    ClassDifference,
-    ComparedModel,
-    ComparedPair,
-    ComparisonResults,
-    ComparisonTest,
-    ModelNumbers,
-    holm,
-    seed_spread,
-)
 from vitmed.metrics.predictions import Predictions, known_labels, target_of
 from vitmed.report.evaluate import AGAINST_REST, check_against_rest
 from vitmed.report.write import read_baselines
 
 LEVEL = 0.95
 UNKNOWN = "Patients are unknown: each image counts as independent, so the comparison is more certain than it should be."
-Test = TypeVar("Test", ComparisonTest, ClassDifference)
+Test = TypeVar("Test", paired.ComparisonTest, paired.ClassDifference)
 
 UNCLEAR = "not clearly better or worse"
 SAME = 1e-6  # a difference of probabilities that can come from rounding
@@ -287,7 +278,7 @@ def compare_models(
     notes: Sequence[str] = (),
     labels: Kind | None = None,
     points: Mapping[str, str] | None = None,
-) -> ComparisonResults:
+) -> paired.ComparisonResults:
     """Compare every two of several models, at least two, whose predictions are of the same images in one order, as
     labels of a kind (None: as the tables say). Without resamples, intervals that need them are left out: of classes all
     but AUROC, accuracy and balanced accuracy. Of two with different `points` the likeliest class decides; None: each
@@ -306,7 +297,7 @@ def compare_models(
     pairs = [p for of in (asked, beside) if of for p in _compare_family(of, kind, resamples, points, unit)]
     deciding = list(pairs[0].tests)[:2]
     groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
-    seeds = [seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
+    seeds = [paired.seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
     trained = {model.name for model in models if not model.baseline_of}
     only_seeds = bool(seeds) and trained == set(seeds[0].seeds)  # which seed is best says nothing
 
@@ -320,13 +311,13 @@ def compare_models(
     few = f"There {'is' if units == 1 else 'are'} only {counted(units, unit)}: too few to show which model is better."
     other = f"Patients are unknown, {unit}s are compared: more certain than it should be, if a patient has several."
     notes += [UNKNOWN] if unit == "image" else [few] * (units < FEW_GROUPS) + [other] * (unit != "patient")
-    described = dict[str, ComparedModel]()
+    described = dict[str, paired.ComparedModel]()
     for model in models:
         likeliest = None
         if any(pair.likeliest and model.name in (pair.first, pair.second) for pair in pairs):
             likeliest = kind.numbers.evaluate(without_point(model.predictions), resamples)
         described[model.name] = _described(model, found[model.name], points.get(model.name, ""), likeliest)
-    return ComparisonResults(
+    return paired.ComparisonResults(
         kind=of,
         images=len(first),
         patients=None if first.groups is None else units,
@@ -343,14 +334,14 @@ def compare_models(
     )
 
 
-def _described(model: Model, found: Any, point: str, likeliest: Any) -> ComparedModel:
+def _described(model: Model, found: Any, point: str, likeliest: Any) -> paired.ComparedModel:
     """A model with its numbers. A baseline has no report: the one beside its table is about another model."""
     stated = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
     of = {"overall": found.overall, "per_class": found.per_class}
     of |= {key: value for key, value in stated.items() if value}
     if likeliest is not None:
-        of["likeliest"] = ModelNumbers(overall=likeliest.overall, per_class=likeliest.per_class)
-    return ComparedModel(baseline_of=next(iter(model.baseline_of), None), point=point, **of)
+        of["likeliest"] = paired.ModelNumbers(overall=likeliest.overall, per_class=likeliest.per_class)
+    return paired.ComparedModel(baseline_of=next(iter(model.baseline_of), None), point=point, **of)
 
 
 def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
@@ -369,7 +360,7 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
 
 def _compare_family(
     family: Sequence[tuple[Model, Model]], kind: TargetKind, resamples: int, points: Mapping[str, str], unit: str
-) -> list[ComparedPair]:
+) -> list[paired.ComparedPair]:
     """Pairs of models with a verdict. The p of a test is adjusted over the pairs; that of a class or finding over the
     pairs and all of these; pairs with a baseline are not adjusted. Two with different `points` are compared by the
     likeliest class."""
@@ -390,7 +381,7 @@ def _compare_family(
     pairs = []
     for (a, b), decided, compared, gaps in zip(family, together, overall, each, strict=True):
         parts: dict[str, Any] = {name: {part: next(areas[name]) for part in gaps[name]} for name in gaps}
-        pair = ComparedPair(
+        pair = paired.ComparedPair(
             first=a.name,
             second=b.name,
             likeliest=points.get(a.name) != points.get(b.name),
@@ -410,10 +401,12 @@ def without_point(predictions: Predictions) -> Predictions:
 
 
 def _adjusted(tests: Sequence[Test]) -> list[Test]:
-    return [test.model_copy(update={"p_holm": p}) for test, p in zip(tests, holm([t.p for t in tests]), strict=True)]
+    return [
+        test.model_copy(update={"p_holm": p}) for test, p in zip(tests, paired.holm([t.p for t in tests]), strict=True)
+    ]
 
 
-def _verdict(pair: ComparedPair, kind: TargetKind, both: tuple[Any, Any], pairs: int, group: str) -> str:
+def _verdict(pair: paired.ComparedPair, kind: TargetKind, both: tuple[Any, Any], pairs: int, group: str) -> str:
     """Which of two is better, in a sentence about the first, minus the second; `pairs` are compared, and p is adjusted
     for them. `group`: a patient, or another kind of group."""
     a, b = both
@@ -444,7 +437,7 @@ def _verdict(pair: ComparedPair, kind: TargetKind, both: tuple[Any, Any], pairs:
     return f"{names[0]} is {how} than {names[1]}: {result}{shown}"
 
 
-def better(pair: ComparedPair, units: int, patients: bool) -> str | None:
+def better(pair: paired.ComparedPair, units: int, patients: bool) -> str | None:
     """Return the better of two; None where that cannot be said: too few patients (`units` are images unless
     `patients`), or a difference that may be chance."""
     name = _deciding(pair)
@@ -457,7 +450,7 @@ def better(pair: ComparedPair, units: int, patients: bool) -> str | None:
     return names[0] if gap.low > 0 else names[1] if gap.high < 0 else None
 
 
-def _deciding(pair: ComparedPair) -> str:
+def _deciding(pair: paired.ComparedPair) -> str:
     """The number that decides: the first that is tested, or the second where that is undefined or the same."""
     usual, second = list(pair.tests)[:2]
     same = _no_gap(pair.difference[usual]) and not _no_gap(pair.difference[second])

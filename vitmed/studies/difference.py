@@ -107,20 +107,18 @@ def read_facts(path: Path) -> RunFacts:
     weights, metric = None, read_run(run, "", None).metric
     with contextlib.suppress(ValueError):
         weights = best_hash(run)
-    images = environment = None
+    images, environment, reading = None, None, f"{run.splits}: not the splits.csv"
     try:
         if run.splits.is_file():
             keys, rows = ("sha256", "class", "group", "split"), split_rows(run)
             images = {path: {key: from_cell(row[key]) for key in keys} for path, row in rows.items()}
-    except (OSError, ValueError, KeyError, TypeError, csv.Error):
-        raise DataError(f"{run.splits}: not the splits.csv of a run", "restore it, or name another run") from None
-    try:
+        reading = f"{run.environment}: not the file"
         if run.environment.is_file():
             content = json_of(run.environment.read_text(encoding="utf-8"))
             environment = {str(name): str(version) for name, version in content["versions"].items()}
             environment |= {name: str(content[name]) for name in SURROUNDINGS if content.get(name) is not None}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise DataError(f"{run.environment}: not the file of a run", "restore it, or name another run") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error):
+        raise DataError(f"{reading} of a run", "restore it, or name another run") from None
     return RunFacts(type(config), shown, compared, images, environment, metric, weights)
 
 

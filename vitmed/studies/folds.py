@@ -1,8 +1,6 @@
 """Folds: which there are, what each begins with, how they are trained, and one report of all their tests; and folds or
 runs as one model, with a decision policy for their mean."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil
@@ -10,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 from pydantic import BaseModel
 
@@ -80,19 +78,6 @@ class Divided(BaseModel):
         """(repeat, fold) of every run, from 1."""
         return list(itertools.product(range(1, self.repeats + 1), range(1, self.folds + 1)))
 
-    @property
-    def notes(self) -> list[str]:
-        """What must be known of the folds before the numbers are believed."""
-        if self.sites:
-            return [f"Each fold is a site that its model never saw: {numbered(self.sites)}."]
-        if self.repeats == 1:
-            return []
-        return [
-            f"The images were divided {self.repeats} times: folds 1 to {self.folds} are the first time, and so on. "
-            f"Each image has predictions of {self.repeats} models that never saw it; the pooled numbers are those of "
-            "their mean, and so of a small ensemble. The numbers by fold are those of single models."
-        ]
-
 
 class SharedTime(NamedTuple):
     """Seconds for all folds, of which so many train at the same time: each gets an equal part of what is left, and some
@@ -104,7 +89,7 @@ class SharedTime(NamedTuple):
     joining: float = JOINING
 
     @classmethod
-    def of(cls, config: Config, parallel: int = 1) -> SharedTime | None:
+    def of(cls, config: Config, parallel: int = 1) -> Self | None:
         """Read the time of a configuration; None without a limit, or where it trains no folds or one of them."""
         data = config.data
         if config.train.time is None or not data.divided or data.fold is not None:
@@ -127,6 +112,15 @@ class SharedTime(NamedTuple):
         return TimeTooShortError(f"{given}: for each, {error.problem}", f"--time {duration_text(whole)}", whole)
 
 
+class Tested(NamedTuple):
+    """A fold, with the evaluation of its best.pt on its test and the table of that."""
+
+    run: RunFolder
+    saved: Checkpoint
+    table: Path
+    evaluated: Evaluated
+
+
 class CrossValidation(Study[Evaluation]):
     """A run for each fold, and one evaluation of all their tests: each image by models that were not trained on it.
     `first` are the arguments of `train` for the first fold, None to resume; the other folds take its configuration.
@@ -134,14 +128,14 @@ class CrossValidation(Study[Evaluation]):
 
     command = "cross-validate"
     time: SharedTime | None = None
-    clock = Clock()
+    clock: Clock  # of all folds, where they share a time
 
     def __init__(self, folder: RunFolder, first: Mapping[str, Any] | None = None, places: Places = HERE) -> None:
         self.folder, self.first, self.places, self.offline = folder, first, places, is_offline(names=())
         self.divided = read_study(folder.folds, Divided, AGAIN)
 
     @classmethod
-    def new(cls, config: Config, output: str | Path, name: str) -> CrossValidation:
+    def new(cls, config: Config, output: str | Path, name: str) -> Self:
         """Make a folder for the folds. Raises DataError for a single site."""
         data, sites = config.data, list[str]()
         if data.sites is not None:
@@ -153,13 +147,6 @@ class CrossValidation(Study[Evaluation]):
         content = {"folds": data.folds or len(sites), "window": data.window, "repeats": data.repeats, "sites": sites}
         write_json(folder.folds, content)
         return cls(folder)
-
-    def check_open(self) -> None:
-        """Raise UsageError if nothing is left to do, CheckpointError if there is nothing to resume."""
-        if RunFolder(self.folder.joined).ensemble.is_file():
-            raise UsageError(f"{self.folder.path}: these folds are finished and evaluated", "start a new run")
-        if self.first is None and self.planned is None:
-            raise CheckpointError(f"{self.folder.path}: its first fold had not begun", AGAIN)
 
     @property
     def planned(self) -> Path | None:
@@ -219,7 +206,10 @@ def train_folds(study: CrossValidation) -> Evaluation:
     """Train the folds that are not done, evaluate all their tests, and join them into one model. Raises VitmedError."""
     folder = study.folder
     with run_lock(folder):
-        study.check_open()
+        if RunFolder(folder.joined).ensemble.is_file():
+            raise UsageError(f"{folder.path}: these folds are finished and evaluated", "start a new run")
+        if study.first is None and study.planned is None:
+            raise CheckpointError(f"{folder.path}: its first fold had not begun", AGAIN)
         try:
             test = conduct(study)
         except TimeTooShortError as error:
@@ -236,15 +226,6 @@ def train_folds(study: CrossValidation) -> Evaluation:
     return test
 
 
-class Tested(NamedTuple):
-    """A fold, with the evaluation of its best.pt on its test and the table of that."""
-
-    run: RunFolder
-    saved: Checkpoint
-    table: Path
-    evaluated: Evaluated
-
-
 def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Evaluation:
     runs, saved, tables, evaluated = zip(*tested, strict=True)
     predictions, results = [e.predictions for e in evaluated], [Results.read(e.metrics) for e in evaluated]
@@ -255,7 +236,15 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
     folds = _each(results, evaluated, pooled, config)
     baselines = [read_baselines(table.parent) for table in tables]
     shared = [key for key in baselines[0] if all(key in of_fold for of_fold in baselines)]
-    notes = [*fold_notes(folds), *divided.notes]
+    notes, repeats = fold_notes(folds), divided.repeats
+    if divided.sites:
+        notes.append(f"Each fold is a site that its model never saw: {numbered(divided.sites)}.")
+    elif repeats > 1:
+        notes.append(
+            f"The images were divided {repeats} times: folds 1 to {divided.folds} are the first time, and so on. "
+            f"Each image has predictions of {repeats} models that never saw it; the pooled numbers are those of "
+            "their mean, and so of a small ensemble. The numbers by fold are those of single models."
+        )
     if pooled.kind == "findings":
         means = in_means(pooled)
         if fewer := [str(k) for k, test in enumerate(predictions, 1) if (means & ~in_means(test)).any()]:

@@ -7,6 +7,7 @@ stdin, reads answers from stdout, both pickled, and never imports ray. This proc
 import logging
 import os
 import pickle
+import socket
 import sys
 import threading
 import time
@@ -32,11 +33,14 @@ def nodes_of(ray: Any) -> list[Node]:
     return [Node(row["NodeID"], row["NodeManagerAddress"], has.get("CPU", 0), has.get("GPU", 0)) for row, has in rows]
 
 
-def node_address() -> str:
-    """The address of this node in its cluster; for a worker, which has Ray."""
+def free_port() -> tuple[str, int]:
+    """The address of this node in its cluster, and a port that is free there; for a worker, which has Ray."""
     import ray
 
-    return str(ray.util.get_node_ip_address())
+    with socket.socket() as free:
+        free.bind((str(ray.util.get_node_ip_address()), 0))
+        address: tuple[str, int] = free.getsockname()
+        return address
 
 
 def apply(function: Any, *arguments: Any) -> Any:

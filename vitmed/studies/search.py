@@ -5,11 +5,7 @@ more, and what must be known before it is believed.
 suggests and stops; on --resume it gets all trials again, in their order.
 """
 
-from __future__ import annotations
-
 import contextlib
-import csv
-import io
 import itertools
 import math
 import re
@@ -19,25 +15,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
+from vitmed.core import errors
 from vitmed.core.base_models import Frozen, fields_of
 from vitmed.core.config import FLAGS, Config
-from vitmed.core.errors import (
-    CheckpointError,
-    DataError,
-    DiskFullError,
-    EndedByCaller,
-    Interrupted,
-    UsageError,
-    VitmedError,
-    excluded,
-)
+from vitmed.core.errors import CheckpointError, DataError, UsageError, excluded
 from vitmed.core.files import read_json_lines, write_bytes, write_json, write_text
 from vitmed.core.load_config import load_config, store_paths, with_values
 from vitmed.core.messages import Silent, listener, say
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.text import counted, duration_text, first_line, listed, round_up
+from vitmed.core.text_files import csv_text
 from vitmed.core.upgrade import READER
 from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
@@ -90,7 +79,7 @@ class Asked(Frozen):
     after: float = 0.0
 
     @classmethod
-    def read(cls, folder: RunFolder) -> Asked:
+    def read(cls, folder: RunFolder) -> Self:
         """Raises CheckpointError for a folder without a tune.json, a damaged one, or one of an earlier version."""
         if any((folder.path / old).is_file() for old in ("journal.log", "sweep.json")):
             raise CheckpointError(f"{folder.path}: a study of vitmed {READER}, which alone can continue it", NEW)
@@ -271,6 +260,7 @@ QUICK = ("train.test=false", "train.baseline=false", "evaluate.report=false", "e
 REDUCTION = 3  # Hyperband keeps one of so many trials
 RUNGS = REDUCTION**2  # the first look at a trial is after one of so many parts of its epochs
 STARTUP = 5  # trials at random, before the tree-structured Parzen estimator has something to learn from
+ENDING = (errors.Interrupted, DataError, errors.DiskFullError)  # would end every trial
 STARTS = 3  # of a trial without a new epoch, before it is given up
 
 
@@ -298,13 +288,10 @@ class TuneResult:
 class Search(Study[TuningStudy]):
     """The trials of a study, also in memory for Optuna. Raises CheckpointError for a damaged file of a trial."""
 
-    command, logged = "tune", True
+    command = "tune"
 
-    def __init__(
-        self, optuna: Any, folder: RunFolder, asked: Asked, clock: Clock, places: Places = HERE, devices: int = 1
-    ) -> None:
-        self.optuna, self.folder, self.asked, self.clock = optuna, folder, asked, clock
-        self.places, self.devices = places, devices
+    def __init__(self, optuna: Any, folder: RunFolder, asked: Asked, clock: Clock, places: Places = HERE) -> None:
+        self.optuna, self.folder, self.asked, self.clock, self.places = optuna, folder, asked, clock, places
         self.metric, self.pace, self.queue = ALL_METRICS[asked.metric], asked.one_pass, asked.queue
         self.most = len(self.queue) if asked.seeds else asked.trials
         pruner = optuna.pruners.NopPruner()
@@ -418,9 +405,9 @@ class Search(Study[TuningStudy]):
     def ended(self, job: Job, run: Future[RunFolder | None]) -> None:
         """Note and say how a trial ended. Raises what would end every trial."""
         number, error = self.number(job), run.exception()
-        if isinstance(error, EndedByCaller):
+        if isinstance(error, errors.EndedByCaller):
             self._note(number, state="stopped")
-        elif isinstance(error, VitmedError) and not isinstance(error, (Interrupted, DataError, DiskFullError)):
+        elif isinstance(error, errors.VitmedError) and not isinstance(error, ENDING):
             several = "\n" in error.problem  # such as the files of a batch, which are in the log
             reason = first_line(error.problem).rstrip(":") if several else error.line
             self._note(number, state="failed", reason=reason)
@@ -485,7 +472,7 @@ class Search(Study[TuningStudy]):
         left = {} if asked.time is None else {"time": max(asked.time - self.clock.seconds(), self.reserve)}
         title = f"trial {best.number} is the best on validation; its settings once more, with another seed"
         job = Job(REFIT, title, {"config": folder.path / BASE, "sets": sets, "offline": asked.offline, **left})
-        with workers(folder, Places(1, self.places.executor), devices=self.devices) as executor:
+        with workers(folder, self.places._replace(runs=1, logged=False)) as executor:
             run = executor.submit(job).result()
         assert run is not None
         val, test = self.estimate(run, "val"), self.estimate(run, "test")
@@ -580,8 +567,5 @@ def _table(study: TuningStudy) -> str:
             row |= {"mean_over_seeds": same.value, "sd_over_seeds": same.sd}
             row |= {f"mean_{end}": same.estimate and same.estimate[end] for end in ("low", "high")}
         rows.append(row)
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue()
+    cells = [[row[name] for name in rows[0]] for row in rows]
+    return csv_text([list(rows[0]), *(["" if cell is None else cell for cell in row] for row in cells)])

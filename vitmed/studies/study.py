@@ -12,7 +12,6 @@ import queue
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -40,7 +39,7 @@ from vitmed.data.splits import make_splits
 from vitmed.report.headline import headline
 from vitmed.studies import cluster
 from vitmed.studies.cluster import Killed, RayCluster, opened, prepare, result_of, submit
-from vitmed.studies.ray_driver import node_address
+from vitmed.studies.ray_driver import free_port
 from vitmed.training.train_state import Record
 
 Result = TypeVar("Result")
@@ -87,9 +86,7 @@ class Study(ABC, Generic[Result]):
 
     folder: RunFolder
     command: str  # that continues it, as `vitmed COMMAND --resume FOLDER`
-    places = cluster.HERE  # of its runs, as `devices` and `logged` in `workers`
-    devices: int | None = None
-    logged = False
+    places: cluster.Places  # of its runs
 
     @abstractmethod
     def jobs(self) -> Iterator[Job | None]:
@@ -120,14 +117,14 @@ def conduct(study: Study[Result]) -> Result:
     """Train the runs of a study that are not done, and finish it. Raises Interrupted: says how to continue. Else as
     `Study.ended`."""
     jobs, running = study.jobs(), dict[Future[RunFolder | None], Job]()
-    parallel, place = study.places
+    places = study.places
     try:
-        if place is not None:
+        if places.executor is not None:
             files = cluster.files_of(study.settings)
-            cluster.prepare(place, files, study.folder.path, parallel, study.devices or 1)
-        with workers(study.folder, study.places, devices=study.devices, logged=study.logged) as executor:
+            cluster.prepare(places.executor, files, study.folder.path, places.runs, places.devices)
+        with workers(study.folder, places) as executor:
             while True:
-                while len(running) < parallel and (job := next(jobs, None)) is not None:
+                while len(running) < places.runs and (job := next(jobs, None)) is not None:
                     with study.watch(job) as on_epoch:
                         running[executor.submit(job, on_epoch)] = job
                 if not running:
@@ -167,8 +164,8 @@ def check_same_data(settings: Config, digest: str, folder: RunFolder) -> None:
 class Executor:
     """Trains jobs in this process, each when it is submitted."""
 
-    def __init__(self, folder: RunFolder, logged: bool) -> None:
-        self.folder, self.logged, self.once = folder, logged, Once(listener())
+    def __init__(self, folder: RunFolder, places: cluster.Places) -> None:
+        self.folder, self.logged, self.once = folder, places.logged, Once(listener())
 
     def submit(self, job: Job, on_epoch: OnEpoch | None = None) -> Future[RunFolder | None]:
         """Train a job, from its last.pt where there is one; at once if it is done. `on_epoch` gets each new line of
@@ -200,26 +197,20 @@ class Executor:
 
 
 @contextlib.contextmanager
-def workers(
-    folder: RunFolder, places: cluster.Places, *, devices: int | None = None, logged: bool = False
-) -> Iterator[Executor]:
+def workers(folder: RunFolder, places: cluster.Places) -> Iterator[Executor]:
     """Train jobs on this machine, or where an executor runs what it gets.
 
     On this machine, with one at a time, this process trains each when it is submitted. Otherwise each of the slots
     trains in a process of its own, here with its share of the CPU cores and with one GPU in turn; what it says is in
     FOLDER/JOB.log. A process that is killed or has no memory is tried again. At the end, also by Ctrl-C or SIGTERM,
-    every process that is left saves its last.pt.
-
-    Args:
-        devices: of each job, as in `vitmed train --devices`; its processes are never this one.
-        logged: keep what jobs say in FOLDER/JOB.log in any case.
+    every process that is left saves its last.pt. The processes of several devices are never this one.
     """
-    if places == cluster.HERE and (devices or 1) == 1:
-        executor = Executor(folder, logged)
+    if places[:3] == (1, None, 1):
+        executor = Executor(folder, places)
         yield executor
         executor.once.show_counts()
         return
-    processes = _Processes(folder, places, devices or 1, logged)
+    processes = _Processes(folder, places)
     try:
         yield processes
     finally:
@@ -232,9 +223,9 @@ def workers(
 class _Processes(Executor):
     """Trains each job by `python -m vitmed train`, as many at a time as there are slots."""
 
-    def __init__(self, folder: RunFolder, places: cluster.Places, devices: int, logged: bool) -> None:
-        super().__init__(folder, logged)
-        parallel, place = places
+    def __init__(self, folder: RunFolder, places: cluster.Places) -> None:
+        super().__init__(folder, places)
+        parallel, place, devices, _ = places
         self.devices, self.here, self.gpus = devices, place is None, list[str]()
         self.slots: queue.SimpleQueue[int] = queue.SimpleQueue()
         for slot in range(parallel):
@@ -387,19 +378,18 @@ def train_on_nodes(on: str, devices: int, options: Mapping[str, Any], words: Seq
     resumed = options.get("resume")
     output = Path(options.get("output") or "runs") if resumed is None else Path(resumed).parent
     make_folder(output)
-    mark = output / f".vitmed-{secrets.token_hex(4)}"
-    with opened(on, strict=bool(options.get("strict"))) as (_, place):
-        if not isinstance(place, RayCluster):
+    name = f"vitmed-{secrets.token_hex(4)}"
+    with opened(on, strict=bool(options.get("strict"))) as places:
+        if not isinstance(place := places.executor, RayCluster):
             raise errors.UsageError(f"--devices {devices} --on {on}: expected a Ray cluster", "--on ray:HOST:PORT")
         place.bundle = (0, devices)
         prepare(place, files_of(options), output, parallel=devices)
         address, port = result_of(submit(place, free_port))
         shared = {"MASTER_ADDR": address, "MASTER_PORT": f"{port}", "WORLD_SIZE": f"{devices}", "LOCAL_RANK": "0"}
         shared |= {"LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": f"{devices}", "OMP_NUM_THREADS": f"{place.cpus}"}
-        logs = [output / f"{mark.name[1:]}-rank-{rank}.log" for rank in range(devices)]
-        say(f"{devices} processes on {place.name}; see {logs[0].with_name(mark.name[1:])}-rank-*.log")
-        stop = mark.with_suffix(".stop")
-        running = list[Future[Any]]()
+        logs = [output / f"{name}-rank-{rank}.log" for rank in range(devices)]
+        say(f"{devices} processes on {place.name}; see {output / name}-rank-*.log")
+        stop, running = output / f".{name}.stop", list[Future[Any]]()
         for rank, log in enumerate(logs):
             place.bundle = (rank, devices)
             running.append(submit(place, run_process, list(words), log, shared | {"RANK": f"{rank}"}, stop))
@@ -419,14 +409,6 @@ def files_of(options: Mapping[str, Any]) -> list[Path]:
     given = {"data": None, "config": None, "sets": ()} | {k: v for k, v in options.items() if k in (*FLAGS, *PLAIN)}
     config = [] if given["config"] is None else [Path(given["config"])]
     return [*filter(Path.is_file, config), *cluster.files_of(settings_of(given, "train"))]
-
-
-def free_port() -> tuple[str, int]:
-    """The address of this node in its cluster, and a port that is free here."""
-    address = node_address()
-    with socket.socket() as free:
-        free.bind((address, 0))
-        return address, free.getsockname()[1]
 
 
 def _followed(running: Sequence[Future[Any]], log: Path, stop: Path) -> tuple[list[int], bool]:
