@@ -18,6 +18,7 @@ from vitmed.core.errors import CheckpointError, DataError
 from vitmed.deploy.http.content import ImageAnswer
 from vitmed.deploy.structured_report import groups_of
 from vitmed.inference.load import Model, predictions_json
+from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import BLANK
 
@@ -113,3 +114,11 @@ def test_an_image_without_content_is_told_apart(kind: str, request: pytest.Fixtu
     again = table if model.saved.policy is None else model.saved.policy.apply(table)
     assert again.columns == table.columns
     assert "answer" in vitmed.predict(paths[3:], checkpoint=file).columns or kind == "raw"
+
+
+def test_json_of_findings_has_those_called_and_as_many_others_as_asked_for() -> None:
+    logits = np.log([[0.9, 0.1, 0.4, 0.2]]) - np.log1p([[-0.9, -0.1, -0.4, -0.2]])
+    found = FindingPredictions(("a", "b", "c", "d"), ("x.png",), None, None, logits.astype(np.float32))
+    for top_k, shown in ((None, "abcd"), (1, "ac"), (2, "acd"), (9, "abcd")):
+        image = predictions_json(found, top_k)["images"][0]
+        assert image["prediction"] == ["a"] and "".join(part["finding"] for part in image["findings"]) == shown

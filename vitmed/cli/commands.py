@@ -19,8 +19,6 @@ from vitmed.core.errors import UsageError, excluded
 from vitmed.core.messages import say, warn
 from vitmed.core.options import AskedWindow, Devices, Option
 
-TOP = 3  # classes or findings that predict shows
-
 
 class Verb(NamedTuple):
     """A command that calls its function and prints the result, and does nothing else.
@@ -251,7 +249,7 @@ def predict(
         raise excluded("force")
     from vitmed.commands.predict import find_checkpoint_and_check
     from vitmed.core.files import write_bytes, write_text
-    from vitmed.inference.load import predictions_json
+    from vitmed.inference.load import TOP, predictions_json
     from vitmed.inference.open_model import preprocessing_of
 
     place = (options.pop("checkpoint", None), options.pop("runs", "runs"))
@@ -263,7 +261,7 @@ def predict(
         write_text(csv, result.to_csv(errors=True))
         say(f"all predictions: {csv}")
     if as_json:
-        terminal.print_json(predictions_json(result, top_k or TOP))
+        terminal.print_json(predictions_json(result, top_k))
     else:
         terminal.print_predictions(result, top_k or TOP, csv)
     if plot is not None and len(result):

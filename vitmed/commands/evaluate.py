@@ -74,6 +74,8 @@ def evaluate(
     """
     gates = parse_gates(fail_under)
     checkpoint = Path(checkpoint)
+    if flags.get("report") is False and (given := [flag for flag in OF_PAGE if flags.get(flag)]):
+        raise excluded("page", given=", ".join(f"--{flag.replace('_', '-')}" for flag in given))
     if positive is not None and checkpoint.suffix != ".csv":
         from vitmed.studies.comparison import table_of  # here, since a report of a table needs no torch
 
@@ -82,14 +84,12 @@ def evaluate(
         of_images: dict[str, Any] = {"data": data, "group-regex": group_regex, "groups": groups}
         of_images |= {"split": split != "test", "device": device != "auto"}
         of_images |= {"window": window, "precision": precision != "fp32", "allow-leakage": allow_leakage}
-        of_images |= {"map-images": flags.get("map_images")}
+        of_images |= {"map-images": flags.get("map_images"), "baselines": baselines is not None}
         if given := [f"--{flag}" for flag, value in of_images.items() if value]:
             raise excluded("table", given=", ".join(given))
         if positive is not None and checkpoint.with_name(NUMBERS).is_file():
             return reporting.report_against_rest(checkpoint, positive, output, gates, flags, labels)
         return reporting.rebuild(checkpoint, positive, output, gates, flags, labels)
-    if flags.get("report") is False and (given := [flag for flag in OF_PAGE if flags.get(flag)]):
-        raise excluded("page", given=", ".join(f"--{flag.replace('_', '-')}" for flag in given))
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     check_precision(precision)

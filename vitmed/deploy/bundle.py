@@ -105,7 +105,7 @@ def _add_model(top: Path, saved: SavedModel) -> None:
     with listening(Silent()):
         files, network = files_for([picture.as_posix()], again, None), open_network(again, again.policy, "cpu", "fp32")
     predictions = again.decided(files.predictions(again, network.outputs(files.read, len(files))))
-    text = json.dumps(predictions_json(predictions, 3)).replace(json.dumps(str(picture)), '"check/image.png"')
+    text = json.dumps(predictions_json(predictions)).replace(json.dumps(str(picture)), '"check/image.png"')
     (top / "check" / f"{name}.json").write_text(text, encoding="utf-8")
     run = RunFolder(saved.path.parent)
     (top / "model" / run.config.name).write_text(without_places(saved.config).to_yaml(), encoding="utf-8")

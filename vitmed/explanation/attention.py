@@ -237,7 +237,7 @@ def explanation_json(explanation: Explanation, checkpoint: str) -> dict[str, Any
     rows = []
     for i, path in enumerate(p.paths):
         said = Answer.of(p, i)
-        answer = said.to_json(0)  # of findings and numbers as `predict` gives it
+        answer = said.to_json()  # of findings and numbers as `predict` gives it
         if p.kind == "classes":
             answer = {name: getattr(said, name) for name in ("prediction", "probability", "probabilities")}
         row = {

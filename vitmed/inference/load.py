@@ -30,6 +30,7 @@ from vitmed.metrics.predictions_csv import ANSWER, NO, OOD_SCORE, YES
 ImageLike = str | Path | bytes | np.ndarray | Image.Image
 MEMORY = Path("/dev/shm")  # files that are never written to a disk
 FLAT = "has 8 bits and is not windowed; the model was trained on deeper images"
+TOP = 3  # classes or findings that predict shows
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,14 @@ class Answer:
         others = [text for name, text in named[:top_k] if name != self.prediction]  # not always the likeliest
         return [self.prediction, f"{self.probability:.3f}", ", ".join(others)]
 
-    def to_json(self, top_k: int) -> dict[str, Any]:
-        """The same as plain values."""
+    def to_json(self, top_k: int = 0) -> dict[str, Any]:
+        """The same as plain values: of findings those called and the likeliest others, or all for 0."""
         if isinstance(self.prediction, float):
             return {"prediction": self.prediction, "interval": None if self.interval is None else list(self.interval)}
         if isinstance(self.prediction, tuple):
-            each = self.probabilities.items()
+            others = [name for name, _ in self.ranking if name not in self.prediction]
+            left_out = others[top_k:] if top_k else []
+            each = [(name, p) for name, p in self.probabilities.items() if name not in left_out]
             findings = [{"finding": name, "probability": p, "called": name in self.prediction} for name, p in each]
             return {"prediction": list(self.prediction), "findings": findings}
         top = [{"class": name, "probability": p} for name, p in self.ranking[:top_k]]
@@ -116,8 +119,10 @@ def answer_columns(predictions: Predictions) -> list[str]:
     return [*(["findings"] if predictions.kind == "findings" else ["class", ">probability"]), "next"]
 
 
-def predictions_json(predictions: Predictions, top_k: int) -> dict[str, Any]:
-    """One plain object: classes, one entry per image with its answer, and the unreadable with their problem."""
+def predictions_json(predictions: Predictions, top_k: int | None = None) -> dict[str, Any]:
+    """One plain object: classes, one entry per image with its answer, and the unreadable with their problem. `top_k`
+    are the classes of an answer, default `TOP`, or the findings beside those called, default all."""
+    top_k = top_k or (0 if predictions.kind == "findings" else TOP)
     images = []
     for row, path in enumerate(predictions.paths):
         answer = Answer.of(predictions, row)
