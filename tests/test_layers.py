@@ -129,8 +129,8 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (44_615, 38_000),  # the intervals of shares end at 1
-    "files": (209, 210),
+    "lines": (44_439, 38_000),
+    "files": (208, 210),
     "functions in 1,000 lines": (56.9, 46),  # fewer lines, such as those of the future import, not more functions
     "imports, % of the lines": (7.5, 6),
     "functions with more than 6 parameters": (16, 10),  # 14 are public verbs
