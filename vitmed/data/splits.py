@@ -121,10 +121,10 @@ def held_out(config: DataConfig, ordinal: Sequence[str] = ()) -> tuple[Sample, .
 
 
 def site_names(config: DataConfig, ordinal: Sequence[str] = ()) -> list[str]:
-    """The values of `data.sites`, sorted: a fold each. Arguments and errors are those of `make_splits`."""
+    """The values of `data.sites` where folds divide, sorted: a fold each. Arguments and errors: as `make_splits`."""
     listing = _listed(config, ordinal)
     cells = _site_cells(listing, config)
-    return sorted({cells[i] for name, part in listing.parts.items() if name != "test" for i in part.tolist()})
+    return sorted(set(cells[listing.parts["train" if "train" in listing.parts else ALL]].tolist()))
 
 
 def _listed(config: DataConfig, ordinal: Sequence[str]) -> Listing:
