@@ -19,7 +19,7 @@ from vitmed.explanation.results import TITLES, UNCHECKED, Maps, known_verdicts
 from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
-from vitmed.inference.open_model import files_for, find_checkpoint, find_named, list_images, open_network
+from vitmed.inference.open_model import files_for, find_checkpoint, find_named, list_images, open_network, paths_of
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import attention_maps as draw
 
@@ -67,7 +67,7 @@ def explain(
     answers = SIDES if kind == "number" else saved.classes
     if target is not None and target not in answers:
         raise unknown_key({"findings": "finding", "number": "side"}.get(kind, "class"), target, answers)
-    named = [images] if isinstance(images, str | Path) else images
+    named = paths_of(images)
     closed = [saved.splits.root, *filter(Path.is_dir, find_named(named))]
     folder = output_folder(output, Path(FOLDER), *closed)
     files = files_for(list_images(named), saved, frame, window)
