@@ -55,6 +55,7 @@ def explain(
         DataError: no readable image. CheckpointError: no run, or a checkpoint that cannot be used.
         UsageError: an unknown method or class, or an output that cannot be used.
     """
+    methods = [methods] if isinstance(methods, str) else methods
     if unknown := [name for name in methods if name not in METHODS]:
         raise unknown_key("method", unknown[0], METHODS)
     saved = find_checkpoint(checkpoint, runs)
