@@ -633,10 +633,11 @@ def test_patience_says_where_the_last_epoch_is_kept(folder: Path) -> None:
     def warned(**given: Any) -> list[str]:
         ui = recording()
         make_plan(config_of(folder, "two", {f"train.{name}": value for name, value in given.items()}), True)
-        return [text for text in ui.warned if "--patience" in text]
+        return [text for text in ui.warned if "changes nothing" in text]
 
     assert warned() == [] and warned(patience=3, choose="best") == []
-    assert warned(patience=3) == [LAST_KEPT.format(3)] == warned(patience=3, choose="last")
+    assert warned(patience=3) == [LAST_KEPT.format("patience", 3)] == warned(patience=3, choose="last")
+    assert warned(monitor="log_loss") == [LAST_KEPT.format("monitor", "log_loss")]
 
 
 def test_a_probe_without_a_network_names_what_has_no_effect(folder: Path, tmp_path: Path, no_figures: None) -> None:

@@ -17,7 +17,7 @@ from reports import write_report
 from scipy.special import softmax
 from sklearn.metrics import recall_score, roc_auc_score
 
-from vitmed import evaluate
+from vitmed import evaluate, monitor, pretrain
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, GateError, UsageError
 from vitmed.decisions.policy import choose_policy
@@ -371,3 +371,15 @@ def test_a_table_names_the_patients_of_a_run_that_knows_none(trained: Trained, t
     notes = found.metrics["notes"]
     assert any("The run knows no patients: one may be in two of its splits. Here they are" in note for note in notes)
     assert not any(note.startswith("Patients are unknown") for note in notes)
+
+
+def test_options_that_would_change_nothing_are_refused(trained: Trained, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"last\.pt: --positive takes predictions"):
+        evaluate(trained.folder / "last.pt", positive="blue")
+    shutil.copytree(trained.data / "test", tmp_path / "flat")
+    with pytest.raises(UsageError, match=r"--split val: .*flat is not divided into splits"):
+        evaluate(trained.best, data=tmp_path / "flat", split="val", output=tmp_path / "r")
+    with pytest.raises(UsageError, match=r"--split val: .*test is an evaluation, itself the reference"):
+        monitor(trained.folder / "test", trained.folder / "val" / "predictions.csv", split="val")
+    with pytest.raises(UsageError, match="--sites and --unlabelled exclude each other"):
+        pretrain(trained.data, unlabelled=True, sites="hospital", output=tmp_path / "p")

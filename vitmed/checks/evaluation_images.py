@@ -163,6 +163,8 @@ def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tupl
                     "rename the folders to the model's classes, or remove them",
                 )
             listing = list_by_folder(root, {request.split if folders else ALL: folder}, saved.classes)
+    if parts == [ALL] and request.split != "test":
+        raise UsageError(f"--split {request.split}: {root} is not divided into splits", "leave it out")
     part = ALL if parts == [ALL] else request.split
     if part not in parts:
         missing = f"{part} {'rows' if request.labels else 'folder'}"

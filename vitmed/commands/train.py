@@ -95,8 +95,8 @@ def _begin(
         _refuse_ranks(run.ranks, "--freeze, which trains no network", "start one process")
     if divided:
         _refuse_ranks(run.ranks, "--folds", "one fold at a time: --folds N --fold I")
-    elif where["on"] or where["parallel"] not in (None, 1):
-        raise excluded("parallel", given="--on" if where["on"] else f"--parallel {where['parallel']}")
+    else:
+        _refuse_several(where)
     check_run_place(settings, run.output, run.name)
     if not divided:
         return run.new(settings, config is None)
@@ -125,9 +125,15 @@ def _resume(
         with opened(**where) as places:
             test = train_folds(CrossValidation(RunFolder(resume), None, places))
         return TrainResult(resume, None, None, test)
+    _refuse_several(where)
     changes = [*overrides, *sets] + ["config"] * (config is not None)
     folder = run.ranks.first(lambda: folder_to_resume(resume, run.name, changes, FLAGS, RESUMABLE))
     return run.resume(folder, data, overrides)
+
+
+def _refuse_several(where: dict[str, Any]) -> None:
+    if where["on"] or where["parallel"] not in (None, 1):
+        raise excluded("parallel", given="--on" if where["on"] else f"--parallel {where['parallel']}")
 
 
 def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:

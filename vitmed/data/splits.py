@@ -24,6 +24,18 @@ from vitmed.data.patients import find_patients
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan import first_copies
 
+OF_LABELS = (
+    "labels",
+    "folds",
+    "resplit",
+    "sites",
+    "hold_out",
+    "split_column",
+    "findings",
+    "target",
+    "uncertain",
+    "unit",
+)
 HELD_OUT = "held_out"  # the part that no fold contains
 NAMED = 10  # most patients that a message names
 FEW = 5  # positives in train below which little is learned of a finding
@@ -87,8 +99,10 @@ def pretraining_splits(config: PretrainDataConfig) -> tuple[Splits, int]:
 
 
 def _unlabelled_splits(config: PretrainDataConfig) -> Splits:
-    for flag, given in (("labels", config.labels), ("folds", config.folds), ("resplit", config.resplit or None)):
-        if given is not None:
+    usual = PretrainDataConfig.model_fields
+    for name in OF_LABELS:
+        if getattr(config, name) != usual[name].get_default(call_default_factory=True):
+            flag = "finding" if name == "findings" else name.replace("_", "-")
             raise UsageError(f"--{flag} and --unlabelled exclude each other", "omit one of them")
     root = data_folder(config.root)
     folders, paths = split_folders(root), image_names(root)

@@ -227,7 +227,7 @@ class FindingPolicy(DecisionPolicy):
 
     @classmethod
     def chosen(cls, validation: FindingPredictions, config: EvaluateConfig) -> dict[str, Any]:
-        names, usual = validation.classes, EvaluateConfig(calibration="none")
+        names, usual = validation.classes, EvaluateConfig(calibration="none", coverage=config.coverage)
         few = tuple(np.array(names)[fewer_holders(validation) < FEWEST].tolist())
         policies = {name: choose_policy(validation.of(name), usual if name in few else config) for name in names}
         return {"findings": policies, "few": few, "unit": "images" if validation.groups is None else "patients"}
@@ -266,6 +266,8 @@ class FindingPolicy(DecisionPolicy):
             f"Validation has fewer than {FEWEST} {self.unit} with, or without, {listed(self.few)}: a raw "
             "probability of 0.5 decides there, and no threshold was chosen."
         )
+        if any(policy.abstention is not None for policy in self.findings.values()):
+            few += " There --max-risk does not hold: they never count as too unsure."
         notes = [f"{name}: {note}" for name, policy in self.findings.items() for note in policy.notes]
         return (*notes, few) if self.few else tuple(notes)
 

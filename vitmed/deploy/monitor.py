@@ -34,6 +34,8 @@ Tracks = dict[str, dict[charts.Side, np.ndarray]]  # chart -> side -> (S,) the s
 def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
     """The folder of the evaluation that is the reference, and its content."""
     if (run / NUMBERS).is_file() and (run / PREDICTIONS).is_file():
+        if split is not None:
+            raise UsageError(f"--split {split}: {run} is an evaluation, itself the reference", "name the run folder")
         folder = run
     else:
         from vitmed.inference.open_model import open_model

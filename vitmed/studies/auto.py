@@ -179,7 +179,7 @@ def _train_folds(
     if not joined.ensemble.is_file():
         vitmed.ensemble([place.path])
     if not (joined.path / "test" / NUMBERS).is_file():
-        vitmed.evaluate(joined.path)
+        vitmed.evaluate(joined.path, report=start.get("report"))
     return joined.path, {"tests of the folds": place.path / "test", "test of the ensemble": joined.path / "test"}
 
 

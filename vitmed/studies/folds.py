@@ -222,7 +222,7 @@ def train_folds(study: CrossValidation) -> Evaluation:
                 joined = vitmed.ensemble([folder.path])
             kept.warn_gravest("--verbose")
             if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
-                vitmed.evaluate(joined.folder)
+                vitmed.evaluate(joined.folder, report=study.settings.evaluate.report)
     return test
 
 
@@ -413,11 +413,7 @@ def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> t
         digests = hash_files([str(root / sample.path) for sample in out])
         test = {sample.path: (sample, digest) for sample, digest in zip(out, digests, strict=True)}
         made = {"train": "all folds", "val": "none: each image was predicted by folds that never saw it"}
-        made["test"] = (
-            "in no fold"
-            if test
-            else "--hold-out kept none; the folds tested each image, reported in their own test folder"
-        )
+        made["test"] = "in no fold" if test else "--hold-out kept none; each image was tested by its fold"
         images |= test
     else:
         val = [sample.path for sample in first.splits.samples["val"]]

@@ -158,7 +158,7 @@ class OneRun:
         config = build_config(resumed_settings(checkpoint.config, folder, root, overrides), given=overrides)
         check_trackers(config.train.track)
         if config.train.choose == "last" and overrides.get("train.patience") is not None:
-            warn(LAST_KEPT.format(config.train.patience))
+            warn(LAST_KEPT.format("patience", config.train.patience))
         epochs = checkpoint.config.train.epochs
         if config.train.epochs != epochs:
             new = counted(config.train.epochs, "epoch")

@@ -91,7 +91,10 @@ class Finetune(Task[Config]):
         _describe_data(config, splits)
         start = start if weights is None else f"{report}; images normalised by {config.data.normalize}"
         _describe_network(config, model, start, session)
-        if config.train.balance != "none":
+        if config.train.balance == "adjust" and config.train.probe_first:
+            fix = "--balance loss, or --no-probe-first"
+            warn(f"--balance adjust changes nothing: the head is fitted before training (train.probe_first); {fix}")
+        elif config.train.balance != "none":
             decides = f"{'--youden' if len(splits.classes) == 2 else '--balanced'} decides for balanced accuracy"
             say(f"balance {config.train.balance}: probabilities stay at the prevalence of training; {decides}")
         if (config.augment.mixup or config.augment.cutmix) and not config.train.freeze:

@@ -43,7 +43,7 @@ from vitmed.training.plan.time import CANDIDATES, MOST_KNEES, Forecast, Forecast
 SIDES, ENOUGH, PLENTY = (160, 128, 96, 64), 4, 5000  # px of smaller inputs for weights; passes; images in all passes
 SAMPLE = 200  # training images whose size is read
 LAST_KEPT = (
-    "--patience {} changes nothing: this run keeps its last epoch (train.choose last), so it does not stop early; "
+    "--{} {} changes nothing: this run keeps its last epoch (train.choose last), so it does not stop early; "
     "--set train.choose=best keeps the best one"
 )
 SEEN = (
@@ -51,7 +51,7 @@ SEEN = (
     "a result on them is too good"
 )
 FIXING = {"name", "width", "depth", "heads", "patch_size", "image_size", "weights"}  # fields that decide the network
-USED_WHEN_FROZEN = {"freeze", "baseline", "seed", "device", "precision", "workers"}  # fields of `train`
+USED_WHEN_FROZEN = {"freeze", "baseline", "seed", "device", "workers", "track"}  # fields of `train`
 FOR_SMALL = 40  # passes of ViT-Tiny in the time of ten of ViT-Small, which a plan makes at least
 SLOW = {"name": "--model", "image_size": "--image-size"}  # which may make a time too short
 Planned = tuple[list[PlannedSetting], Config]  # the settings of a plan, and the configuration with them
@@ -105,7 +105,7 @@ def make_plan(config: Config, plans: bool, processes: int = 1) -> Plan:
     warn_of_known_set(weights, config, splits)
     inputs = plan_inputs(config, splits, weights, device)
     idle = [f"train.{name}" for name in sorted(config.train.model_fields_set - USED_WHEN_FROZEN)]
-    idle += [f"augment.{name}" for name in sorted(config.augment.model_fields_set)]
+    idle += [f"augment.{name}" for name in sorted(config.augment.model_fields_set - {"views", "flips"})]
     if plans and config.train.freeze and idle:
         warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
     given, config = config, with_window(config, splits)
@@ -115,10 +115,11 @@ def make_plan(config: Config, plans: bool, processes: int = 1) -> Plan:
             settings, complete = plan_settings(config, inputs, time_rules(config, inputs, forecaster))
             if not (sized or inputs.scratch or "epochs" in fields_set(config, "train")):
                 settings, complete = input_for_time(settings, complete, forecaster)
-    patience, usual = config.train.patience, TrainConfig().patience
-    by_hand = "patience" in fields_set(config, "train") and (plans or patience != usual)
-    if by_hand and trains and complete.train.choose == "last":
-        warn(LAST_KEPT.format(patience))
+    usual = TrainConfig()
+    for name in {"patience", "monitor"} & fields_set(config, "train") if trains else ():
+        value = getattr(config.train, name)
+        if complete.train.choose == "last" and (plans or value != getattr(usual, name)):
+            warn(LAST_KEPT.format(name, value))
     if weights is None:
         complete = from_scratch(complete)
     if inputs.side > SHRUNK * (size := complete.model.image_size):
