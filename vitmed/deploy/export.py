@@ -131,7 +131,7 @@ def _differences(exact: Predictions, again: Predictions, theirs: Mapping[str, np
 
 
 def onnx_program(graph: ExportedGraph, file: Path) -> tuple[Any, Any]:
-    """An `onnx.ModelProto` of the network, and an `onnxruntime.InferenceSession` that runs it. Raises as `write_onnx`.
+    """The network as a model of the package onnx, and a session of onnxruntime that runs it. Raises as `write_onnx`.
 
     A container's user id may have no name, and then torch's compiler fails (tesseract-core #425), so it gets one here.
     """
