@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 from label_sets import by_path, label_set, split
 
-from vitmed.core.base_models import NO_FINDING
+from vitmed.core.base_models import NO_FINDING, Target
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
-from vitmed.data.listing import Listing
+from vitmed.data.listing import ALL, Listing
 from vitmed.data.samples import Splits
 from vitmed.data.splits import (
     _enough_patients,
@@ -22,9 +24,10 @@ from vitmed.data.splits import (
     kinds_of,
     patient_share,
     share_by_kind,
+    split_off,
+    take_fold,
     units_of,
-    unlearnable,
-    with_first_copy,
+    without_unlearnable,
 )
 
 FINDINGS = ("common", "usual", "rare", "rarest")
@@ -202,9 +205,21 @@ def test_how_many_patients_of_a_class_a_share_needs(patients: int, inside: int, 
 def test_patients_and_copies_by_number() -> None:
     listing = Listing(Path(), Path(), ["x"], list("0123"), np.zeros(4, np.int64), {}, groups=["b", "a", "b", "c"])
     assert units_of(listing, np.array([3, 0, 1, 2])).tolist() == [2, 1, 0, 1]
-    first = np.array([0, 1, 0, 3, 1, 0])  # 2 and 5 are copies of 0, and 4 of 1
-    values = with_first_copy(first, np.array([2, 3, 4, 5]), np.array([7, 8, 9, 6]))
-    assert values.tolist() == [7, 8, 9, 7]  # of the first copy among these images
+    copies = replace(listing, groups=None, first_copy=np.array([0, 1, 0, 0]))
+    assert units_of(copies, np.array([3, 0, 1, 2])).tolist() == [0, 0, 1, 0]
+
+
+def test_a_copy_goes_where_the_first_one_goes() -> None:
+    of_images = np.tile(np.arange(60), 2)  # the second half are copies of the first half
+    labels, names = of_images % 2, [str(i) for i in range(120)]
+    listing = Listing(Path(), Path(), ["x", "y"], names, labels, {}, first_copy=of_images)
+    for seed in range(20):
+        for part, rest in (
+            take_fold(listing, np.arange(120), 4, 1, seed),
+            split_off(listing, np.arange(120), 0.3, seed, "val"),
+        ):
+            assert not set(of_images[part]) & set(of_images[rest])
+            assert sorted(np.concatenate([part, rest])) == list(range(120))
 
 
 def test_the_parts_of_a_table_worked_by_hand() -> None:
@@ -237,9 +252,16 @@ def test_train_keeps_images_with_and_without_every_finding() -> None:
 
 def test_what_cannot_be_learned() -> None:
     targets = np.array([[1, 0, 1, 1], [0, 0, 1, 0], [1, 0, 1, -1], [0, 0, 1, 0]])
-    assert unlearnable(targets, None).tolist() == [False, True, True, False]
-    folds = np.array([0, 0, 1, 1])
-    assert unlearnable(targets, folds).tolist() == [False, True, True, True]  # all of its positives are in fold 0
+    listing = Listing(
+        *(Path(), Path(), ["x"], list("0123"), np.zeros(4, np.int64), {ALL: np.arange(4)}),
+        target=Target(kind="findings"),
+        targets=targets.astype(float),
+        outputs=("both", "never", "always", "once"),
+    )
+    assert without_unlearnable(listing, DataConfig()).outputs == ("both", "once")  # type: ignore[call-arg]
+    folds = without_unlearnable(listing, DataConfig(folds=2))  # type: ignore[call-arg]
+    assert folds.outputs == ("both",)  # the one positive of "once" is in one of the folds
+    assert folds.notes[0].startswith("never, always, once are left out: every fold must have images")
 
 
 # --- from a table

@@ -4,6 +4,7 @@ samples, in proportion by class, ranges of a number or findings.
 No file is copied, moved or changed. All splits share one class order.
 """
 
+import contextlib
 import shlex
 import warnings
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ from vitmed.data.scan import first_copies
 
 HELD_OUT = "held_out"  # the part that no fold contains
 NAMED = 10  # most patients that a message names
+MANY = 500  # patients above which scikit-learn's StratifiedGroupKFold takes seconds to hours
+SPREAD = 6  # patients of a class from which train, val and test can have two each
 FEW = 5  # positives in train below which little is learned of a finding
 ENOUGH = 0.8  # of the share of validation and test, below which rare findings are left out to reach it
 
@@ -87,8 +90,7 @@ def _unlabelled_splits(config: PretrainDataConfig) -> Splits:
             raise UsageError(f"--{flag} and --unlabelled exclude each other", "omit one of them")
     root = data_folder(config.root)
     folders, paths = split_folders(root), image_names(root)
-    split_of = {folders[name].name: name for name in ("val", "test") if name in folders}
-    names = np.array([split_of.get(path.partition("/")[0], "train") for path in paths], dtype="U5")
+    names = np.array([split_of(path.rpartition("/")[0].partition("/")[0]) or "train" for path in paths], dtype="U5")
     parts = {name: np.flatnonzero(names == name) for name in SPLITS}
     if not len(parts["train"]):
         raise DataError(f"{root}: holds no image to pretrain on", "name a folder of images")
@@ -178,8 +180,7 @@ def with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
     if ready or listing.patients:
         return listing
     first = first_copies(listing.root, listing.paths, ImageCache(keep=cache, warns=False))
-    copies = int(np.sum(first != np.arange(len(first))))
-    if not copies:
+    if not (copies := int(np.sum(first != np.arange(len(first))))):
         return listing
     are = counted_doing(copies, "image", "is a byte for byte copy", "are byte for byte copies")
     notes = f"{are} of another; copies are kept in one split"
@@ -190,7 +191,6 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
     """Split name -> indices, and split name -> origin in words."""
     parts, made = dict(listing.parts), dict(listing.where)
     rest = "train" if "train" in parts else ALL
-    how = f"by {listing.unit}, seed {config.split_seed}"
     needed = [name for name in SPLITS if name == "train" or name not in parts]
     counts = np.bincount(listing.labels[listing.parts[rest]], minlength=len(listing.classes)).tolist()
     few = [label for label, count in enumerate(counts) if count < len(needed)]
@@ -227,7 +227,7 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
         whole = base if rest == "train" else sum(len(part) for key, part in parts.items() if key != HELD_OUT)
         share = fraction * whole / base
         parts[name], parts[rest] = split_off(listing, parts[rest], share, config.split_seed, name)
-        made[name] = f"{len(parts[name]) / whole:.0%} split off {how}"
+        made[name] = f"{len(parts[name]) / whole:.0%} split off by {listing.unit}, seed {config.split_seed}"
     if rest == ALL:
         parts["train"] = parts.pop(ALL)
         made["train"] = "the rest"
@@ -270,46 +270,40 @@ def _take_site(listing: Listing, indices: np.ndarray, config: DataConfig) -> tup
 
 
 def _check_classes(listing: Listing, part: str, indices: np.ndarray) -> None:
-    if listing.outputs:
-        return
-    have = set(np.unique(listing.labels[indices]).tolist())
-    noun = "grade" if listing.target.kind == "grades" else "class"
-    for label, name in enumerate(listing.classes):
-        if label not in have:
-            where = "" if part == ALL else f" in the {part} split"
-            raise DataError(
-                f"{listing.location(part, label)}: {noun} {name!r} has no image{where}",
-                f"add images, or remove the {noun} everywhere",
-            )
+    counts = np.bincount(listing.labels[indices], minlength=len(listing.classes))
+    if not listing.outputs and not counts.all():
+        label, noun = int(counts.argmin()), "grade" if listing.target.kind == "grades" else "class"
+        where = "" if part == ALL else f" in the {part} split"
+        raise DataError(
+            f"{listing.location(part, label)}: {noun} {listing.classes[label]!r} has no image{where}",
+            f"add images, or remove the {noun} everywhere",
+        )
 
 
 def without_unlearnable(listing: Listing, config: DataConfig) -> Listing:
     """The listing without findings of which nothing can be learned. Raises DataError if none is left."""
-    gone, given = list[str](), listing.outputs
+    given = listing.outputs
     while True:
         assert listing.targets is not None
         train = listing.parts["train" if "train" in listing.parts else ALL]
-        targets = listing.targets[train]
-        useless = unlearnable(targets, None)
+        targets, rests = listing.targets[train], [np.ones(len(train), bool)]
         if config.folds is not None:
             for seed in range(config.split_seed, config.split_seed + config.repeats):
-                codes = units_of(listing, train)
-                useless |= unlearnable(
-                    targets, folds_by_kind(listing.labels[train], targets, codes, config.folds, seed)
-                )
+                number = folds_by_kind(listing.labels[train], targets, units_of(listing, train), config.folds, seed)
+                rests += [number != fold for fold in np.unique(number)]
+        useless = np.any([~(targets[rest] == value).any(axis=0) for rest in rests for value in (1, 0)], axis=0)
         if not useless.any():
             break
-        gone += [name for name, drop in zip(listing.outputs, useless.tolist(), strict=True) if drop]
         if useless.all():
             raise DataError(
                 f"{listing.source}: no finding has images with and without it to train on: {listed(given)}",
                 "add images, or name other columns: --finding COLUMN",
             )
         listing = listing.with_findings(~useless)
-    if not gone:
+    if not (gone := [name for name in given if name not in listing.outputs]):
         return listing
     where = "every fold" if config.folds is not None else "the training images"
-    names = f"{listed(sorted(gone, key=given.index))} {'is' if len(gone) == 1 else 'are'}"
+    names = f"{listed(gone)} {'is' if len(gone) == 1 else 'are'}"
     note = f"{names} left out: {where} must have images with and without a finding"
     return replace(listing, notes=(*listing.notes, note))
 
@@ -326,8 +320,11 @@ def without_rarest(listing: Listing, config: DataConfig) -> Listing:
     kept, unit = listing, listing.unit
     for fewest in range(2, FEW + 1):
         rare = held < fewest
-        if _has_shares(kept, config):
-            break
+        with contextlib.suppress(DataError):
+            parts, whole = _split(kept, config)[0], len(kept.parts[ALL])
+            shares = {"test": config.test_fraction, "val": config.val_fraction}
+            if all(len(parts[name]) >= ENOUGH * share * whole for name, share in shares.items()):
+                break
         if not rare.any() or rare.all():
             continue
         names = [name for name, drop in zip(listing.outputs, rare.tolist(), strict=True) if drop]
@@ -337,19 +334,6 @@ def without_rarest(listing: Listing, config: DataConfig) -> Listing:
         note = f"{gone}: {need}: {listed(names)}"
         kept = replace(listing.with_findings(~rare), notes=(*listing.notes, note))
     return kept
-
-
-def _has_shares(listing: Listing, config: DataConfig) -> bool:
-    rest = listing.parts[ALL]
-    whole = len(rest)
-    for name, fraction in (("test", config.test_fraction), ("val", config.val_fraction)):
-        try:
-            part, rest = split_off(listing, rest, fraction * whole / len(rest), config.split_seed, name)
-        except DataError:
-            return False
-        if len(part) < ENOUGH * fraction * whole:
-            return False
-    return True
 
 
 def notes_on_rare(splits: Splits) -> list[str]:
@@ -365,10 +349,6 @@ def notes_on_rare(splits: Splits) -> list[str]:
         what = counted_doing(len(few), "finding", "has", "have")
         notes.append(f"{what} fewer than {FEW} positives in train, too few to learn: {listed(few)}")
     return notes
-
-
-MANY = 500  # patients above which scikit-learn's StratifiedGroupKFold takes seconds to hours
-SPREAD = 6  # patients of a class from which train, val and test can have two each
 
 
 # --- folds, shares and samples, by patient
@@ -392,14 +372,10 @@ def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed
     elif listing.groups is not None:
         number = grouped_folds(labels, codes, folds, seed)
     else:
-        number, begin = np.empty(len(indices), dtype=np.int64), 0
         rng = np.random.default_rng([seed, SPLITS.index("test")])
-        for k in range(len(listing.classes)):  # each class begins where the last one ended, for folds of equal size
-            of_class = rng.permutation(np.flatnonzero(labels == k))
-            number[of_class] = (begin + np.arange(len(of_class))) % folds
-            begin += len(of_class)
-        if listing.first_copy is not None:
-            number = with_first_copy(listing.first_copy, indices, number)
+        order = np.concatenate([rng.permutation(np.flatnonzero(labels == k)) for k in range(len(listing.classes))])
+        number = np.argsort(order) % folds  # each class begins where the last one ended, for folds of equal size
+        number = number[np.unique(codes, return_index=True)[1][codes]]  # copies go with the first one
     taken = number == fold - 1
     if not taken.any() or taken.all():
         few = counted(len(indices), "image")
@@ -432,8 +408,7 @@ def split_off(
         for k in range(len(listing.classes)):
             of_class = np.flatnonzero(labels == k)
             taken[rng.permutation(of_class)[: max(1, round(len(of_class) * fraction))]] = True
-        if listing.first_copy is not None:
-            taken = with_first_copy(listing.first_copy, indices, taken)
+        taken = taken[np.unique(codes, return_index=True)[1][codes]]  # copies go with the first one
     if (label := _one_sided(listing, labels, taken)) is not None:
         few = f" of too few {listing.unit}s" if listing.patients else ""
         few = " that are often copies of each other" if listing.first_copy is not None else few
@@ -480,22 +455,15 @@ def stratified_sample(listing: Listing, indices: np.ndarray, size: int, seed: in
 
 def units_of(listing: Listing, indices: np.ndarray) -> np.ndarray:
     """(N,) int64: what no split divides, as numbers from 0: patients by name, else copies, else single images."""
+    units = indices if listing.first_copy is None else listing.first_copy[indices]
     if listing.groups is not None:
-        return np.unique([listing.groups[i] for i in indices.tolist()], return_inverse=True)[1]
-    if listing.first_copy is not None:
-        return np.unique(listing.first_copy[indices], return_inverse=True)[1]
-    return np.arange(len(indices))
+        units = np.array([listing.groups[i] for i in indices.tolist()])
+    return np.unique(units, return_inverse=True)[1]
 
 
 def _findings_of(listing: Listing, indices: np.ndarray) -> np.ndarray | None:
     """(N, F) findings of these images; None for a number."""
     return None if listing.targets is None or listing.target.kind == "number" else listing.targets[indices]
-
-
-def with_first_copy(first: np.ndarray, indices: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """(N,) `values` of the images at (N,) `indices`, where a copy takes the value of the first copy among them."""
-    _, begin, where = np.unique(first[indices], return_index=True, return_inverse=True)
-    return values[begin[where]]
 
 
 def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: int) -> np.ndarray:
@@ -565,10 +533,10 @@ def balanced_parts(
     types, parts = int(kinds.max()) + 1, len(shares)
     pair, count = np.unique(codes[images] * types + kinds, return_counts=True)
     of_patient, of_kind = np.divmod(pair, types)
-    weight = (count / np.bincount(kinds, minlength=types)[of_kind] ** 2).tolist()
+    whole = np.bincount(kinds, minlength=types)[of_kind]
+    weight, share = (count / whole**2).tolist(), count / whole
     begin = np.searchsorted(of_patient, np.arange(int(codes.max()) + 2)).tolist()
     kind_of, count_of = of_kind.tolist(), count.tolist()
-    share = count / np.bincount(kinds, minlength=types)[of_kind]
     count_of_patient = np.bincount(codes)
     size = count_of_patient if by_size else np.bincount(of_patient, share, minlength=len(count_of_patient))
     mixed = np.random.default_rng([seed, parts]).permutation(len(size))
@@ -602,12 +570,9 @@ def kinds_of(labels: np.ndarray, targets: np.ndarray | None) -> tuple[np.ndarray
 
     `labels` (S,) are strata; `targets` of findings (S, F), else None.
     """
-    every = np.arange(len(labels))
-    rows, kinds = (every, labels) if targets is None else np.nonzero(targets == 1)
-    bare = every[:0] if targets is None else np.flatnonzero(~(targets == 1).any(axis=1))
-    most = int(labels.max()) if targets is None else targets.shape[1]
-    kinds = np.concatenate([kinds, np.full(len(bare), most), np.full(len(every), most + 1)])
-    return np.concatenate([rows, bare, every]), kinds
+    present = labels[:, None] == np.arange(labels.max() + 1) if targets is None else targets == 1
+    images, kinds = np.nonzero(np.column_stack([present, ~present.any(axis=1), np.ones(len(labels), bool)]))
+    return images, kinds
 
 
 def folds_by_kind(
@@ -633,10 +598,3 @@ def share_by_kind(
         if len(patients) and not part[patients].any():
             part[patients[size[patients].argmin()]] = 1
     return part[codes] == 0
-
-
-def unlearnable(targets: np.ndarray, folds: np.ndarray | None) -> np.ndarray:
-    """(F,) bool: findings (S, F) without a known positive, or without a known negative, where a model is trained: on
-    the rest of each fold (S,), or with None on all images."""
-    rests = [np.ones(len(targets), bool)] if folds is None else [folds != fold for fold in np.unique(folds)]
-    return np.any([~((targets[rest] == value).any(axis=0)) for rest in rests for value in (1, 0)], axis=0)
