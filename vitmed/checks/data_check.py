@@ -28,7 +28,7 @@ from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.folders import SPLITS, image_names, import_fix, list_folder, split_of
 from vitmed.data.image_cache import ImageCache
-from vitmed.data.label_kinds import Asked, Labels
+from vitmed.data.label_kinds import LabelRequest, Labels
 from vitmed.data.listing import labels_from_table
 from vitmed.data.patient_names import Guess, group_word
 from vitmed.data.patients import find_patients, groups_of, suggest_groups
@@ -315,9 +315,9 @@ def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
     Findings that a split lacks are left to `make_splits`, which knows every split. Raises DataError for an error.
     """
     root = data_folder(data.root)
-    contents, asked = read_contents(root), Asked.of(data, ordinal)
+    contents, request = read_contents(root), LabelRequest.of(data, ordinal)
     if data.labels is not None:
-        contents = named_in_table(contents, labels_from_table(data.labels, root, contents.files, asked=asked))
+        contents = named_in_table(contents, labels_from_table(data.labels, root, contents.files, request=request))
     if data.resplit:
         names = tuple(sorted({name for of_split in contents.folders.values() for name in of_split}))
         places = tuple(place._replace(split=None) for place in contents.places)
@@ -415,9 +415,9 @@ def _patients(
 
 
 def _by_table(
-    root: Path, contents: FolderContents, file: Path, own_groups: bool, asked: Asked
+    root: Path, contents: FolderContents, file: Path, own_groups: bool, request: LabelRequest
 ) -> tuple[FolderContents, tuple[list[str], str] | None]:
-    table = labels_from_table(file, root, contents.files, own_groups, asked)
+    table = labels_from_table(file, root, contents.files, own_groups, request)
     if table.source:
         say(table.source)
     for warning in table.notes:
@@ -447,7 +447,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     """Decode every file of a folder once, and collect what is wrong with the data, with the labels of a CSV table or,
     without, of the folders; `index` keeps the results in the cache folder. Raises DataError for no image."""
     data = config.data
-    contents, named, asked = read_contents(root), None, Asked.of(data, config.evaluate.ordinal)
+    contents, named, request = read_contents(root), None, LabelRequest.of(data, config.evaluate.ordinal)
     if not contents.files and contents.unreadable:
         closed, reason = next(iter(contents.unreadable.items()))
         raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
@@ -456,9 +456,9 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         raise DataError(f"{root}: contains no image of a type that vitmed reads", fix)
     if labels is not None:
         own_groups = data.group_regex is None and data.groups is None
-        contents, named = _by_table(root, contents, Path(labels), own_groups, asked)
+        contents, named = _by_table(root, contents, Path(labels), own_groups, request)
     else:
-        asked.check_folders()
+        request.check_folders()
     places = zip(contents.files, contents.places, strict=True)
     train = [root / path for path, place in places if place.split in (None, "train")]
     chosen = choose_window(train, "auto", data.frame)  # the check sees what the network would see

@@ -260,12 +260,11 @@ def _take_site(listing: Listing, indices: np.ndarray, config: DataConfig) -> tup
     if fold > len(names):
         raise UsageError(f"data.fold {fold}: the column {config.sites} has {len(names)} values", "a smaller --fold")
     taken = cells == names[fold - 1]
-    for label, name in enumerate(() if listing.outputs else listing.classes):
-        if not (listing.labels[indices][~taken] == label).any():
-            raise DataError(
-                f"{listing.source}: without {config.sites} {names[fold - 1]!r} no image of class {name!r} is left",
-                "--folds 5, or add images of the class from another site",
-            )
+    left = np.bincount(listing.labels[indices[~taken]], minlength=len(listing.classes))
+    if not listing.outputs and not left.all():
+        without, name = f"without {config.sites} {names[fold - 1]!r}", listing.classes[left.argmin()]
+        fix = "--folds 5, or add images of the class from another site"
+        raise DataError(f"{listing.source}: {without} no image of class {name!r} is left", fix)
     return indices[taken], indices[~taken], f"{config.sites} {names[fold - 1]}, fold {fold} of {len(names)}"
 
 
