@@ -317,7 +317,7 @@ def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
     root = data_folder(data.root)
     contents, request = read_contents(root), LabelRequest.of(data, ordinal)
     if data.labels is not None:
-        contents = named_in_table(contents, labels_from_table(data.labels, root, contents.files, request=request))
+        contents = named_in_table(contents, labels_from_table(data.labels, root, contents.files, request))
     if data.resplit:
         names = tuple(sorted({name for of_split in contents.folders.values() for name in of_split}))
         places = tuple(place._replace(split=None) for place in contents.places)
@@ -415,9 +415,9 @@ def _patients(
 
 
 def _by_table(
-    root: Path, contents: FolderContents, file: Path, own_groups: bool, request: LabelRequest
+    root: Path, contents: FolderContents, file: Path, request: LabelRequest
 ) -> tuple[FolderContents, tuple[list[str], str] | None]:
-    table = labels_from_table(file, root, contents.files, own_groups, request)
+    table = labels_from_table(file, root, contents.files, request)
     if table.source:
         say(table.source)
     for warning in table.notes:
@@ -455,8 +455,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         fix = import_fix(root) or "name a folder of images"
         raise DataError(f"{root}: contains no image of a type that vitmed reads", fix)
     if labels is not None:
-        own_groups = data.group_regex is None and data.groups is None
-        contents, named = _by_table(root, contents, Path(labels), own_groups, request)
+        contents, named = _by_table(root, contents, Path(labels), request)
     else:
         request.check_folders()
     places = zip(contents.files, contents.places, strict=True)

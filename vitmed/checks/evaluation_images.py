@@ -150,8 +150,9 @@ def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tupl
         raise DataError(f"{root}: folders name one class of an image; the model predicts {kind}", "add --labels TABLE")
     if request.labels is not None:
         own_groups = request.groups is None and request.group_regex is None
-        labels = LabelRequest(kind, (), saved.config.data.uncertain, saved.splits.target.unit, outputs=saved.classes)
-        listing = list_by_table(root, Path(request.labels), own_groups, labels, None if several else saved.classes)
+        uncertain, unit = saved.config.data.uncertain, saved.splits.target.unit
+        labels = LabelRequest(kind, (), uncertain, unit, outputs=saved.classes, own_groups=own_groups)
+        listing = list_by_table(root, Path(request.labels), labels, None if several else saved.classes)
         parts = list(listing.parts)
     else:
         folders = split_folders(root)

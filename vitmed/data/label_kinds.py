@@ -46,6 +46,7 @@ class LabelRequest(NamedTuple):
     card: str | None = None
     split_column: str | None = None
     divided: bool = False  # whether folds divide the images
+    own_groups: bool = True  # whether a column of patients counts; else it is a further column
 
     @classmethod
     def of(cls, config: DataConfig, ordinal: Sequence[str] = ()) -> LabelRequest:
@@ -60,7 +61,8 @@ class LabelRequest(NamedTuple):
                 raise UsageError(f"{flag} is for --target {needed}, not for --target {kind}", f"omit {flag}")
             kind = needed if given and kind == "auto" else kind
         order = tuple(ordinal) if kind == "grades" else ()
-        of_table = config.card, config.split_column, config.divided
+        own_groups = config.group_regex is None and config.groups is None
+        of_table = config.card, config.split_column, config.divided, own_groups
         return cls(kind, tuple(config.findings), config.uncertain, config.unit, order, (), *of_table)
 
     def check_folders(self) -> None:

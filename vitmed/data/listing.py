@@ -33,13 +33,12 @@ ALL = "all"  # the part that is not split yet
 
 
 def labels_from_table(
-    file: str | Path, root: Path | None, paths: Sequence[str], own_groups: bool = True, request: LabelRequest = AUTO
+    file: str | Path, root: Path | None, paths: Sequence[str], request: LabelRequest = AUTO
 ) -> Labels:
     """The labels of every image that a table names, with patient, split and further columns if it has them.
 
     Images of which nothing is known are left out, with a note. `root` is None for the paths of a predictions.csv; then
-    rows of other images are ignored, with a note. Without `own_groups`, the table's patient column is a further column.
-    The splits.csv of a run is such a table, but not of findings.
+    rows of other images are ignored, with a note. The splits.csv of a run is such a table, but not of findings.
 
     Raises DataError for a table that cannot be read, lacks a column or a value, names a missing file or an image twice,
     or has a label that is none, or a further column with a name that vitmed uses; UsageError as `read_targets`, or for
@@ -47,14 +46,14 @@ def labels_from_table(
     """
     table = read_table(file)
     if of_run := _is_of_run(table, request):
-        request = request._replace(card=None, split_column=None)  # whose columns have other names here
-        own_groups = own_groups and any(row[OF_RUN.index("group")] for row in table.rows)
+        own_groups = request.own_groups and any(row[OF_RUN.index("group")] for row in table.rows)
+        request = request._replace(card=None, split_column=None, own_groups=own_groups)  # the columns have other names
     path = table.required(table.find(PATH_NAMES, request.card), "path of an image", PATH_NAMES)
     label, usual = table.find(LABEL_NAMES, request.card), table.find(SPLIT_COLUMN_NAMES)
     if root is None:
         table = _rows_of(table, path, paths, label if request.kind == "classes" else None)
     split = usual if request.split_column is None else table.column(request.split_column, "--split-column")
-    group = table.find(GROUP_NAMES, request.card) if own_groups else None
+    group = table.find(GROUP_NAMES, request.card) if request.own_groups else None
     for column, what in ((path, "path"), (group, "patient"), (split, "split")):
         if column is not None and table.header[column] in request.findings:
             name = table.header[column]
@@ -272,8 +271,7 @@ def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Listing:
     """
     root, request = data_folder(config.root), LabelRequest.of(config, ordinal)
     if config.labels is not None:
-        own_groups = config.group_regex is None and config.groups is None
-        listing = list_by_table(root, Path(config.labels), own_groups, request)
+        listing = list_by_table(root, Path(config.labels), request)
         if not listing.outputs and len(listing.classes) < 2:
             raise DataError(
                 f"{config.labels}: all rows have the class {listing.classes[0]!r}; a classifier needs two classes",
@@ -331,9 +329,7 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
     return Listing(root, root, list(classes), paths, np.array(labels, dtype=np.int64), parts, where)
 
 
-def list_by_table(
-    root: Path, file: Path, own_groups: bool, request: LabelRequest = AUTO, classes: Sequence[str] | None = None
-) -> Listing:
+def list_by_table(root: Path, file: Path, request: LabelRequest, classes: Sequence[str] | None = None) -> Listing:
     """The images that a table names, in any folders below the root, split by its column or by the folders; labels are
     in the order of `classes`, by default the names in the table, sorted. Raises DataError: as `labels_from_table`; a
     class that is not in `classes`; splits without train."""
@@ -341,7 +337,7 @@ def list_by_table(
     if not every:
         fix = import_fix(root) or "name the folder that the table's paths start from"
         raise DataError(f"{root}: holds no image", fix)
-    table = labels_from_table(file, root, every, own_groups, request)
+    table = labels_from_table(file, root, every, request)
     names = list(classes or table.classes)
     if extra := sorted(set(table.labels) - set(names)):
         raise DataError(

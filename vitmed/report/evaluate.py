@@ -352,7 +352,7 @@ def _labelled(predictions: Predictions, file: Path) -> tuple[Predictions, list[s
     """Those of the images to which a table gives a label, with its patients and further columns; and notes."""
     classes, kind = predictions.classes, predictions.kind
     request = LabelRequest(kind, unit=predictions.target.unit, outputs=classes)
-    read = labels_from_table(file, None, predictions.paths, request=request)
+    read = labels_from_table(file, None, predictions.paths, request)
     if kind == "classes":
         index = {plain_grade(name): k for k, name in enumerate(classes)}
         if strange := sorted({name for name in read.labels if plain_grade(name) not in index}):
