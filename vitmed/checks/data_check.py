@@ -414,9 +414,7 @@ def _patients(
     return groups_of(guess.expression, paths), GUESSED
 
 
-def _by_table(
-    root: Path, contents: FolderContents, file: Path, request: LabelRequest
-) -> tuple[FolderContents, tuple[list[str], str] | None]:
+def _by_table(root: Path, contents: FolderContents, file: Path, request: LabelRequest) -> FolderContents:
     table = labels_from_table(file, root, contents.files, request)
     if table.source:
         say(table.source)
@@ -430,7 +428,7 @@ def _by_table(
     if len(kept.files) < len(contents.files):
         total = len(contents.files)
         say(f"{total - len(kept.files):,} of {total:,} images are in no row of {file.name}")
-    return kept, None if table.groups is None else (table.groups, table.known)
+    return kept
 
 
 @dataclass(frozen=True)
@@ -447,7 +445,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     """Decode every file of a folder once, and collect what is wrong with the data, with the labels of a CSV table or,
     without, of the folders; `index` keeps the results in the cache folder. Raises DataError for no image."""
     data = config.data
-    contents, named, request = read_contents(root), None, LabelRequest.of(data, config.evaluate.ordinal)
+    contents, request = read_contents(root), LabelRequest.of(data, config.evaluate.ordinal)
     if not contents.files and contents.unreadable:
         closed, reason = next(iter(contents.unreadable.items()))
         raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
@@ -455,7 +453,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         fix = import_fix(root) or "name a folder of images"
         raise DataError(f"{root}: contains no image of a type that vitmed reads", fix)
     if labels is not None:
-        contents, named = _by_table(root, contents, Path(labels), request)
+        contents = _by_table(root, contents, Path(labels), request)
     else:
         request.check_folders()
     places = zip(contents.files, contents.places, strict=True)
@@ -465,8 +463,9 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         say(line)
     records = scan(root, contents.files, ImageCache(data.frame, chosen.window, keep=index))
     guess = suggest_groups(contents.files, labels is None)
-    patients, source = named if named is not None else _patients(data, root, contents.files, guess)
     labels_of = contents.read or Labels(CLASSES, [], ())
+    of_table = None if labels_of.groups is None else (labels_of.groups, labels_of.known)
+    patients, source = of_table or _patients(data, root, contents.files, guess)
     values = labels_of.values if labels_of.values is not None else np.empty((len(contents.files), 0))
     parts = zip(contents.files, records, contents.places, patients, values.tolist(), strict=True)
     images = [

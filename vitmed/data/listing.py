@@ -351,24 +351,23 @@ def list_by_table(root: Path, file: Path, request: LabelRequest, classes: Sequen
     origin = f"table {file.name}" if table.splits else "folders"
     if None in splits or (table.splits is None and set(splits) == {"train"}):
         splits, origin = [ALL] * len(paths), ""
-    order = np.argsort(labels, kind="stable")
-    as_array, rows = np.array(splits)[order], order.tolist()
-    parts = {name: np.flatnonzero(as_array == name) for name in (*SPLITS, ALL) if name in set(splits)}
-    return Listing(
+    parts = {name: np.flatnonzero(np.array(splits) == name) for name in (*SPLITS, ALL) if name in set(splits)}
+    listing = Listing(
         root=root,
         source=file,
         classes=names,
-        paths=[paths[i] for i in rows],
-        labels=labels[order],
+        paths=paths,
+        labels=labels,
         parts=parts,
         where=dict.fromkeys(parts, origin) if origin else {},
         columns=table.columns,
-        rows=[table.rows[i] for i in rows] if table.columns else (),
-        groups=None if table.groups is None else [table.groups[i] for i in rows],
+        rows=table.rows if table.columns else (),
+        groups=table.groups,
         patients=table.known,
         notes=table.notes,
         target=table.target,
-        targets=None if table.values is None else table.values[order],
+        targets=table.values,
         outputs=table.outputs,
         recognised=table.source,
     )
+    return listing.take(np.argsort(labels, kind="stable"))
