@@ -5,15 +5,13 @@ are columns of 1 and 0, or names joined by |, as in ChestX-ray14 (Wang et al. 20
 empty where nobody has looked, or -1 where the reader was uncertain (CheXpert: Irvin et al. 2019, arXiv 1901.07031).
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -49,7 +47,7 @@ class LabelRequest(NamedTuple):
     own_groups: bool = True  # whether a column of patients counts; else it is a further column
 
     @classmethod
-    def of(cls, config: DataConfig, ordinal: Sequence[str] = ()) -> LabelRequest:
+    def of(cls, config: DataConfig, ordinal: Sequence[str] = ()) -> Self:
         """As configured. Raises UsageError for fields that do not go together."""
         kind: str = config.target
         for flag, given, needed in (

@@ -1,13 +1,12 @@
 """List the images and their labels, from folders or from a table of labels: class, findings, grade or number of each
 image, with its patient, split and further columns."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -230,7 +229,7 @@ class Listing:
         targets = repeat(()) if self.targets is None else map(tuple, self.targets[indices].tolist())
         return tuple(map(Sample, paths, labels, groups, rows, targets))
 
-    def with_findings(self, kept: np.ndarray) -> Listing:
+    def with_findings(self, kept: np.ndarray) -> Self:
         """The same with the kept ones (F,) bool of the findings, without the images of which nothing is known then."""
         assert self.targets is not None
         targets, outputs = self.targets[:, kept], tuple(np.array(self.outputs, dtype=object)[kept].tolist())
@@ -239,7 +238,7 @@ class Listing:
         order = np.argsort(labels, kind="stable")
         return same.take(order[known[order]])
 
-    def take(self, order: np.ndarray) -> Listing:
+    def take(self, order: np.ndarray) -> Self:
         rows, place, first = order.tolist(), np.full(len(self.paths), -1), None
         place[order] = np.arange(len(order))
         if self.first_copy is not None:
