@@ -27,13 +27,10 @@ SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
 TAKEN = (*FIXED_COLUMNS, *WRITTEN, "error", "sha256", "class", "split")
 OF_RUN = ["path", "sha256", "class", "group", "split"]  # how splits.csv begins
-AUTO = LabelRequest()
 ALL = "all"  # the part that is not split yet
 
 
-def labels_from_table(
-    file: str | Path, root: Path | None, paths: Sequence[str], request: LabelRequest = AUTO
-) -> Labels:
+def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str], request: LabelRequest) -> Labels:
     """The labels of every image that a table names, with patient, split and further columns if it has them.
 
     Images of which nothing is known are left out, with a note. `root` is None for the paths of a predictions.csv; then
