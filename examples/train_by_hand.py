@@ -48,4 +48,6 @@ def main(folder: str, epochs: int) -> list[dict]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     main(sys.argv[1], epochs=int(sys.argv[2]) if len(sys.argv) > 2 else 10)

@@ -129,9 +129,9 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (44_439, 38_000),
+    "lines": (44_416, 38_000),
     "files": (208, 210),
-    "functions in 1,000 lines": (56.9, 46),  # fewer lines, such as those of the future import, not more functions
+    "functions in 1,000 lines": (56.6, 46),  # fewer lines, such as those of the future import, not more functions
     "imports, % of the lines": (7.5, 6),
     "functions with more than 6 parameters": (16, 10),  # 14 are public verbs
     "functions over 60 lines": (3, 5),
@@ -139,7 +139,7 @@ BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one t
     "fmt: skip": (0, 0),
     "isinstance of predictions": (0, 0),
     "files in commands": (28, 30),
-    "lines in commands": (2_223, 2_500),  # --window of three verbs, several classes as one
+    "lines in commands": (2_227, 2_500),  # --window of three verbs, several classes as one, paths of any iterable
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -379,9 +379,20 @@ def test_evaluate_stress_and_explain_take_the_window(trained: Trained, tmp_path:
     assert answer.code == 2 and "--window" in answer.err
 
 
-@pytest.mark.parametrize("images", [3, [1, 2], None])
+@pytest.mark.parametrize("images", [3, ["a.png", float("nan")], None])
 def test_what_is_no_path_is_refused(trained: Trained, images: Any) -> None:
     with pytest.raises(UsageError, match="images: expected paths, found"):
         predict(images, checkpoint=trained.folder)
     with pytest.raises(UsageError, match="images: expected paths, found"):
         explain(images, checkpoint=trained.folder)
+    with pytest.raises(UsageError, match="images: expected paths, found"):
+        predict_shard(images, checkpoint=trained.folder, output="parts")
+
+
+def test_images_may_come_from_any_iterable_of_paths(trained: Trained, tmp_path: Path) -> None:
+    folder = next((trained.data / "test").iterdir())
+    expected = set(predict(folder, checkpoint=trained.folder).paths)
+    for images in (folder.iterdir(), list(os.scandir(folder))):
+        assert set(predict(images, checkpoint=trained.folder).paths) == expected  # type: ignore[arg-type]
+    two = (path for path in sorted(folder.iterdir())[:2])
+    assert len(explain(two, checkpoint=trained.folder, output=tmp_path / "x").predictions) == 2  # type: ignore[arg-type]

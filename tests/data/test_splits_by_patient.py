@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dicom_files import RAMP, write
+from PIL import Image
 from sklearn.model_selection import StratifiedGroupKFold
 
 from vitmed.core.config import DataConfig
@@ -312,3 +313,18 @@ def test_another_column_of_splits_is_named_where_the_usual_one_leaks(tmp_path: P
         split(root, labels=str(table), split_column="eye")
     with pytest.raises(UsageError, match="--split-column"):
         split(root, split_column="by eye")
+
+
+def test_a_site_of_validation_alone_is_no_fold(tmp_path: Path) -> None:
+    """The folds divide the images of train: a fold for a site without any would fail."""
+    root, table = tmp_path / "data", tmp_path / "table.csv"
+    root.mkdir()
+    rows = ["path,label,split,site"]
+    for i in range(12):
+        Image.new("L", (8, 8), i).save(root / f"{i}.png")
+        rows.append(f"{i}.png,{'ab'[i % 2]},{'val,C' if i >= 8 else 'train,' + 'AB'[i // 2 % 2]}")
+    table.write_text("\n".join(rows))
+    config = DataConfig(root=str(root), labels=str(table), sites="site")
+    assert site_names(config) == ["A", "B"]
+    made = [make_splits(config.model_copy(update={"fold": fold})).made["test"] for fold in (1, 2)]
+    assert made == ["site A, fold 1 of 2", "site B, fold 2 of 2"]

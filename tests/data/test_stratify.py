@@ -14,12 +14,12 @@ from label_sets import by_path, label_set, split
 from vitmed.core.base_models import NO_FINDING, Target
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
+from vitmed.data.label_kinds import finding_strata
 from vitmed.data.listing import ALL, Listing
 from vitmed.data.samples import Splits
 from vitmed.data.splits import (
     _enough_patients,
     balanced_parts,
-    folds_by_kind,
     grouped_folds,
     kinds_of,
     patient_share,
@@ -51,7 +51,7 @@ def shares(targets: np.ndarray, number: np.ndarray, part: int) -> np.ndarray:
 def test_folds_share_every_finding_and_divide_no_patient(seed: int) -> None:
     """Far closer to a fifth than random folds of patients."""
     targets, codes = drawn(seed=seed)
-    number = folds_by_kind(np.zeros(len(codes), int), targets, codes, 5, seed)
+    number = balanced_parts(codes, kinds_of(np.zeros(len(codes), int), targets), np.full(5, 0.2), seed)[codes]
     assert set(number.tolist()) == set(range(5)) and len(np.unique(codes * 5 + number)) == codes.max() + 1
     mixed = np.random.default_rng(seed).permutation(codes.max() + 1)[codes] % 5
     ours, random = (
@@ -181,9 +181,9 @@ def test_a_share_is_the_fold_with_most_patients_of_every_class() -> None:
 
     best = max(map(enough, parts))
     first = next(part for part in parts if enough(part) == best)
-    assert sorted(patient_share(labels, codes, 0.15, 5).tolist()) == sorted(first.tolist())
+    assert np.flatnonzero(patient_share(labels, codes, 0.15, 5)).tolist() == sorted(first.tolist())
     alone = patient_share(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1]), 0.5, 0)
-    assert alone.dtype == np.int64 and not len(alone)  # no share has both classes
+    assert alone.tolist() == [False] * 4  # no share has both classes
 
 
 @pytest.mark.parametrize(
@@ -205,21 +205,22 @@ def test_how_many_patients_of_a_class_a_share_needs(patients: int, inside: int, 
 def test_patients_and_copies_by_number() -> None:
     listing = Listing(Path(), Path(), ["x"], list("0123"), np.zeros(4, np.int64), {}, groups=["b", "a", "b", "c"])
     assert units_of(listing, np.array([3, 0, 1, 2])).tolist() == [2, 1, 0, 1]
-    copies = replace(listing, groups=None, first_copy=np.array([0, 1, 0, 0]))
-    assert units_of(copies, np.array([3, 0, 1, 2])).tolist() == [0, 0, 1, 0]
+    copies = replace(listing, paths=list("012345"), groups=None, first_copy=np.array([0, 1, 0, 3, 1, 0]))
+    assert units_of(copies, np.array([2, 3, 4, 5])).tolist() == [0, 2, 1, 0]  # 2 and 5 are copies of 0, and 4 of 1
 
 
-def test_a_copy_goes_where_the_first_one_goes() -> None:
-    of_images = np.tile(np.arange(60), 2)  # the second half are copies of the first half
-    labels, names = of_images % 2, [str(i) for i in range(120)]
-    listing = Listing(Path(), Path(), ["x", "y"], names, labels, {}, first_copy=of_images)
-    for seed in range(20):
-        for part, rest in (
-            take_fold(listing, np.arange(120), 4, 1, seed),
-            split_off(listing, np.arange(120), 0.3, seed, "val"),
-        ):
-            assert not set(of_images[part]) & set(of_images[rest])
-            assert sorted(np.concatenate([part, rest])) == list(range(120))
+@pytest.mark.parametrize("seed", range(3))
+def test_copies_stay_together(seed: int) -> None:
+    """In a fold and in a share, though none of their patients is known."""
+    labels = np.repeat([0, 1], 12)
+    first = np.arange(24) // 2 * 2
+    listing = Listing(Path(), Path(), ["x", "y"], [str(i) for i in range(24)], labels, {}, first_copy=first)
+    every = np.arange(24)
+    for fold in (1, 2, 3):
+        taken, rest = take_fold(listing, every, 3, fold, seed)
+        assert not np.intersect1d(first[taken], first[rest]).size and len(taken) + len(rest) == 24
+    taken, rest = split_off(listing, every, 0.4, seed, "test")
+    assert not np.intersect1d(first[taken], first[rest]).size and len(taken) + len(rest) == 24
 
 
 def test_the_parts_of_a_table_worked_by_hand() -> None:
@@ -228,7 +229,7 @@ def test_the_parts_of_a_table_worked_by_hand() -> None:
     targets = np.zeros((12, 1))
     targets[[0, 2]] = 1
     for seed in range(10):
-        number = folds_by_kind(np.zeros(12, int), targets, codes, 2, seed)
+        number = balanced_parts(codes, kinds_of(np.zeros(12, int), targets), np.full(2, 0.5), seed)[codes]
         assert np.bincount(number).tolist() == [6, 6] and number[0] != number[2]
 
 
@@ -253,15 +254,15 @@ def test_train_keeps_images_with_and_without_every_finding() -> None:
 def test_what_cannot_be_learned() -> None:
     targets = np.array([[1, 0, 1, 1], [0, 0, 1, 0], [1, 0, 1, -1], [0, 0, 1, 0]])
     listing = Listing(
-        *(Path(), Path(), ["x"], list("0123"), np.zeros(4, np.int64), {ALL: np.arange(4)}),
+        *(Path(), Path(), [*"abcd", NO_FINDING], list("0123"), finding_strata(targets), {ALL: np.arange(4)}),
         target=Target(kind="findings"),
-        targets=targets.astype(float),
-        outputs=("both", "never", "always", "once"),
+        targets=targets,
+        outputs=tuple("abcd"),
     )
-    assert without_unlearnable(listing, DataConfig()).outputs == ("both", "once")  # type: ignore[call-arg]
-    folds = without_unlearnable(listing, DataConfig(folds=2))  # type: ignore[call-arg]
-    assert folds.outputs == ("both",)  # the one positive of "once" is in one of the folds
-    assert folds.notes[0].startswith("never, always, once are left out: every fold must have images")
+    kept = without_unlearnable(listing, DataConfig(root="data"))
+    assert kept.outputs == ("a", "d") and "b, c are left out: the training images must" in kept.notes[0]
+    kept = without_unlearnable(listing, DataConfig(root="data", folds=2))  # the only positive of d is in one fold
+    assert kept.outputs == ("a",) and "every fold must" in kept.notes[0]
 
 
 # --- from a table
@@ -420,6 +421,6 @@ def test_a_class_of_some_patients_has_two_in_the_share(patients: int, seed: int)
     sizes = [12, *[2] * (patients - 1), *[3] * 40]
     codes, labels = np.repeat(np.arange(len(sizes)), sizes), np.repeat([1] * patients + [0] * 40, sizes)
     part = patient_share(labels, codes, 0.15, seed)
-    rest = np.setdiff1d(np.arange(len(labels)), part)
+    rest = ~part
     assert len(np.unique(codes[part][labels[part] == 1])) == 2
     assert not np.intersect1d(codes[part], codes[rest]).size

@@ -16,7 +16,7 @@ from vitmed.core.config import ModelConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
 from vitmed.models.layers import attend
-from vitmed.models.sizes import SIZES
+from vitmed.models.sizes import SIZES, summarise
 from vitmed.models.vit import ViT, checkpoint_gradients
 
 
@@ -215,3 +215,13 @@ def test_attention_is_collected_once_also_where_blocks_are_computed_again() -> N
     logits, attention = model.attention(torch.randn(2, 3, 32, 32))
     logits.sum().backward()
     assert len(attention) == len(model.blocks)
+
+
+def test_the_summary_counts_the_multiply_adds_of_every_patch_and_of_attention() -> None:
+    """By hand, for 64 patches of 4 px and the class token, width 48, 2 blocks, the mean of the patches for the head."""
+    config = ModelConfig(image_size=32, patch_size=4, width=48, depth=2, heads=3, pool="mean")
+    text = summarise(ViT(config, 3), config)
+    tokens, width = 1 + 64, 48
+    block = tokens * width * (4 + 8) * width + 2 * tokens * tokens * width  # weights; q k and the mean of v
+    total = 64 * width * 3 * 4 * 4 + 2 * block + 3 * width
+    assert f"Total mult-adds (M): {total / 1e6:.2f}" in text

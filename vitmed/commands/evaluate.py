@@ -84,8 +84,9 @@ def evaluate(
         of_images: dict[str, Any] = {"data": data, "group-regex": group_regex, "groups": groups}
         of_images |= {"split": split != "test", "device": device != "auto"}
         of_images |= {"window": window, "precision": precision != "fp32", "allow-leakage": allow_leakage}
-        of_images |= {"map-images": flags.get("map_images"), "baselines": baselines is not None}
-        if given := [f"--{flag}" for flag, value in of_images.items() if value]:
+        of_images |= {"map-images": flags.get("map_images")}
+        given = [f"--{flag}" for flag, value in of_images.items() if value]
+        if given := [*given, *(["baselines"] if baselines is not None else [])]:
             raise excluded("table", given=", ".join(given))
         if positive is not None and checkpoint.with_name(NUMBERS).is_file():
             return reporting.report_against_rest(checkpoint, positive, output, gates, flags, labels)

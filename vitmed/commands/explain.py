@@ -19,7 +19,7 @@ from vitmed.explanation.results import TITLES, UNCHECKED, Maps, known_verdicts
 from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
-from vitmed.inference.open_model import files_for, find_checkpoint, find_named, list_images, open_network
+from vitmed.inference.open_model import files_for, find_checkpoint, find_named, list_images, open_network, paths_of
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import attention_maps as draw
 
@@ -55,6 +55,7 @@ def explain(
         DataError: no readable image. CheckpointError: no run, or a checkpoint that cannot be used.
         UsageError: an unknown method or class, or an output that cannot be used.
     """
+    methods = [methods] if isinstance(methods, str) else methods
     if unknown := [name for name in methods if name not in METHODS]:
         raise unknown_key("method", unknown[0], METHODS)
     saved = find_checkpoint(checkpoint, runs)
@@ -67,7 +68,7 @@ def explain(
     answers = SIDES if kind == "number" else saved.classes
     if target is not None and target not in answers:
         raise unknown_key({"findings": "finding", "number": "side"}.get(kind, "class"), target, answers)
-    named = [images] if isinstance(images, str | Path) else images
+    named = paths_of(images)
     closed = [saved.splits.root, *filter(Path.is_dir, find_named(named))]
     folder = output_folder(output, Path(FOLDER), *closed)
     files = files_for(list_images(named), saved, frame, window)

@@ -27,6 +27,7 @@ from vitmed.inference.open_model import (
     list_images,
     open_model,
     open_network,
+    paths_of,
     preprocessing_of,
     warn_of_seen,
 )
@@ -87,7 +88,7 @@ def predict_shard(
     part, folder = parts.read_shard(shard, os.environ), Path(output)
     parts.check_pyarrow(folder)
     new_folder(folder, filled=True)
-    sources: list[str | Path] = [images] if isinstance(images, str | Path) else list(images)
+    sources = paths_of(images)
     divides = shard == ALL and (on or os.environ.get(VARIABLE)) is not None
     with opened(on if divides else "local", strict=strict) as places:
         saved = find_checkpoint(checkpoint, runs)

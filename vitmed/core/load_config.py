@@ -75,8 +75,10 @@ def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -
     if unknown := set(flags) - set(known):
         words = [f"--{flag.replace('_', '-')}" for flag in sorted(unknown)]
         problem = f"{command} has no option {', '.join(sorted(unknown))}"
-        near = difflib.get_close_matches(min(unknown), known, n=1)
-        fix = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}, config, sets"
+        names = [*known, "config", "sets"]
+        near = [match for flag in sorted(unknown) for match in difflib.get_close_matches(flag, names, 1, cutoff=0.75)]
+        alike = len(near) == len(unknown)
+        fix = f"did you mean {', '.join(near)}?" if alike else f"it has {', '.join(names)}"
         raise gone(words, " ".join(words)) or UsageError(problem, fix)
     given = {known[flag]: value for flag, value in flags.items() if value is not None}
     return {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}

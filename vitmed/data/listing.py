@@ -4,7 +4,7 @@ image, with its patient, split and further columns."""
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat
+from itertools import compress, repeat
 from pathlib import Path
 from typing import Self
 
@@ -229,7 +229,7 @@ class Listing:
     def with_findings(self, kept: np.ndarray) -> Self:
         """The same with the kept ones (F,) bool of the findings, without the images of which nothing is known then."""
         assert self.targets is not None
-        targets, outputs = self.targets[:, kept], tuple(np.array(self.outputs, dtype=object)[kept].tolist())
+        targets, outputs = self.targets[:, kept], tuple(compress(self.outputs, kept))
         labels, known = finding_strata(targets), (targets != UNKNOWN).any(axis=1)
         same = replace(self, classes=[*outputs, NO_FINDING], labels=labels, targets=targets, outputs=outputs)
         order = np.argsort(labels, kind="stable")

@@ -4,11 +4,12 @@ samples, in proportion by class, ranges of a number or findings.
 No file is copied, moved or changed. All splits share one class order.
 """
 
-import contextlib
 import shlex
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import compress
 
 import numpy as np
 
@@ -25,10 +26,10 @@ from vitmed.data.scan import first_copies
 
 HELD_OUT = "held_out"  # the part that no fold contains
 NAMED = 10  # most patients that a message names
-MANY = 500  # patients above which scikit-learn's StratifiedGroupKFold takes seconds to hours
-SPREAD = 6  # patients of a class from which train, val and test can have two each
 FEW = 5  # positives in train below which little is learned of a finding
 ENOUGH = 0.8  # of the share of validation and test, below which rare findings are left out to reach it
+MANY = 500  # patients above which scikit-learn's StratifiedGroupKFold takes seconds to hours
+SPREAD = 6  # patients of a class from which train, val and test can have two each
 
 
 def make_splits(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
@@ -50,8 +51,9 @@ def make_splits(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
     if config.max_train is not None and config.max_train < len(parts["train"]):
         chosen = stratified_sample(listing, parts["train"], config.max_train, config.split_seed)
         text = f"{splits.made['train']}, a stratified sample of {len(chosen):,}"
-        train = listing.samples(chosen)
-        splits = replace(splits, samples=splits.samples | {"train": train}, made=splits.made | {"train": text})
+        splits = replace(
+            splits, samples=splits.samples | {"train": listing.samples(chosen)}, made=splits.made | {"train": text}
+        )
     if config.divided and (own := [name for name in ("val", "test") if name in listing.parts]):
         use = {"val": "validate every fold", "test": "are held out of all folds"}
         which = " and ".join(f"the {len(listing.parts[name]):,} of {name} {use[name]}" for name in own)
@@ -90,7 +92,8 @@ def _unlabelled_splits(config: PretrainDataConfig) -> Splits:
             raise UsageError(f"--{flag} and --unlabelled exclude each other", "omit one of them")
     root = data_folder(config.root)
     folders, paths = split_folders(root), image_names(root)
-    names = np.array([split_of(path.rpartition("/")[0].partition("/")[0]) or "train" for path in paths], dtype="U5")
+    split_of = {folders[name].name: name for name in ("val", "test") if name in folders}
+    names = np.array([split_of.get(path.partition("/")[0], "train") for path in paths], dtype="U5")
     parts = {name: np.flatnonzero(names == name) for name in SPLITS}
     if not len(parts["train"]):
         raise DataError(f"{root}: holds no image to pretrain on", "name a folder of images")
@@ -118,10 +121,10 @@ def held_out(config: DataConfig, ordinal: Sequence[str] = ()) -> tuple[Sample, .
 
 
 def site_names(config: DataConfig, ordinal: Sequence[str] = ()) -> list[str]:
-    """The values of `data.sites`, sorted: a fold each. Arguments and errors are those of `make_splits`."""
+    """The values of `data.sites` where folds divide, sorted: a fold each. Arguments and errors: as `make_splits`."""
     listing = _listed(config, ordinal)
     cells = _site_cells(listing, config)
-    return sorted({cells[i] for name, part in listing.parts.items() if name != "test" for i in part.tolist()})
+    return sorted(set(cells[listing.parts["train" if "train" in listing.parts else ALL]].tolist()))
 
 
 def _listed(config: DataConfig, ordinal: Sequence[str]) -> Listing:
@@ -154,8 +157,7 @@ def with_samples(listing: Listing, parts: dict[str, np.ndarray], made: dict[str,
         bins=tuple(listing.classes) if listing.outputs else (),
         recognised=listing.recognised,
     )
-    shared = splits.shared()
-    if not shared:
+    if not (shared := splits.shared()):
         return splits
     count = f"{counted_doing(len(shared), splits.unit)} in two splits"
     if allow_leakage:
@@ -189,10 +191,11 @@ def with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
 
 def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Split name -> indices, and split name -> origin in words."""
-    parts, made = dict(listing.parts), dict(listing.where)
-    rest = "train" if "train" in parts else ALL
-    needed = [name for name in SPLITS if name == "train" or name not in parts]
-    counts = np.bincount(listing.labels[listing.parts[rest]], minlength=len(listing.classes)).tolist()
+    rest, seed = "train" if "train" in listing.parts else ALL, config.split_seed
+    parts, made = {"train": listing.parts[rest], **listing.parts}, {"train": "the rest", **listing.where}
+    parts.pop(ALL, None)
+    needed = ["train", *(name for name in SPLITS if name not in parts)]
+    counts = np.bincount(listing.labels[parts["train"]], minlength=len(listing.classes)).tolist()
     few = [label for label, count in enumerate(counts) if count < len(needed)]
     if few and not (config.divided or listing.outputs):
         has = listed([f"{listing.classes[label]!r} has {counted(counts[label], 'image')}" for label in few])
@@ -210,32 +213,27 @@ def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray],
         if "test" in parts:
             parts[HELD_OUT] = parts.pop("test")
         elif config.hold_out is not None:
-            share, seed = config.hold_out, config.split_seed
-            parts[HELD_OUT], parts[rest] = split_off(listing, parts[rest], share, seed, "test")
+            parts[HELD_OUT], parts["train"] = split_off(listing, parts["train"], config.hold_out, seed, "test")
         if config.sites is not None:
-            parts["test"], parts[rest], made["test"] = _take_site(listing, parts[rest], config)
+            parts["test"], parts["train"], made["test"] = _take_site(listing, parts["train"], config)
         else:
             assert config.folds is not None
-            seed, fold = config.split_seed + config.repeat - 1, config.fold or 1
-            parts["test"], parts[rest] = take_fold(listing, parts[rest], config.folds, fold, seed)
+            of_folds, fold = seed + config.repeat - 1, config.fold or 1
+            parts["test"], parts["train"] = take_fold(listing, parts["train"], config.folds, fold, of_folds)
             again = "" if config.repeats == 1 else f", repeat {config.repeat} of {config.repeats}"
-            made["test"] = f"fold {fold} of {config.folds} by {listing.unit}, seed {seed}{again}"
+            made["test"] = f"fold {fold} of {config.folds} by {listing.unit}, seed {of_folds}{again}"
     for name, fraction in (("test", config.test_fraction), ("val", config.val_fraction)):
         if name in parts:
             continue
-        base = len(parts[rest])
+        base = len(parts["train"])
         whole = base if rest == "train" else sum(len(part) for key, part in parts.items() if key != HELD_OUT)
-        share = fraction * whole / base
-        parts[name], parts[rest] = split_off(listing, parts[rest], share, config.split_seed, name)
-        made[name] = f"{len(parts[name]) / whole:.0%} split off by {listing.unit}, seed {config.split_seed}"
-    if rest == ALL:
-        parts["train"] = parts.pop(ALL)
-        made["train"] = "the rest"
+        parts[name], parts["train"] = split_off(listing, parts["train"], fraction * whole / base, seed, name)
+        made[name] = f"{len(parts[name]) / whole:.0%} split off by {listing.unit}, seed {seed}"
     return parts, made
 
 
-def _site_cells(listing: Listing, config: DataConfig) -> list[str]:
-    """The site of each image. Raises UsageError for an unknown column, DataError for an empty cell."""
+def _site_cells(listing: Listing, config: DataConfig) -> np.ndarray:
+    """(S,) the site of each image. Raises UsageError for an unknown column, DataError for an empty cell."""
     assert config.sites is not None
     if config.sites not in listing.columns:
         have = f"; the others are {', '.join(listing.columns)}" if listing.columns else ""
@@ -244,34 +242,40 @@ def _site_cells(listing: Listing, config: DataConfig) -> list[str]:
             "name a column of the table of labels (--labels TABLE)",
         )
     column = listing.columns.index(config.sites)
-    cells = [row[column].strip() for row in listing.rows]
-    if "" in cells:
-        where = listing.paths[cells.index("")]
-        raise DataError(f"{listing.source}: {where} has no {config.sites}", "fill the column for every image")
+    cells = np.array([row[column].strip() for row in listing.rows], dtype=object)
+    for i in np.flatnonzero(cells == "").tolist():
+        raise DataError(
+            f"{listing.source}: {listing.paths[i]} has no {config.sites}", "fill the column for every image"
+        )
     return cells
 
 
 def _take_site(listing: Listing, indices: np.ndarray, config: DataConfig) -> tuple[np.ndarray, np.ndarray, str]:
     """The images of one site, the rest, and what the fold is called."""
-    cells = np.array(_site_cells(listing, config), dtype=object)[indices]
+    cells = _site_cells(listing, config)[indices]
     names, fold = sorted(set(cells.tolist())), config.fold or 1
     if len(names) < 2:
         raise DataError(f"{listing.source}: the column {config.sites} has one value: {names[0]}", "--folds 5")
     if fold > len(names):
         raise UsageError(f"data.fold {fold}: the column {config.sites} has {len(names)} values", "a smaller --fold")
     taken = cells == names[fold - 1]
-    left = np.bincount(listing.labels[indices[~taken]], minlength=len(listing.classes))
-    if not listing.outputs and not left.all():
-        without, name = f"without {config.sites} {names[fold - 1]!r}", listing.classes[left.argmin()]
-        fix = "--folds 5, or add images of the class from another site"
-        raise DataError(f"{listing.source}: {without} no image of class {name!r} is left", fix)
+    for label in _missing(listing, indices[~taken]):
+        name = listing.classes[label]
+        raise DataError(
+            f"{listing.source}: without {config.sites} {names[fold - 1]!r} no image of class {name!r} is left",
+            "--folds 5, or add images of the class from another site",
+        )
     return indices[taken], indices[~taken], f"{config.sites} {names[fold - 1]}, fold {fold} of {len(names)}"
 
 
+def _missing(listing: Listing, indices: np.ndarray) -> list[int]:
+    """The classes without one of these images, in their order; of findings and numbers none, as their strata may be."""
+    return [] if listing.outputs else np.setdiff1d(range(len(listing.classes)), listing.labels[indices]).tolist()
+
+
 def _check_classes(listing: Listing, part: str, indices: np.ndarray) -> None:
-    counts = np.bincount(listing.labels[indices], minlength=len(listing.classes))
-    if not listing.outputs and not counts.all():
-        label, noun = int(counts.argmin()), "grade" if listing.target.kind == "grades" else "class"
+    for label in _missing(listing, indices):
+        noun = "grade" if listing.target.kind == "grades" else "class"
         where = "" if part == ALL else f" in the {part} split"
         raise DataError(
             f"{listing.location(part, label)}: {noun} {listing.classes[label]!r} has no image{where}",
@@ -285,12 +289,15 @@ def without_unlearnable(listing: Listing, config: DataConfig) -> Listing:
     while True:
         assert listing.targets is not None
         train = listing.parts["train" if "train" in listing.parts else ALL]
-        targets, rests = listing.targets[train], [np.ones(len(train), bool)]
+        targets = listing.targets[train]
+        trained_on = [np.ones(len(train), dtype=bool)]
         if config.folds is not None:
+            codes, pairs = units_of(listing, train), kinds_of(listing.labels[train], targets)
             for seed in range(config.split_seed, config.split_seed + config.repeats):
-                number = folds_by_kind(listing.labels[train], targets, units_of(listing, train), config.folds, seed)
-                rests += [number != fold for fold in np.unique(number)]
-        useless = np.any([~(targets[rest] == value).any(axis=0) for rest in rests for value in (1, 0)], axis=0)
+                number = balanced_parts(codes, pairs, np.full(config.folds, 1 / config.folds), seed)[codes]
+                trained_on += [number != fold for fold in np.unique(number)]
+        lacks = [~(targets[rows] == value).any(axis=0) for rows in trained_on for value in (1, 0)]
+        useless = np.any(lacks, axis=0)  # (F,)
         if not useless.any():
             break
         if useless.all():
@@ -313,20 +320,19 @@ def without_rarest(listing: Listing, config: DataConfig) -> Listing:
     if ALL not in listing.parts or config.divided:
         return listing
     assert listing.targets is not None
-    rows = listing.parts[ALL]
-    codes = units_of(listing, rows)
-    held = np.array([len(np.unique(codes[column == 1])) for column in listing.targets[rows].T])
+    codes = units_of(listing, listing.parts[ALL])  # all images
+    held = np.array([len(np.unique(codes[column == 1])) for column in listing.targets.T])
     kept, unit = listing, listing.unit
     for fewest in range(2, FEW + 1):
         rare = held < fewest
-        with contextlib.suppress(DataError):
-            parts, whole = _split(kept, config)[0], len(kept.parts[ALL])
-            shares = {"test": config.test_fraction, "val": config.val_fraction}
-            if all(len(parts[name]) >= ENOUGH * share * whole for name, share in shares.items()):
+        with suppress(DataError):  # too few for a split
+            parts = _split(kept, config)[0]
+            whole, shares = len(kept.paths), (("test", config.test_fraction), ("val", config.val_fraction))
+            if all(len(parts[name]) >= ENOUGH * fraction * whole for name, fraction in shares):
                 break
         if not rare.any() or rare.all():
             continue
-        names = [name for name, drop in zip(listing.outputs, rare.tolist(), strict=True) if drop]
+        names = list(compress(listing.outputs, rare))
         of = f"one {unit}" if fewest == 2 else f"fewer than {fewest} {unit}s"
         gone = f"{counted(len(names), 'finding')} of {of} {'is' if len(names) == 1 else 'each are'} left out"
         need = f"training would need nearly every {unit}, and too few would be left to validate and test"
@@ -341,7 +347,7 @@ def notes_on_rare(splits: Splits) -> list[str]:
         cannot = "nothing can be chosen for" if name == "val" else "nothing can be said of"
         present, absent = ((splits.targets(name) == value).any(axis=0) for value in (1, 0))
         for what, of in (("no image", ~present), ("every image with a label", present & ~absent)):
-            if lacking := [finding for finding, lacks in zip(splits.classes, of.tolist(), strict=True) if lacks]:
+            if lacking := list(compress(splits.classes, of)):
                 which = "it" if len(lacking) == 1 else "them"
                 notes.append(f"{what} of {name} has {listed(lacking)}, so {cannot} {which}")
     if few := [f"{name} ({count})" for name, count in zip(splits.classes, train, strict=True) if count < FEW]:
@@ -359,27 +365,29 @@ def notes_on_rare(splits: Splits) -> list[str]:
 
 
 def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Fold 1 to K of K stratified folds, and the rest, as indices: by patient if patients are known, every image in
-    exactly one of the K, every class with an image in both. Raises DataError: fewer patients than folds, or a class is
-    missing from the fold or the rest."""
+    """Fold 1 to K of K stratified folds, and the rest, as indices: by patient if patients are known, every class with
+    an image in both. Raises DataError: too few patients or images, of a class or at all."""
     labels, codes = listing.labels[indices], units_of(listing, indices)
     if listing.groups is not None and (patients := int(codes.max()) + 1) < folds:
         few = counted_doing(patients, listing.unit)
         raise DataError(f"{listing.root}: {few} too few for {folds} folds", "fewer --folds")
     if listing.outputs:
-        number = folds_by_kind(labels, _findings_of(listing, indices), codes, folds, seed)
+        pairs = kinds_of(labels, _findings_of(listing, indices))
+        number = balanced_parts(codes, pairs, np.full(folds, 1 / folds), seed)[codes]
     elif listing.groups is not None:
         number = grouped_folds(labels, codes, folds, seed)
     else:
         rng = np.random.default_rng([seed, SPLITS.index("test")])
-        order = np.concatenate([rng.permutation(np.flatnonzero(labels == k)) for k in range(len(listing.classes))])
-        number = np.argsort(order) % folds  # each class begins where the last one ended, for folds of equal size
-        number = number[np.unique(codes, return_index=True)[1][codes]]  # copies go with the first one
+        order = [rng.permutation(np.flatnonzero(labels == k)) for k in range(len(listing.classes))]
+        number = np.empty(len(indices), dtype=np.int64)
+        number[np.concatenate(order)] = np.arange(len(indices)) % folds  # each class begins where the last one ended
+        number = number[np.unique(codes, return_index=True)[1][codes]]  # a copy goes where the first of them goes
     taken = number == fold - 1
     if not taken.any() or taken.all():
         few = counted(len(indices), "image")
         raise DataError(f"{listing.source}: {few} are too few for {folds} folds", "fewer --folds")
-    if (label := _one_sided(listing, labels, taken)) is not None:
+    if lacking := _missing(listing, indices[taken]) + _missing(listing, indices[~taken]):
+        label = min(lacking)
         few = f"class {listing.classes[label]!r} has too few {listing.unit}s for fold {fold} of {folds}"
         raise DataError(f"{listing.location(ALL, label)}: {few}", "fewer --folds, or add images")
     return indices[taken], indices[~taken]
@@ -401,14 +409,15 @@ def split_off(
             has = counted(len(indices), "image")
             raise DataError(f"{listing.source}: {has} are too few to split off {name}", "add images")
     elif listing.groups is not None:
-        taken[patient_share(labels, codes, fraction, seed)] = True
+        taken = patient_share(labels, codes, fraction, seed)
     else:
         rng = np.random.default_rng([seed, SPLITS.index(name)])
         for k in range(len(listing.classes)):
             of_class = np.flatnonzero(labels == k)
             taken[rng.permutation(of_class)[: max(1, round(len(of_class) * fraction))]] = True
-        taken = taken[np.unique(codes, return_index=True)[1][codes]]  # copies go with the first one
-    if (label := _one_sided(listing, labels, taken)) is not None:
+        taken = taken[np.unique(codes, return_index=True)[1][codes]]  # a copy goes where the first of them goes
+    if lacking := _missing(listing, indices[taken]) + _missing(listing, indices[~taken]):
+        label = min(lacking)
         few = f" of too few {listing.unit}s" if listing.patients else ""
         few = " that are often copies of each other" if listing.first_copy is not None else few
         place = listing.location("train" if "train" in listing.parts else ALL, label)
@@ -417,12 +426,6 @@ def split_off(
             f"{place}: {has}, too few to split off {name}", "add images, remove the class, or make the splits yourself"
         )
     return indices[taken], indices[~taken]
-
-
-def _one_sided(listing: Listing, labels: np.ndarray, taken: np.ndarray) -> int | None:
-    """The first of the classes without an image in the part or in the rest; None of findings and numbers."""
-    classes = () if listing.outputs else range(len(listing.classes))
-    return next((k for k in classes if len(np.unique(taken[labels == k])) < 2), None)
 
 
 def stratified_sample(listing: Listing, indices: np.ndarray, size: int, seed: int) -> np.ndarray:
@@ -454,10 +457,11 @@ def stratified_sample(listing: Listing, indices: np.ndarray, size: int, seed: in
 
 def units_of(listing: Listing, indices: np.ndarray) -> np.ndarray:
     """(N,) int64: what no split divides, as numbers from 0: patients by name, else copies, else single images."""
-    units = indices if listing.first_copy is None else listing.first_copy[indices]
     if listing.groups is not None:
-        units = np.array([listing.groups[i] for i in indices.tolist()])
-    return np.unique(units, return_inverse=True)[1]
+        return np.unique([listing.groups[i] for i in indices.tolist()], return_inverse=True)[1]
+    if listing.first_copy is not None:
+        return np.unique(listing.first_copy[indices], return_inverse=True)[1]
+    return np.arange(len(indices))
 
 
 def _findings_of(listing: Listing, indices: np.ndarray) -> np.ndarray | None:
@@ -466,7 +470,7 @@ def _findings_of(listing: Listing, indices: np.ndarray) -> np.ndarray | None:
 
 
 def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Positions of about `fraction` of the images, by patient; empty if no such share has every class.
+    """(S,) bool: about `fraction` of the images, by patient; none if no such share has every class.
 
     This is a fold of a stratified k-fold over patients with every class in the fold and in the rest: the first one
     with at least half the share of every class's patients, and with two of them where there are `SPREAD`. In
@@ -480,8 +484,8 @@ def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: 
         number = grouped_folds(labels, codes, folds, seed)
         parts = [number == fold for fold in range(folds)]
         if whole := [p for p in parts if len(np.unique(labels[p])) == len(np.unique(labels[~p])) == len(classes)]:
-            return np.flatnonzero(max(whole, key=lambda part: _enough_patients(labels, codes, part, fraction)))
-    return np.empty(0, dtype=np.int64)
+            return max(whole, key=lambda part: _enough_patients(labels, codes, part, fraction))
+    return np.zeros(len(labels), dtype=bool)
 
 
 def _enough_patients(labels: np.ndarray, codes: np.ndarray, part: np.ndarray, fraction: float) -> float:
@@ -532,10 +536,10 @@ def balanced_parts(
     types, parts = int(kinds.max()) + 1, len(shares)
     pair, count = np.unique(codes[images] * types + kinds, return_counts=True)
     of_patient, of_kind = np.divmod(pair, types)
-    whole = np.bincount(kinds, minlength=types)[of_kind]
-    weight, share = (count / whole**2).tolist(), count / whole
+    weight = (count / np.bincount(kinds, minlength=types)[of_kind] ** 2).tolist()
     begin = np.searchsorted(of_patient, np.arange(int(codes.max()) + 2)).tolist()
     kind_of, count_of = of_kind.tolist(), count.tolist()
+    share = count / np.bincount(kinds, minlength=types)[of_kind]
     count_of_patient = np.bincount(codes)
     size = count_of_patient if by_size else np.bincount(of_patient, share, minlength=len(count_of_patient))
     mixed = np.random.default_rng([seed, parts]).permutation(len(size))
@@ -569,16 +573,12 @@ def kinds_of(labels: np.ndarray, targets: np.ndarray | None) -> tuple[np.ndarray
 
     `labels` (S,) are strata; `targets` of findings (S, F), else None.
     """
-    present = labels[:, None] == np.arange(labels.max() + 1) if targets is None else targets == 1
-    images, kinds = np.nonzero(np.column_stack([present, ~present.any(axis=1), np.ones(len(labels), bool)]))
-    return images, kinds
-
-
-def folds_by_kind(
-    labels: np.ndarray, targets: np.ndarray | None, codes: np.ndarray, folds: int, seed: int
-) -> np.ndarray:
-    """(S,) int64: the fold of every image, 0 to folds - 1, otherwise as `share_by_kind`."""
-    return balanced_parts(codes, kinds_of(labels, targets), np.full(folds, 1 / folds), seed)[codes]
+    every = np.arange(len(labels))
+    rows, kinds = every, labels
+    if targets is not None:
+        present = targets == 1
+        rows, kinds = np.nonzero(np.column_stack([present, ~present.any(axis=1)]))
+    return np.append(rows, every), np.append(kinds, np.full(len(every), kinds.max() + 1))
 
 
 def share_by_kind(
@@ -589,8 +589,8 @@ def share_by_kind(
     The rest keeps an image with and one without every finding, where there are such.
     """
     size = np.bincount(codes)
-    columns = () if targets is None else [column == value for column in targets.T for value in (1, 0)]
-    holders = [np.unique(codes[has]) for has in columns]
+    findings = () if targets is None else targets.T
+    holders = [np.unique(codes[column == value]) for column in findings for value in (1, 0)]
     kept = np.isin(np.arange(len(size)), [patients[0] for patients in holders if len(patients) == 1])
     part = balanced_parts(codes, kinds_of(labels, targets), np.array([fraction, 1 - fraction]), seed, kept=kept)
     for patients in holders:

@@ -175,8 +175,8 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
         such = usual if stored is None else f"{stored.text}, its own"
         raise DataError(
             f"{path}: {raw.bits} bits per channel need a window to become grey, and the training images had none",
-            f"predict, serve, evaluate, stress and explain take --window CENTRE/WIDTH, {such}; or "
-            "convert it to 8 bits as the training images were, or train with --window auto on images like it",
+            "convert it to 8 bits as the training images were (in Python uint8, 0 to 255), or train with --window auto on "
+            f"images like it; predict, serve, evaluate, stress and explain take --window CENTRE/WIDTH, {such}",
         )
     index = file_window_index(window)
     if index is not None and index >= len(raw.windows):

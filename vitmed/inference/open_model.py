@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -160,9 +161,18 @@ def windowed_note(window: Window) -> str:
     return f"shown to the model in the window {window} (centre/width), which was asked for; it learnt from 8-bit images"
 
 
-def list_images(names: str | Path | Sequence[str | Path]) -> list[str]:
-    """List files, images in folders, and matches of patterns. Raises DataError without any, UsageError as below."""
-    files, names = list[str](), [names] if isinstance(names, str | Path) else names
+def paths_of(images: str | Path | Iterable[str | Path]) -> list[str | Path]:
+    """One path, or several, as a list. Raises UsageError for what is no path."""
+    names: Any = [images] if isinstance(images, str | os.PathLike) else images
+    names = list(names) if isinstance(names, Iterable) else [names]
+    if wrong := [name for name in names if not isinstance(name, str | os.PathLike)]:
+        raise UsageError(f"images: expected paths, found {wrong[0]!r:.100}", "name files, folders or patterns")
+    return names
+
+
+def list_images(names: Sequence[str | Path]) -> list[str]:
+    """List files, images in folders, and matches of patterns. Raises DataError without any."""
+    files: list[str] = []
     for path in find_named(names):
         refuse_archive(path)
         # a missing file becomes a row with its error
@@ -176,11 +186,8 @@ def list_images(names: str | Path | Sequence[str | Path]) -> list[str]:
 
 
 def find_named(names: Sequence[str | Path]) -> list[Path]:
-    """Find files and folders by name, and the matches of patterns. Raises DataError for a pattern without any,
-    UsageError for what is no path."""
-    paths = list[Path]()
-    if not isinstance(names, Iterable) or not all(isinstance(name, str | Path) for name in names):
-        raise UsageError(f"images: expected paths, found {names!r}"[:200], "name files, folders or patterns")
+    """Find files and folders by name, and the matches of patterns. Raises DataError for a pattern without any."""
+    paths: list[Path] = []
     for name in map(local_path, names):
         if not glob.has_magic(str(name)) or Path(name).exists():
             paths.append(Path(name))

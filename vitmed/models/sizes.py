@@ -65,8 +65,12 @@ def describe_model(model: ModelConfig) -> str:
 
 
 def summarise(model: nn.Module, config: ModelConfig) -> str:
-    """Layers, shapes, parameters and multiply-adds for one image, by torchinfo."""
+    """Layers, shapes, parameters and multiply-adds for one image, by torchinfo; the multiply-adds by PyTorch's counter,
+    since torchinfo counts a layer once, however many patches it is applied to, and no product of attention."""
+    import torch
     import torchinfo  # noqa: TID251
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
 
     from vitmed.models.hardware import seeded
 
@@ -74,7 +78,17 @@ def summarise(model: nn.Module, config: ModelConfig) -> str:
     device = next(model.parameters()).device
     columns = ("input_size", "output_size", "num_params", "mult_adds")
     with seeded(0, device):  # torchinfo draws a random input
-        text = str(torchinfo.summary(model, size, depth=3, col_names=columns, verbose=0, device=device))
+        table = torchinfo.summary(model, size, depth=3, col_names=columns, verbose=0, device=device)
+    # On the way of plain matrix products, which the counter knows; a multiply-add is two operations.
+    counter, before = FlopCounterMode(display=False), model.training
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
+        model.eval()(torch.zeros(size, device=device))
+    model.train(before)
+    names = {module: f"{type(model).__name__}.{name}" for name, module in model.named_modules()}
+    for layer in table.summary_list:
+        layer.macs = sum(counter.get_flop_counts().get(names.get(layer.module, ""), {}).values()) // 2
+    table.total_mult_adds = counter.get_total_flops() // 2
+    text = str(table)
     for unit in ("MEGA", "GIGA", "TERA"):  # torchinfo prints the name of its own constant
         text = text.replace(f"Units.{unit}BYTES", unit[0])
     return text + "\n"

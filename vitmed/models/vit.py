@@ -179,10 +179,10 @@ class ViT(nn.Module):
     def freeze(self, blocks: int) -> None:
         """Freeze the embedding and the first `blocks` blocks: no gradient, no dropout, no drop path.
 
-        Raises UsageError if there are fewer blocks.
+        Raises UsageError if there are fewer blocks, or for a number below 0.
         """
-        if blocks > len(self.blocks):
-            raise UsageError(f"cannot freeze {blocks} blocks: the network has {len(self.blocks)}", "freeze fewer")
+        if not 0 <= blocks <= len(self.blocks):
+            raise UsageError(f"cannot freeze {blocks} blocks: the network has {len(self.blocks)}", "freeze 0 to all")
         self.frozen = blocks
         for name, parameter in self.named_parameters():
             if not name.startswith(("blocks.", "norm.", "fc_norm.", "attn_pool.", "head.")):

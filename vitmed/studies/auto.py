@@ -167,7 +167,7 @@ def _train_folds(
 ) -> tuple[Path, dict[str, Path]]:
     """Cross-validate in so many seconds, or go on with it, and join the folds: the ensemble, and folders of tests."""
     place, joined = (RunFolder(folder.path / part) for part in ("folds", "folds/ensemble"))
-    if place.folds.is_file() and CrossValidation(place).planned is None:  # killed before its first fold began
+    if place.path.is_dir() and not (place.folds.is_file() and CrossValidation(place).planned):  # killed before a fold
         shutil.rmtree(place.path)
     there: dict[str, Any] = {"parallel": places.runs, "on": places.executor or "local"}
     if place.folds.is_file() and not (place.path / "test" / PREDICTIONS).is_file():

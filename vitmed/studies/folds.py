@@ -413,7 +413,11 @@ def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> t
         digests = hash_files([str(root / sample.path) for sample in out])
         test = {sample.path: (sample, digest) for sample, digest in zip(out, digests, strict=True)}
         made = {"train": "all folds", "val": "none: each image was predicted by folds that never saw it"}
-        made["test"] = "in no fold" if test else "none was held out; the folds tested each image"
+        made["test"] = (
+            "in no fold"
+            if test
+            else "--hold-out kept none; the folds tested each image, reported in their own test folder"
+        )
         images |= test
     else:
         val = [sample.path for sample in first.splits.samples["val"]]

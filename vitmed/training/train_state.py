@@ -80,7 +80,8 @@ class TrainState:
         return states | {name: getattr(self, name) for name in POSITION}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned. Other content raises ValueError, KeyError, TypeError or RuntimeError."""
+        """Restore what `state_dict` returned. Other content raises ValueError, KeyError, TypeError, RuntimeError or
+        AttributeError."""
         position = _Position.model_validate({name: saved[name] for name in POSITION})
         if not position.best_epoch <= position.epoch == len(position.history):
             raise ValueError(f"{len(position.history)} records of {position.epoch} finished epochs")
