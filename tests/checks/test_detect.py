@@ -149,6 +149,20 @@ def test_training_warns_once_of_a_finding_that_a_split_lacks(tmp_path: Path) -> 
     assert [text for text in warned if "mass" in text] == ["no image of val has mass, so nothing can be chosen for it"]
 
 
+def test_a_column_of_patients_with_a_gap_is_no_reason_to_refuse_a_training_that_takes_them_from_the_paths(
+    tmp_path: Path,
+) -> None:
+    rows = [[f"P{i // 2}_{i}.png", "ab"[i // 2 % 2], "" if i == 3 else str(i // 2)] for i in range(40)]
+    for name, _, _ in rows:
+        (tmp_path / name).touch()
+    (tmp_path / "labels.csv").write_text("\n".join(map(",".join, [["path", "label", "patient"], *rows])))
+    data = DataConfig(root=str(tmp_path), labels=str(tmp_path / "labels.csv"), group_regex=r"(P\d+)_")
+    check_folder(data)
+    assert make_splits(data).grouped
+    with pytest.raises(DataError, match="1 row has no patient"):
+        check_folder(data.model_copy(update={"group_regex": None}))
+
+
 def test_training_names_the_flag_against_a_split_that_leaks(tmp_path: Path) -> None:
     """And what to do about a class that few patients have, once."""
     rows = [[f"P{i % 2}_{i // 2}", "ab"[i % 2], "train" if i < 40 else "val" if i < 60 else "test"] for i in range(80)]

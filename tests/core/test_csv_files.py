@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from vitmed.core.text_files import csv_text, from_cell, rows_of, to_cell
+from vitmed.data.label_kinds import LabelRequest
 from vitmed.data.listing import labels_from_table
 from vitmed.data.tables import read_table
 from vitmed.metrics.predictions import Predictions
@@ -80,7 +81,7 @@ def test_a_table_of_labels_finds_the_files_again(tmp_path: Path) -> None:
     rows = [["path", "label", "-site"], *([path, f"={i % 2}", "@x"] for i, path in enumerate(paths))]
     file = tmp_path / "labels.csv"
     file.write_text(csv_text(rows), encoding="utf-8", newline="")
-    found = labels_from_table(file, tmp_path, paths)
+    found = labels_from_table(file, tmp_path, paths, LabelRequest())
     assert found.images == [0, 1, 2, 3] and found.labels == ["=0", "=1", "=0", "=1"]
     assert found.columns == ("-site",) and set(found.rows) == {("@x",)}
     assert read_table(file).rows[1][0] == "caf\udce9.png"

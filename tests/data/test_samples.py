@@ -13,7 +13,7 @@ from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import UsageError
 from vitmed.data import loading
-from vitmed.data.label_kinds import Asked, number_in
+from vitmed.data.label_kinds import LabelRequest, number_in
 from vitmed.data.loading import EpochBatches, Images, pick_place, pick_workers, targets_of
 from vitmed.data.samples import LISTED, Sample, Splits, describe_split, labelled_by, proportion_lines
 from vitmed.data.splits import notes_on_rare
@@ -182,13 +182,13 @@ def test_the_kind_that_is_asked_for(
     fields: dict[str, object], ordinal: tuple[str, ...], kind: str, order: tuple[str, ...]
 ) -> None:
     fields = {{"finding": "findings"}.get(name, name): value for name, value in fields.items()}
-    asked = Asked.of(DataConfig(**fields), ordinal)  # type: ignore[arg-type]
-    assert (asked.kind, asked.order) == (kind, order)
+    request = LabelRequest.of(DataConfig(**fields), ordinal)  # type: ignore[arg-type]
+    assert (request.kind, request.order) == (kind, order)
     if kind in ("findings", "number"):
         with pytest.raises(UsageError, match=f"--target {kind}: folders name one class"):
-            asked.check_folders()
+            request.check_folders()
     else:
-        asked.check_folders()
+        request.check_folders()
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_the_kind_that_is_asked_for(
 )
 def test_kinds_that_exclude_each_other(fields: dict[str, object], ordinal: tuple[str, ...], flag: str) -> None:
     with pytest.raises(UsageError, match=f"^{flag} is for --target"):
-        Asked.of(DataConfig(**fields), ordinal)  # type: ignore[arg-type]
+        LabelRequest.of(DataConfig(**fields), ordinal)  # type: ignore[arg-type]
 
 
 def test_the_number_in_a_cell() -> None:

@@ -28,7 +28,7 @@ from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.folders import SPLITS, image_names, import_fix, list_folder, split_of
 from vitmed.data.image_cache import ImageCache
-from vitmed.data.label_kinds import Asked, Labels
+from vitmed.data.label_kinds import LabelRequest, Labels
 from vitmed.data.listing import labels_from_table
 from vitmed.data.patient_names import Guess, group_word
 from vitmed.data.patients import find_patients, groups_of, suggest_groups
@@ -315,9 +315,9 @@ def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
     Findings that a split lacks are left to `make_splits`, which knows every split. Raises DataError for an error.
     """
     root = data_folder(data.root)
-    contents, asked = read_contents(root), Asked.of(data, ordinal)
+    contents, request = read_contents(root), LabelRequest.of(data, ordinal)
     if data.labels is not None:
-        contents = named_in_table(contents, labels_from_table(data.labels, root, contents.files, asked=asked))
+        contents = named_in_table(contents, labels_from_table(data.labels, root, contents.files, request))
     if data.resplit:
         names = tuple(sorted({name for of_split in contents.folders.values() for name in of_split}))
         places = tuple(place._replace(split=None) for place in contents.places)
@@ -414,10 +414,8 @@ def _patients(
     return groups_of(guess.expression, paths), GUESSED
 
 
-def _by_table(
-    root: Path, contents: FolderContents, file: Path, own_groups: bool, asked: Asked
-) -> tuple[FolderContents, tuple[list[str], str] | None]:
-    table = labels_from_table(file, root, contents.files, own_groups, asked)
+def _by_table(root: Path, contents: FolderContents, file: Path, request: LabelRequest) -> FolderContents:
+    table = labels_from_table(file, root, contents.files, request)
     if table.source:
         say(table.source)
     for warning in table.notes:
@@ -430,7 +428,7 @@ def _by_table(
     if len(kept.files) < len(contents.files):
         total = len(contents.files)
         say(f"{total - len(kept.files):,} of {total:,} images are in no row of {file.name}")
-    return kept, None if table.groups is None else (table.groups, table.known)
+    return kept
 
 
 @dataclass(frozen=True)
@@ -447,7 +445,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     """Decode every file of a folder once, and collect what is wrong with the data, with the labels of a CSV table or,
     without, of the folders; `index` keeps the results in the cache folder. Raises DataError for no image."""
     data = config.data
-    contents, named, asked = read_contents(root), None, Asked.of(data, config.evaluate.ordinal)
+    contents, request = read_contents(root), LabelRequest.of(data, config.evaluate.ordinal)
     if not contents.files and contents.unreadable:
         closed, reason = next(iter(contents.unreadable.items()))
         raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
@@ -455,10 +453,9 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         fix = import_fix(root) or "name a folder of images"
         raise DataError(f"{root}: contains no image of a type that vitmed reads", fix)
     if labels is not None:
-        own_groups = data.group_regex is None and data.groups is None
-        contents, named = _by_table(root, contents, Path(labels), own_groups, asked)
+        contents = _by_table(root, contents, Path(labels), request)
     else:
-        asked.check_folders()
+        request.check_folders()
     places = zip(contents.files, contents.places, strict=True)
     train = [root / path for path, place in places if place.split in (None, "train")]
     chosen = choose_window(train, "auto", data.frame)  # the check sees what the network would see
@@ -466,8 +463,9 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         say(line)
     records = scan(root, contents.files, ImageCache(data.frame, chosen.window, keep=index))
     guess = suggest_groups(contents.files, labels is None)
-    patients, source = named if named is not None else _patients(data, root, contents.files, guess)
     labels_of = contents.read or Labels(CLASSES, [], ())
+    of_table = None if labels_of.groups is None else (labels_of.groups, labels_of.known)
+    patients, source = of_table or _patients(data, root, contents.files, guess)
     values = labels_of.values if labels_of.values is not None else np.empty((len(contents.files), 0))
     parts = zip(contents.files, records, contents.places, patients, values.tolist(), strict=True)
     images = [

@@ -3,17 +3,14 @@
 What can be wrong, how bad it is and what to do is in problems.yaml: `PROBLEMS`.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
-from math import comb
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import yaml
@@ -92,7 +89,7 @@ class Image(NamedTuple):
     kinds: tuple[str, ...] = ()  # what it counts for by class: its label, or the findings that it has, or "no finding"
     values: tuple[float, ...] = ()  # findings, NaN where not known, or the number; () of classes and grades
 
-    def with_labels(self, target: Target, outputs: Sequence[str], targets: Sequence[float]) -> Image:
+    def with_labels(self, target: Target, outputs: Sequence[str], targets: Sequence[float]) -> Self:
         """The same with what it is labelled as; arguments as of `Splits` and `Sample`."""
         if target.kind != "findings" or self.label is None:
             return self._replace(kinds=() if self.label is None else (self.label,), values=tuple(targets))
@@ -268,7 +265,7 @@ def _patients_by_class(where: str, of_class: Mapping[str, Counter[str]], unit: s
             yield make("class_of_few_patients", text, [name for name, _ in counts.most_common()])
     if len(large) > 1 and not any(a & b for a, b in combinations(map(set, large.values()), 2)):
         few = sorted(map(len, large.values()))[:2]
-        chance = 2 / comb(sum(few), few[0])
+        chance = 2 / math.comb(sum(few), few[0])
         if chance >= BY_CHANCE:
             fewest = f"{few[0]} and {counted(few[1], unit)}"
             text = f"{where}no {unit} has images of two classes, and there are only {fewest} of a class: a trait of"

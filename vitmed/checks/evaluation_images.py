@@ -14,7 +14,7 @@ from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.duplicates import fingerprints, near_any
 from vitmed.data.folders import class_names, split_folders
 from vitmed.data.image_cache import ImageCache
-from vitmed.data.label_kinds import Asked
+from vitmed.data.label_kinds import LabelRequest
 from vitmed.data.listing import ALL, Listing, further_columns, list_by_folder, list_by_table, with_patients
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
 from vitmed.data.samples import Sample, labelled_by
@@ -146,12 +146,13 @@ def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tupl
     """The labelled images of another folder, with classes and findings matched by name; the part to evaluate,
     `request.split` if the folder or the table has splits, else all; and notes."""
     kind, several = saved.splits.target.kind, bool(saved.splits.bins)
-    asked = Asked(kind, (), saved.config.data.uncertain, saved.splits.target.unit, outputs=saved.classes)
     if several and request.labels is None:
         raise DataError(f"{root}: folders name one class of an image; the model predicts {kind}", "add --labels TABLE")
     if request.labels is not None:
         own_groups = request.groups is None and request.group_regex is None
-        listing = list_by_table(root, Path(request.labels), own_groups, asked, None if several else saved.classes)
+        uncertain, unit = saved.config.data.uncertain, saved.splits.target.unit
+        labels = LabelRequest(kind, (), uncertain, unit, outputs=saved.classes, own_groups=own_groups)
+        listing = list_by_table(root, Path(request.labels), labels, None if several else saved.classes)
         parts = list(listing.parts)
     else:
         folders = split_folders(root)

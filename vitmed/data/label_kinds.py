@@ -1,11 +1,9 @@
-"""The kinds of labels: what you ask of them, what was read, and how a table holds grades, a number or findings.
+"""The kinds of labels: what you request of them, what was read, and how a table holds grades, a number or findings.
 
 Grades are classes in order. A number, such as an age, has ranges in proportion to which images are split. Findings
 are columns of 1 and 0, or names joined by |, as in ChestX-ray14 (Wang et al. 2017, arXiv 1705.02315). One is 1 or 0,
 empty where nobody has looked, or -1 where the reader was uncertain (CheXpert: Irvin et al. 2019, arXiv 1901.07031).
 """
-
-from __future__ import annotations
 
 import contextlib
 import math
@@ -13,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -30,8 +28,8 @@ MOST_BINS, IN_BIN = 10, 10  # ranges of a number, and images that each needs
 MISSING = {"", "nan", "na", "n/a", "null", "unknown", "?"}  # cells of which the label is not known
 
 
-class Asked(NamedTuple):
-    """What you ask of the labels: fields of `DataConfig`; the grades in order; the outputs of a model to evaluate.
+class LabelRequest(NamedTuple):
+    """What you request of the labels: fields of `DataConfig`; the grades in order; the outputs of a model to evaluate.
 
     The findings of a model that a table lacks are not known; other findings of the table do not count. A card may name
     the columns of the table.
@@ -46,9 +44,10 @@ class Asked(NamedTuple):
     card: str | None = None
     split_column: str | None = None
     divided: bool = False  # whether folds divide the images
+    own_groups: bool = True  # whether a column of patients counts; else it is a further column
 
     @classmethod
-    def of(cls, config: DataConfig, ordinal: Sequence[str] = ()) -> Asked:
+    def of(cls, config: DataConfig, ordinal: Sequence[str] = ()) -> Self:
         """As configured. Raises UsageError for fields that do not go together."""
         kind: str = config.target
         for flag, given, needed in (
@@ -60,7 +59,8 @@ class Asked(NamedTuple):
                 raise UsageError(f"{flag} is for --target {needed}, not for --target {kind}", f"omit {flag}")
             kind = needed if given and kind == "auto" else kind
         order = tuple(ordinal) if kind == "grades" else ()
-        of_table = config.card, config.split_column, config.divided
+        own_groups = config.group_regex is None and config.groups is None
+        of_table = config.card, config.split_column, config.divided, own_groups
         return cls(kind, tuple(config.findings), config.uncertain, config.unit, order, (), *of_table)
 
     def check_folders(self) -> None:
@@ -100,20 +100,20 @@ def number_in(cell: str) -> float | None:
     return None
 
 
-def read_grades(table: Table, label: int, cells: Sequence[str], asked: Asked) -> Labels:
+def read_grades(table: Table, label: int, cells: Sequence[str], request: LabelRequest) -> Labels:
     """Classes in order. Raises DataError for one that is not on the scale, with its line."""
-    order, names = asked.order or asked.outputs, {cell: plain_grade(cell) for cell in cells}
+    order, names = request.order or request.outputs, {cell: plain_grade(cell) for cell in cells}
     if order:
         scale = {plain_grade(name): name for name in order}
         if strange := [cell for cell, name in names.items() if name not in scale]:
             line = table.lines[cells.index(strange[0])]
             raise DataError(
                 f"{table.file}: line {line}: the grade {strange[0]!r} is not on the scale {', '.join(order)}",
-                "correct the grade, or remove its row" + (", or add it to --ordinal" * (not asked.outputs)),
+                "correct the grade, or remove its row" + (", or add it to --ordinal" * (not request.outputs)),
             )
         names = {cell: scale[name] for cell, name in names.items()}
     labels = [names[cell] for cell in cells]
-    classes = asked.outputs or grade_order(sorted(set(labels)), asked.order, str(table.file))
+    classes = request.outputs or grade_order(sorted(set(labels)), request.order, str(table.file))
     source = f"{counted(len(classes), 'grade')}, from {table.header[label]!r} of {table.file.name}"
     return Labels(Target(kind="grades"), labels, classes, source=source, used=(label,))
 
@@ -152,13 +152,13 @@ def grade_order(classes: Sequence[str], order: Sequence[str], where: str) -> tup
     return tuple(sorted(classes, key=lambda name: float(numbers[classes.index(name)][0])))
 
 
-def read_number(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Labels:
+def read_number(table: Table, label: int | None, others: Sequence[int], request: LabelRequest) -> Labels:
     """Read a quantity. Empty cells are not known. Raises DataError: a cell that is no number, or a number too large to
     compute with; or all are the same."""
     if label is None:  # the number of a model; else the one column of more than two numbers, or of little else
         of_columns = {i: [number_in(cell) for row in table.rows if (cell := row[i].strip())] for i in others}
         finite = {i: [v for v in column if v is not None and math.isfinite(v)] for i, column in of_columns.items()}
-        named = [i for i in others if table.header[i] in asked.outputs][:1]
+        named = [i for i in others if table.header[i] in request.outputs][:1]
         clear = [i for i in others if None not in of_columns[i] and len(set(finite[i])) > 2]
         near = [i for i in others if finite[i] and len(finite[i]) >= CLEAR * len(of_columns[i])]
         column = next((columns[0] for columns in (named, clear, near) if len(columns) == 1), None)
@@ -185,9 +185,9 @@ def read_number(table: Table, label: int | None, others: Sequence[int], asked: A
     labels = np.full(len(numbers), "", dtype=object)
     labels[known] = [ranges[k] for k in strata.tolist()]
     name = "number" if table.find(LABEL_NAMES) == label else table.header[label]
-    name = asked.outputs[0] if asked.outputs else name
-    source = f"a number, {name!r}{f' in {asked.unit}' * bool(asked.unit)}, from {table.file.name}"
-    target = Target(kind="number", unit=asked.unit)
+    name = request.outputs[0] if request.outputs else name
+    source = f"a number, {name!r}{f' in {request.unit}' * bool(request.unit)}, from {table.file.name}"
+    target = Target(kind="number", unit=request.unit)
     return Labels(target, labels.tolist(), ranges, (name,), numbers[:, None], source, used=(label,))
 
 
@@ -212,21 +212,21 @@ NONE_WORDS = {"no finding", "no findings", "none", "normal"}  # instead of findi
 BIT = "1 (present), 0 (absent), -1 (uncertain), or nothing (not known)"
 
 
-def read_findings(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Labels:
+def read_findings(table: Table, label: int | None, others: Sequence[int], request: LabelRequest) -> Labels:
     """Findings of columns, or of labels joined by |; arguments and errors as of `read_targets`."""
-    if asked.findings:
-        if unknown := [name for name in asked.findings if name not in table.header]:
+    if request.findings:
+        if unknown := [name for name in request.findings if name not in table.header]:
             raise unknown_key("column of --finding", unknown[0], [table.header[i] for i in others])
-        return _of_columns(table, [table.header.index(name) for name in asked.findings], asked)
+        return _of_columns(table, [table.header.index(name) for name in request.findings], request)
     columns, doubtful = bit_columns(table, others)
     if label is not None and (not columns or any(BAR in row[label] for row in table.rows)):
-        return _of_bars(table, label, columns, asked)
+        return _of_bars(table, label, columns, request)
     if not columns:
         for column in doubtful:
             cells_of_finding(table, column)  # raises
         problem = f"{table.file}: no column of findings; it has {table.names}"
         raise DataError(problem, f"--finding COLUMN; its cells are {BIT}")
-    read, notes = _of_columns(table, columns, asked), []
+    read, notes = _of_columns(table, columns, request), []
     for column in doubtful:
         cells = [row[column].strip() for row in table.rows]
         first = next(row for row, cell in enumerate(cells) if _finding(cell) is None)
@@ -237,9 +237,9 @@ def read_findings(table: Table, label: int | None, others: Sequence[int], asked:
     return replace(read, notes=(*notes, *read.notes))
 
 
-def _of_columns(table: Table, columns: Sequence[int], asked: Asked) -> Labels:
+def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> Labels:
     without = None
-    if not asked.findings and not asked.outputs and len(columns) > 1:
+    if not request.findings and not request.outputs and len(columns) > 1:
         without = next((i for i in columns if table.header[i].lower().replace("_", " ") in NONE_WORDS), None)
     used, columns = tuple(columns), [i for i in columns if i != without]
     values = np.stack([cells_of_finding(table, i) for i in columns], axis=1)  # (R, F): 1, 0, -1, NaN for empty
@@ -251,7 +251,7 @@ def _of_columns(table: Table, columns: Sequence[int], asked: Asked) -> Labels:
     uncertain = values == -1
     if uncertain.any():
         ways = {"ignore": (np.nan, "not known"), "ones": (1.0, "present"), "zeros": (0.0, "absent")}
-        values[uncertain], meaning = ways.pop(asked.uncertain)
+        values[uncertain], meaning = ways.pop(request.uncertain)
         others = "|".join(ways)
         notes.append(
             f"{table.file}: {counted(int(uncertain.sum()), 'label')} of -1 (uncertain) count as {meaning} "
@@ -265,11 +265,11 @@ def _of_columns(table: Table, columns: Sequence[int], asked: Asked) -> Labels:
         )
     names = tuple(table.header[i] for i in columns)
     source = f"{counted(len(names), 'finding')}, from columns of {table.file.name}"
-    read = _chosen(table, np.nan_to_num(values, nan=UNKNOWN), names, asked, source)
+    read = _chosen(table, np.nan_to_num(values, nan=UNKNOWN), names, request, source)
     return replace(read, notes=(*notes, *read.notes), used=used)
 
 
-def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> Labels:
+def _of_bars(table: Table, label: int, columns: Sequence[int], request: LabelRequest) -> Labels:
     """Findings whose names are joined by |; from the columns of the same names, where there are such that agree."""
     cells = [row[label].strip() for row in table.rows]
     sets: dict[str, set[str]] = {}
@@ -283,7 +283,7 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> 
     names = sorted(set().union(*sets.values()))
     of_name = {table.header[i]: i for i in columns}
     if names and set(names) <= set(of_name):
-        read = _of_columns(table, [i for i in columns if table.header[i] in (asked.outputs or names)], asked)
+        read = _of_columns(table, [i for i in columns if table.header[i] in (request.outputs or names)], request)
         assert read.values is not None
         of_label = np.array([[name in sets[cell] for name in read.outputs] for cell in cells])
         for row, k in np.argwhere((read.values != UNKNOWN) & (of_label != (read.values == 1))).tolist():
@@ -306,16 +306,16 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], asked: Asked) -> 
     if empty_is_none and (empty := cells.count("")):
         notes.append(f"{table.file}: {counted(empty, 'empty label')} mean that the image has no finding")
     source = f"{counted(len(names), 'finding')}, from {table.header[label]!r} of {table.file.name}, joined by {BAR}"
-    read = _chosen(table, values, tuple(names), asked, source)
+    read = _chosen(table, values, tuple(names), request, source)
     return replace(read, notes=(*notes, *read.notes), used=(label,))
 
 
-def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], asked: Asked, source: str) -> Labels:
+def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], request: LabelRequest, source: str) -> Labels:
     """Findings (R, F) that you ask for, or for a model all of its outputs in their order. Raises DataError: nothing is
     known, or of no finding of the model, or a name that would make predictions.csv ambiguous. UsageError: a finding
     that is not there."""
-    wanted, notes = asked.outputs or asked.findings or names, tuple[str, ...]()
-    for name in () if asked.outputs else wanted:
+    wanted, notes = request.outputs or request.findings or names, tuple[str, ...]()
+    for name in () if request.outputs else wanted:
         if name.lower() == NO_FINDING:
             problem = (
                 f"{table.file}: {name!r} cannot be a finding, since predictions.csv writes it where none is called"
@@ -324,7 +324,7 @@ def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], asked: Ask
         if BAR in name:
             raise DataError(f"{table.file}: the finding {name!r} has a {BAR}, which separates findings", "rename it")
     missing = [name for name in wanted if name not in names]
-    if missing and not asked.outputs:
+    if missing and not request.outputs:
         raise unknown_key("finding", missing[0], names)
     if len(missing) == len(wanted):
         raise DataError(
@@ -389,7 +389,7 @@ def _finding(cell: str) -> float | None:
     return value if value in (1.0, 0.0, -1.0) else None
 
 
-def read_targets(table: Table, label: int | None, others: Sequence[int], asked: Asked) -> Labels:
+def read_targets(table: Table, label: int | None, others: Sequence[int], request: LabelRequest) -> Labels:
     """Read the labels of every row of a table.
 
     Args:
@@ -400,15 +400,15 @@ def read_targets(table: Table, label: int | None, others: Sequence[int], asked: 
         DataError: no such column, or a cell that is no label; with the line.
         UsageError: a finding that is no column.
     """
-    kind = asked.kind if asked.kind != "auto" else _recognise(table, label, others)
+    kind = request.kind if request.kind != "auto" else _recognise(table, label, others)
     if read := {"findings": read_findings, "number": read_number}.get(kind):
-        return read(table, label, others, asked)
+        return read(table, label, others, request)
     label = table.required(label, "label", LABEL_NAMES)
     cells = table.cells(label, "label")
     if kind == "grades":
-        return read_grades(table, label, cells, asked)
+        return read_grades(table, label, cells, request)
     source, values = "", {number_in(cell) for cell in cells}
-    if asked.kind == "auto" and len(values) > 2 and None not in values:
+    if request.kind == "auto" and len(values) > 2 and None not in values:
         source = (
             f"{counted(len(set(cells)), 'class')} without an order, from the numbers in {table.header[label]!r} of "
             f"{table.file.name} (--target grades if they are in order, --target number if they are a quantity)"

@@ -1,13 +1,12 @@
 """List the images and their labels, from folders or from a table of labels: class, findings, grade or number of each
 image, with its patient, split and further columns."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress, repeat
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
 from vitmed.core.text import counted_doing, lines_of, listed
 from vitmed.data.folders import SPLIT_WORDS, SPLITS, class_names, image_names, import_fix, split_folders, subfolders
-from vitmed.data.label_kinds import Asked, Labels, finding_strata, grade_order, plain_grade, read_targets
+from vitmed.data.label_kinds import LabelRequest, Labels, finding_strata, grade_order, plain_grade, read_targets
 from vitmed.data.patient_names import Guess, group_word, known_by_column
 from vitmed.data.patients import find_patients, suggest_groups
 from vitmed.data.samples import Sample
@@ -28,42 +27,38 @@ SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
 TAKEN = (*FIXED_COLUMNS, *WRITTEN, "error", "sha256", "class", "split")
 OF_RUN = ["path", "sha256", "class", "group", "split"]  # how splits.csv begins
-AUTO = Asked()
 ALL = "all"  # the part that is not split yet
 
 
-def labels_from_table(
-    file: str | Path, root: Path | None, paths: Sequence[str], own_groups: bool = True, asked: Asked = AUTO
-) -> Labels:
+def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str], request: LabelRequest) -> Labels:
     """The labels of every image that a table names, with patient, split and further columns if it has them.
 
     Images of which nothing is known are left out, with a note. `root` is None for the paths of a predictions.csv; then
-    rows of other images are ignored, with a note. Without `own_groups`, the table's patient column is a further column.
-    The splits.csv of a run is such a table, but not of findings.
+    rows of other images are ignored, with a note. The splits.csv of a run is such a table, but not of findings.
 
     Raises DataError for a table that cannot be read, lacks a column or a value, names a missing file or an image twice,
     or has a label that is none, or a further column with a name that vitmed uses; UsageError as `read_targets`, or for
     a finding that is the column of paths, patients or splits.
     """
     table = read_table(file)
-    if of_run := _is_of_run(table, asked):
-        asked = asked._replace(card=None, split_column=None)  # whose columns have other names here
-        own_groups = own_groups and any(row[OF_RUN.index("group")] for row in table.rows)
-    path = table.required(table.find(PATH_NAMES, asked.card), "path of an image", PATH_NAMES)
-    label, usual = table.find(LABEL_NAMES, asked.card), table.find(SPLIT_COLUMN_NAMES)
+    if of_run := _is_of_run(table, request):
+        own_groups = request.own_groups and any(row[OF_RUN.index("group")] for row in table.rows)
+        request = request._replace(card=None, split_column=None, own_groups=own_groups)  # the columns have other names
+    path = table.required(table.find(PATH_NAMES, request.card), "path of an image", PATH_NAMES)
+    label, usual = table.find(LABEL_NAMES, request.card), table.find(SPLIT_COLUMN_NAMES)
     if root is None:
-        table = _rows_of(table, path, paths, label if asked.kind == "classes" else None)
-    split = usual if asked.split_column is None else table.column(asked.split_column, "--split-column")
-    group = table.find(GROUP_NAMES, asked.card) if own_groups else None
+        table = _rows_of(table, path, paths, label if request.kind == "classes" else None)
+    split = usual if request.split_column is None else table.column(request.split_column, "--split-column")
+    group = table.find(GROUP_NAMES, request.card) if request.own_groups else None
     for column, what in ((path, "path"), (group, "patient"), (split, "split")):
-        if column is not None and table.header[column] in asked.findings:
+        if column is not None and table.header[column] in request.findings:
             name = table.header[column]
             problem = f"{table.file}: the column {name!r} holds the {what} of each image, so it cannot be a finding"
             raise UsageError(problem, "omit it from --finding, or rename the column")
     others = [i for i, name in enumerate(table.header) if name and i not in (path, label, group, split, usual)]
     if of_run:
         label, others = OF_RUN.index("class"), [i for i in others if i >= len(OF_RUN)]
-    read = read_targets(table, label, others, asked)
+    read = read_targets(table, label, others, request)
     further = [i for i in others if i not in read.used]
     columns = tuple(table.header[i] for i in further)
     _refuse_taken(table, columns, read, label)
@@ -92,14 +87,14 @@ def labels_from_table(
     )
 
 
-def _is_of_run(table: Table, asked: Asked) -> bool:
+def _is_of_run(table: Table, request: LabelRequest) -> bool:
     """Whether a table is the splits.csv of a run. Raises UsageError for one with folds, DataError for findings."""
     if table.header[: len(OF_RUN)] != OF_RUN:
         return False
-    if asked.divided:
+    if request.divided:
         fix = "--set data.folds=null --set data.fold=null, which repeats its split; or name another table"
         raise UsageError(f"{table.file}: the splits.csv of a run states one split, so it has no folds", fix)
-    if asked.kind == "findings" or any("|" in row[OF_RUN.index("class")] for row in table.rows):
+    if request.kind == "findings" or any("|" in row[OF_RUN.index("class")] for row in table.rows):
         problem = f"{table.file}: the splits.csv of a run names the findings of an image, not which are not known"
         raise DataError(problem, "name the table of labels that the run was trained on")
     return True
@@ -231,7 +226,7 @@ class Listing:
         targets = repeat(()) if self.targets is None else map(tuple, self.targets[indices].tolist())
         return tuple(map(Sample, paths, labels, groups, rows, targets))
 
-    def with_findings(self, kept: np.ndarray) -> Listing:
+    def with_findings(self, kept: np.ndarray) -> Self:
         """The same with the kept ones (F,) bool of the findings, without the images of which nothing is known then."""
         assert self.targets is not None
         targets, outputs = self.targets[:, kept], tuple(compress(self.outputs, kept))
@@ -240,7 +235,7 @@ class Listing:
         order = np.argsort(labels, kind="stable")
         return same.take(order[known[order]])
 
-    def take(self, order: np.ndarray) -> Listing:
+    def take(self, order: np.ndarray) -> Self:
         rows, place, first = order.tolist(), np.full(len(self.paths), -1), None
         place[order] = np.arange(len(order))
         if self.first_copy is not None:
@@ -270,17 +265,16 @@ def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Listing:
 
     Layouts: `root/<class>/`, `root/{train,val,test}/<class>/`, train + test or train + val only; any with a table.
     """
-    root, asked = data_folder(config.root), Asked.of(config, ordinal)
+    root, request = data_folder(config.root), LabelRequest.of(config, ordinal)
     if config.labels is not None:
-        own_groups = config.group_regex is None and config.groups is None
-        listing = list_by_table(root, Path(config.labels), own_groups, asked)
+        listing = list_by_table(root, Path(config.labels), request)
         if not listing.outputs and len(listing.classes) < 2:
             raise DataError(
                 f"{config.labels}: all rows have the class {listing.classes[0]!r}; a classifier needs two classes",
                 "add rows of another class",
             )
         return with_patients(listing, config)
-    asked.check_folders()
+    request.check_folders()
     folders = split_folders(root)
     if folders and "train" not in folders:
         names = ", ".join(folder.name for folder in folders.values())
@@ -292,8 +286,8 @@ def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Listing:
         fix = f"name {only}" if only.is_dir() and len(subfolders(only)) > 1 else "add a folder for each other class"
         raise DataError(f"{first}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)
     listing = list_by_folder(root, folders or {ALL: root}, classes)
-    if asked.kind == "grades":  # the classes of folders as grades, from the lowest
-        order = grade_order(listing.classes, asked.order, str(listing.root))
+    if request.kind == "grades":  # the classes of folders as grades, from the lowest
+        order = grade_order(listing.classes, request.order, str(listing.root))
         labels = np.array([order.index(name) for name in listing.classes])[listing.labels]
         source, target = f"{len(order)} grades, from folders", Target(kind="grades")
         listing = replace(listing, classes=list(order), labels=labels, recognised=source, target=target)
@@ -331,9 +325,7 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
     return Listing(root, root, list(classes), paths, np.array(labels, dtype=np.int64), parts, where)
 
 
-def list_by_table(
-    root: Path, file: Path, own_groups: bool, asked: Asked = AUTO, classes: Sequence[str] | None = None
-) -> Listing:
+def list_by_table(root: Path, file: Path, request: LabelRequest, classes: Sequence[str] | None = None) -> Listing:
     """The images that a table names, in any folders below the root, split by its column or by the folders; labels are
     in the order of `classes`, by default the names in the table, sorted. Raises DataError: as `labels_from_table`; a
     class that is not in `classes`; splits without train."""
@@ -341,7 +333,7 @@ def list_by_table(
     if not every:
         fix = import_fix(root) or "name the folder that the table's paths start from"
         raise DataError(f"{root}: holds no image", fix)
-    table = labels_from_table(file, root, every, own_groups, asked)
+    table = labels_from_table(file, root, every, request)
     names = list(classes or table.classes)
     if extra := sorted(set(table.labels) - set(names)):
         raise DataError(
@@ -355,24 +347,23 @@ def list_by_table(
     origin = f"table {file.name}" if table.splits else "folders"
     if None in splits or (table.splits is None and set(splits) == {"train"}):
         splits, origin = [ALL] * len(paths), ""
-    order = np.argsort(labels, kind="stable")
-    as_array, rows = np.array(splits)[order], order.tolist()
-    parts = {name: np.flatnonzero(as_array == name) for name in (*SPLITS, ALL) if name in set(splits)}
-    return Listing(
+    parts = {name: np.flatnonzero(np.array(splits) == name) for name in (*SPLITS, ALL) if name in set(splits)}
+    listing = Listing(
         root=root,
         source=file,
         classes=names,
-        paths=[paths[i] for i in rows],
-        labels=labels[order],
+        paths=paths,
+        labels=labels,
         parts=parts,
         where=dict.fromkeys(parts, origin) if origin else {},
         columns=table.columns,
-        rows=[table.rows[i] for i in rows] if table.columns else (),
-        groups=None if table.groups is None else [table.groups[i] for i in rows],
+        rows=table.rows if table.columns else (),
+        groups=table.groups,
         patients=table.known,
         notes=table.notes,
         target=table.target,
-        targets=None if table.values is None else table.values[order],
+        targets=table.values,
         outputs=table.outputs,
         recognised=table.source,
     )
+    return listing.take(np.argsort(labels, kind="stable"))

@@ -220,22 +220,22 @@ class _Loader(DataLoader):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def pick_workers(asked: int | None, augments: bool, in_memory: bool, device: torch.device, ranks: int = 1) -> int:
-    """Loader processes: as asked, else none if there is nothing to do (images neither change at random nor come from
-    the disk), fewer if the CPU also trains; `ranks` processes of the training share this machine.
+def pick_workers(workers: int | None, augments: bool, in_memory: bool, device: torch.device, ranks: int = 1) -> int:
+    """Loader processes: `workers` if set, else none if there is nothing to do (images neither change at random nor come
+    from the disk), fewer if the CPU also trains; `ranks` processes of the training share this machine.
     """
-    if asked is not None:
-        return asked
+    if workers is not None:
+        return workers
     if in_memory and not augments:
         return 0
     share = cores() // ranks
     return max(1, share // 2) if device.type == "cpu" else max(1, min(16, share - 1))  # one core launches the kernels
 
 
-def pick_place(asked: str, device: torch.device, ranks: int = 1) -> str:
-    """Where images are augmented, `cpu` or `device`: as asked, else on a GPU that few cores feed."""
-    if asked != "auto":
-        return asked
+def pick_place(place: str, device: torch.device, ranks: int = 1) -> str:
+    """Where images are augmented, `cpu` or `device`: `place`; of `auto` the device if a GPU that few cores feed."""
+    if place != "auto":
+        return place
     return "device" if device.type == "cuda" and cores() // ranks < ENOUGH_CORES else "cpu"
 
 

@@ -32,7 +32,7 @@ class ChosenWindow:
 
 def choose_window(
     paths: Sequence[Path],
-    asked: str | Sequence[float] | None = "auto",
+    setting: str | Sequence[float] | None = "auto",
     frame: int | None = None,
 ) -> ChosenWindow:
     """Resolve `auto` and `percentiles` (`data.window`) to the window that the training images need.
@@ -41,7 +41,7 @@ def choose_window(
     percentiles. Unreadable files are skipped here; the data check reports them. Raises UsageError if a package that
     reads such files is not installed.
     """
-    if asked is None:
+    if setting is None:
         return ChosenWindow(None)
     headers, eight_bit = dict[Path, ImageHeader](), 0
     with bar("looking at training images") as advance:
@@ -53,7 +53,7 @@ def choose_window(
                 eight_bit += header
             advance(done, len(paths))
     if not headers:
-        given = asked not in ("auto", "percentiles")
+        given = setting not in ("auto", "percentiles")
         return ChosenWindow(None, [], ["no training image has more than 8 bits: --window has no effect"] * given)
     bits, warnings = sorted({header.bits for header in headers.values()}), list[str]()
     depth = f"{bits[0]}-bit" if len(bits) == 1 else f"{bits[0]}- to {bits[-1]}-bit"
@@ -63,20 +63,20 @@ def choose_window(
             f"{eight_bit:,} of {len(paths):,} training images have 8 bits and are not windowed, {len(headers):,} are "
             "windowed: the two look different, and a model may learn the difference"
         )
-    if asked == "auto" and not eight_bit and all(header.windows for header in headers.values()):
-        asked = "dicom"
+    if setting == "auto" and not eight_bit and all(header.windows for header in headers.values()):
+        setting = "dicom"
     windowed, count = list(headers), min(IMAGES, len(headers))
     spread = np.unique(np.linspace(0, len(windowed) - 1, count).round().astype(int)).tolist()
     parts = [part for i in spread if (part := _values(windowed[i], frame)) is not None]
-    if (index := file_window_index(asked)) is not None:
+    if (index := file_window_index(setting)) is not None:
         several = sum(header.windows > 1 for header in headers.values())
         some = f"; {several:,} files have several, and window number {index} is used" if several else ""
         note = f"{kind}: each with its own window{some} (--window dicom:1 takes the second of each)"
         own = [(values, windows[index]) for values, windows in parts if index < len(windows)]
-        return ChosenWindow(str(asked), [note, *_saturation(own)], warnings)
+        return ChosenWindow(str(setting), [note, *_saturation(own)], warnings)
     sample = np.concatenate([np.empty(0, np.float32), *(values for values, _ in parts)])
-    if not isinstance(asked, str):
-        low, high = float(asked[0]), float(asked[1])
+    if not isinstance(setting, str):
+        low, high = float(setting[0]), float(setting[1])
         how, outside = "as given", _saturation([(sample, Linear(low, high))])
     elif len(sample):
         low, high = (float(value) for value in np.percentile(sample, (LOW, HIGH)))

@@ -5,7 +5,6 @@ import contextlib
 import logging
 import zlib
 from collections.abc import Iterator
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -51,7 +50,7 @@ def silence(name: str) -> Iterator[None]:
             logger.setLevel(level)
 
 
-QUIET = SharedContext(partial(silence, "pydicom"))  # it warns about every oddity, even where it reads the file
+QUIET = SharedContext(lambda: silence("pydicom"))  # it warns about every oddity, even where it reads the file
 
 
 def has_magic(head: bytes) -> bool:

@@ -1,7 +1,5 @@
 """PNG, JPEG, TIFF, BMP, WebP, GIF, JPEG 2000, NumPy: Pillow reads 8 bits, Pillow or OpenCV more, without loss."""
 
-from __future__ import annotations
-
 import contextlib
 import struct
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +24,16 @@ FRAMES = 100_000  # counting of frames or pages stops here
 FRAME_MARKERS = frozenset({*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0), 0xF7})
 ORIENTATION = 0x0112
 Tags = TiffImagePlugin.ImageFileDirectory_v2
+
+
+class Stream(NamedTuple):
+    """What the head of a JPEG, JPEG-LS or JPEG 2000 stream states (ITU-T T.81 B.2.2, T.87 C.2.2, T.800 A.5.1)."""
+
+    width: int
+    height: int
+    components: int
+    bits: int
+    signed: bool = False
 
 
 def read_header(path: Path) -> ImageHeader:
@@ -301,16 +309,6 @@ def _open_array(path: Path) -> tuple[np.ndarray, tuple[int, ...]]:
         f"{path}: an array of shape {shape}, expected (H, W) or (H, W, C) with C of 1 to 4, or frames of these",
         "save one image in a file",
     )
-
-
-class Stream(NamedTuple):
-    """What the head of a JPEG, JPEG-LS or JPEG 2000 stream states (ITU-T T.81 B.2.2, T.87 C.2.2, T.800 A.5.1)."""
-
-    width: int
-    height: int
-    components: int
-    bits: int
-    signed: bool = False
 
 
 def read_stream(data: bytes) -> Stream | None:

@@ -56,17 +56,17 @@ class TooLargeError(DataError):
     """An image of more pixels than vitmed decodes."""
 
 
-def pick_frame(path: Path, frames: int, asked: int | None) -> int:
-    """The index of the frame to read: the only frame, or the one `asked` for. Raises DataError."""
-    if asked is None and frames != 1:
+def pick_frame(path: Path, frames: int, frame: int | None) -> int:
+    """The index of the frame to read: `frame`, or where that is None the only one. Raises DataError."""
+    if frame is None and frames != 1:
         raise DataError(
             f"{path}: holds {frames:,} frames, expected one",
             "save the frame that you want as its own file; or train with --frame 0, the first",
         )
-    asked = asked or 0
-    if not 0 <= asked < frames:
-        raise DataError(f"{path}: holds {counted(frames, 'frame')}, asked for frame {asked}", "frames count from 0")
-    return asked
+    frame = frame or 0
+    if not 0 <= frame < frames:
+        raise DataError(f"{path}: holds {counted(frames, 'frame')}, asked for frame {frame}", "frames count from 0")
+    return frame
 
 
 def refuse_large(path: Path, width: int, height: int, pixel_bytes: int = 1) -> None:

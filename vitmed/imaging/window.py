@@ -1,9 +1,7 @@
 """Windows map the values of a raw image to grey levels: which become black, which white, and what lies in between."""
 
-from __future__ import annotations
-
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -21,7 +19,7 @@ class Linear(NamedTuple):
     high: float
 
     @classmethod
-    def of(cls, centre: float, width: float, exact: bool = False) -> Linear:
+    def of(cls, centre: float, width: float, exact: bool = False) -> Self:
         """From centre and width by DICOM PS3.3, C.11.2.1.2.1 (LINEAR) or C.11.2.1.3.2 (LINEAR_EXACT)."""
         if exact:
             return cls(centre - width / 2, centre + width / 2)

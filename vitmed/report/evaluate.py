@@ -18,7 +18,7 @@ from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
 from vitmed.core.text import duration_text, listed, now
 from vitmed.core.upgrade import without_gone
-from vitmed.data.label_kinds import Asked, plain_grade
+from vitmed.data.label_kinds import LabelRequest, plain_grade
 from vitmed.data.listing import further_columns, labels_from_table
 from vitmed.data.patients import describe_patients
 from vitmed.data.samples import cells_of
@@ -351,8 +351,8 @@ def _with_table(
 def _labelled(predictions: Predictions, file: Path) -> tuple[Predictions, list[str]]:
     """Those of the images to which a table gives a label, with its patients and further columns; and notes."""
     classes, kind = predictions.classes, predictions.kind
-    asked = Asked(kind, unit=predictions.target.unit, outputs=classes)
-    read = labels_from_table(file, None, predictions.paths, asked=asked)
+    request = LabelRequest(kind, unit=predictions.target.unit, outputs=classes)
+    read = labels_from_table(file, None, predictions.paths, request)
     if kind == "classes":
         index = {plain_grade(name): k for k, name in enumerate(classes)}
         if strange := sorted({name for name in read.labels if plain_grade(name) not in index}):
