@@ -42,6 +42,7 @@ from vitmed.core.base_models import CLASSES
 from vitmed.core.config import ModelConfig, PretrainConfig
 from vitmed.core.errors import VitmedError
 from vitmed.core.load_config import load_config
+from vitmed.data.label_kinds import LabelRequest
 from vitmed.data.listing import labels_from_table
 from vitmed.data.samples import Sample, Splits, labelled_by
 from vitmed.data.tables import groups_from_table
@@ -408,7 +409,9 @@ def make_tables(folder: Path) -> list[Path]:
 
 def use_table(path: Path) -> Any:
     if ".labels" in path.suffixes:
-        return str(labels_from_table(path, path.parent, PATHS)), groups_from_table(path, path.parent, PATHS)
+        return str(labels_from_table(path, path.parent, PATHS, LabelRequest())), groups_from_table(
+            path, path.parent, PATHS
+        )
     found = Predictions.from_csv(path)
     return found.classes, found.paths, found.probabilities.tolist(), found.predicted.tolist(), found.notes
 

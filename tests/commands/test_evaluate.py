@@ -374,7 +374,7 @@ def test_a_table_names_the_patients_of_a_run_that_knows_none(trained: Trained, t
 
 
 def test_options_that_would_change_nothing_are_refused(trained: Trained, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"last\.pt: --positive takes predictions"):
+    with pytest.raises(DataError, match=r"last\.pt: a model, not its predictions"):
         evaluate(trained.folder / "last.pt", positive="blue")
     shutil.copytree(trained.data / "test", tmp_path / "flat")
     with pytest.raises(UsageError, match=r"--split val: .*flat is not divided into splits"):

@@ -186,6 +186,12 @@ def test_readers_of_grades_are_compared_by_quadratic_kappa() -> None:
     reader, *_ = reader_lines(Report.of(p, Origin(title="t"), config).results)
     score = cohen_kappa_score(truth, readers[0], weights="quadratic")
     assert f"reader c0: quadratic kappa {score:.3f}, accuracy " in reader and "on 114 of 114 images" in reader
+    nobody = compare_with_readers(replace(p, columns={**columns, "c0": ("",) * 114}), ["c0", "c1"], ordinal=names)
+    assert nobody is not None and nobody[0].n == 0 and nobody[0].model.value is None
+    alone = replace(p, labels=0 * truth, columns={"c0": ("0",) * 114, "c1": columns["c1"]})
+    one_grade = compare_with_readers(alone, ["c0", "c1"], ordinal=names)
+    assert one_grade is not None and one_grade[0].readers["c0"].value is None
+    assert one_grade[0].mean is None and one_grade[0].fixed_readers.difference.value is None
     constant = replace(p, columns={"c0": ("0",) * 114})
     undefined = compare_with_readers(replace(constant, labels=0 * truth, logits=0 * logits), ["c0"], ordinal=names)
     assert undefined is not None and undefined[0].model.value is None and undefined[0].fixed_readers.p is None

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from vitmed.checks.evaluation_images import ImageRequest, choose_samples
 from vitmed.core import options
 from vitmed.core.config import EVALUATE_FLAGS, Config
-from vitmed.core.errors import UsageError, excluded, unknown_key
+from vitmed.core.errors import excluded, unknown_key
 from vitmed.core.messages import bar, gathering, show
 from vitmed.core.options import FIRST, PRECISION, Argument, Option
 from vitmed.core.places import output_folder
@@ -79,13 +79,7 @@ def evaluate(
     if positive is not None and checkpoint.suffix != ".csv":
         from vitmed.studies.comparison import table_of  # here, since a report of a table needs no torch
 
-        run = RunFolder(checkpoint.parent)
-        if not checkpoint.is_dir() and checkpoint not in (run.best, run.ensemble):
-            fix = f"vitmed evaluate {checkpoint}; --positive takes the predictions.csv of its report"
-            raise UsageError(
-                f"{checkpoint}: --positive takes predictions, and those of the run are of its best.pt", fix
-            )
-        checkpoint = table_of(checkpoint if checkpoint.is_dir() else run.path)
+        checkpoint = table_of(checkpoint)
     if checkpoint.suffix == ".csv":
         of_images: dict[str, Any] = {"data": data, "group-regex": group_regex, "groups": groups}
         of_images |= {"split": split != "test", "device": device != "auto"}
@@ -114,8 +108,7 @@ def evaluate(
         notes += earlier_choices(run, saved.weights_hash, policy)
     network = open_network(saved, policy, device, precision)
     if flags.get("map_images") and network.model is None:
-        what = f"--map-images: {saved.path.name} is no single network of vitmed, so it has no attention maps here"
-        raise UsageError(what, "leave it out")
+        raise excluded("maps", given=saved.path.name)
     show(f"evaluating {saved.path} on {counted(len(chosen), 'image')}: {what}")
     notes += data_check_of(run)[0] if data is None else []
     notes += [f"Predicted in {network.precision}, not in fp32: {network.reason}."] if network.reason else []

@@ -55,7 +55,7 @@ def explain(
         DataError: no readable image. CheckpointError: no run, or a checkpoint that cannot be used.
         UsageError: an unknown method or class, or an output that cannot be used.
     """
-    methods = [methods] if isinstance(methods, str) else methods
+    named, methods = paths_of(images), [methods] if isinstance(methods, str) else methods
     if unknown := [name for name in methods if name not in METHODS]:
         raise unknown_key("method", unknown[0], METHODS)
     saved = find_checkpoint(checkpoint, runs)
@@ -68,7 +68,6 @@ def explain(
     answers = SIDES if kind == "number" else saved.classes
     if target is not None and target not in answers:
         raise unknown_key({"findings": "finding", "number": "side"}.get(kind, "class"), target, answers)
-    named = paths_of(images)
     closed = [saved.splits.root, *filter(Path.is_dir, find_named(named))]
     folder = output_folder(output, Path(FOLDER), *closed)
     files = files_for(list_images(named), saved, frame, window)

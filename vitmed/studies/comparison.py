@@ -132,9 +132,13 @@ def same_predictions(a: Predictions, b: Predictions) -> bool:
 
 def table_of(path: Path) -> Path:
     """Find the predictions.csv of a report folder or run folder, or the file itself. DataError where there is none."""
-    if not path.is_dir():
+    run = RunFolder(path if path.is_dir() else path.parent)
+    if path in (run.best, run.ensemble):
+        path = run.path
+    elif path.suffix in (".pt", ".pt2", ".onnx"):
+        raise DataError(f"{path}: a model, not its predictions", f"vitmed evaluate {path}, then name its report")
+    elif not path.is_dir():
         return path
-    run = RunFolder(path)
     if (path / PREDICTIONS).is_file():
         return path / PREDICTIONS
     if run.best.is_file():

@@ -413,7 +413,7 @@ def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> t
         digests = hash_files([str(root / sample.path) for sample in out])
         test = {sample.path: (sample, digest) for sample, digest in zip(out, digests, strict=True)}
         made = {"train": "all folds", "val": "none: each image was predicted by folds that never saw it"}
-        made["test"] = "in no fold" if test else "--hold-out kept none; each image was tested by its fold"
+        made["test"] = "in no fold" if test else "--hold-out kept none; the folds tested each image"
         images |= test
     else:
         val = [sample.path for sample in first.splits.samples["val"]]
