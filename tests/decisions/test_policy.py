@@ -527,3 +527,13 @@ def test_one_to_ten_validation_images(size: int) -> None:
     assert len(policy.apply(draw()).columns["answer"]) == 40
     none = replace(p, paths=(), labels=np.zeros(0, np.int64), logits=np.zeros((0, 2), np.float32))
     assert len(policy.apply(none)) == 0
+
+
+def test_what_few_validation_images_cannot_give_is_said_where_it_was_asked_for() -> None:
+    labels = np.arange(12) % 2
+    logits = np.stack([0.0 * labels, 4.0 * labels - 2 + np.arange(12) / 10], axis=1).astype(np.float32)
+    few = Predictions(("a", "b"), tuple(map(str, range(12))), None, labels, logits)
+    notes = " ".join(choose_policy(few, EvaluateConfig(calibration="vector", coverage=0.99)).notes)
+    assert "--calibration vector took none: 12 validation images are too few to fit a calibration" in notes
+    assert "Validation has too few images for prediction sets at --coverage 0.99." in notes
+    assert not any("--c" in note for note in choose_policy(few, EvaluateConfig()).notes)

@@ -287,7 +287,8 @@ def print_tune(result: Any) -> None:
         rows.append([name, *shown, value, f"{trial.epochs}", f"{trial.seconds:,.0f}", trial.reason or trial.state])
     titles = "|".join(f">{place.partition('.')[2]}" for place in settings)
     spread = "; ±: standard deviation over seeds" if study.seeds else ""
-    best = f"the best {len(rows)} of {len(study.combinations)}"
+    failed = sum(combination.state == "failed" for combination in study.combinations)
+    best = f"the best {len(rows)} of {len(study.combinations)}{f', {failed} failed' if failed else ''}"
     caption = f"on validation{spread}; {best}. Table and picture: {result.folder}"
     print_rows(f">trial|{titles}|{study.title} (95 %)|>epochs|>seconds|state", rows, caption)
 

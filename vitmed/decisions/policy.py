@@ -136,7 +136,12 @@ class ClassPolicy(DecisionPolicy):
         calibration = fit_calibration(validation.logits, labels, config.calibration, units)
         plain = calibration.calibrate(validation)
         operating, sets = choose_points(plain, config), fit_sets(plain, config.coverage)
-        abstention = choose_abstention(apply_point(plain, operating), config.max_risk)
+        abstention, doubts = choose_abstention(apply_point(plain, operating), config.max_risk), list(operating.notes)
+        if config.calibration not in ("auto", "none", calibration.method):
+            doubts.append(f"--calibration {config.calibration} took {calibration.method}: {calibration.note}.")
+        if sets is None and config.coverage != EvaluateConfig().coverage:
+            doubts.append(f"Validation has too few images for prediction sets at --coverage {config.coverage:g}.")
+        operating = operating.model_copy(update={"notes": tuple(doubts)})
         return {"calibration": calibration, "operating": operating, "prediction_sets": sets, "abstention": abstention}
 
     def calibrate(self, predictions: Predictions) -> Predictions:

@@ -23,7 +23,7 @@ from vitmed.decisions.operating_points import TITLES
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics import paired_comparison as paired
-from vitmed.metrics.estimates import FEW_GROUPS, Estimate
+from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, Estimate
 from vitmed.metrics.predictions import Predictions, known_labels, target_of
 from vitmed.report.evaluate import AGAINST_REST, check_against_rest
 from vitmed.report.write import read_baselines
@@ -314,7 +314,8 @@ def compare_models(
     verdict = next(pair.verdict for pair in pairs if {pair.first, pair.second} == {best, following})
     few = f"There {'is' if units == 1 else 'are'} only {counted(units, unit)}: too few to show which model is better."
     other = f"Patients are unknown, {unit}s are compared: more certain than it should be, if a patient has several."
-    notes += [UNKNOWN] if unit == "image" else [few] * (units < FEW_GROUPS) + [other] * (unit != "patient")
+    notes += [few] * (units < (FEW_IMAGES if unit == "image" else FEW_GROUPS))
+    notes += [UNKNOWN] if unit == "image" else [other] * (unit != "patient")
     described = dict[str, paired.ComparedModel]()
     for model in models:
         likeliest = None
