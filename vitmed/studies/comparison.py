@@ -30,6 +30,7 @@ from vitmed.report.write import read_baselines
 
 LEVEL = 0.95
 UNKNOWN = "Patients are unknown: each image counts as independent, so the comparison is more certain than it should be."
+OTHERS = "Patients are unknown, {}s are compared: more certain than it should be, if a patient has several."
 FEWEST = {"image": FEW_IMAGES}  # below which no model is shown to be better; of patients and others FEW_GROUPS
 Test = TypeVar("Test", paired.ComparisonTest, paired.ClassDifference)
 
@@ -314,10 +315,8 @@ def compare_models(
     best, following = (model.name for model in sorted(models, key=height)[:2])
     verdict = next(pair.verdict for pair in pairs if {pair.first, pair.second} == {best, following})
     few = f"There {'is' if units == 1 else 'are'} only {counted(units, unit)}: too few to show which model is better."
-    other = f"Patients are unknown, {unit}s are compared: more certain than it should be, if a patient has several."
-    notes += [few] * (units < FEWEST.get(unit, FEW_GROUPS)) + [UNKNOWN if unit == "image" else other] * (
-        unit != "patient"
-    )
+    doubt = UNKNOWN if unit == "image" else OTHERS.format(unit)
+    notes += [few] * (units < FEWEST.get(unit, FEW_GROUPS)) + [doubt] * (unit != "patient")
     described = dict[str, paired.ComparedModel]()
     for model in models:
         likeliest = None
