@@ -17,7 +17,7 @@ from reports import write_report
 from scipy.special import softmax
 from sklearn.metrics import recall_score, roc_auc_score
 
-from vitmed import evaluate, monitor, pretrain
+from vitmed import evaluate, monitor, pretrain, train
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, GateError, UsageError
 from vitmed.decisions.policy import choose_policy
@@ -381,5 +381,7 @@ def test_options_that_would_change_nothing_are_refused(trained: Trained, tmp_pat
         evaluate(trained.best, data=tmp_path / "flat", split="val", output=tmp_path / "r")
     with pytest.raises(UsageError, match=r"--split val: .*test is an evaluation, itself the reference"):
         monitor(trained.folder / "test", trained.folder / "val" / "predictions.csv", split="val")
+    with pytest.raises(UsageError, match="--resume continues in the run's own folder"):
+        train(resume=trained.folder, output=tmp_path / "other")
     with pytest.raises(UsageError, match="--sites and --unlabelled exclude each other"):
         pretrain(trained.data, unlabelled=True, sites="hospital", output=tmp_path / "p")

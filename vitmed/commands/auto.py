@@ -7,6 +7,7 @@ from vitmed.core.downloads import unconnected
 from vitmed.core.errors import CheckpointError, Interrupted, excluded
 from vitmed.core.files import json_of, write_json
 from vitmed.core.messages import listener
+from vitmed.core.places import elsewhere
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.core.upgrade import READER
 from vitmed.studies.auto import AutoRun, begin_auto, finish_auto
@@ -39,7 +40,8 @@ def auto(
     """
     began = listener().began or time.monotonic()
     listener().began = None  # the trainings have their own part of the time
-    if resume is not None and ((data, config, name) != (None,) * 3 or sets or flags):
+    given = (data, config, name) != (None,) * 3 or sets or flags
+    if resume is not None and (given or elsewhere(output, resume)):
         raise excluded("resume of auto")
     sets = [sets] if isinstance(sets, str) else list(sets)
     arguments = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}

@@ -55,7 +55,7 @@ def pretrain(
     overrides = read_overrides(flags, PRETRAIN_FLAGS, "pretrain")
     if resume is not None:
         changes = [*overrides, *sets] + ["config"] * (config is not None)
-        folder = folder_to_resume(Path(resume), name, changes, PRETRAIN_FLAGS, NO_RESULT)
+        folder = folder_to_resume(Path(resume), name, output, changes, PRETRAIN_FLAGS, NO_RESULT)
         with run_lock(folder):
             return _train(*resumed_pretraining(folder, data, overrides))
     settings = load_config(config, {"data.root": data, **overrides}, sets, PretrainConfig)

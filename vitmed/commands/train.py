@@ -10,7 +10,7 @@ from vitmed.core.downloads import unconnected
 from vitmed.core.errors import UsageError, excluded
 from vitmed.core.load_config import load_config, read_overrides
 from vitmed.core.messages import Mute, listener, listening, say
-from vitmed.core.places import check_run_place, data_folder
+from vitmed.core.places import check_run_place, data_folder, elsewhere
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import duration_text, file_name
 from vitmed.report.headline import check_gates, parse_gates
@@ -120,14 +120,14 @@ def _resume(
     overrides, (data, config, sets) = read_overrides(flags, FLAGS, "train"), arguments.values()
     if run.ranks.first(RunFolder(resume).folds.is_file):
         _refuse_ranks(run.ranks, "folds", "one fold at a time: --folds N --fold I")
-        if (run.name, config, data) != (None, None, None) or sets or overrides:
+        if (run.name, config, data) != (None,) * 3 or sets or overrides or elsewhere(run.output, resume):
             raise excluded("resume of folds")
         with opened(**where) as places:
             test = train_folds(CrossValidation(RunFolder(resume), None, places))
         return TrainResult(resume, None, None, test)
     _refuse_several(where)
     changes = [*overrides, *sets] + ["config"] * (config is not None)
-    folder = run.ranks.first(lambda: folder_to_resume(resume, run.name, changes, FLAGS, RESUMABLE))
+    folder = run.ranks.first(lambda: folder_to_resume(resume, run.name, run.output, changes, FLAGS, RESUMABLE))
     return run.resume(folder, data, overrides)
 
 

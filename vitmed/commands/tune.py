@@ -11,7 +11,7 @@ from vitmed.core.errors import UsageError, excluded
 from vitmed.core.load_config import load_config, read_overrides
 from vitmed.core.messages import listener
 from vitmed.core.options import FIRST, Fields, Option
-from vitmed.core.places import check_run_place, data_folder
+from vitmed.core.places import check_run_place, data_folder, elsewhere
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.metrics.tuning_study import SEED
@@ -91,7 +91,8 @@ def tune(
         stack.enter_context(unconnected(offline))
         places = stack.enter_context(opened(on, parallel, strict))
         if resume is not None:
-            if (data, config, name, prune, seeds) != (None,) * 5 or space or grid or sets or flags:
+            given = (data, config, name, prune, seeds) != (None,) * 5 or space or grid or sets or flags
+            if given or elsewhere(output, resume):
                 raise excluded("resume of tune")
             folder, asked = resumed_study(RunFolder(resume), trials, seconds)
         else:

@@ -21,6 +21,7 @@ from vitmed.core.run_folder import RunFolder, address_of, is_remote, place_of
 from vitmed.core.text import lines_of
 from vitmed.core.upgrade import READER
 
+RUNS = "runs"  # the default of --output
 ARCHIVES = (".npz", ".tar")  # which hold images, and are imported before use
 CHECKPOINTS = {".pt", ".pth", ".ckpt", ".safetensors"}
 LONGEST = 200  # bytes of a name; the system allows 255, and numbers and suffixes are added
@@ -209,3 +210,8 @@ def check_images(names: Sequence[str]) -> None:
     if len(paths) == len(names) and not any(p.exists() or p.is_symlink() or glob.has_magic(str(p)) for p in paths):
         missing = [f"{name}: no such file or folder" for name in names]
         raise DataError(lines_of(missing), "name images, folders or patterns")
+
+
+def elsewhere(output: Path | str, folder: Path | str) -> bool:
+    """Whether --output names another place than that of this run folder, which is to be resumed."""
+    return str(output) != RUNS and Path(output).resolve() != Path(folder).resolve().parent

@@ -20,6 +20,7 @@ from vitmed.core import errors
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import AnyConfig, find_paths, store_paths, with_values
 from vitmed.core.messages import Advance, bar, say, warn
+from vitmed.core.places import elsewhere
 from vitmed.core.process import stop_signals
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line
@@ -306,12 +307,17 @@ def monitor_text(record: Record, monitor: str) -> str:
 
 
 def folder_to_resume(
-    path: Path, name: str | None, changes: Iterable[str], flags: Mapping[str, str], allowed: set[str]
+    path: Path,
+    name: str | None,
+    output: Path | str,
+    changes: Iterable[str],
+    flags: Mapping[str, str],
+    allowed: set[str],
 ) -> RunFolder:
     """The run folder given to --resume, which holds a last.pt; `changes` are the settings given beside it, of which
     some are `allowed`, and `flags` are keyword -> setting."""
     folder = RunFolder(path.parent if path.suffix == ".pt" else path)
-    if name is not None:
+    if name is not None or elsewhere(output, folder.path):
         raise errors.excluded("resume and name")
     if folder.best.is_file() and not folder.last.is_file():
         problem = f"{folder.path}: this run is finished; --freeze leaves nothing to resume"
