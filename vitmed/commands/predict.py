@@ -8,15 +8,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.messages import bar
 from vitmed.core.options import CHECKPOINT, AskedWindow, Images, Precision, Runs
 from vitmed.core.places import new_file
-from vitmed.inference.open_model import (
-    files_for,
-    find_checkpoint,
-    find_named,
-    list_images,
-    open_network,
-    paths_of,
-    warn_of_seen,
-)
+from vitmed.inference.open_model import files_for, find_checkpoint, find_named, list_images, open_network, warn_of_seen
 from vitmed.inference.saved_model import SavedModel, check_precision
 from vitmed.metrics.predictions import Predictions
 
@@ -51,7 +43,7 @@ def predict(
     """
     check_precision(precision)
     saved = find_checkpoint(checkpoint, runs)
-    names = list_images(paths_of(images))
+    names = list_images(images)
     warn_of_seen(names, saved)
     files = files_for(names, saved, frame, window)
     network = open_network(saved, saved.policy, device, precision)

@@ -1,7 +1,6 @@
 """From YAML files, --set and flags to a configuration: defaults < YAML file < --set < flags."""
 
 import copy
-import difflib
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -73,6 +72,8 @@ def load_config(
 def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -> dict[str, Any]:
     """{"epochs": 5} -> {"train.epochs": 5}, without flags that are None (not given). Raises UsageError."""
     if unknown := set(flags) - set(known):
+        import difflib
+
         words = [f"--{flag.replace('_', '-')}" for flag in sorted(unknown)]
         problem = f"{command} has no option {', '.join(sorted(unknown))}"
         names = [*known, "config", "sets"]

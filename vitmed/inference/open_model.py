@@ -170,9 +170,9 @@ def paths_of(images: str | Path | Iterable[str | Path]) -> list[str | Path]:
     return names
 
 
-def list_images(names: Sequence[str | Path]) -> list[str]:
-    """List files, images in folders, and matches of patterns. Raises DataError without any."""
-    files: list[str] = []
+def list_images(images: str | Path | Iterable[str | Path]) -> list[str]:
+    """List files, images in folders, and matches of patterns. Raises DataError without any; and as `paths_of`."""
+    files, names = list[str](), paths_of(images)
     for path in find_named(names):
         refuse_archive(path)
         # a missing file becomes a row with its error
