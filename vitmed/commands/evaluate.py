@@ -16,7 +16,6 @@ from vitmed.core.text import counted
 from vitmed.data.folders import SPLITS
 from vitmed.decisions.evaluation_folder import earlier_choices, take_place
 from vitmed.decisions.policy import notes_of
-from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.open_model import open_model, open_network, with_window
 from vitmed.inference.saved_model import check_precision
 from vitmed.metrics.predictions import Predictions
@@ -95,8 +94,6 @@ def evaluate(
         raise unknown_key("split", split, SPLITS)
     check_precision(precision)
     saved, windowed = with_window(open_model(checkpoint), window)
-    if flags.get("map_images") and not isinstance(saved, Checkpoint):
-        raise excluded("maps", given=saved.path.name)
     closed = [saved.splits.root, *([Path(data)] if data is not None else [])]
     if output is not None:
         output_folder(output, Path(output), *closed)  # now, not after all images were compared
@@ -109,6 +106,8 @@ def evaluate(
     if chosen.own and chosen.part == "test":
         notes += earlier_choices(run, saved.weights_hash, policy)
     network = open_network(saved, policy, device, precision)
+    if flags.get("map_images") and network.model is None:
+        raise excluded("maps", given=saved.path.name)
     show(f"evaluating {saved.path} on {counted(len(chosen), 'image')}: {what}")
     notes += data_check_of(run)[0] if data is None else []
     notes += [f"Predicted in {network.precision}, not in fp32: {network.reason}."] if network.reason else []
