@@ -425,6 +425,27 @@ def test_runs_that_differ_by_more_than_the_seed_have_none(tmp_path: Path) -> Non
         assert not found.content.seeds and "seeds" not in found.content.to_dict()
 
 
+def test_two_groups_of_seeds_are_compared_by_their_means(vitmed: Any, tmp_path: Path) -> None:
+    groups = [[draw(noise + seed / 20) for seed in range(3)] for noise in (1.0, 2.5)]
+    runs = [seeded(tmp_path / f"{'ab'[g]}{s}", s, groups[g][s], lr=0.001 * (g + 1)) for g in range(2) for s in range(3)]
+    found = judge(*runs, output=tmp_path / "out")
+    (gap,) = found.content.seed_gaps
+    assert gap.groups == [["a0", "a1", "a2"], ["b0", "b1", "b2"]]
+    models = found.content.models
+    for name, of in gap.difference.items():
+        means = [np.mean([models[run].overall[name].value for run in names]) for names in gap.groups]
+        assert of.value == pytest.approx(means[0] - means[1]), name
+    of = gap.difference["auroc"]
+    assert of.p < 0.05 and of.low > 0 and of.p_holm == of.p
+    assert found.verdict == gap.text and gap.text.startswith("a0, a1, a2 are better than b0, b1, b2 on average over")
+    for file in ("comparison.html", "compare.json"):
+        assert "a0, a1, a2 are better" in (tmp_path / "out" / file).read_text()
+    said = vitmed("compare", *runs, "--resamples", 20).out
+    assert "mean of A, B, C - mean of D, E, F" in said and "a0, a1, a2 are better than" in said
+    again = judge(*runs, save(draw(0.5), tmp_path / "other"))  # the verdict is about the best, not about seeds
+    assert again.verdict.startswith("a1 is not clearly better or worse than other") and again.content.seed_gaps == [gap]
+
+
 def draw_findings(noise: float, findings: tuple[str, ...] = ("edema", "mass", "hernia")) -> FindingPredictions:
     """One model's answer about findings of 40 patients; the labels are the same for every noise."""
     labels = (np.random.default_rng(0).random((120, 3)) < [0.5, 0.4, 0.3]).astype(np.int8)

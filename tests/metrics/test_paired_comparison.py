@@ -6,7 +6,7 @@ from every_kind import compare_predictions
 from scipy import stats
 
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.paired_comparison import share_difference, tango, tango_score
+from vitmed.metrics.paired_comparison import seed_gap, share_difference, tango, tango_score
 from vitmed.metrics.predictions import Predictions
 
 Z = stats.norm.ppf(0.975)
@@ -161,3 +161,22 @@ def test_equal_models_rarely_differ_in_average_precision_where_few_patients_have
         gap = compare_predictions(first, second, 0).difference["average_precision"]
         wrong += gap.low is not None and gap.high is not None and not gap.low <= 0 <= gap.high
     assert wrong / tests <= 0.08
+
+
+def test_the_difference_of_two_groups_of_seeds_varies_over_seeds_and_over_patients() -> None:
+    """Where patients change nothing it is Welch's test of the seeds, where seeds change nothing the jackknife's."""
+    rng, count = np.random.default_rng(0), 30
+    values = rng.normal(0.9, 0.01, 3), rng.normal(0.88, 0.03, 4)
+    flat = [np.repeat(of[:, None], count, axis=1) for of in values]
+    over_seeds, welch = seed_gap(values, flat), stats.ttest_ind(*values, equal_var=False)
+    assert (over_seeds.value, over_seeds.p) == pytest.approx((values[0].mean() - values[1].mean(), welch.pvalue))
+    interval = welch.confidence_interval()
+    assert (over_seeds.low, over_seeds.high) == pytest.approx((interval.low, interval.high))
+    amounts = rng.normal(0.3, 1, count)  # of each patient; the number is their mean
+    without = (amounts.sum() - amounts) / (count - 1)
+    same = np.full(3, amounts.mean()), np.zeros(3)
+    over_patients = seed_gap(same, (np.tile(without, (3, 1)), np.zeros((3, count))))
+    assert over_patients.high - over_patients.value >= stats.t.ppf(0.975, count - 1) * stats.sem(amounts) * 0.999
+    assert over_patients.high - over_patients.value == pytest.approx(
+        stats.t.ppf(0.975, 20) * stats.sem(amounts), rel=0.05
+    )

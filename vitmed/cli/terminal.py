@@ -248,7 +248,9 @@ def print_comparison(comparison: Comparison) -> None:
     from vitmed.report.comparison_page import terminal_tables
 
     content = comparison.content
-    others = [pair.verdict for pair in content.pairs if pair.verdict != comparison.verdict]
+    pairs = [] if content.of_seeds else content.pairs
+    others = [of.text for of in content.seed_gaps] + [pair.verdict for pair in pairs]
+    others = [text for text in others if text != comparison.verdict]
     kind = TARGETS[content.kind]
     for columns, rows, lines in terminal_tables(content):
         print_rows(columns, rows, *lines, caption="")
@@ -261,6 +263,7 @@ def print_comparison(comparison: Comparison) -> None:
         columns = f"number, {len(group.seeds)} seeds|>mean|>SD over seeds|>95 % interval of one run"
         print_rows(columns, rows, caption="")
         others += [group.text] * (group.text != comparison.verdict)
+    others += ["every pair of single runs: compare.json, with --output"] * content.of_seeds
     if content.kind == "classes" and len(content.classes) > 2:
         others.append("one class against the rest: --positive CLASS")
     for line in (NOTICE, comparison.verdict, *others):

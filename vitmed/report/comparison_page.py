@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitmed.core.files import write_bytes, write_text
-from vitmed.core.text import NOTICE, counted
+from vitmed.core.text import NOTICE, counted, listed
 from vitmed.core.text_files import csv_text
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
@@ -85,7 +85,18 @@ def terminal_tables(content: ComparisonResults) -> Iterator[tuple[str, list[list
         ps = [p_text(row.p), p_text(row.p_holm)][: 1 + adjusted]
         lines.append([pair, row.title, value_text(row.gap, "+"), *ps])
     columns = f"pair|number|>difference (95 % interval)|>p{'|>p, Holm' * adjusted}"
-    yield columns, lines, [UNADJUSTED] * _with_baseline(content)
+    if not content.of_seeds:
+        yield columns, lines, [UNADJUSTED] * _with_baseline(content)
+    lines = []
+    for of in content.seed_gaps:
+        groups = " - ".join(f"mean of {listed([letter[name] for name in names])}" for names in of.groups)
+        for name, gap in of.difference.items():
+            if name in TARGETS[content.kind].headline:
+                title = TARGETS[content.kind].metrics[name].phrase
+                lines.append([groups, title, value_text(gap, "+"), p_text(gap.p), p_text(gap.p_holm)])
+    if lines:
+        over = f"over seeds and {content.resampling.removeprefix('by ')}s"
+        yield f"groups of seeds|number|>difference (95 % interval {over})|>p|>p, Holm", lines, []
 
 
 def _adjusted(rows: list[Row]) -> bool:
@@ -111,7 +122,11 @@ def sentences(content: ComparisonResults) -> list[str]:
             lines.setdefault((row.pair.first, row.pair.second), []).append(text)
     same = f"On the same {counted(content.images, 'image')}{of}"
     brackets = f"in brackets: {content.level:.0%} confidence intervals {content.resampling}"
-    return [f"{same}, {a} and {b} reached {'; '.join(texts)}; {brackets}." for (a, b), texts in lines.items()]
+    spread = [f"{text}." for text in (*(of.text for of in content.seed_gaps), *(of.text for of in content.seeds))]
+    return [
+        *spread,
+        *(f"{same}, {a} and {b} reached {'; '.join(texts)}; {brackets}." for (a, b), texts in lines.items()),
+    ]
 
 
 def _p(p: float | None) -> str:

@@ -35,6 +35,7 @@ FEWEST = {"image": FEW_IMAGES}  # below which no model is shown to be better; of
 Test = TypeVar("Test", paired.ComparisonTest, paired.ClassDifference)
 
 UNCLEAR = "not clearly better or worse"
+BLOCKS = 200  # of patients, each left out in turn for the interval over seeds and patients
 SAME = 1e-6  # a difference of probabilities that can come from rounding
 
 
@@ -304,8 +305,12 @@ def compare_models(
     deciding = list(pairs[0].tests)[:2]
     groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
     seeds = [paired.seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
+    alike = len({points.get(name) for group, _ in groups for name in group}) < 2
+    named = {m.name: m.predictions if alike else without_point(m.predictions) for m in models}
+    gaps = _seed_gaps(seeds, named, pairs, kind, unit)
+    over_seeds: dict[str, Any] = {name: of for name, of in (("seeds", seeds), ("seed_gaps", gaps)) if of}
     trained = {model.name for model in models if not model.baseline_of}
-    only_seeds = bool(seeds) and trained == set(seeds[0].seeds)  # which seed is best says nothing
+    only_seeds = bool(seeds) and trained == {name for group in seeds for name in group.seeds}  # the best says nothing
 
     def height(model: Model) -> tuple[bool, float]:  # the best first, a baseline last
         values = ((name, numbers[model.name][name].value) for name in deciding)
@@ -335,8 +340,8 @@ def compare_models(
         models=described,
         pairs=pairs,
         notes=gravest_first(notes),
-        verdict=seeds[0].text if only_seeds else verdict,
-        **({"seeds": seeds} if seeds else {}),
+        verdict=verdict if not only_seeds else gaps[0].text if gaps else seeds[0].text,
+        **over_seeds,
     )
 
 
@@ -362,6 +367,52 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
                 continue
             groups.setdefault(json.dumps(content, sort_keys=True, default=str), {})[model.name] = seed
     return [group for group in groups.values() if len(set(group.values())) == len(group) > 1]
+
+
+def _seed_gaps(
+    seeds: Sequence[paired.SeedSpread],
+    named: Mapping[str, Predictions],
+    pairs: Sequence[paired.ComparedPair],
+    kind: TargetKind,
+    unit: str,
+) -> list[paired.SeedGap]:
+    """Every two groups of runs that differ by their seed only, by the numbers that every pair of their runs compares
+    with an interval; the best two groups come first."""
+    if len(seeds) < 2:
+        return []
+    runs, usual = [name for group in seeds for name in group.seeds], next(iter(pairs[0].tests))
+    units, sign = named[runs[0]].units, 1 if ALL_METRICS[usual].higher_is_better else -1
+    count, phrase = int(units.max()) + 1, kind.metrics[usual].phrase
+    block = (np.random.default_rng(0).permutation(count) % BLOCKS)[units]  # (S,)
+    weights = (block != np.unique(block)[:, None]).astype(np.float64)  # (G, S), each without one block of patients
+    moved = {name: kind.numbers.draw(named[name], weights, drawn=False) for name in runs}
+    values = {name: kind.numbers.values(named[name]) for name in runs}
+    best = sorted(seeds, key=lambda of: -sign * of.numbers[usual].mean if usual in of.numbers else np.inf)
+    both, gaps = [*itertools.combinations(best, 2)], list[dict[str, paired.ClassDifference]]()
+    for groups in both:
+        sets = [{*group.seeds} for group in groups]
+        across = [pair for pair in pairs if all(len({pair.first, pair.second} & runs) == 1 for runs in sets)]
+        names = [name for name in across[0].difference if all(pair.difference[name].low is not None for pair in across)]
+        parts = [[[of[run] for run in group.seeds] for group in groups] for of in (values, moved)]
+        kept = [name for name in names if name in moved[runs[0]]]
+        found = [[[np.array([of[name] for of in group]) for group in part] for part in parts] for name in kept]
+        gaps.append({name: paired.seed_gap(*parts) for name, parts in zip(kept, found, strict=True)})
+    for name in moved[runs[0]]:
+        having = [differences for differences in gaps if name in differences]
+        for differences, adjusted in zip(having, _adjusted([of[name] for of in having]), strict=True):
+            differences[name] = adjusted
+    results = list[paired.SeedGap]()
+    for groups, differences in zip(both, gaps, strict=True):
+        (first, second), gap = (listed([*group.seeds]) for group in groups), differences.get(usual)
+        if gap is None or gap.value is None or gap.low is None:
+            text = f"the {phrase} over the seeds of {first} and of {second} cannot be compared"
+        else:
+            sure = gap.p_holm is not None and gap.p_holm < 1 - LEVEL and (unit == "image" or count >= FEW_GROUPS)
+            how = UNCLEAR if not sure else "better" if sign * gap.value > 0 else "worse"
+            text = f"{first} are {how} than {second} on average over seeds: {phrase} difference {gap.value:+.3f}"
+            text += f" ({gap.low:+.3f} to {gap.high:+.3f} over seeds and {unit}s){_p_text(gap, len(both))}"
+        results.append(paired.SeedGap(groups=[[*group.seeds] for group in groups], difference=differences, text=text))
+    return results
 
 
 def _compare_family(
@@ -436,11 +487,15 @@ def _verdict(pair: paired.ComparedPair, kind: TargetKind, both: tuple[Any, Any],
         return f"{names[0]} and {names[1]} are alike: {result}"
     winner = better(pair, units, patients)
     how = UNCLEAR if winner is None else "better" if winner == pair.first else "worse"
+    return f"{names[0]} is {how} than {names[1]}: {result}{_p_text(test, pairs)}"
+
+
+def _p_text(test: paired.ComparisonTest | paired.ClassDifference, pairs: int) -> str:
     p = test.p if test.p_holm is None else test.p_holm
     shown = "" if p is None else f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"
     if shown and pairs > 1:
         shown += ", not adjusted" if test.p_holm is None else f" adjusted for {pairs} pairs"
-    return f"{names[0]} is {how} than {names[1]}: {result}{shown}"
+    return shown
 
 
 def better(pair: paired.ComparedPair, units: int, patients: bool) -> str | None:

@@ -165,10 +165,10 @@ class Prepared:
         return {name: numbers[name].item() for name in cls.metrics}
 
     @classmethod
-    def draw(cls, predictions: Any, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Numbers by name, (R,) each, for image weights (R, S)."""
+    def draw(cls, predictions: Any, weights: np.ndarray, drawn: bool = True) -> dict[str, np.ndarray]:
+        """Numbers by name, (R,) each, for image weights (R, S); `drawn` as in `apart`."""
         prepared = cls(predictions)
-        return prepared.apart(weights, drawn=True) | prepared.of_sums(weights @ prepared.summands)
+        return prepared.apart(weights, drawn) | prepared.of_sums(weights @ prepared.summands)
 
     @classmethod
     def evaluate(cls, predictions: Any, resamples: int = 2000) -> Numbers:
