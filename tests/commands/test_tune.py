@@ -400,7 +400,7 @@ def test_pictures_show_every_kind_of_trial(done: TuneResult) -> None:
     figure = history_figure(study)
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     stopped = "stopped early (at the edge: worse)"  # 0.6 beside 0.7 to 0.8
-    assert names == ["best so far", "finished", stopped, "failed", "the plan's settings"]
+    assert names == ["best so far", "finished, validation", stopped, "failed", "the plan's settings"]
     assert next(line for line in figure.axes[0].lines if line.get_label() == stopped).get_ydata() == pytest.approx(0.69)
     best = figure.axes[0].lines[0].get_ydata()
     assert list(best) == [0.7, 0.8, 0.8]

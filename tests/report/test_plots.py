@@ -179,7 +179,9 @@ def test_roc_shows_each_reader_as_a_point() -> None:
 def test_roc_of_more_classes_has_a_dot_for_each_named_curve_and_no_band() -> None:
     p = draw(10)
     (axes,) = roc(p, analysed(p)).axes
-    assert sum(line.get_marker() == "o" for line in axes.lines) == 4 and not axes.collections
+    dots = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata())]
+    assert len(dots) == 4 and not axes.collections
+    assert "dot: where the model decides" in axes.get_legend_handles_labels()[1]
 
 
 def test_the_decision_curve_at_the_intended_prevalence_stands_above_that_of_the_images() -> None:

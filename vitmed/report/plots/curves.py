@@ -171,7 +171,7 @@ NAMED = 24  # combinations of a grid whose settings stand below them
 
 def history_figure(study: TuningStudy) -> Figure:
     """Draw each combination, the best so far (of a grid interval and seeds), the plan, the winner trained once more."""
-    figure, axes = drawing.plot("" if study.seeds else "trial", f"{study.title} on validation")
+    figure, axes = drawing.plot("" if study.seeds else "trial", study.title)
     known = [(point.state, point.number, point.value) for point in study.combinations if point.value is not None]
     points = [np.array([row[1:] for row in known if row[0] == state]).reshape(-1, 2).T for state in ("done", "stopped")]
     (x, y), (stopped, values) = points
@@ -187,9 +187,10 @@ def history_figure(study: TuningStudy) -> Figure:
             ends = drawing.numbers([point.estimate.low, point.estimate.high])
             axes.plot([point.number] * 2, ends, color=BLUE, linewidth=1.7)
         each = [trial.value for trial in study.trials if trial.number in point.trials and trial.state == "done"]
-        axes.plot([point.number + 0.15] * len(each), drawing.numbers(each), ".", color=GREY)
+        label = "each seed, validation" * (point is study.combinations[0])
+        axes.plot([point.number + 0.15] * len(each), drawing.numbers(each), ".", color=GREY, label=label)
     if len(x):
-        axes.plot(x, y, "o", color=BLUE, label="mean over seeds, 95 % interval" if study.seeds else "finished")
+        axes.plot(x, y, "o", color=BLUE, label=f"{'mean and 95 % interval' if study.seeds else 'finished'}, validation")
     if len(stopped):  # where they are far from all others, at the edge, so that these stay apart
         ends = drawing.numbers(end for found, *_ in again if found for end in (found.value, found.low, found.high))
         others = np.concatenate([y, ends]) if len(x) else values

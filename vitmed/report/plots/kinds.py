@@ -190,6 +190,7 @@ def roc(predictions: Predictions, metrics: Results) -> Figure:
         dot = BLACK if alone else colour
         axes.plot(x, y, "o", color=dot, markeredgecolor="white", markersize=7, zorder=3, label=label)
     if len(predictions.classes) > 2 and curves:
+        axes.plot([], [], "o", color=GREY, label="dot: where the model decides")
         rises = np.linspace(0, 1, 1001)
         mean = np.mean([np.interp(rises, *curve) for curve in curves.values()], axis=0)
         line = np.append(0, rises), np.append(0, mean)

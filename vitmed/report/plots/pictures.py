@@ -154,7 +154,7 @@ def label_outcome(axes: Axes, predictions: Predictions, row: int, most: int) -> 
         elif labels is not None:
             truth, right = f"truth: {short(predictions.classes[labels[row]], most)}", bool(labels[row] == k)
     if predictions.columns.get(ANSWER, ("",) * len(predictions))[row].startswith(NO):
-        sure += ", no answer"
+        truth += "\n" * bool(truth) + "no answer"  # a line of its own: beside the name of a class it is too wide
     mark, colour = {True: ("✓ ", GREEN), False: ("✗ ", RED), None: ("", GREY)}[right]
     axes.set_title(f"{mark}{answer} {sure}\n{truth}" if truth else f"{answer}\n{sure}", fontsize=8)
     axes.spines[:].set(color=colour, linewidth=3)
@@ -188,10 +188,10 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
     lines = -(-count // beside)
     size = 2.4 if beside == 1 else 1.32  # inches a panel
     before = 0.1 if beside == 1 else 0.4  # inches: the title of a small picture is wider than the picture
-    width, height = (size + 0.08) * across * beside + 0.9 + before, (size + 0.68) * lines + 0.18
+    width, height = (size + 0.08) * across * beside + 0.9 + before, (size + 0.68) * lines + 0.32
     # Placed by hand: the layout "constrained" takes a second and a half.
     figure = Figure(figsize=(width, height))
-    places = {"left": before / width, "right": 1 - 0.9 / width, "top": 1 - 0.42 / height, "bottom": 0.44 / height}
+    places = {"left": before / width, "right": 1 - 0.9 / width, "top": 1 - 0.56 / height, "bottom": 0.44 / height}
     panels = figure.subplots(
         lines, across * beside, squeeze=False, gridspec_kw=places | {"wspace": 0.08 / size, "hspace": 0.68 / size}
     )
@@ -213,10 +213,10 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
             axes.set(xticks=[], yticks=[])
             if line == 0 or beside == 1:
                 axes.set_title(TITLES[name].replace("-weighted ", "-weighted\n"), fontsize=8 if beside == 2 else 10)
-    place = figure.add_axes((1 - 0.78 / width, places["bottom"], 0.16 / width, min(3, height - 0.86) / height))
+    place = figure.add_axes((1 - 0.78 / width, places["bottom"], 0.16 / width, min(3, height - 1) / height))
     bar = figure.colorbar(ScalarMappable(Normalize(0, 1), MAP_COLOURS), cax=place)
     bar.set_ticks([0, 1], labels=["least", "most"])
-    bar.set_label("attention, within one map", fontsize=8, labelpad=-14)
+    bar.set_label("weight within one map", fontsize=8, labelpad=-14)
     bar.ax.tick_params(labelsize=8)
     return figure
 
