@@ -30,10 +30,12 @@ def build_model(
     name = {} if model is None else {"name": model}
     config = build_config({"model": {**name, **fields}}).model
     if config.start is None:
-        return ViT(config, num_classes or 1000)
+        return ViT(config, 1000 if num_classes is None else num_classes)
     weights = open_weights(config.start, offline)
     head = weights.state.get("head.bias")
-    network = ViT(config_for_weights(config, weights), num_classes or (1000 if head is None else len(head)))
+    if num_classes is None:
+        num_classes = 1000 if head is None else len(head)
+    network = ViT(config_for_weights(config, weights), num_classes)
     load_pretrained(network, weights)
     return network
 
