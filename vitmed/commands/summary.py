@@ -33,9 +33,8 @@ def build_model(
         return ViT(config, 1000 if num_classes is None else num_classes)
     weights = open_weights(config.start, offline)
     head = weights.state.get("head.bias")
-    if num_classes is None:
-        num_classes = 1000 if head is None else len(head)
-    network = ViT(config_for_weights(config, weights), num_classes)
+    classes = 1000 if head is None else len(head)
+    network = ViT(config_for_weights(config, weights), classes if num_classes is None else num_classes)
     load_pretrained(network, weights)
     return network
 

@@ -50,6 +50,7 @@ from vitmed.report.participant_flow import (
 from vitmed.report.results import Origin, Results, Seen
 from vitmed.report.write import TABLE_ALONE, Report, read_baselines
 
+NAMELESS = "not known: an exported model does not name the images of its run"
 AGAINST_REST = "against-rest"  # folder of the report of one class against the rest, in that of all classes
 
 
@@ -218,9 +219,13 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
     terms = f"{model.licence or 'not known to vitmed'}{f'. {model.terms}' if model.terms else ''}"
     copies = f"mean output of {len(VIEWS[augment.views])} copies of an image ({augment.views})"
     return {
-        "Images": f"{what}: {images:,} evaluated; the run had "
-        + ", ".join(f"{n:,} {name}" for name, n in counts.items()),
-        "Patients of the run": describe_patients(saved.splits),
+        "Images": f"{what}: {images:,} evaluated; "
+        + (
+            f"the run had {', '.join(f'{n:,} {name}' for name, n in counts.items())}"
+            if any(counts.values())
+            else NAMELESS
+        ),
+        "Patients of the run": describe_patients(saved.splits) if any(counts.values()) else NAMELESS,
         "Splits of the run": "; ".join(f"{name}: {text}" for name, text in saved.splits.made.items()),
         "Model": describe_model(model),
         "Started from": "random weights" if model.start is None else f"{Path(model.start).name}, licence {terms}",
