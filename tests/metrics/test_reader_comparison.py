@@ -275,7 +275,8 @@ def test_answers_of_two_kinds_are_read_where_a_positive_class_is_named_and_are_o
                 whole = sum(one.n for one in again)
                 assert f"on {whole} of {len(p)} images the model on the same images: sensitivity" in shown
                 assert f"{own['number']} {known.model.value:.3f} ({known.model.low:.3f} to" in shown
-                assert "reader said: sensitivity" in shown and "model minus the reader, on the same images" in shown
+                about = "model minus the reader, on the same images, for these readers alone"
+                assert "reader said: sensitivity" in shown and about in shown and "readers like these" not in shown
                 assert f"{own['number']} {gap.value:+.3f}" in shown
     first = next(path for path, cell in zip(p.paths, said, strict=True) if cell)
     cells = tuple("2" if path == first else cell for path, cell in zip(p.paths, said, strict=True))

@@ -170,6 +170,8 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
                 text.append(f"Bootstrap resamples were drawn by {unit}.")
         else:
             text.append(f"Each {unit} had one image.")
+    if unit != "patient" and metrics.n_groups is not None:
+        text.append(f"Where this text says patient, read {unit}.")
     return " ".join(text)
 
 
