@@ -13,7 +13,7 @@ from vitmed.core.messages import listener
 from vitmed.core.options import FIRST, Fields, Option
 from vitmed.core.places import check_run_place, data_folder, elsewhere
 from vitmed.core.process import is_rank
-from vitmed.core.run_folder import RunFolder, run_lock
+from vitmed.core.run_folder import RunFolder
 from vitmed.metrics.tuning_study import SEED
 from vitmed.studies.cluster import opened
 from vitmed.studies.one_run import default_name
@@ -110,8 +110,5 @@ def tune(
             folder, asked = new_study(prepared, {**what, **forecast, "offline": offline}, output, name)
         stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        stack.enter_context(run_lock(folder))
-        search = Search(optuna, folder, asked, clock, places._replace(devices=devices or 1, logged=True))
-        search.announce()
-        study = conduct(search)
-    return TuneResult(folder.path, study)
+        places = places._replace(devices=devices or 1, logged=True)
+        return TuneResult(folder.path, conduct(Search(optuna, folder, asked, clock, places)))

@@ -286,7 +286,7 @@ class TuneResult:
 
 
 class Search(Study[TuningStudy]):
-    """The trials of a study, also in memory for Optuna. Raises CheckpointError for a damaged file of a trial."""
+    """The trials of a study, also in memory for Optuna."""
 
     command = "tune"
 
@@ -302,6 +302,10 @@ class Search(Study[TuningStudy]):
         self.study = optuna.create_study(study_name=NAME, direction=direction, pruner=pruner)
         self.files: list[TrialFile] = []
         self.open: dict[int, Any] = {}  # trials that have begun and not ended
+
+    def begin(self) -> None:
+        """As `Study.begin`; says what is searched. Raises CheckpointError for a damaged file of a trial."""
+        folder, asked = self.folder, self.asked
         while (path := self._path(number := len(self.files))).is_file():
             try:
                 trial = self._ask(file := TrialFile.model_validate_json(path.read_bytes()))
@@ -314,7 +318,12 @@ class Search(Study[TuningStudy]):
                 self._note(number, state="failed", reason=reason)
             if self.files[number].state or self.result(number).value is not None:
                 self._tell(number)
-        clock.began -= max((file.spent for file in self.files), default=0)
+        self.clock.began -= max((file.spent for file in self.files), default=0)
+        many = "trials" if self.most is None else counted(self.most, "trial")
+        limit = "" if asked.time is None else f" in {duration_text(asked.time)}"
+        say(f"{many}{limit} of at most {counted(asked.epochs, 'epoch')} in {folder.path}; they search:")
+        for setting, domain in asked.space.items():
+            say(f"  {setting} {domain}, planned {as_text(asked.planned[setting])}")
 
     @property
     def settings(self) -> Config:
@@ -454,14 +463,6 @@ class Search(Study[TuningStudy]):
             seconds=sum(record["seconds"] for record in records),
             run=runs[-1].path.name if runs else None,
         )
-
-    def announce(self) -> None:
-        folder, asked = self.folder, self.asked
-        many = "trials" if self.most is None else counted(self.most, "trial")
-        limit = "" if asked.time is None else f" in {duration_text(asked.time)}"
-        say(f"{many}{limit} of at most {counted(asked.epochs, 'epoch')} in {folder.path}; they search:")
-        for setting, domain in asked.space.items():
-            say(f"  {setting} {domain}, planned {as_text(asked.planned[setting])}")
 
     def finish(self) -> TuningStudy:
         """As `Study.finish`: train the winner once more, and write what was found."""
