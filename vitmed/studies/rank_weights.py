@@ -113,7 +113,7 @@ def rank_weights(
     given = dict(zip(short_names([Path(name).absolute().parts for name in names]), names, strict=True))
     models, seconds, left_out = list[Model](), dict[str, float](), dict[str, str]()
     calls = [(weights, name, settings, splits, offline) for name, weights in given.items()]
-    judged = {name: (predictions, took, why) for name, predictions, took, why in each(place, _judged_or_why, calls)}
+    judged = {name: result for name, *result in each(place, _judged, calls)}
     for name in given:
         predictions, took, why = judged[name]
         if why:
@@ -152,21 +152,18 @@ def rank_weights(
     return content, rows, given[best]
 
 
-def _judged_or_why(given: str, name: str, *others: Any) -> tuple[str, Any, float, str]:
-    """The name, what `_judged` returns, and why these weights are left out."""
+def _judged(given: str, name: str, *others: Any) -> tuple[str, Any, float, str]:
+    """The name, what a linear model of the features of some weights says of validation, the seconds for an image, and
+    why these weights are left out."""
     say(f"weights: {name}")
     try:
-        return name, *_judged(given, name, *others), ""
+        return name, *_predictions(given, name, *others), ""
     except (CheckpointError, UsageError, OutOfMemoryError) as error:
         warn(f"{name} is left out: {error.line}")
         return name, None, 0.0, error.line
 
 
-def _judged(given: str, name: str, settings: Config, splits: Splits, offline: bool) -> tuple[Any, float]:
-    """What a linear model of the features of some weights says of validation, and the seconds for an image.
-
-    Raises CheckpointError, UsageError or OutOfMemoryError if the weights cannot be used.
-    """
+def _predictions(given: str, name: str, settings: Config, splits: Splits, offline: bool) -> tuple[Any, float]:
     weights = open_weights(given, offline)
     config = make_plan.config_with_weights(with_values(settings, {"model.weights": given}), weights)
     config = build_config(config.model_dump())  # raises for values that do not go together
