@@ -24,6 +24,7 @@ from vitmed.core.errors import CheckpointError, DataError, UsageError, excluded
 from vitmed.core.files import read_json_lines, write_bytes, write_json, write_text
 from vitmed.core.load_config import load_config, store_paths, with_values
 from vitmed.core.messages import Silent, listener, say
+from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.text import counted, duration_text, first_line, listed, round_up
 from vitmed.core.text_files import csv_text
@@ -36,9 +37,10 @@ from vitmed.report.plots.curves import history_figure
 from vitmed.report.plots.drawing import png
 from vitmed.report.results import Results
 from vitmed.studies.cluster import HERE, Places
+from vitmed.studies.one_run import default_name
 from vitmed.studies.study import Job, OnEpoch, Study, check_same_data, read_study, workers
 from vitmed.training.learning import LEARNING
-from vitmed.training.plan.make_plan import Plan, make_plan, plan_yaml
+from vitmed.training.plan.make_plan import make_plan, plan_yaml
 from vitmed.training.plan.rules import fields_set
 from vitmed.training.plan.time import Clock
 from vitmed.training.train_state import Record
@@ -104,46 +106,45 @@ class Asked(Frozen):
         return [{p: self.planned[p] if ".." in domain else str(self.planned[p]) for p, domain in self.space.items()}]
 
 
-def plan_study(settings: Config, plans: bool, seconds: float | None, processes: int) -> tuple[Plan, dict[str, float]]:
-    """Plan the base of all trials; with `seconds`, of as many epochs as fit `SHARE` times into it, and forecast a run.
-    Raises UsageError: settings that do not go with a search, or too little time for a trial and the winner."""
+def new_study(
+    settings: Config, plans: bool, processes: int, what: dict[str, Any], output: str | Path, name: str | None
+) -> tuple[RunFolder, Asked]:
+    """Begin a study: a new folder with the plan of all trials, of as many epochs as fit `SHARE` times into the time.
+
+    Args:
+        plans: as of `make_plan`; processes: of each training.
+        what: `space`, `trials`, `time` in s, `prune` and `offline` of `Asked`.
+
+    Raises:
+        UsageError: settings that do not go with a search, too little time for a trial and the winner, no setting left
+            to search, or a grid of too many trials.
+    """
+    check_run_place(settings, output, name)
     if settings.data.divided or settings.train.freeze or not settings.train.test:
         raise excluded("choices of tune")
     prepared = make_plan(settings, plans, processes)
-    if seconds is None:
-        return prepared, {}
-    forecast, free = prepared.forecaster.of(prepared.config), plans and "epochs" not in fields_set(settings, "train")
-    passes = int(forecast.passes_in(seconds / SHARE))
-    if free and 1 <= passes < prepared.config.train.epochs:
-        model = prepared.given.model
-        chosen = {f"model.{name}": getattr(model, name) for name in ("weights", "weights_sha256", "weights_reason")}
-        settings = with_values(settings, {"train.epochs": passes, **chosen})
-        prepared = make_plan(settings, plans, processes)
-    both = 2 * forecast.total(prepared.config.train.epochs)
-    if both > seconds:
-        problem = f"--time {duration_text(seconds)} is too short for a trial and the training of the winner"
-        enough = SHARE * forecast.total(1) if free else both
-        raise UsageError(problem, f"--time {duration_text(round_up(enough))}")
-    return prepared, forecast._asdict()
-
-
-def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: str) -> tuple[RunFolder, Asked]:
-    """Begin a study: a new folder with the base configuration, what was asked for, and the forecast of a run.
-
-    Args:
-        what: `space`, `trials`, `time` in s and `prune` of `Asked`.
-
-    Raises:
-        UsageError: no setting is left to search, or a grid of too many trials.
-    """
+    if (seconds := what["time"]) is not None:
+        forecast = prepared.forecaster.of(prepared.config)
+        free = plans and "epochs" not in fields_set(settings, "train")
+        passes = int(forecast.passes_in(seconds / SHARE))
+        if free and 1 <= passes < prepared.config.train.epochs:
+            model = prepared.given.model
+            chosen = {f"model.{name}": getattr(model, name) for name in ("weights", "weights_sha256", "weights_reason")}
+            prepared = make_plan(with_values(settings, {"train.epochs": passes, **chosen}), plans, processes)
+        both = 2 * forecast.total(prepared.config.train.epochs)
+        if both > seconds:
+            problem = f"--time {duration_text(seconds)} is too short for a trial and the training of the winner"
+            enough = SHARE * forecast.total(1) if free else both
+            raise UsageError(problem, f"--time {duration_text(round_up(enough))}")
+        what |= forecast._asdict()
     config, train = prepared.config, prepared.config.train
     if not what["space"]:  # a range around the planned value of each setting of `AROUND` that you did not set
         given = prepared.given
         fixed = {f"{part}.{name}" for part in ("train", "model", "augment") for name in fields_set(given, part)}
         fixed |= set() if LEARNING[prepared.splits.target.kind].mixes else {"augment.mixup"}
         fixed |= {"train.layer_decay"} if prepared.weights is None else set()
-        free = {place: around for place, around in AROUND.items() if place not in fixed}
-        what["space"] = {place: around(attrgetter(place)(config)) for place, around in free.items()}
+        searched = {place: around for place, around in AROUND.items() if place not in fixed}
+        what["space"] = {place: around(attrgetter(place)(config)) for place, around in searched.items()}
     domains = what["space"]
     if not domains:
         raise UsageError("nothing to search: every setting is fixed", "leave some out, or name --space")
@@ -160,7 +161,7 @@ def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: st
         data=prepared.splits.digest,
         **what,
     )
-    folder = RunFolder.create(output, name)
+    folder = RunFolder.create(output, name or f"{default_name(prepared.splits.root, config)}_tune")
     write_text(folder.path / BASE, plan_yaml(prepared, folder.path))
     write_json(folder.tune, asked.to_dict())  # last: a folder with it is complete
     return folder, asked
