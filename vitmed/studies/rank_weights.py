@@ -12,7 +12,6 @@ import numpy as np
 
 from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.core.config import Config
-from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import CheckpointError, OutOfMemoryError, UsageError
 from vitmed.core.files import probe, write_text
 from vitmed.core.load_config import build_config, store_paths, with_values
@@ -20,9 +19,8 @@ from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import RunFolder, cache_folder
 from vitmed.core.text import counted, listed
 from vitmed.data.loading import read_splits
-from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
+from vitmed.data.patients import describe_patients, patient_notes, report_patients
 from vitmed.data.samples import Splits, labelled_by
-from vitmed.data.splits import make_splits
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.imaging.preprocessing import Preprocessing, thumbnail
 from vitmed.metrics.estimates import value_text
@@ -199,15 +197,11 @@ def _predictions(given: str, name: str, settings: Config, splits: Splits, offlin
 def open_folder(config: Config, output: str | Path, parts: str) -> tuple[Config, Splits]:
     """Divide the images of a folder into `parts`; return the configuration with their window, and the splits. Raises as
     `train`."""
-    report_card(config.data.card)
-    show_expression(config.data.group_regex)
-    splits = make_splits(config.data, config.evaluate.ordinal)
-    config = make_plan.config_of_target(config, splits)
-    make_plan.check_against_splits(config, splits)
+    config, splits = make_plan.split_images(config)
     check_folder(config.data, config.evaluate.ordinal)
     report_patients(splits, f"one patient may be in two {parts}, which makes results look too good")
     probe(output)
-    return make_plan.with_window(config, splits), make_plan.standardised(splits)
+    return make_plan.with_window(config, splits), splits
 
 
 def evaluate_colours(

@@ -90,12 +90,7 @@ def make_plan(config: Config, plans: bool, processes: int = 1) -> Plan:
         config = with_values(config_with_weights(config, weights), {"model.weights_sha256": digest_of(weights.path)})
     if asked != "auto":
         check_weights(config)
-    report_card(config.data.card)
-    show_expression(config.data.group_regex)
-    splits = make_splits(config.data, config.evaluate.ordinal)
-    config = config_of_target(config, splits)
-    splits = standardised(splits)
-    check_against_splits(config, splits)
+    config, splits = split_images(config)
     device = pick_device(config.train.device)
     forecaster = Forecaster(splits, device, processes)
     check_compiler(config.train.compile, device)
@@ -160,6 +155,21 @@ def with_choice(config: Config, forecaster: Forecaster) -> tuple[Config, Weights
     return with_values(config_with_weights(config, choice.weights), values), choice.weights
 
 
+def split_images(config: Config) -> tuple[Config, Splits]:
+    """The configuration with what follows from the kind of label, and the splits of its images; of a number with the
+    mean and standard deviation of the training labels. Raises UsageError or DataError."""
+    report_card(config.data.card)
+    show_expression(config.data.group_regex)
+    splits = make_splits(config.data, config.evaluate.ordinal)
+    config = config_of_target(config, splits)
+    if splits.target.kind == "number":
+        numbers = np.array([sample.targets[0] for sample in splits.samples["train"]])
+        values = {"centre": float(numbers.mean()), "spread": float(numbers.std()) or 1.0}
+        splits = replace(splits, target=splits.target.model_copy(update=values))
+    check_against_splits(config, splits)
+    return config, splits
+
+
 def check_against_splits(config: Config, splits: Splits) -> None:
     """Raises UsageError or DataError for a setting that does not go with the classes or the columns of the table."""
     if (positive := config.data.positive) is not None:
@@ -189,15 +199,6 @@ def config_of_target(config: Config, splits: Splits) -> Config:
     config = with_values(config, values)
     check_target(config, kind)
     return config
-
-
-def standardised(splits: Splits) -> Splits:
-    """The splits; of a number with the mean and standard deviation of the training labels."""
-    if splits.target.kind != "number":
-        return splits
-    numbers = np.array([sample.targets[0] for sample in splits.samples["train"]])
-    values = {"centre": float(numbers.mean()), "spread": float(numbers.std()) or 1.0}
-    return replace(splits, target=splits.target.model_copy(update=values))
 
 
 def warn_of_known_set(weights: Weights | None, config: Config, splits: Splits) -> None:
