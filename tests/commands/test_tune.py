@@ -31,7 +31,7 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TrialResult, TuningStudy, combined
 from vitmed.report.plots.curves import history_figure
-from vitmed.studies.search import Asked, Search, TuneResult, _notes, _table, read_space
+from vitmed.studies.search import Asked, Search, TuneResult, _notes, _table, read_space, suggest
 from vitmed.training.plan.time import Clock
 
 optuna = pytest.importorskip("optuna")
@@ -353,6 +353,18 @@ def test_searches_that_cannot_be(given: dict[str, Any], problem: str, data: Path
     with pytest.raises(UsageError, match=problem):
         run(data, tmp_path, **({} if "space" in given else {"trials": None}) | given)
     assert not (tmp_path / "t").exists()
+
+
+def test_the_plan_is_the_first_trial_however_a_value_is_written() -> None:
+    space = {"train.ema": "false,true", "augment.mixup": "0.2,0", "train.lr": "1e-3,5e-4", "model.drop_path": "0..0.2"}
+    planned = {"train.ema": True, "augment.mixup": 0.0, "train.lr": 5e-4, "model.drop_path": 0.1}
+    rest = {"trials": 2, "time": None, "prune": False, "seed": 0, "offline": False, "metric": "auroc", "epochs": 2}
+    asked = Asked(space=space, planned=planned, data="", **rest)
+    assert asked.queue == [{"train.ema": "true", "augment.mixup": "0", "train.lr": "5e-4", "model.drop_path": 0.1}]
+    study = optuna.create_study()
+    study.enqueue_trial(asked.queue[0])
+    assert suggest(study.ask(), space) == asked.queue[0]
+    assert asked.model_copy(update={"planned": planned | {"augment.mixup": 0.1}}).queue == []
 
 
 def test_flag_names_are_settings() -> None:

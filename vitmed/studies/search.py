@@ -101,9 +101,8 @@ class Asked(Frozen):
         if self.seeds:
             values = itertools.product(*(domain.split(",") for domain in self.space.values()))  # the seed is the first
             return [dict(zip(self.space, combination, strict=True)) for combination in values]
-        if not all(contains(domain, self.planned[place]) for place, domain in self.space.items()):
-            return []
-        return [{p: self.planned[p] if ".." in domain else str(self.planned[p]) for p, domain in self.space.items()}]
+        planned = {place: within(domain, self.planned[place]) for place, domain in self.space.items()}
+        return [] if None in planned.values() else [planned]
 
 
 def new_study(
@@ -222,11 +221,18 @@ def _kinds(place: str) -> set[Any]:
     return {annotation, *get_args(annotation)}
 
 
-def contains(domain: str, value: Any) -> bool:
+def within(domain: str, value: Any) -> Any:
+    """The value as a domain has it, the text of one of several; None where the domain does not have it."""
     low, dots, high = domain.partition("..")
     if dots:
-        return isinstance(value, int | float) and float(low) <= value <= float(high)
-    return as_text(value) in domain.split(",")
+        return value if isinstance(value, int | float) and float(low) <= value <= float(high) else None
+    return next((text for text in domain.split(",") if alike(text, value)), None)
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether two values are the same as in --set: "0" and 0.0, "true" and True."""
+    texts = [as_text(value) for value in (a, b)]
+    return texts[0] == texts[1] or (all(map(NUMBER.fullmatch, texts)) and float(texts[0]) == float(texts[1]))
 
 
 def as_text(value: Any) -> str:
@@ -508,9 +514,9 @@ class Search(Study[TuningStudy]):
         pool = [trial for trial in combinations if trial.value is not None]
         pool = [trial for trial in pool if trial.state == "done"] or [trial for trial in pool if trial.reason] or pool
         best = max(pool, key=lambda trial: ((trial.value or 0.0) * (1 if higher else -1), -trial.number))
-        planned = {place: as_text(value) for place, value in asked.planned.items() if place != SEED}
-        changed = {place: value for place, value in best.values.items() if as_text(value) != planned[place]}
-        plan = [trial.number for trial in combinations if {p: as_text(v) for p, v in trial.values.items()} == planned]
+        planned = {place: value for place, value in asked.planned.items() if place != SEED}
+        changed = {place: value for place, value in best.values.items() if not alike(value, planned[place])}
+        plan = [t.number for t in combinations if all(alike(t.values.get(p), value) for p, value in planned.items())]
         plan = plan if asked.seeds else [1][: len(self.queue)]
         return TuningStudy(
             metric=asked.metric,
