@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from vitmed.core import errors
 from vitmed.core.base_models import Frozen, fields_of
@@ -79,15 +79,6 @@ class Asked(Frozen):
     before: float = 0.0  # the forecast of a run, s; 0 without `time`
     one_pass: float = 0.0
     after: float = 0.0
-
-    @classmethod
-    def read(cls, folder: RunFolder) -> Self:
-        """Raises CheckpointError for a folder without a tune.json, a damaged one, or one of an earlier version."""
-        if any((folder.path / old).is_file() for old in ("journal.log", "sweep.json")):
-            raise CheckpointError(f"{folder.path}: a study of vitmed {READER}, which alone can continue it", NEW)
-        if not folder.tune.is_file():
-            raise CheckpointError(f"{folder.path}: holds no study of vitmed tune", "name the folder that it made")
-        return read_study(folder.tune, cls, NEW)
 
     @property
     def seeds(self) -> list[int]:
@@ -168,8 +159,12 @@ def new_study(
 
 def resumed_study(folder: RunFolder, trials: int | None, seconds: float | None) -> tuple[RunFolder, Asked]:
     """Open a study again, with more trials or time. Raises UsageError: its winner is chosen already. DataError: other
-    images, labels or splits."""
-    asked, more = Asked.read(folder), {"trials": trials, "time": seconds}
+    images, labels or splits. CheckpointError: no tune.json, a damaged one, or a study of an earlier version."""
+    if any((folder.path / old).is_file() for old in ("journal.log", "sweep.json")):
+        raise CheckpointError(f"{folder.path}: a study of vitmed {READER}, which alone can continue it", NEW)
+    if not folder.tune.is_file():
+        raise CheckpointError(f"{folder.path}: holds no study of vitmed tune", "name the folder that it made")
+    asked, more = read_study(folder.tune, Asked, NEW), {"trials": trials, "time": seconds}
     check_same_data(load_config(folder.path / BASE), asked.data, folder)
     if more := {key: value for key, value in more.items() if value is not None}:
         if Job(REFIT, "").attempts(folder):
@@ -230,8 +225,8 @@ def within(domain: str, value: Any) -> Any:
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Whether two values are the same as in --set: "0" and 0.0, "true" and True."""
-    texts = [as_text(value) for value in (a, b)]
+    """Whether two values are the same in --set: "0" and 0.0, "true" and True, "null" and None."""
+    texts = ["none" if value == "null" else as_text(value) for value in (a, b)]
     return texts[0] == texts[1] or (all(map(NUMBER.fullmatch, texts)) and float(texts[0]) == float(texts[1]))
 
 
