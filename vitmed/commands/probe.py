@@ -11,22 +11,20 @@ from vitmed.commands.train import train
 from vitmed.core.config import FLAGS, PROBE_FLAGS, Config, EvaluateConfig
 from vitmed.core.errors import UsageError, excluded
 from vitmed.core.files import make_folder, write_json, write_text
-from vitmed.core.load_config import check_names, load_config, read_overrides, store_paths, with_values
+from vitmed.core.load_config import load_config, read_overrides, store_paths, with_values
 from vitmed.core.messages import say, warn
 from vitmed.core.options import ConfigFile, Data, Fields, Gates, Offline, On, RunName, RunsFolder, Sets, Strict
 from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text_files import csv_text
 from vitmed.decisions.policy import CHOOSING
-from vitmed.imaging.augmentation import POLICIES
-from vitmed.metrics.metric_table import METRICS
-from vitmed.models.sizes import SIZES
 from vitmed.models.weights.catalogue import means_file
 from vitmed.report.headline import check_gates, parse_gates
 from vitmed.studies import rank_weights as ranking
 from vitmed.studies.cluster import files_of, opened, prepare
 from vitmed.studies.one_run import TrainResult, default_name
 from vitmed.studies.rank_weights import RankingResult
+from vitmed.training.plan import make_plan
 
 UNUSED = {*CHOOSING, "map_images"} - {"prevalence"}  # without a decision policy and attention maps
 OF_COLOURS = (*ranking.SEEN, *(f"evaluate.{name}" for name in EvaluateConfig.model_fields if name not in UNUSED))
@@ -72,7 +70,7 @@ def probe(
         if idle := sorted({place for place in given if not place.startswith(("data.", *used))}):
             warn(f"probe trains no network here, so these have no effect: {', '.join(idle)}")
     if names is not None:
-        check_names(settings, SIZES, POLICIES, METRICS)
+        make_plan.check_names(settings)
         if all_folds:
             raise UsageError("several weights are ranked on one fold", "name it: --fold 1")
         if fail_under:
@@ -89,7 +87,7 @@ def probe(
     if settings.model.start is not None:
         flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
         return train(data, offline=offline, **{**flags, "freeze": True})
-    check_names(settings, SIZES, POLICIES, METRICS)
+    make_plan.check_names(settings)
     if all_folds:
         raise UsageError("without weights, probe evaluates one fold", "name it: --fold 1")
     gates = parse_gates(fail_under)

@@ -14,7 +14,7 @@ from vitmed.core.config import PATHS, Config, TrainConfig
 from vitmed.core.dataset_cards import card_like, report_card
 from vitmed.core.downloads import digest_of
 from vitmed.core.errors import DataError, UsageError, unknown_key
-from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
+from vitmed.core.load_config import AnyConfig, build_config, with_values
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import project_path
 from vitmed.core.text import counted, duration_text, round_up
@@ -81,7 +81,7 @@ def make_plan(config: Config, plans: bool, processes: int = 1) -> Plan:
 
     Raises VitmedError: a subclass for each kind of problem.
     """
-    check_names(config, SIZES, POLICIES, ALL_METRICS)
+    check_names(config)
     asked, sized = config.model.weights, "image_size" in fields_set(config, "model")
     slow = [flag for field, flag in SLOW.items() if field in fields_set(config, "model")]
     weights = None
@@ -153,6 +153,15 @@ def with_choice(config: Config, forecaster: Forecaster) -> tuple[Config, Weights
     say(f"weights {choice.reason}, licence {licence}; --weights none starts from random numbers")
     values["model.weights_sha256"] = digest_of(choice.weights.path)
     return with_values(config_with_weights(config, choice.weights), values), choice.weights
+
+
+def check_names(config: Config) -> None:
+    """Raise UsageError, which lists the known names, for a name that is not in its table."""
+    names = {"model": config.model.name, "policy": config.augment.policy, "metric": config.train.monitor}
+    tables: dict[str, Any] = {"model": SIZES, "policy": POLICIES, "metric": ALL_METRICS}
+    for what, name in names.items():
+        if name not in tables[what]:
+            raise unknown_key(what, name, tables[what])
 
 
 def split_images(config: Config) -> tuple[Config, Splits]:
