@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from conftest import Trained
 from PIL import Image
 
@@ -67,6 +68,9 @@ def test_what_cannot_be_read_is_named(model: Model, tmp_path: Path) -> None:
         (np.zeros((4, 4, 9), np.uint8), "shape"),
         (np.zeros((8, 8), np.uint16), "need a window"),
         (np.full((8, 8), np.nan), "not finite"),
+        (np.zeros((3, 64, 64), np.uint8), "put the channels last"),
+        (torch.zeros(3, 64, 64), "type Tensor"),
+        (None, "type NoneType"),
     ):
         with pytest.raises(DataError, match=problem):
             model.predict(image)

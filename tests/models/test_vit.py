@@ -12,6 +12,7 @@ from small_networks import small_vit
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
+import vitmed
 from vitmed.core.config import ModelConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
@@ -178,6 +179,16 @@ def test_every_number_can_be_set() -> None:
     assert len(model.blocks) == 3 and model.blocks[0].attn.heads == 5
     assert model.blocks[0].mlp.fc1.weight.shape == (50, 20)
     assert model(torch.zeros(1, 2, 24, 24)).shape == (1, 7)
+
+
+def test_images_of_another_shape_and_a_head_without_classes_are_refused() -> None:
+    model = small_vit(2)
+    side = model.shape[1]
+    for shape in ((1, 3, side + 1, side), (1, 1, side, side), (3, side, side)):
+        with pytest.raises(UsageError, match="images of shape"):
+            model(torch.zeros(shape))
+    with pytest.raises(UsageError, match="at least one"):
+        vitmed.build_model("vit_tiny", 0)
 
 
 def test_frozen_blocks_neither_learn_nor_drop_out() -> None:

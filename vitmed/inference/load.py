@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import tempfile
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
@@ -180,7 +180,7 @@ class Model:
         Raises:
             DataError: an image cannot be read.
         """
-        alone = isinstance(images, str | Path | bytes | np.ndarray | Image.Image)
+        alone = isinstance(images, str | Path | bytes | np.ndarray | Image.Image) or not isinstance(images, Iterable)
         given: list[ImageLike] = [images] if alone else list(images)  # type: ignore[list-item, arg-type]
         squares = [self.square(image) for image in given]
         names = [str(image) if isinstance(image, str | Path) else "" for image in given]
@@ -221,6 +221,9 @@ class Model:
                     raise type(error)(error.problem.replace(str(file), "image"), error.fix) from None
         if isinstance(image, np.ndarray):
             return Path("array"), _raw(image)
+        if not isinstance(image, Image.Image):
+            fix = "name a file, or give its bytes, a Pillow image or a NumPy array (H, W, C)"
+            raise DataError(f"an image of the type {type(image).__name__}", fix)
         return Path("image"), ImageOps.exif_transpose(image.copy())
 
     def predictions(self, squares: Sequence[np.ndarray], names: Sequence[str] = ()) -> Predictions:
@@ -239,7 +242,9 @@ def _raw(image: np.ndarray) -> RawImage | Image.Image:
     if image.ndim == 3 and image.shape[2] == 1:
         image = image[..., 0]
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] not in (2, 3, 4)) or not image.size:
-        raise DataError(f"an array of shape {image.shape}, expected (H, W) or (H, W, C)", "name the images one by one")
+        first = image.ndim == 3 and image.shape[0] in (1, 3)
+        fix = "put the channels last: image.transpose(1, 2, 0)" if first else "give a list of arrays, one an image"
+        raise DataError(f"an array of shape {image.shape}, expected (H, W) or (H, W, C)", fix)
     if image.dtype == np.uint8:
         return Image.fromarray(image)
     if image.ndim == 3 and image.shape[2] != 3:

@@ -149,6 +149,7 @@ class ViT(nn.Module):
         width, depth, heads = size_of(config)
         grid, positions = config.image_size // config.patch_size, config.positions
         self.pool, self.registers = config.pool, config.registers
+        self.shape = (config.channels, config.image_size, config.image_size)
         self.width, self.patches, self.prefix = width, grid * grid, config.class_token + config.registers
         self.tokens = self.prefix + self.patches
         if config.stem == "patch":
@@ -201,8 +202,11 @@ class ViT(nn.Module):
     def forward_features(self, x: Tensor, collected: list[Tensor] | None = None, queries: slice = ALL) -> Tensor:
         """(B, C, H, W) -> tokens (B, R, D) after the last block, which returns only the `queries`, R of N.
 
-        If `collected` is a list, the attention of every block is appended to it, (B, A, N, N).
+        If `collected` is a list, the attention of every block is appended to it, (B, A, N, N). Raises UsageError for
+        images of another shape, whose last pixels would be left out without a word.
         """
+        if x.shape[1:] != self.shape:
+            raise UsageError(f"images of shape {tuple(x.shape)}, expected {('B', *self.shape)}", "resize them")
         x = self.patch_embed(x)  # (B, L, D)
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)  # (B, 1 + L, D)

@@ -117,9 +117,11 @@ def reader_lines(metrics: Results) -> list[str]:
         missing = [(title, none[found.number]) for title, found in by_title.items() if title not in known]
         lines += [f"no {title}: {what} was read{by_all}" for title, what in missing]
         numbers = [f"{title} {value_text(found.model)}" for title, found in known.items()]
-        gaps = [f"{title} {value_text(found.fixed_readers.difference, '+')}" for title, found in known.items()]
         lines += [f"the model on the same images: {', '.join(numbers)}"] if known else []
-        lines += [f"model minus {whom}, on the same images: {', '.join(gaps)}"] if known else []
+        for test, about in (("random_readers", "for readers like these"), ("fixed_readers", "for these readers alone")):
+            tests = {title: getattr(found, test) for title, found in known.items()}
+            gaps = [f"{title} {value_text(of.difference, '+')}" for title, of in tests.items() if of is not None]
+            lines += [f"model minus {whom}, on the same images, {about}: {', '.join(gaps)}"] if gaps else []
     return lines
 
 
