@@ -11,7 +11,7 @@ from vitmed.core.errors import excluded, unknown_key
 from vitmed.core.messages import bar, gathering, show
 from vitmed.core.options import FIRST, PRECISION, Argument, Option
 from vitmed.core.places import output_folder
-from vitmed.core.run_folder import NUMBERS, RunFolder
+from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.data.folders import SPLITS
 from vitmed.decisions.evaluation_folder import earlier_choices, take_place
@@ -87,8 +87,6 @@ def evaluate(
         of_images |= {"baselines": baselines}
         if given := [flag for flag, value in of_images.items() if value]:
             raise excluded("table", given=", ".join(given))
-        if positive is not None and checkpoint.with_name(NUMBERS).is_file():
-            return reporting.report_against_rest(checkpoint, positive, output, gates, flags, labels)
         return reporting.rebuild(checkpoint, positive, output, gates, flags, labels)
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)

@@ -243,9 +243,7 @@ def _raw(image: np.ndarray) -> RawImage | Image.Image:
         image = image[..., 0]
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] not in (2, 3, 4)) or not image.size:
         first = image.ndim == 3 and image.shape[0] in (1, 3)
-        fix = (
-            "put the channels last: image.transpose(1, 2, 0)" if first else "give a list of arrays, one an image"
-        )
+        fix = "put the channels last: image.transpose(1, 2, 0)" if first else "give a list of arrays, one an image"
         raise DataError(f"an array of shape {image.shape}, expected (H, W) or (H, W, C)", fix)
     if image.dtype == np.uint8:
         return Image.fromarray(image)
