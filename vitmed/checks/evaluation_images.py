@@ -57,6 +57,11 @@ class EvaluationImages:
     def __len__(self) -> int:
         return len(self.samples)
 
+    @property
+    def own_split(self) -> str | None:
+        """The split of the run that the images are; None for other images."""
+        return self.part if self.own else None
+
     def read(self, index: int) -> np.ndarray:
         """(S, S, C) uint8. Raises DataError if it cannot be read."""
         return self.how.read(self.root / self.samples[index].path)

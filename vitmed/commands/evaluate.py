@@ -101,7 +101,7 @@ def evaluate(
     notes, run = [*chosen.notes, *notes_of(policy), *windowed, *added], RunFolder(saved.path.parent)
     what, name = reporting.describe_images(chosen)
     folder = output_folder(output, run.path / name, *closed)
-    if chosen.own and chosen.part == "test":
+    if chosen.own_split == "test":
         notes += earlier_choices(run, saved.weights_hash, policy)
     network = open_network(saved, policy, device, precision)
     if flags.get("map_images") and network.model is None:
@@ -112,11 +112,11 @@ def evaluate(
     with bar(f"evaluating {name}") as advance:
         predictions = chosen.predictions(saved, network.outputs(chosen.read, len(chosen), advance))
     predictions = predictions if policy is None else policy.apply(predictions)
-    used = reporting.ModelOnImages(saved, network, policy, chosen, split, config, notes)
+    used = reporting.ModelOnImages(network, policy, chosen, config, notes)
     with gathering():  # the notes tell what is grave
         metrics = reporting.report_images(folder, used, predictions, baselines)
     if output is None:
         folder = take_place(folder, run.path / name)
-    if used.own == "test" and output is None and saved.path.name == run.best.name:
+    if chosen.own_split == "test" and output is None and saved.path.name == run.best.name:
         write_card(run, Evaluation(predictions, metrics, folder))
     return report_evaluation(Evaluation(predictions, metrics, folder), gates)

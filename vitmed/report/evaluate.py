@@ -36,16 +36,9 @@ from vitmed.metrics.predictions_csv import WRITTEN
 from vitmed.metrics.readers import check_readers
 from vitmed.metrics.subgroups import MOST, check_columns, strata
 from vitmed.models.sizes import describe_model
+from vitmed.report import participant_flow as flows
 from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation, report_evaluation
-from vitmed.report.participant_flow import (
-    characteristics,
-    counted_again,
-    data_check_of,
-    evaluated_images,
-    flow_of,
-    why_left_out,
-)
 from vitmed.report.results import Origin, Results, Seen
 from vitmed.report.write import TABLE_ALONE, Report, read_baselines
 
@@ -129,20 +122,13 @@ def _fitting(
 
 @dataclass(frozen=True)
 class ModelOnImages:
-    """A model, the images that evaluate it, of the split that was asked for, and notes for the head of the report."""
+    """A model, the images that evaluate it, and notes for the head of the report."""
 
-    saved: SavedModel
     network: Network
     policy: DecisionPolicy | None
     chosen: EvaluationImages
-    split: str
     config: EvaluateConfig
     notes: list[str]
-
-    @property
-    def own(self) -> str | None:
-        """The split of the run that the images are; None for other images."""
-        return self.chosen.part if self.chosen.own else None
 
 
 def report_images(
@@ -153,8 +139,8 @@ def report_images(
 ) -> Results:
     """Check the attention maps and write the report of an evaluation into a new folder, beside the baselines that this
     function returns; None: those that training evaluated."""
-    saved, chosen, config, policy = used.saved, used.chosen, used.config, used.policy
-    network, own, run = used.network, used.own, RunFolder(saved.path.parent)
+    network, chosen, config, policy = used.network, used.chosen, used.config, used.policy
+    saved, own, run = network.saved, chosen.own_split, RunFolder(network.saved.path.parent)
     what, where = describe_images(chosen)[0], f"{network.device}, {network.precision}"
     # The maps take half a minute.
     quick = config.map_images is None and (chosen.part in ("train", "val") or not config.report)
@@ -170,10 +156,10 @@ def report_images(
         say(f"no comparison with the test of the run: {why}")
     beside = fitting_baselines(run.path / own, predictions)[0] if own and baselines is None else {}
     with bar("drawing the report", unit="steps"):
-        flow = flow_of(saved.splits, saved.hashes, data_check_of(run)[1], why_left_out(saved.config.data))
+        counts, why = flows.data_check_of(run)[1], flows.why_left_out(saved.config.data)
         about_images = {
-            "evaluated": evaluated_images(predictions, own, Seen(**chosen.seen)),
-            "characteristics": characteristics(saved.splits, config.subgroups),
+            "evaluated": flows.evaluated_images(predictions, own, Seen(**chosen.seen)),
+            "characteristics": flows.characteristics(saved.splits, config.subgroups),
         }
         origin = Origin(
             title=f"{chosen.root.resolve().name}, {f'{chosen.part} split' if chosen.part else 'all images'}",
@@ -183,9 +169,9 @@ def report_images(
             precision=network.precision,
         )
         extra = Extra(
-            flow=flow.model_copy(update=about_images),
+            flow=flows.flow_of(saved.splits, saved.hashes, counts, why).model_copy(update=about_images),
             weights_hash=saved.weights_hash,
-            validation=read_split(run, "val", saved.weights_hash, policy) if used.split != "val" else None,
+            validation=read_split(run, "val", saved.weights_hash, policy) if chosen.part != "val" else None,
             internal=internal,
             baselines=baselines() if baselines else beside,
             policy=policy,
@@ -311,7 +297,7 @@ def rebuild(
     extra = Extra(flow, weights_hash, validation, None, baselines, policy, folds)
     if against_rest:
         again |= {"title": f"{origin.title}: {predictions.positive} against the rest", "rebuilt": None}
-        extra = replace(extra, flow=counted_again(flow, predictions))
+        extra = replace(extra, flow=flows.counted_again(flow, predictions))
         for note in notes_of(policy):
             warn(note)
     else:
@@ -387,12 +373,12 @@ def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, l
         if before.n != len(evaluated.predictions):
             rows, was = len(evaluated.predictions), f": {before.n:,} evaluated"
             facts = {k: text.replace(was, f": {rows:,} evaluated") for k, text in before.report.facts.items()}
-            flow = counted_again(before.flow, evaluated.predictions)
+            flow = flows.counted_again(before.flow, evaluated.predictions)
             report = before.report.model_copy(update={"facts": facts})
             of = f"{rows:,} of the {before.n:,}" if rows < before.n else f"{rows:,} instead of the {before.n:,}"
             note = f"The table has {of} rows that the report was made of."
             return before.model_copy(update={"flow": flow, "report": report}), [note]
-        now = evaluated_images(evaluated.predictions, None)
+        now = flows.evaluated_images(evaluated.predictions, None)
         other = ["labels"] * any(now.classes[name].images != own.n for name, own in before.per_class.items())
         other += ["patients"] * (now.patients != before.n_groups)
         where = "'Images, patients and splits' shows the earlier ones."
