@@ -202,8 +202,8 @@ class Model:
         """What the network sees of an image, (S, S, C) uint8, and what to know of that. Raises as `decoded`."""
         path, pixels = self.decoded(image)
         window, deep = self.preprocessing.window, isinstance(pixels, RawImage)
-        asked = asked_window(window) is not None
-        note = "" if window is None or deep != asked else f"is {windowed_note(window)}" if asked else FLAT
+        windowed = asked_window(window) is not None
+        note = "" if window is None or deep != windowed else f"is {windowed_note(window)}" if windowed else FLAT
         return self.preprocessing.square(path, pixels), note
 
     def decoded(self, image: ImageLike) -> tuple[Path, RawImage | Image.Image]:

@@ -110,12 +110,12 @@ def _fitting(
     refuse_idle(run.model_copy(update={"evaluate": config}), kind, run)
     left = {}
     for flag, what in {"subgroup": "subgroups by", "rater": "agreement with", "rater_score": "comparison with"}.items():
-        asked = getattr(config, f"{flag}s")
+        names = getattr(config, f"{flag}s")
         if flags.get(flag):
-            check_columns(asked, columns, f"--{flag}".replace("_", "-"))
-        if missing := [column for column in asked if column not in columns]:
+            check_columns(names, columns, f"--{flag}".replace("_", "-"))
+        if missing := [column for column in names if column not in columns]:
             notes.append(f"No {what} {', '.join(missing)}: these images have no such column.")
-        left[f"{flag}s"] = [column for column in asked if column in columns]
+        left[f"{flag}s"] = [column for column in names if column in columns]
     note_prevalence(config, kind, classes, notes)
     return config.model_copy(update=left)
 
@@ -322,8 +322,8 @@ def _with_table(
     if predictions.labels is None:
         predictions, notes = _labelled(predictions, Path(labels))
         return replace(evaluated, predictions=predictions), flags, notes
-    known = [] if predictions.kind != "classes" else [classes[k] for k in known_labels(predictions)]
-    cells, notes = further_columns(Path(labels), None, predictions.paths, known, classes)
+    truth = [] if predictions.kind != "classes" else [classes[k] for k in known_labels(predictions)]
+    cells, notes = further_columns(Path(labels), None, predictions.paths, truth, classes)
     groups = cells.pop("group", None)  # those of the run count, where it knows them
     groups = groups if predictions.groups is None and groups and any(groups) else predictions.groups
     predictions = replace(predictions, groups=groups, columns={**predictions.columns, **cells})

@@ -110,16 +110,16 @@ def reader_lines(metrics: Results) -> list[str]:
         read = f"{images:,} of {counted(metrics.n, 'image')}"
         read, by_all = (f"{read}, which all readers read", " by all readers") if several else (read, "")
         whom = f"the mean of {len(first.readers)} readers" if several else "the reader"
-        known = {title: found for title, found in by_title.items() if found.model.value is not None}
+        defined = {title: found for title, found in by_title.items() if found.model.value is not None}
         for name in first.readers:
-            numbers = [f"{title} {value_text(found.readers[name])}" for title, found in known.items()]
+            numbers = [f"{title} {value_text(found.readers[name])}" for title, found in defined.items()]
             lines.append(f"reader {name}: {', '.join([*numbers, f'on {read}'])}")
-        missing = [(title, none[found.number]) for title, found in by_title.items() if title not in known]
+        missing = [(title, none[found.number]) for title, found in by_title.items() if title not in defined]
         lines += [f"no {title}: {what} was read{by_all}" for title, what in missing]
-        numbers = [f"{title} {value_text(found.model)}" for title, found in known.items()]
-        gaps = [f"{title} {value_text(found.fixed_readers.difference, '+')}" for title, found in known.items()]
-        lines += [f"the model on the same images: {', '.join(numbers)}"] if known else []
-        lines += [f"model minus {whom}, on the same images: {', '.join(gaps)}"] if known else []
+        numbers = [f"{title} {value_text(found.model)}" for title, found in defined.items()]
+        gaps = [f"{title} {value_text(found.fixed_readers.difference, '+')}" for title, found in defined.items()]
+        lines += [f"the model on the same images: {', '.join(numbers)}"] if defined else []
+        lines += [f"model minus {whom}, on the same images: {', '.join(gaps)}"] if defined else []
     return lines
 
 

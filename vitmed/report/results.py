@@ -278,8 +278,8 @@ class Results(Numbers):
     @classmethod
     def of(cls, numbers: Numbers, **parts: Any) -> Results:
         """The numbers, and further parts by their names; those that are None are left out."""
-        known = {name: value for name, value in numbers if name in numbers}
-        return cls(**known | {name: part for name, part in parts.items() if part is not None})
+        defined = {name: value for name, value in numbers if name in numbers}
+        return cls(**defined | {name: part for name, part in parts.items() if part is not None})
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Results:

@@ -165,8 +165,8 @@ def _of_findings(material: Material, origin: Origin) -> dict[str, tuple[str, Rep
             read=extra.read,
             figures=figures,
         )
-        of_finding, asked = origin.model_copy(update={"notes": notes}), config.model_copy(update={"report": pages})
-        reports[name] = f"findings/{place}", Report.of(view, of_finding, asked, own)
+        of_finding, settings = origin.model_copy(update={"notes": notes}), config.model_copy(update={"report": pages})
+        reports[name] = f"findings/{place}", Report.of(view, of_finding, settings, own)
     return reports
 
 
