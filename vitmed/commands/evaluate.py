@@ -96,8 +96,7 @@ def evaluate(
     if output is not None:
         output_folder(output, Path(output), *closed)  # now, not after all images were compared
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
-    config, added = reporting.evaluate_settings(saved, chosen, flags)
-    policy = reporting.policy_for(saved, config)
+    config, policy, added = reporting.settings_and_policy(saved, chosen, flags)
     notes, run = [*chosen.notes, *notes_of(policy), *windowed, *added], RunFolder(saved.path.parent)
     what, name = reporting.describe_images(chosen)
     folder = output_folder(output, run.path / name, *closed)

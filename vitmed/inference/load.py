@@ -1,8 +1,6 @@
 """`vitmed.load`: a model for use in a program or a notebook; `Answer`: what any model says of an image, as an object,
 as cells of a table and as plain values."""
 
-from __future__ import annotations
-
 import io
 import tempfile
 from base64 import b64encode
@@ -50,7 +48,7 @@ class Answer:
     picture: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8), repr=False, compare=False)
 
     @classmethod
-    def of(cls, predictions: Predictions, row: int, picture: np.ndarray | None = None) -> Answer:
+    def of(cls, predictions: Predictions, row: int, picture: np.ndarray | None = None) -> "Answer":
         """What predictions, with their policy applied, say of one image."""
         cell = predictions.columns.get(ANSWER, (YES,) * len(predictions))[row]
         score, ends = predictions.columns.get(OOD_SCORE), predictions.intervals

@@ -4,8 +4,6 @@ it (`membership_of`); `Network`: what runs one over images.
 Importing this loads no torch, since an exported model runs without it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from abc import ABC, abstractmethod
@@ -114,7 +112,7 @@ class Network(ABC):
     batch: int  # images that it computes at once
     precision: str = "fp32"  # of its arithmetic
     reason: str = ""  # why it is not fp32
-    model: ViT | None = None  # the network itself, for attention maps; an exported model has none
+    model: "ViT | None" = None  # the network itself, for attention maps; an exported model has none
 
     def outputs(
         self, read: Read, count: int, progress: Progress = lambda done, total: None, also_features: bool = False

@@ -4,8 +4,6 @@ Three renderers draw the same blocks: `html` for report.html, `to_markdown` for 
 printed. The words of a block are `Markup` with no other elements than those of a phrase, such as b, i, code and a.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -89,7 +87,7 @@ class Picture(NamedTuple):
 class Group(NamedTuple):
     """Blocks that belong together: the "verdict"; of `summary`, they are folded below it, and below a title."""
 
-    blocks: Sequence[Block]
+    blocks: Sequence["Block"]
     css: str = ""
     summary: Markup | None = None
     title: Markup | None = None
@@ -99,7 +97,7 @@ class Widget(NamedTuple):
     """A part of the page that needs a script; where there is none, `blocks` stand in its place."""
 
     html: Markup
-    blocks: Sequence[Block]
+    blocks: Sequence["Block"]
 
 
 Block = Text | Items | Table | Headline | Picture | Group | Widget

@@ -45,10 +45,14 @@ from vitmed.report.write import TABLE_ALONE, Report, read_baselines
 AGAINST_REST = "against-rest"  # folder of the report of one class against the rest, in that of all classes
 
 
-def evaluate_settings(
+def settings_and_policy(
     saved: SavedModel, chosen: EvaluationImages, flags: dict[str, Any]
-) -> tuple[EvaluateConfig, list[str]]:
-    """The settings of the run with the flags, as far as they fit the images and this machine; and notes on the rest."""
+) -> tuple[EvaluateConfig, DecisionPolicy | None, list[str]]:
+    """The settings of the run with the flags, as far as they fit the images and this machine; the policy of the model,
+    or one newly chosen on the validation of its run if the settings differ; and notes.
+
+    Raises UsageError if the predictions of this model for validation are missing.
+    """
     notes: list[str] = []
     cells = {**cells_of(chosen.samples, chosen.columns), **(chosen.table or {})}
     own = [name for name in cells if name not in WRITTEN]  # vitmed 0.2.0 took tables that have such columns
@@ -66,20 +70,12 @@ def evaluate_settings(
             "images, so these numbers say nothing of what it can learn. Give more time (--time)."
         )
         notes.insert(0, untrained)
-    return config, notes
-
-
-def policy_for(saved: SavedModel, config: EvaluateConfig) -> DecisionPolicy | None:
-    """The policy of a model, or one newly chosen on the validation of its run if the configuration differs.
-
-    Raises UsageError if the predictions of this model for validation are missing.
-    """
     asked_point(config, saved.splits.choices)
-    if policy_settings(config) == policy_settings(saved.config.evaluate):
-        return saved.policy
-    validation = validation_of(saved.path, saved.weights_hash, saved.config.data.positive)
-    ood_score = saved.policy.ood_score if saved.policy else None
-    return choose_policy(validation, config, ood_score, saved.weights_hash)
+    policy = saved.policy
+    if policy_settings(config) != policy_settings(saved.config.evaluate):
+        validation = validation_of(saved.path, saved.weights_hash, saved.config.data.positive)
+        policy = choose_policy(validation, config, policy.ood_score if policy else None, saved.weights_hash)
+    return config, policy, notes
 
 
 def table_flags(
