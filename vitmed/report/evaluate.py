@@ -223,7 +223,7 @@ def describe_images(chosen: EvaluationImages) -> tuple[str, str]:
     data, part = chosen.root.resolve().name, chosen.part
     if part is None:
         return f"all of {data}", data
-    return f"{part} of {data}", part if chosen.own else f"{data}_{part}"
+    return f"{part} of {data}", part if chosen.own_split else f"{data}_{part}"
 
 
 def optimisation(train: TrainConfig, kind: str) -> str:
@@ -290,7 +290,7 @@ def rebuild(
     if file.parent in run.evaluations("val"):
         validation = None
     again: dict[str, Any] = {"notes": notes, "run": origin.run or run.name, "rebuilt": now()}
-    extra = Extra(flow, weights_hash, validation, None, baselines, policy, folds)
+    extra = Extra(flow, weights_hash, validation, baselines=baselines, policy=policy, folds=folds)
     if against_rest:
         again |= {"title": f"{origin.title}: {predictions.positive} against the rest", "rebuilt": None}
         extra = replace(extra, flow=flows.counted_again(flow, predictions))
