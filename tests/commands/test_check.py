@@ -24,7 +24,7 @@ from dicom_files import RAMP, write
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from vitmed import check, train
+from vitmed import VitmedError, check, train
 from vitmed.checks.detect import PROBLEMS
 from vitmed.commands import check as check_command
 from vitmed.commands.check import DataCheck
@@ -339,6 +339,25 @@ def test_a_table_says_class_patient_and_split(folder: Path, tmp_path: Path, vitm
     table.write_text("path,label\nnone.png,benign\n")
     with pytest.raises(DataError, match="1 row matches no image"):
         run(flat, tmp_path, labels=table)
+
+
+def test_what_folders_cannot_say_is_refused_as_train_refuses_it(folder: Path, tmp_path: Path) -> None:
+    for options, told in (
+        ({"uncertain": "ones"}, "changes nothing for labels of the kind classes"),
+        ({"ordinal": ("amber", "none")}, "is not on the scale amber, none"),
+        ({"target": "grades"}, "the names of the grades have no order"),
+        ({"target": "number"}, "folders name one class"),
+    ):
+        with pytest.raises(VitmedError, match=told):
+            run(folder, tmp_path, **options)
+
+
+def test_an_expression_that_finds_no_patient_leaves_patients_unknown(
+    folder: Path, tmp_path: Path, ui: Recorder
+) -> None:
+    found = run(folder, tmp_path, group_regex="(nobody)")
+    assert found.content["patients_from"] is None and any("finds no patient in" in text for text in ui.warned)
+    assert not any("patient" in problem.text for problem in found.problems if problem.code == "few_to_train")
 
 
 def test_a_sound_folder_has_no_error_and_strict_lets_it_pass(tmp_path: Path, vitmed: RUN) -> None:

@@ -181,6 +181,7 @@ def test_stress_and_serving_take_an_ensemble(folds: Path, data: Path, tmp_path: 
     assert rows == pytest.approx(predict(images_of(data), checkpoint=folds).probabilities)  # type: ignore[union-attr]
 
 
+@pytest.mark.slow  # torch.export of two networks
 def test_an_exported_ensemble_decides_as_the_folder_does(folds: Path, data: Path, tmp_path: Path) -> None:
     found = export(folds, to=tmp_path / "model.onnx")
     assert found.gate.passed

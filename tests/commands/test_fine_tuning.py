@@ -30,7 +30,7 @@ from timm.layers import SwiGLUPacked
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 
-from vitmed import VitmedError, explain, train
+from vitmed import VitmedError, explain, plan, train
 from vitmed.core.messages import listening
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.estimates import Estimate
@@ -319,3 +319,9 @@ def test_what_means_nothing_to_a_frozen_network_is_told(data: Path, tmp_path: Pa
     told = [text for text in ui.warned if "have no effect" in text]
     assert len(told) == 1 and "train.epochs" in told[0] and "augment.mixup" in told[0]
     assert not any("calibration" in text for text in ui.warned)
+    again, whole = recording(), tmp_path / "a" / "config.yaml"  # it names all settings: those count that are unusual
+    plan(config=whole, output=tmp_path / "one.yaml")
+    plan(config=whole, output=tmp_path / "two.yaml", sets=("model.drop_path=0.1", "train.warmup_epochs=7"))
+    first, second = (text for text in again.warned if "have no effect" in text)
+    assert "augment.mixup" in first and "warmup" not in first and "train.threads" not in first
+    assert "model.drop_path, " in second and "train.warmup_epochs" in second

@@ -35,6 +35,8 @@ from vitmed.metrics.predictions import Predictions
         ((1.0, None, None), 3),
         ((None, None, None), 3),
         ((0.3, 0.3, 0.3), 3),
+        ((0.07, -0.00011, 0.14), 4),  # else +0.000, as if 0 were outside
+        ((0.07, 0.0000001, 0.14), 3),
     ],
 )
 def test_both_ends_of_an_interval_differ_and_only_1_is_written_as_1(

@@ -141,6 +141,7 @@ def test_intervals_hold_the_truth_and_chance_is_called_clear_one_time_in_twenty(
     assert all(count <= 73 for count in missed.values()), missed
 
 
+@pytest.mark.slow
 def test_equal_models_rarely_differ_in_average_precision_where_few_patients_have_a_class() -> None:
     """50 patients, 2 % positive, labels and scores 0.5 alike: equal models differed in 10 %."""
     rng, tests, wrong = np.random.default_rng(6), 200, 0

@@ -109,7 +109,8 @@ def table(model: int = 3, groups: tuple[str, ...] | None = None, **more: tuple[s
 def slowly(scores: np.ndarray, auroc: bool) -> tuple[float, float, float, float, float]:
     """Difference, p and degrees with random readers, p and half-width with fixed ones; the first row is the model.
 
-    The definitions, with covariances by the jackknife of a share, and by DeLong's placement values of an AUROC.
+    The definitions, with covariances by the jackknife of a share, and by DeLong's placement values of an AUROC. Fixed
+    readers of an AUROC: the normal distribution; of calls Student's t, by Satterthwaite from the kurtosis of the gaps.
     """
     gaps, parts = scores[:1] - scores[1:], []
     if auroc:
@@ -129,8 +130,10 @@ def slowly(scores: np.ndarray, auroc: bool) -> tuple[float, float, float, float,
     f = j * theta.mean() ** 2 / (ms + j * alike)
     degrees = (ms + j * alike) ** 2 / (ms**2 / (j - 1))
     error = (np.trace(cov) / j + (j - 1) * np.mean(pairs)) / j
-    fixed = 2 * norm.sf(abs(theta.mean()) / error**0.5)
-    return theta.mean(), 2 * t.sf(f**0.5, degrees), degrees, fixed, 1.959964 * error**0.5
+    far = gaps.mean(axis=0) - gaps.mean()
+    of_fixed = norm if auroc else t(2 / ((far**4).sum() / (far**2).sum() ** 2 - 1 / len(far)))
+    fixed = 2 * of_fixed.sf(abs(theta.mean()) / error**0.5)
+    return theta.mean(), 2 * t.sf(f**0.5, degrees), degrees, fixed, of_fixed.ppf(0.975) * error**0.5
 
 
 @pytest.mark.parametrize(("model", "readers"), [(0, 4), (3, 4), (0, 2), (4, 3)])
@@ -147,7 +150,7 @@ def test_the_whole_comparison_by_its_definition(model: int, readers: int) -> Non
         assert random.degrees == pytest.approx(degrees) and random.p == pytest.approx(p_random)
         assert random.difference.value == fixed.difference.value == pytest.approx(gap)
         assert gap == pytest.approx(one.model.value - one.mean)
-        assert fixed.p == pytest.approx(p_fixed) and fixed.degrees is None
+        assert fixed.p == pytest.approx(p_fixed) and (fixed.degrees is None) == (one.number == "auroc")
         assert fixed.difference.high == pytest.approx(gap + reach, abs=1e-6)
         assert random.difference.low is not None and fixed.difference.low is not None
     assert [one.n for one in found] == [114, 45, 69]
@@ -272,7 +275,8 @@ def test_answers_of_two_kinds_are_read_where_a_positive_class_is_named_and_are_o
                 whole = sum(one.n for one in again)
                 assert f"on {whole} of {len(p)} images the model on the same images: sensitivity" in shown
                 assert f"{own['number']} {known.model.value:.3f} ({known.model.low:.3f} to" in shown
-                assert "reader said: sensitivity" in shown and "model minus the reader, on the same images" in shown
+                about = "model minus the reader, on the same images, for these readers alone"
+                assert "reader said: sensitivity" in shown and about in shown and "readers like these" not in shown
                 assert f"{own['number']} {gap.value:+.3f}" in shown
     first = next(path for path, cell in zip(p.paths, said, strict=True) if cell)
     cells = tuple("2" if path == first else cell for path, cell in zip(p.paths, said, strict=True))

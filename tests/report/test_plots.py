@@ -176,6 +176,12 @@ def test_roc_shows_each_reader_as_a_point() -> None:
     assert any("reader a, 9 images" in text for text in texts(figure))
 
 
+def test_a_chapter_for_a_kind_of_label_draws_its_figures_for_it() -> None:
+    """Grades had tested attention maps and a table of corrupted images without their pictures."""
+    for name in ("attention_maps", "robustness", "out_of_distribution", "flow"):
+        assert {*plots()[name].kinds} == {"classes", "grades", "findings", "number"}
+
+
 def test_roc_of_more_classes_has_a_dot_for_each_named_curve_and_no_band() -> None:
     p = draw(10)
     (axes,) = roc(p, analysed(p)).axes

@@ -210,6 +210,18 @@ def test_the_first_screen_says_where_a_baseline_is_not_beaten(tmp_path: Path, ki
             assert f"of single findings better for {which}" in line_of(beside, metrics.n_groups, "findings")
 
 
+def test_a_baseline_without_an_operating_point_is_compared_by_the_likeliest_class(tmp_path: Path) -> None:
+    """As `vitmed compare` does: else the threshold of the model would count for it, or against it."""
+    good, guess = of_kind("classes", 9), of_kind("classes", 0.5)
+    at_point = replace(good, positive="b", threshold=0.9)
+    text, metrics = page(tmp_path, at_point, baselines={"colour_and_size": replace(guess, positive="b")})
+    beside = metrics.baselines["colour_and_size"]
+    right = [(p.logits.argmax(axis=1) == p.labels).mean() for p in (good, guess)]
+    assert beside.likeliest and beside.difference["accuracy"].value == pytest.approx(right[0] - right[1])
+    assert metrics.overall["accuracy"].value != pytest.approx(right[0])
+    assert "likeliest class, also the model, whose operating point no baseline has" in " ".join(text.split())
+
+
 def test_the_most_serious_warning_is_on_the_first_screen_and_none_is_lost(tmp_path: Path) -> None:
     text, metrics = page(tmp_path / "notes", draw("one patient"), notes=["Beware."])
     assert len(metrics["notes"]) == 2

@@ -28,12 +28,13 @@ from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.folders import SPLITS, image_names, import_fix, list_folder, split_of
 from vitmed.data.image_cache import ImageCache
-from vitmed.data.label_kinds import LabelRequest, Labels
+from vitmed.data.label_kinds import LabelRequest, Labels, grade_order
 from vitmed.data.listing import labels_from_table
 from vitmed.data.patient_names import Guess, group_word
 from vitmed.data.patients import find_patients, groups_of, suggest_groups
 from vitmed.data.samples import Splits
 from vitmed.data.scan import scan
+from vitmed.decisions.targets import refuse_idle
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.exact_views import mirrored_pair
 from vitmed.imaging.file_record import FileRecord
@@ -406,7 +407,7 @@ def _patients(
         groups = groups_of(config.group_regex, paths)
         if missed := groups.count(None):
             warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
-        return groups, f"--group-regex {config.group_regex}"
+        return groups, None if missed == len(paths) else f"--group-regex {config.group_regex}"
     if (known := find_patients(config, root, paths)) is not None:
         return known.groups, known.source
     if guess is None or guess.what != "patient":
@@ -414,8 +415,11 @@ def _patients(
     return groups_of(guess.expression, paths), GUESSED
 
 
-def _by_table(root: Path, contents: FolderContents, file: Path, request: LabelRequest) -> FolderContents:
+def _by_table(
+    root: Path, contents: FolderContents, file: Path, request: LabelRequest, config: Config
+) -> FolderContents:
     table = labels_from_table(file, root, contents.files, request)
+    refuse_idle(config, table.target.kind)
     if table.source:
         say(table.source)
     for warning in table.notes:
@@ -453,9 +457,12 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         fix = import_fix(root) or "name a folder of images"
         raise DataError(f"{root}: contains no image of a type that vitmed reads", fix)
     if labels is not None:
-        contents = _by_table(root, contents, Path(labels), request)
+        contents = _by_table(root, contents, Path(labels), request, config)
     else:
         request.check_folders()
+        refuse_idle(config, "grades" if request.kind == "grades" else "classes")
+        if request.kind == "grades":
+            grade_order(sorted({place.label for place in contents.places if place.label}), request.order, str(root))
     places = zip(contents.files, contents.places, strict=True)
     train = [root / path for path, place in places if place.split in (None, "train")]
     chosen = choose_window(train, "auto", data.frame)  # the check sees what the network would see

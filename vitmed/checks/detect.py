@@ -283,13 +283,13 @@ def _few_to_train(images: Sequence[Image], unit: str | None) -> Iterator[Problem
             every[kind].append(image)
 
     def units(of_class: Iterable[Image]) -> int:
-        return len({image.group if unit else image.path for image in of_class})
+        return len({(unit and image.group) or image.path for image in of_class})
 
     few, widths = [], list[tuple[int, int, str]]()
     for kind, of_class in sorted(every.items()):
         train = [image for image in of_class if image.split in (None, "train")]
         if len(train) < FEW_IMAGES or (unit and units(train) < FEW_PATIENTS):
-            of = f" of {units(train)} {unit}s" if unit else ""
+            of = f" of {counted(units(train), unit)}" if unit else ""
             few.append(f"{kind!r} has {counted(len(train), 'image')}{of}")
             tested = units(image for image in of_class if image.split == "test")
             widths.append((tested or max(1, round(0.15 * units(of_class))), units(of_class), kind))

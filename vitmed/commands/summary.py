@@ -27,15 +27,13 @@ def build_model(
         UsageError: an unknown name or field, or sizes that do not divide or do not fit the weights.
         CheckpointError: weights that cannot be used.
     """
-    name = {} if model is None else {"name": model}
-    config = build_config({"model": {**name, **fields}}).model
+    config = build_config({"model": fields if model is None else {"name": model, **fields}}).model
     if config.start is None:
         return ViT(config, 1000 if num_classes is None else num_classes)
     weights = open_weights(config.start, offline)
     head = weights.state.get("head.bias")
-    if num_classes is None:
-        num_classes = 1000 if head is None else len(head)
-    network = ViT(config_for_weights(config, weights), num_classes)
+    classes = 1000 if head is None else len(head)
+    network = ViT(config_for_weights(config, weights), classes if num_classes is None else num_classes)
     load_pretrained(network, weights)
     return network
 

@@ -229,7 +229,11 @@ def validation_of(checkpoint: Path, weights_hash: str | None, positive: str | No
     predictions = read_split(run, "val", weights_hash, None)
     if predictions is None:
         problem = f"{run.path / 'val' / PREDICTIONS}: missing or not of {checkpoint.name}; the policy is chosen on it"
-        raise UsageError(problem, f"vitmed evaluate {checkpoint} --split val writes it")
+        writes = f"vitmed evaluate {checkpoint} --split val writes it"
+        again = (
+            "it is an exported model, which names no images: vitmed evaluate RUN with this flag, then vitmed export RUN"
+        )
+        raise UsageError(problem, writes if checkpoint.suffix == ".pt" else again)
     return replace(predictions, positive=positive) if predictions.kind == "classes" else predictions
 
 

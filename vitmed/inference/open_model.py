@@ -121,13 +121,15 @@ def files_for(
     """Give the files as a model reads them; warns of what makes its answers worse. `places`: of copies, by address."""
     if saved.policy is None:
         warn(f"{saved.path}: {RAW}")
-    files, flat = ImageFiles(names, preprocessing_of(saved, frame, window), places or {}), 0
-    if window is not None:
-        warn(f"deep images are {windowed_note(window)}")
-    for name in names if saved.preprocessing.window is not None else ():
+    files, flat, deep = ImageFiles(names, preprocessing_of(saved, frame, window), places or {}), 0, 0
+    for name in names if files.how.window is not None else ():
         with contextlib.suppress(DataError):  # an unreadable image is reported later
-            flat += not read_header(files.path(name)).needs_window
-    if flat:
+            needs = read_header(files.path(name)).needs_window
+            flat, deep = flat + (not needs), deep + needs
+    if window is not None:
+        changed = f"deep images are {windowed_note(window)}"
+        warn(changed if deep or not flat else f"--window {window} changes nothing: no image has more than 8 bits")
+    elif flat:
         found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
         warn(f"{found} not windowed; the model was trained on deeper ones")
     return files
@@ -210,6 +212,8 @@ def with_window(saved: SavedModel, window: str | None) -> tuple[SavedModel, list
 def preprocessing_of(saved: SavedModel, frame: int | None, window: str | None = None) -> Preprocessing:
     """How `predict` reads an image: the frame of files with several is that of the run unless `frame` names another; a
     model of 8-bit images reads deep ones by the centre and width of `window`. Raises UsageError for a bad window."""
+    if frame is not None and frame < 0:
+        raise UsageError(f"--frame {frame}: frames are counted from 0", "--frame 0 is the first")
     how = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)
     if window is None:
         return how

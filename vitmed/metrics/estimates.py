@@ -117,13 +117,15 @@ class Numbers(Frozen):
 
 def decimals(number: Estimate) -> int:
     """How many decimals a number and its interval are written with: three, or up to five where three mislead. Three
-    mislead where both ends of an interval look the same, or a number looks like 0 or 1 and is not."""
+    mislead where both ends of an interval look the same, a number looks like 0 or 1 and is not, or an end like 0."""
     value, low, high = number.value, number.low, number.high
+    ends = [abs(end) for end in (low, high) if end is not None]
     for digits in (3, 4):
         alike = low is not None and high is not None and low < high and f"{low:.{digits}f}" == f"{high:.{digits}f}"
         small = value is not None and 0 < value < 0.1**digits
         nearly_1 = value is not None and value < 1 and float(f"{value:.{digits}f}") == 1
-        if not (alike or small or nearly_1):
+        at_0 = any(5e-6 <= end < 0.5 * 0.1**digits for end in ends)
+        if not (alike or small or nearly_1 or at_0):
             return digits
     return 5
 

@@ -158,6 +158,17 @@ class Predictions:
             self, calibrated=None, threshold=None, costs=None, decided=None, members=None, thresholds=(), reach=None
         )
 
+    @property
+    def at_point(self) -> bool:
+        """Whether an operating point decides, and not the likeliest class."""
+        unset = (None,) * len(self.classes)
+        usual = all(getattr(self, name) in (value, unset) for name, value in self.DECIDING.items())
+        return not usual or self.decided is not None
+
+    def without_point(self) -> Self:
+        """As decided by the likeliest class."""
+        return replace(self, decided=None, **self.DECIDING)
+
     def parts_of(self, positive: str) -> list[str]:
         """The classes that "KL4" or "KL3,KL4" names, in the order of the model; then those that do not exist."""
         named = [positive] if positive in self.classes else [name.strip() for name in positive.split(",")]
@@ -189,8 +200,7 @@ class Predictions:
     def pooled(self, parts: Sequence[Self]) -> tuple[Sequence[Self], dict[str, Any]]:
         """Predictions of several models on different images as they can be joined, and the fields that decide."""
         raw = all(part.calibrated is None for part in parts)
-        none = (None,) * len(self.classes)
-        usual = all(getattr(part, name) in (unset, none) for part in parts for name, unset in self.DECIDING.items())
+        usual = not any(part.at_point for part in parts)
         return parts, {
             **self.DECIDING,
             "members": None,

@@ -22,7 +22,7 @@ from vitmed.core.text import listed
 from vitmed.metrics.areas import Area, area_interval, area_spread, class_areas
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, estimate, finite, of_share
-from vitmed.metrics.intervals import NONE, Spread, Units, share, spread
+from vitmed.metrics.intervals import NONE, Spread, Units, influence_spread, share, spread
 from vitmed.metrics.kinds.grades import Grades, grade_errors, grades_of, kappa_estimate, kappa_of_sums, kappa_summands
 from vitmed.metrics.paired_comparison import gap_estimate, tested
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
@@ -192,7 +192,7 @@ def compare_with_readers(
             areas = [Area(float(mean), influence) for mean, influence in zip(means, influences, strict=True)]
             units = Units(np.unique(predictions.units[rows], return_inverse=True)[1])
             numbers = [of_share(share(of_one, rows, Units(predictions.units))) for of_one in right]
-            comparisons.append(_comparison(name, raters, areas, numbers, partial(spread, units=units)))
+            comparisons.append(_comparison(name, raters, areas, numbers, partial(influence_spread, units=units)))
     return comparisons or None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.checks.evaluation_images import EvaluationImages
-from vitmed.core.config import Config, EvaluateConfig, TrainConfig
+from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import read_json_lines
 from vitmed.core.load_config import evaluate_config
@@ -42,6 +42,7 @@ from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.results import Origin, Results, Seen
 from vitmed.report.write import TABLE_ALONE, Report, read_baselines
 
+NAMELESS = "not known: an exported model does not name the images of its run"
 AGAINST_REST = "against-rest"  # folder of the report of one class against the rest, in that of all classes
 
 
@@ -199,9 +200,13 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
     terms = f"{model.licence or 'not known to vitmed'}{f'. {model.terms}' if model.terms else ''}"
     copies = f"mean output of {len(VIEWS[augment.views])} copies of an image ({augment.views})"
     return {
-        "Images": f"{what}: {images:,} evaluated; the run had "
-        + ", ".join(f"{n:,} {name}" for name, n in counts.items()),
-        "Patients of the run": describe_patients(saved.splits),
+        "Images": f"{what}: {images:,} evaluated; "
+        + (
+            f"the run had {', '.join(f'{n:,} {name}' for name, n in counts.items())}"
+            if any(counts.values())
+            else NAMELESS
+        ),
+        "Patients of the run": describe_patients(saved.splits) if any(counts.values()) else NAMELESS,
         "Splits of the run": "; ".join(f"{name}: {text}" for name, text in saved.splits.made.items()),
         "Model": describe_model(model),
         "Started from": "random weights" if model.start is None else f"{Path(model.start).name}, licence {terms}",
@@ -209,7 +214,7 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
         f"{config.data.normalize}, channels {model.channels}{''.join(f', {part}' for part in window)}",
         "Augmentation": f"{augment.policy}{crop}, mixup {augment.mixup:g}, cutmix {augment.cutmix:g}",
         "Views": "the image alone" if augment.views == "one" else copies,
-        "Optimisation": optimisation(train, saved.splits.target.kind),
+        "Optimisation": optimisation(config, saved.splits.target.kind),
         "Model choice": choice,
         "Seed": str(train.seed),
         "Device of this evaluation": device,
@@ -226,19 +231,22 @@ def describe_images(chosen: EvaluationImages) -> tuple[str, str]:
     return f"{part} of {data}", part if chosen.own_split else f"{data}_{part}"
 
 
-def optimisation(train: TrainConfig, kind: str) -> str:
+def optimisation(config: Config, kind: str) -> str:
     """How the network was trained on labels of a kind, in words."""
+    train, drop = config.train, config.model.drop_path
     if train.freeze:
         return "network frozen; logistic regression with an L2 penalty on its features"
     ways = [f"layer decay {train.layer_decay:g}"] if train.layer_decay < 1 else []
     ways += [f"LoRA of rank {train.lora}, other weights frozen"] if train.lora is not None else []
     ways += [f"embedding and first {train.freeze_blocks} blocks frozen"] if train.freeze_blocks is not None else []
     ways += ["head started from a logistic regression"] if train.probe_first else []
+    ways += [f"drop path {drop:g}"] * bool(drop) + ["moving average of the weights"] * train.ema
     loss = TARGETS[kind].loss
     limit = "" if train.time is None else f" in {duration_text(train.time)}"
     return ", ".join(
         [
-            f"AdamW, lr {train.lr:g}, weight decay {train.weight_decay:g}",
+            f"AdamW, lr {train.lr:g}, warm-up {min(train.warmup_epochs, train.epochs / 3):.3g} epochs",
+            f"cosine to {train.min_lr:g}, weight decay {train.weight_decay:g}, {train.precision}",
             f"batch {train.batch_size} x {train.accumulate}, at most {train.epochs} epochs{limit}",
             f"label smoothing {train.smoothing:g}" if loss == "cross_entropy" else f"loss {loss}",
             f"balance {train.balance}",

@@ -117,9 +117,11 @@ def reader_lines(metrics: Results) -> list[str]:
         missing = [(title, none[found.number]) for title, found in by_title.items() if title not in defined]
         lines += [f"no {title}: {what} was read{by_all}" for title, what in missing]
         numbers = [f"{title} {value_text(found.model)}" for title, found in defined.items()]
-        gaps = [f"{title} {value_text(found.fixed_readers.difference, '+')}" for title, found in defined.items()]
         lines += [f"the model on the same images: {', '.join(numbers)}"] if defined else []
-        lines += [f"model minus {whom}, on the same images: {', '.join(gaps)}"] if defined else []
+        for test, about in (("random_readers", "for readers like these"), ("fixed_readers", "for these readers alone")):
+            tests = {title: getattr(found, test) for title, found in defined.items()}
+            gaps = [f"{title} {value_text(of.difference, '+')}" for title, of in tests.items() if of is not None]
+            lines += [f"model minus {whom}, on the same images, {about}: {', '.join(gaps)}"] if gaps else []
     return lines
 
 

@@ -10,6 +10,7 @@ from vitmed.core.config import GRADE_ERRORS
 from vitmed.core.text import counted, format_probability, visible
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.metric_table import TITLES, methods, phrase
+from vitmed.metrics.readers import ReaderComparison
 from vitmed.report.blocks import escape_markdown
 from vitmed.report.results import Results
 
@@ -169,6 +170,8 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
                 text.append(f"Bootstrap resamples were drawn by {unit}.")
         else:
             text.append(f"Each {unit} had one image.")
+    if unit != "patient" and metrics.n_groups is not None:
+        text.append(f"Where this text says patient, read {unit}.")
     return " ".join(text)
 
 
@@ -186,6 +189,7 @@ def _inside(part: Any, field: str, keyed: bool = False, prefix: str = "") -> Ite
     elif isinstance(part, Frozen):
         for name, value in part:
             named = field if name in SAME and isinstance(value, Estimate) else name
+            named = "readers" if named == "model" and isinstance(part, ReaderComparison) else named
             yield from _inside(value, named, name in KEYED, PREFIXES.get(name, prefix))
     elif isinstance(part, dict):
         for key, value in part.items():

@@ -36,10 +36,12 @@ Standing = Literal["better", "worse", "not shown", "few patients", "no interval"
 class Baseline(PairedComparison):
     """A baseline on the same images; `text` says what it is, `difference` is the model minus the baseline.
 
+    Where the model decides at an operating point, which a baseline has not, both are compared by the `likeliest` class.
     `findings` has the difference in AUROC of each finding; their p are adjusted for all findings.
     """
 
     text: str
+    likeliest: bool = False
     findings: dict[str, ClassDifference] = {}
 
     @property

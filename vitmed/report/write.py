@@ -183,8 +183,10 @@ def folder_names(findings: tuple[str, ...]) -> dict[str, str]:
 def _beside(key: str, of: str, material: Material) -> Baseline:
     """The comparison with a baseline, of labels of a kind; of findings also finding by finding."""
     kind, predictions, other = TARGETS[of].numbers, material.predictions, material.extra.baselines[key]
-    numbers = kind.compare(predictions, other, material.config.resamples)
-    compared = Baseline(text=baseline_text(key, of), **dict(numbers))
+    likeliest = of != "number" and predictions.at_point != other.at_point
+    both = (predictions.without_point(), other.without_point()) if likeliest else (predictions, other)
+    numbers = kind.compare(*both, material.config.resamples)
+    compared = Baseline(text=baseline_text(key, of), likeliest=likeliest, **dict(numbers))
     if predictions.kind != "findings":
         return compared
     gaps = kind(predictions).class_gaps(kind(other))["auroc"]

@@ -59,6 +59,10 @@ def find_stored(text: str, folder: RunFolder) -> str | Path:
     return place if place.exists() else text
 
 
+# fields of the data that `vitmed check` takes too
+CHECKED = ("card", "group_regex", "groups", "labels", "split_column", "target", "uncertain", "unit", "frame")
+
+
 def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) -> RunFolder:
     """Make a new folder with what auto was asked for. Raises UsageError, or DataError for data with errors."""
     settings = settings_of(arguments, "auto")
@@ -72,9 +76,7 @@ def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) 
     check_against_splits(config_of_target(settings, splits), splits)  # raises now, not in the training
     folder = RunFolder.create(output, name or f"{default_name(splits.root, settings)}_auto")
     say(f"{duration_text(limit)} in {folder.path}")
-    of_data = {
-        name: getattr(data, name) for name in ("group_regex", "groups", "labels", "target", "uncertain", "frame")
-    }
+    of_data = {name: getattr(data, name) for name in CHECKED}
     of_data |= {"finding": data.findings, "ordinal": settings.evaluate.ordinal}
     checked = vitmed.check(splits.root, **of_data, output=folder.path / "data-check")
     errors = counted(checked.count("error"), "error")

@@ -264,10 +264,8 @@ def operating_points(models: Sequence[Model]) -> tuple[dict[str, str], list[str]
     points = dict[str, str]()
     for model in models:
         predictions, report = model.predictions, {} if model.known is None else model.known.metrics.get("report", {})
-        unset = (None,) * len(predictions.classes)
-        usual = all(getattr(predictions, name) in (value, unset) for name, value in predictions.DECIDING.items())
         points[model.name] = ""
-        if predictions.kind != "number" and not (usual and predictions.decided is None):
+        if predictions.kind != "number" and predictions.at_point:
             settings = report.get("evaluate", {})
             flags = [f"--{key} {settings[key]}".replace("_", "-") for key in TITLES if settings.get(key)]
             points[model.name] = " ".join(flags).removesuffix(" True") or "the decisions of its table"
@@ -304,7 +302,7 @@ def compare_models(
     groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
     seeds = [paired.seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
     alike = len({points.get(name) for group, _ in groups for name in group}) < 2
-    named = {m.name: m.predictions if alike else without_point(m.predictions) for m in models}
+    named = {m.name: m.predictions if alike else m.predictions.without_point() for m in models}
     gaps = _seed_gaps(seeds, named, pairs, kind, unit)
     over_seeds: dict[str, Any] = {name: of for name, of in (("seeds", seeds), ("seed_gaps", gaps)) if of}
     trained = {model.name for model in models if not model.baseline_of}
@@ -324,7 +322,7 @@ def compare_models(
     for model in models:
         likeliest = None
         if any(pair.likeliest and model.name in (pair.first, pair.second) for pair in pairs):
-            likeliest = kind.numbers.evaluate(without_point(model.predictions), resamples)
+            likeliest = kind.numbers.evaluate(model.predictions.without_point(), resamples)
         described[model.name] = _described(model, found[model.name], points.get(model.name, ""), likeliest)
     return paired.ComparisonResults(
         kind=of,
@@ -423,7 +421,7 @@ def _compare_family(
     for a, b in family:
         both = [a.predictions, b.predictions]
         alike = points.get(a.name) == points.get(b.name)
-        together.append(both if alike else [without_point(p) for p in both])
+        together.append(both if alike else [p.without_point() for p in both])
     overall, each = [], []
     with bar("comparing", unit="pairs") as advance:
         for first, second in together:
@@ -448,11 +446,6 @@ def _compare_family(
         text = _verdict(pair, kind, (decided[0], decided[1]), len(family), unit)
         pairs.append(pair.model_copy(update={"verdict": text}))
     return pairs
-
-
-def without_point(predictions: Predictions) -> Predictions:
-    """As decided by the likeliest class."""
-    return replace(predictions, decided=None, **predictions.DECIDING)
 
 
 def _adjusted(tests: Sequence[Test]) -> list[Test]:

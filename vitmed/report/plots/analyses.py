@@ -223,26 +223,27 @@ def patient_spread(predictions: Predictions, metrics: Results | None = None) -> 
     figure = Figure(figsize=(9.2 if len(kinds) == 2 else 6.4, 5.0), layout="constrained")
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     few = images.max() <= FEW
-    panels[0].set_ylabel("patients" if few else "share of the patient's images that is right")
+    unit = "patient" if metrics is None else metrics.unit
+    panels[0].set_ylabel(f"{unit}s" if few else f"share of the {unit}'s images that is right")
     if not few:
         lowest = min(float((right[n > 0] / n[n > 0]).min(initial=1)) for n, right in kinds.values())
         panels[0].set_ylim(1.03 - 1.12 * (1.08 - lowest), 1.03)
     for axes, (name, (n, right)) in zip(panels, kinds.items(), strict=True):
-        axes.set_title(f"{name}, {counted(int((n > 0).sum()), 'patient')}", fontsize=11)
-        (_bars if few else _funnel)(axes, name, n, right)
+        axes.set_title(f"{name}, {counted(int((n > 0).sum()), unit)}", fontsize=11)
+        (_bars if few else _funnel)(axes, name, n, right, unit)
     return figure
 
 
-def _bars(axes: Axes, name: str, images: np.ndarray, right: np.ndarray) -> None:
+def _bars(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, unit: str) -> None:
     from scipy.stats import binom  # here: predict must start without it
 
-    axes.set_xlabel(f"images that are right, of all images of the patient{KINDS[name]}")
+    axes.set_xlabel(f"images that are right, of all images of the {unit}{KINDS[name]}")
     drawing.add_grid(axes, "y")
     pairs = [(n, k) for n in np.unique(images[images > 0]).tolist() for k in range(n + 1)]
     overall = right.sum() / max(1, images.sum())
     counts = [int(((images == n) & (right == k)).sum()) for n, k in pairs]
     alike = [float((images == n).sum() * binom.pmf(k, n, overall)) for n, k in pairs]
-    bars = axes.bar(range(len(pairs)), counts, color=BLUE, width=0.7, label="patients")
+    bars = axes.bar(range(len(pairs)), counts, color=BLUE, width=0.7, label=f"{unit}s")
     axes.bar_label(bars, [f"{count:,}" for count in counts], fontsize=8, padding=2)
     label = f"if all were alike ({overall:.3f} of all images are right)"
     axes.scatter(range(len(pairs)), alike, marker="_", s=500, color=RED, zorder=3, label=label)
@@ -250,12 +251,12 @@ def _bars(axes: Axes, name: str, images: np.ndarray, right: np.ndarray) -> None:
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
 
 
-def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray) -> None:
+def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, unit: str) -> None:
     from scipy.stats import binom  # here: predict must start without it
 
     present = np.flatnonzero(images)
     n, share = images[present], right[present] / images[present]
-    axes.set_xlabel(f"images of the patient{KINDS[name]}")
+    axes.set_xlabel(f"images of the {unit}{KINDS[name]}")
     drawing.add_grid(axes)
     if not len(present):
         axes.text(0.5, 0.5, "no such images", transform=axes.transAxes, ha="center")
@@ -264,13 +265,13 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray) -> Non
     grid = np.unique(np.geomspace(max(1, n.min()), max(2, n.max()), 200).round())
     axes.axhline(overall, color=GREY, linewidth=1, linestyle="--", label=f"all images: {overall:.3f}")
     limits = [binom.ppf(q, grid, overall) / grid for q in (0.025, 0.975)]
-    axes.fill_between(grid, *limits, color="0.9", linewidth=0, label="95 % of patients, if all were alike")
+    axes.fill_between(grid, *limits, color="0.9", linewidth=0, label=f"95 % of {unit}s, if all were alike")
     far = outside(n, right[present])
     size = float(np.clip(2500 / len(present), 8, 36))
     for some, colour, marker, text in ((~far, BLUE, "o", "within"), (far, RED, "^", "outside")):
         dots, count = np.unique(np.stack([n[some], share[some]]), axis=1, return_counts=True)  # (2, D): some lie level
         axes.scatter(dots[0], dots[1], s=size * np.sqrt(count), color=colour, marker=marker, alpha=0.75, linewidths=0)
-        axes.plot([], [], marker, color=colour, label=f"{text}: {counted(int(some.sum()), 'patient')}")
+        axes.plot([], [], marker, color=colour, label=f"{text}: {counted(int(some.sum()), unit)}")
     if n.max() > 20 * n.min():
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))

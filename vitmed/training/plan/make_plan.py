@@ -52,6 +52,7 @@ SEEN = (
 )
 FIXING = {"name", "width", "depth", "heads", "patch_size", "image_size", "weights"}  # fields that decide the network
 USED_WHEN_FROZEN = {"freeze", "baseline", "seed", "device", "workers", "track"}  # fields of `train`
+OF_MACHINE = {"attention", "augment_on", "compile", "precision", "threads"}  # also in the file of a frozen run
 FOR_SMALL = 40  # passes of ViT-Tiny in the time of ten of ViT-Small, which a plan makes at least
 SLOW = {"name": "--model", "image_size": "--image-size"}  # which may make a time too short
 Planned = tuple[list[PlannedSetting], Config]  # the settings of a plan, and the configuration with them
@@ -104,10 +105,10 @@ def make_plan(config: Config, plans: bool, processes: int = 1) -> Plan:
         check_weights(config)
     warn_of_known_set(weights, config, splits)
     inputs = plan_inputs(config, splits, weights, device)
-    idle = [f"train.{name}" for name in sorted(config.train.model_fields_set - USED_WHEN_FROZEN)]
-    idle += [f"augment.{name}" for name in sorted(config.augment.model_fields_set - {"views", "flips"})]
-    if plans and config.train.freeze and idle:
+    if config.train.freeze and (idle := _idle_when_frozen(config)):
         warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
+    if config.train.ema_decay is not None and not config.train.ema:
+        warn("train.ema_decay has no effect without train.ema")
     given, config = config, with_window(config, splits)
     settings, complete, trains = list[PlannedSetting](), config, not config.train.freeze
     if plans and trains:
@@ -158,6 +159,19 @@ def with_choice(config: Config, forecaster: Forecaster) -> tuple[Config, Weights
     say(f"weights {choice.reason}, licence {licence}; --weights none starts from random numbers")
     values["model.weights_sha256"] = digest_of(choice.weights.path)
     return with_values(config_with_weights(config, choice.weights), values), choice.weights
+
+
+def _idle_when_frozen(config: Config) -> list[str]:
+    """Settings that you chose and that a frozen network does not use. The configuration of a run names all settings, so
+    of those count the ones that are not the defaults and do not depend on the machine."""
+    idle = [f"model.{name}" for name in ("attention_dropout", "drop_path", "dropout") if getattr(config.model, name)]
+    for section, used in (("train", USED_WHEN_FROZEN), ("augment", {"views", "flips"})):
+        given = getattr(config, section)
+        chosen, usual = given.model_fields_set - used, type(given)()
+        if given.model_fields_set == set(type(given).model_fields):
+            chosen = {name for name in chosen - OF_MACHINE if getattr(given, name) != getattr(usual, name)}
+        idle += [f"{section}.{name}" for name in sorted(chosen)]
+    return idle
 
 
 def check_against_splits(config: Config, splits: Splits) -> None:
