@@ -15,8 +15,9 @@ from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import value_text
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import ReaderComparison
-from vitmed.report.blocks import Headline, Table, number, td, terminal, words
+from vitmed.report.blocks import number
 from vitmed.report.chapters import first_sentence
+from vitmed.report.plots.drawing import plain
 from vitmed.report.results import Baseline, Results
 from vitmed.report.templates import headline_of, if_balanced, main_methods
 
@@ -64,10 +65,9 @@ def _say_numbers(metrics: Results) -> None:
     show(numbers)
     say(how)
     if metrics.fixed_rates is not None:
-        rates = [(f"{one.fixed:.2f}", one.reached, one.too_few) for one in metrics.fixed_rates.sensitivity]
-        rows = [[td(fixed), td(value_text(reached) + " (too few to say)" * few)] for fixed, reached, few in rates]
-        for line in terminal(Table([words("specificity"), words("sensitivity")], rows)):
-            say(line)
+        say("specificity  sensitivity")
+        for rate in metrics.fixed_rates.sensitivity:
+            say(f"{rate.fixed:<13.2f}{value_text(rate.reached)}{' (too few to say)' * rate.too_few}")
     table, curve = metrics.prevalence, metrics.decision_curve
     if table is not None and table.intended is not None and table.rows:
         say(table.sentence)
@@ -86,13 +86,14 @@ def _say_numbers(metrics: Results) -> None:
 
 def headline(metrics: Results) -> str:
     """The first numbers, each in a line that a narrow terminal holds; then what their intervals are."""
-    first = [(words(title), number) for _, title, number in headline_of(metrics)[:3] + if_balanced(metrics)]
+    first = headline_of(metrics)[:3] + if_balanced(metrics)
     how = "no intervals"
-    if any(number.low is not None for _, number in first):
+    if any(number.low is not None for _, _, number in first):
         unit = "image" if metrics.n_groups is None else metrics.unit
         how = f"95 % intervals by {unit}: {main_methods(metrics)}"
     optimistic = "; likely optimistic" if metrics.n_groups is None else ""
-    return "\n".join([*terminal(Headline(first)), f"{how}{optimistic}"])
+    lines = (f"{plain(title)} {value_text(number)}" for _, title, number in first)
+    return "\n".join([*lines, f"{how}{optimistic}"])
 
 
 def reader_lines(metrics: Results) -> list[str]:
