@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitmed.core.base_models import Kind
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.messages import gathering, is_warning, say, show, warn
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT, RunFolder
@@ -74,7 +73,7 @@ def _say_numbers(metrics: Results) -> None:
     if curve is not None and curve.intended is not None:
         say(curve.intended.sentence)
     for baseline in metrics.baselines.values():
-        show(verdict(baseline, metrics.n_groups, metrics.target.kind, metrics.unit))
+        show(verdict(baseline, metrics))
     for line in reader_lines(metrics):
         show(line)
     if metrics.external is not None:
@@ -126,19 +125,16 @@ def reader_lines(metrics: Results) -> list[str]:
     return lines
 
 
-def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes", unit: str = "patient") -> str:
-    """Whether the model is better than a baseline, in a line; no verdict with very few patients.
-
-    `patients` is how many were evaluated, None if unknown, and `unit` what one of them is called.
-    """
-    name, standing = baseline.decides, baseline.standing(patients)
+def verdict(baseline: Baseline, metrics: Results) -> str:
+    """Whether the model is better than a baseline, in a line; no verdict with very few patients."""
+    name, standing = baseline.decides, baseline.standing(metrics.n_groups)
     gap = value_text(baseline.difference[name], "+")
-    title = TARGETS[kind].metrics[name].phrase
+    title = TARGETS[metrics.target.kind].metrics[name].phrase
     text = f"baseline, {baseline.text}: {title} {number(baseline.overall[name].value)}"
     if standing == "no interval":
         return f"{text}; no interval for the difference"
     if standing == "few patients":
-        few = counted_doing(patients or 0, unit)
+        few = counted_doing(metrics.n_groups or 0, metrics.unit)
         return f"{text}; model - baseline {gap}, but {few} too few to conclude which is better"
     single = ""
     if baseline.findings:
