@@ -37,7 +37,7 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.paired_comparison import ComparisonTest
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import verdict
-from vitmed.report.results import Baseline
+from vitmed.report.results import Baseline, Results
 from vitmed.studies.one_run import TrainResult
 
 RUN = Callable[..., Answer]
@@ -296,7 +296,8 @@ def test_few_patients_give_no_verdict() -> None:
         numbers = {"auroc": Estimate(value=0.5, low=0.4, high=0.6)}
         gap = {"auroc": Estimate(value=value, low=low, high=high)}
         tests = {"auroc": test, "accuracy": test}
-        return verdict(Baseline(text="a baseline", overall=numbers, difference=gap, tests=tests), patients)
+        baseline = Baseline(text="a baseline", overall=numbers, difference=gap, tests=tests)
+        return verdict(baseline, Results.model_construct(n_groups=patients))
 
     assert "the model is better" in said(0.1, 0.05, 0.2, None) and "the model is better" in said(0.1, 0.05, 0.2, 10)
     assert "9 patients are too few" in said(0.1, 0.05, 0.2, 9) and "better:" not in said(0.1, 0.05, 0.2, 9)

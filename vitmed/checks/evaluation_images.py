@@ -49,7 +49,8 @@ class EvaluationImages:
     columns: tuple[str, ...]  # names of further columns of the samples
     notes: list[str]  # for the head of the report
     part: str | None  # their split in the data folder; None if they are the whole folder
-    own: bool = False  # a split of the run itself: no folder was named, or one that holds the same files
+    # That split where it is one of the run itself: no folder was named, or one that holds the same files.
+    own_split: str | None = None
     # What a table adds to the run's own images, a cell for each.
     table: Mapping[str, tuple[str, ...]] | None = None
     seen: Mapping[str, int | None] = field(default_factory=dict)
@@ -105,7 +106,7 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
                 samples = [each._replace(group=cell) for each, cell in zip(samples, groups, strict=True)]
                 known = "The run knows no patients: one may be in two of its splits"
                 notes = [f"{known}. Here they are those of {Path(request.labels).name}.", *own, *more]
-        return EvaluationImages(saved.preprocessing, root, samples, splits.columns, notes, split, True, table)
+        return EvaluationImages(saved.preprocessing, root, samples, splits.columns, notes, split, split, table)
     listing, part, notes = foreign_images(saved, root, request)
     samples = list(listing.samples(listing.parts[part]))
     if not samples:

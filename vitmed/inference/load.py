@@ -1,8 +1,6 @@
 """`vitmed.load`: a model for use in a program or a notebook; `Answer`: what any model says of an image, as an object,
 as cells of a table and as plain values."""
 
-from __future__ import annotations
-
 import io
 import tempfile
 from base64 import b64encode
@@ -50,7 +48,7 @@ class Answer:
     picture: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8), repr=False, compare=False)
 
     @classmethod
-    def of(cls, predictions: Predictions, row: int, picture: np.ndarray | None = None) -> Answer:
+    def of(cls, predictions: Predictions, row: int, picture: np.ndarray | None = None) -> "Answer":
         """What predictions, with their policy applied, say of one image."""
         cell = predictions.columns.get(ANSWER, (YES,) * len(predictions))[row]
         score, ends = predictions.columns.get(OOD_SCORE), predictions.intervals
@@ -202,8 +200,8 @@ class Model:
         """What the network sees of an image, (S, S, C) uint8, and what to know of that. Raises as `decoded`."""
         path, pixels = self.decoded(image)
         window, deep = self.preprocessing.window, isinstance(pixels, RawImage)
-        asked = asked_window(window) is not None
-        note = "" if window is None or deep != asked else f"is {windowed_note(window)}" if asked else FLAT
+        windowed = asked_window(window) is not None
+        note = "" if window is None or deep != windowed else f"is {windowed_note(window)}" if windowed else FLAT
         return self.preprocessing.square(path, pixels), note
 
     def decoded(self, image: ImageLike) -> tuple[Path, RawImage | Image.Image]:
