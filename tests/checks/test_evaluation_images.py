@@ -197,9 +197,9 @@ def model_of(kind: str, classes: tuple[str, ...], bins: tuple[str, ...] = ()) ->
 def foreign(model: Any, folder: Path, header: list[str], rows: list[list[Any]]) -> tuple[Splits, list[str]]:
     label_set(folder, ["path", *header], [[f"{i}.png", *row] for i, row in enumerate(rows)])
     request = ImageRequest(folder, "test", labels=folder / "labels.csv")
-    images, part, notes = foreign_images(model, folder, request)
+    images, part = foreign_images(model, folder, request)
     assert part == ALL
-    return images, notes
+    return images, [*images.notes]
 
 
 def test_findings_are_matched_by_name(tmp_path: Path) -> None:

@@ -106,8 +106,8 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
                 known = "The run knows no patients: one may be in two of its splits"
                 notes = [f"{known}. Here they are those of {Path(request.labels).name}.", *own, *more]
         return EvaluationImages(saved.preprocessing, root, samples, splits.columns, notes, split, True, table)
-    images, part, notes = foreign_images(saved, root, request)
-    samples = list(images.samples[part])
+    images, part = foreign_images(saved, root, request)
+    samples, notes = list(images.samples[part]), list(images.notes)
     if not samples:
         raise DataError(f"{images.source}: no images in its class folders", "name a folder of labelled images")
     how = saved.preprocessing
@@ -142,9 +142,9 @@ def own_notes(saved: SavedModel, split: str, hashes: list[str]) -> list[str]:
     return notes
 
 
-def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tuple[Splits, str, list[str]]:
-    """The labelled images of another folder, with classes and findings matched by name; the part to evaluate,
-    `request.split` if the folder or the table has splits, else all; and notes."""
+def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tuple[Splits, str]:
+    """The labelled images of another folder, with classes and findings matched by name; and the part to evaluate,
+    `request.split` if the folder or the table has splits, else all."""
     kind, several = saved.splits.target.kind, bool(saved.splits.bins)
     if several and request.labels is None:
         raise DataError(f"{root}: folders name one class of an image; the model predicts {kind}", "add --labels TABLE")
@@ -170,11 +170,10 @@ def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tupl
     if part not in parts:
         missing = f"{part} {'rows' if request.labels else 'folder'}"
         raise DataError(f"{root}: has {', '.join(parts)} but no {missing}", f"--split {parts[0]}")
-    images, notes = _foreign_patients(saved, images, request)
-    return images, part, [*notes, *images.notes]
+    return _foreign_patients(saved, images, request), part
 
 
-def _foreign_patients(saved: SavedModel, images: Splits, request: ImageRequest) -> tuple[Splits, list[str]]:
+def _foreign_patients(saved: SavedModel, images: Splits, request: ImageRequest) -> Splits:
     """The images with patients: as requested; else from the table of labels; else in the way of the run, if it works.
 
     The run's own table has no patients of another place, and its expression may not match the names there.
@@ -182,19 +181,19 @@ def _foreign_patients(saved: SavedModel, images: Splits, request: ImageRequest) 
     run = saved.config.data
     if request.group_regex is not None or request.groups is not None:
         groups = None if request.groups is None else str(request.groups)
-        return with_patients(images, DataConfig(group_regex=request.group_regex, groups=groups)), []  # type: ignore[call-arg]
+        return with_patients(images, DataConfig(group_regex=request.group_regex, groups=groups))  # type: ignore[call-arg]
     if images.patients or (run.group_regex is None and run.groups not in GROUP_WORDS):
-        return images, []
+        return images
     show_expression(run.group_regex)
     try:
         config = DataConfig(group_regex=run.group_regex, groups=run.groups)  # type: ignore[call-arg]
-        return with_patients(images, config), []
+        return with_patients(images, config)
     except (DataError, UsageError) as error:
         if isinstance(error, UsageError) and run.group_regex is not None:  # not one that ends
             raise
         way = {"names": "file names", "dicom": "PatientID"}.get(run.groups or "", "expression")
         note = f"The {way} of the run finds no patient in these images (--group-regex or --groups sets another way)."
-        return images, [note]
+        return replace(images, notes=(note, *images.notes))
 
 
 def leakage(
