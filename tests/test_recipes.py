@@ -7,11 +7,9 @@ import torch
 import yaml
 
 from vitmed.core.config import Config
-from vitmed.core.load_config import check_names, load_config, recipes
-from vitmed.imaging.augmentation import POLICIES
-from vitmed.metrics.metric_table import METRICS
-from vitmed.models.sizes import SIZES
+from vitmed.core.load_config import load_config, recipes
 from vitmed.models.vit import ViT
+from vitmed.training.plan.make_plan import check_names
 
 RECIPES = recipes()
 # From outside: counted by hand from the shapes for MNIST; timm's count for ViT-Base at 224 px and 1000 classes.
@@ -40,7 +38,7 @@ def test_a_recipe_holds_only_what_differs_and_builds_its_network(name: str) -> N
     given = yaml.safe_load(RECIPES[name].read_text(encoding="utf-8"))
     same = [f"{s}.{key}" for s, fields in given.items() for key, value in fields.items() if defaults[s][key] == value]
     assert same == []
-    check_names(load_config(name), SIZES, POLICIES, METRICS)
+    check_names(load_config(name))
     config = load_config(name).model
     classes, parameters = PARAMETERS.get(name, (10, None))
     with torch.device("meta"):

@@ -363,6 +363,24 @@ def test_a_full_disk_is_no_bug(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("words", [("train", "DIR"), ("runs", "DIR"), ("evaluate", "DIR"), ("check", ".", "-o", "DIR")])
+def test_a_folder_of_somebody_else_is_no_bug(
+    vitmed: RUN, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """The tests may run as root, who may enter every folder."""
+    stat = os.stat
+
+    def closed(path: Any, *args: Any, **how: Any) -> os.stat_result:
+        if str(path).startswith(f"{tmp_path}/own"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, *args, **how)
+
+    monkeypatch.setattr(os, "stat", closed)
+    place = tmp_path / "own" / "images"
+    answer = vitmed(*[str(place) if word == "DIR" else word for word in words])
+    clean(answer, 2, str(place), "permission denied", "ask the owner")
+
+
 def test_a_bug_of_ours_is_told_as_one(trained: Trained, vitmed: RUN, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 1, with the traceback: the one case for it."""
 

@@ -31,7 +31,7 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.tuning_study import TrialResult, TuningStudy, combined
 from vitmed.report.plots.curves import history_figure
-from vitmed.studies.search import Asked, Search, TuneResult, _notes, _table, read_space
+from vitmed.studies.search import Asked, Search, TuneResult, _notes, _table, read_space, resumed_study, suggest
 from vitmed.training.plan.time import Clock
 
 optuna = pytest.importorskip("optuna")
@@ -168,7 +168,7 @@ def test_what_you_set_is_not_searched_and_the_clock_counts_what_a_killed_process
     found = run(data, tmp_path, trials=1, lr=2e-3, sets=(*TINY_SETS, "augment.mixup=0.1"))
     assert set(found.study.trials[0].values) == {"train.weight_decay", "model.drop_path"}
     folder = RunFolder(found.folder)
-    asked = Asked.read(folder)
+    asked = resumed_study(folder, None, None)[1]
     assert set(asked.space) == {"train.weight_decay", "model.drop_path"}
     for name, ends in asked.space.items():
         low, high = map(float, ends.split(".."))
@@ -179,7 +179,9 @@ def test_what_you_set_is_not_searched_and_the_clock_counts_what_a_killed_process
     file = folder.path / "trial-0001.json"
     spent = {"spent": 970.0}  # of the whole command, at its last sign
     file.write_text(json.dumps(json.loads(file.read_text()) | spent))
-    assert Search(optuna, folder, asked, Clock()).late  # 1000 - 38 s are for trials
+    again = Search(optuna, folder, asked, Clock())
+    again.begin()
+    assert again.late  # 1000 - 38 s are for trials
 
 
 def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(
@@ -312,7 +314,7 @@ def test_with_a_time_the_plan_is_one_that_fits_often(
     monkeypatch.setattr(Search, "late", property(lambda self: True))
     with pytest.raises(DataError, match="no trial ended well"):
         run(data, tmp_path, trials=None, epochs=None, time="4m", sets=())
-    asked, base = Asked.read(RunFolder(tmp_path / "t")), load_config(tmp_path / "t" / "base.yaml")
+    asked, base = resumed_study(RunFolder(tmp_path / "t"), None, None)[1], load_config(tmp_path / "t" / "base.yaml")
     assert asked.before + asked.epochs * asked.one_pass + asked.after <= 40 * 1.05 and asked.time == 240
     assert base.train.time is None and base.train.epochs == asked.epochs
 
@@ -351,6 +353,20 @@ def test_searches_that_cannot_be(given: dict[str, Any], problem: str, data: Path
     with pytest.raises(UsageError, match=problem):
         run(data, tmp_path, **({} if "space" in given else {"trials": None}) | given)
     assert not (tmp_path / "t").exists()
+
+
+def test_the_plan_is_the_first_trial_however_a_value_is_written() -> None:
+    space = {"train.ema": "false,true", "augment.mixup": "0.2,0", "train.lr": "1e-3,5e-4", "train.patience": "5,null"}
+    planned = {"train.ema": True, "augment.mixup": 0.0, "train.lr": 5e-4, "train.patience": None}
+    space["model.drop_path"], planned["model.drop_path"] = "0..0.2", 0.1
+    rest = {"trials": 2, "time": None, "prune": False, "seed": 0, "offline": False, "metric": "auroc", "epochs": 2}
+    asked = Asked(space=space, planned=planned, data="", **rest)
+    first = {"train.ema": "true", "augment.mixup": "0", "train.lr": "5e-4", "train.patience": "null"}
+    assert asked.queue == [first | {"model.drop_path": 0.1}]
+    study = optuna.create_study()
+    study.enqueue_trial(asked.queue[0])
+    assert suggest(study.ask(), space) == asked.queue[0]
+    assert asked.model_copy(update={"planned": planned | {"augment.mixup": 0.1}}).queue == []
 
 
 def test_flag_names_are_settings() -> None:

@@ -11,9 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from vitmed.core.config import Config, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import is_stream, whole_file, write_bytes, write_text
-from vitmed.core.places import check_images, check_name, data_folder, data_of_runs, new_file, new_folder, refuse_inside
+from vitmed.core.places import (
+    check_images,
+    check_run_place,
+    data_folder,
+    data_of_runs,
+    new_file,
+    new_folder,
+    refuse_inside,
+)
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import visible
 
@@ -108,8 +117,8 @@ def test_the_data_folder_of_a_run_is_known_from_its_files(tmp_path: Path, run: R
 
 
 @pytest.mark.parametrize("name", ["first", "läuft [x]", "a b", "n" * 200, "2026-11-20_malaria"])
-def test_plain_names(name: str) -> None:
-    check_name(name)
+def test_plain_names(name: str, tmp_path: Path) -> None:
+    check_run_place(Config(data=DataConfig(root=str(Path(__file__).parent))), tmp_path, name)
 
 
 @pytest.mark.parametrize(
@@ -120,9 +129,9 @@ def test_plain_names(name: str) -> None:
         ("a\0b", "control"), ("caf\udce9", "UTF-8"), ("n" * 201, "201 bytes"), ("é" * 101, "202 bytes"),
     ],
 )  # fmt: skip
-def test_other_names(name: str, told: str) -> None:
+def test_other_names(name: str, told: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=told) as error:
-        check_name(name)
+        check_run_place(Config(data=DataConfig(root=str(Path(__file__).parent))), tmp_path, name)
     assert visible(str(error.value)) == str(error.value)
 
 

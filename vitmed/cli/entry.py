@@ -116,6 +116,9 @@ def _error_of(args: list[str]) -> VitmedError | None:
         elif isinstance(error, OSError) and is_full(error):  # what vitmed keeps only while it runs
             problem = "a disk is full, perhaps that of temporary files"
             reported = errors.DiskFullError(problem, "make room on it, or set TMPDIR to a folder on another")
+        elif isinstance(error, PermissionError) and error.filename is not None:
+            fix = "ask the owner for the right to use it, or name another place"
+            reported = errors.UsageError(f"{error.filename}: permission denied", fix)
         else:
             _stderr(traceback.format_exc())
             reported = VitmedError("this is a bug in vitmed; please report it with the lines above")

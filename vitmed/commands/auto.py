@@ -1,17 +1,14 @@
 """`vitmed auto`: check the data, rank the weights, train one network or folds with the best, and test once."""
 
-import time
-
 from vitmed.core import options
 from vitmed.core.downloads import unconnected
-from vitmed.core.errors import CheckpointError, Interrupted, excluded
-from vitmed.core.files import json_of, write_json
+from vitmed.core.errors import Interrupted, excluded
 from vitmed.core.messages import listener
 from vitmed.core.places import elsewhere
 from vitmed.core.run_folder import RunFolder, run_lock
-from vitmed.core.upgrade import READER
-from vitmed.studies.auto import AutoRun, begin_auto, finish_auto
+from vitmed.studies.auto import Auto, AutoRun, begin_auto
 from vitmed.studies.cluster import opened
+from vitmed.training.plan.time import Clock
 
 
 def auto(
@@ -38,8 +35,7 @@ def auto(
     Raises:
         DataError: data that training refuses. VitmedError: as `train`.
     """
-    began = listener().began or time.monotonic()
-    listener().began = None  # the trainings have their own part of the time
+    clock, listener().began = Clock(listener().began), None  # the trainings have their own part of the time
     given = (data, config, name) != (None,) * 3 or sets or flags
     if resume is not None and (given or elsewhere(output, resume)):
         raise excluded("resume of auto")
@@ -47,26 +43,12 @@ def auto(
     arguments = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
     with unconnected(offline), opened(on, parallel, strict) as places:
         folder = RunFolder(resume) if resume is not None else begin_auto(arguments, output, name)
-        if folder.path.is_dir() and not folder.auto.exists():
-            problem = f"{folder.path}: no auto has begun here, or it ended in the data check"
-            raise CheckpointError(problem, "start it again, without --resume")
-        try:
-            state = dict(json_of(folder.auto.read_text(encoding="utf-8")))
-            before, _, _ = float(state["used"]), state["divided"], state["held_out"]
-        except (OSError, ValueError, KeyError, TypeError):
-            fix = f"vitmed {READER} continues what it began"
-            raise CheckpointError(f"{folder.auto}: cannot be read", fix) from None
-
-        def save() -> float:  # so that also a killed one goes on with the time that was left after its last step
-            state["used"] = before + time.monotonic() - began
-            write_json(folder.auto, state)
-            return float(state["used"])
-
+        ongoing = Auto(folder, places, clock)
         with run_lock(folder):
             try:
-                return finish_auto(folder, state, save, places)
+                return ongoing.finish()
             except (Interrupted, KeyboardInterrupt) as error:
                 problem = getattr(error, "problem", "stopped at once")
                 raise Interrupted(problem, f"vitmed auto --resume {folder.path}") from None
             finally:
-                save()
+                ongoing.save()

@@ -11,7 +11,7 @@ from vitmed.core.options import Argument, Option
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.deploy.acceptance import Acceptance, check_criteria, judge, read_criteria, write_acceptance
 from vitmed.metrics.paired_comparison import ComparisonResults
-from vitmed.studies.comparison import align, compare_models, operating_points, read_all
+from vitmed.studies.comparison import align, compare_models, read_all
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,7 @@ def compare(
         check_criteria(stated, read, len(paths))
     models, notes = align(read)
     notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
-    points, differ = operating_points(models)
-    content = compare_models(models, resamples, notes + differ, points=points)
+    content = compare_models(models, resamples, notes)
     judged = None if stated is None else judge(stated, read, models, resamples)
     if folder is not None:
         from vitmed.report.comparison_page import write_comparison

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from vitmed.core.config import PretrainConfig
 from vitmed.core.errors import UsageError
@@ -15,7 +15,7 @@ from vitmed.core.run_folder import run_lock
 from vitmed.report.plots.curves import reconstruction_figure, training_curves
 from vitmed.report.plots.drawing import png
 from vitmed.studies.one_run import NO_RESULT, advising, new_pretraining, resumed_pretraining
-from vitmed.training.pretraining import Pretrain, reconstructions
+from vitmed.training.pretraining import reconstructions
 from vitmed.training.run import Run, folder_to_resume
 
 
@@ -57,21 +57,21 @@ def pretrain(
         changes = [*overrides, *sets] + ["config"] * (config is not None)
         folder = folder_to_resume(Path(resume), name, output, changes, PRETRAIN_FLAGS, NO_RESULT)
         with run_lock(folder):
-            return _train(*resumed_pretraining(folder, data, overrides))
+            return _train(resumed_pretraining(folder, data, overrides))
     settings = load_config(config, {"data.root": data, **overrides}, sets, PretrainConfig)
-    run, task = new_pretraining(settings, output, name)
+    run = new_pretraining(settings, output, name)
     with run_lock(run.folder):
-        return _train(run, task)
+        return _train(run)
 
 
-def _train(run: Run[PretrainConfig], task: Pretrain) -> PretrainResult:
+def _train(run: Run[PretrainConfig]) -> PretrainResult:
     folder = run.folder
 
     def draw() -> None:
         if run.state.history:
             curves = training_curves(run.state.history, "mean squared error of hidden patches")
             write_bytes(folder.training_curves, png(curves))
-            pictures = reconstructions(task.model, run.images["val"], run.config.train.seed, run.device)
+            pictures = reconstructions(cast(Any, run.model), run.images["val"], run.config.train.seed, run.device)
             write_bytes(folder.reconstructions, png(reconstruction_figure(pictures)))
 
     with advising(run):

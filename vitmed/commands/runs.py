@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.options import Argument, Option
-from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
-from vitmed.studies.run_list import ORDERS, STATES, ListedRun, in_order, read_run, run_folders, with_parts
+from vitmed.studies.run_list import ORDERS, STATES, ListedRun, list_runs
 
 
 @dataclass(frozen=True)
@@ -42,15 +41,10 @@ def runs(
     Raises:
         UsageError: no such folder or column.
     """
-    top, rows = Path(folder), list[ListedRun]()
+    top = Path(folder)
     if sort not in ORDERS:
         raise unknown_key("column", sort, ORDERS)
     if not top.is_dir():
         problem = "is a file, expected a folder of runs" if top.exists() else "no such folder"
         raise UsageError(f"{top}: {problem}", "name the folder of the runs: vitmed runs DIR")
-    names: dict[Path | None, str | None] = {None: None}
-    for path, parent in run_folders(top):
-        name = path.resolve().name if path == top else path.relative_to(top).as_posix()
-        names[path] = name
-        rows.append(read_run(RunFolder(path), name, names[parent]))
-    return RunList(top, in_order(with_parts(rows), sort))
+    return RunList(top, list_runs(top, sort))

@@ -15,7 +15,7 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import duration_text, file_name
 from vitmed.report.headline import check_gates, parse_gates
 from vitmed.studies.cluster import opened
-from vitmed.studies.folds import CrossValidation, SharedTime, train_folds
+from vitmed.studies.folds import CrossValidation, train_folds
 from vitmed.studies.one_run import RESUMABLE, OneRun, TrainResult, default_name
 from vitmed.training.plan.time import Clock
 from vitmed.training.processes import Ranks
@@ -103,14 +103,11 @@ def _begin(
     of = f"{settings.data.folds}-folds" if settings.data.sites is None else file_name(settings.data.sites)
     name = run.name or f"{default_name(data_folder(settings.data.root), settings)}_{of}"
     with opened(**where) as places:
-        study, first = CrossValidation.new(settings, run.output, name), {**arguments, **flags}
-        if (shared := SharedTime.of(settings, places.runs)) is not None:
-            first["time"] = shared.each(run.clock.seconds())
-        study = CrossValidation(study.folder, first, places)
-        study.time, study.clock = shared, run.clock
+        first = {**arguments, **flags}
+        study = CrossValidation.new(settings, Path(run.output) / name, first, places, run.clock)
         test = train_folds(study)
-    if shared is not None:
-        say(f"time: {duration_text(run.clock.seconds())} of {duration_text(shared.limit)} used for all folds")
+    if study.time is not None:
+        say(f"time: {duration_text(study.time.used)} of {duration_text(study.time.limit)} used for all folds")
     return TrainResult(study.folder.path, None, None, test)
 
 

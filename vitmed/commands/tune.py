@@ -11,13 +11,12 @@ from vitmed.core.errors import UsageError, excluded
 from vitmed.core.load_config import load_config, read_overrides
 from vitmed.core.messages import listener
 from vitmed.core.options import FIRST, Fields, Option
-from vitmed.core.places import check_run_place, data_folder, elsewhere
+from vitmed.core.places import elsewhere
 from vitmed.core.process import is_rank
-from vitmed.core.run_folder import RunFolder, run_lock
+from vitmed.core.run_folder import RunFolder
 from vitmed.metrics.tuning_study import SEED
 from vitmed.studies.cluster import opened
-from vitmed.studies.one_run import default_name
-from vitmed.studies.search import Search, TuneResult, new_study, plan_study, read_space, resumed_study
+from vitmed.studies.search import Search, TuneResult, new_study, read_space, resumed_study
 from vitmed.studies.study import conduct
 from vitmed.training.plan.time import Clock
 
@@ -104,14 +103,9 @@ def tune(
                 numbers = "0" if seeds is None else seeds if isinstance(seeds, str) else ",".join(map(str, seeds))
                 domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds"), **domains}
             what = {"space": domains, "trials": trials, "prune": not grid and prune is not False, "time": seconds}
-            check_run_place(settings, output, name)
-            prepared, forecast = plan_study(settings, config is None, seconds, devices or 1)
-            name = name or f"{default_name(data_folder(prepared.config.data.root), prepared.config)}_tune"
-            folder, asked = new_study(prepared, {**what, **forecast, "offline": offline}, output, name)
+            what["offline"] = offline
+            folder, asked = new_study(settings, config is None, devices or 1, what, output, name)
         stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        stack.enter_context(run_lock(folder))
-        search = Search(optuna, folder, asked, clock, places._replace(devices=devices or 1, logged=True))
-        search.announce()
-        study = conduct(search)
-    return TuneResult(folder.path, study)
+        places = places._replace(devices=devices or 1, logged=True)
+        return TuneResult(folder.path, conduct(Search(optuna, folder, asked, clock, places)))

@@ -237,17 +237,6 @@ def find_config(name: str | Path) -> Path:
     raise unknown_key("config", str(name), bundled)
 
 
-def check_names(config: Config, models: Any, policies: Any, metrics: Any) -> None:
-    """Raise UsageError, which lists the known names, for a name that is not in its table."""
-    for what, name, table in (
-        ("model", config.model.name, models),
-        ("policy", config.augment.policy, policies),
-        ("metric", config.train.monitor, metrics),
-    ):
-        if name not in table:
-            raise unknown_key(what, name, table)
-
-
 def read_config(path: Path) -> dict[str, Any]:
     """The sections of a file, with its relative paths found from its folder."""
     try:

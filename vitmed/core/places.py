@@ -98,25 +98,20 @@ def refuse_inside(data: str | Path, path: str | Path) -> None:
         raise UsageError(problem, "choose a place outside it")
 
 
-def check_name(name: str) -> None:
-    """Raise UsageError if a name cannot be that of a new folder in the output folder."""
-    size = len(name.encode("utf-8", "surrogateescape"))
-    problems = {
-        "is empty": not name.strip(),
-        "holds a / or \\, expected a name without folders": bool(re.search(r"[/\\]", name)),
-        "begins with a dot": name[:1] == ".",
-        "holds control characters, or characters that are not UTF-8": not name.isprintable(),
-        f"is {size} bytes long, expected at most {LONGEST}": size > LONGEST,
-    }
-    if problem := next((problem for problem, wrong in problems.items() if wrong), None):
-        fix = "a plain name, such as first; the folder of the run folders is another setting"
-        raise UsageError(f"--name {name!r} {problem}", fix)
-
-
 def check_run_place(config: RunConfig, output: str | Path, name: str | None) -> None:
     """Raise UsageError, before any work, if the run folder has no plain name, or its place cannot be used."""
     if name is not None:
-        check_name(name)
+        size = len(name.encode("utf-8", "surrogateescape"))
+        problems = {
+            "is empty": not name.strip(),
+            "holds a / or \\, expected a name without folders": bool(re.search(r"[/\\]", name)),
+            "begins with a dot": name[:1] == ".",
+            "holds control characters, or characters that are not UTF-8": not name.isprintable(),
+            f"is {size} bytes long, expected at most {LONGEST}": size > LONGEST,
+        }
+        if problem := next((problem for problem, wrong in problems.items() if wrong), None):
+            fix = "a plain name, such as first; the folder of the run folders is another setting"
+            raise UsageError(f"--name {name!r} {problem}", fix)
     new_folder(output, [data_folder(config.data.root)], filled=True)
     RunFolder.refuse_run(output)
 

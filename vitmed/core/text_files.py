@@ -4,7 +4,7 @@ import contextlib
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,22 +77,11 @@ def read_text(file: Path, what: str, others: Sequence[str] = ()) -> tuple[str, s
     return text, encoding
 
 
-def separator_of(text: str, known: Callable[[str], bool]) -> str:
-    """The separator that splits the first line into most names of columns (for which `known` is true), else comma."""
-    return max(SEPARATORS, key=lambda mark: sum(known(name.strip()) for name in next(rows_of(text, mark), [])))
-
-
 def rows_of(text: str, separator: str) -> Iterator[list[str]]:
     """The rows of a table. Spaces after a separator are dropped if the header has them too."""
     first = next(csv.reader(io.StringIO(text, newline=""), delimiter=separator), [])
     blanks = any(cell.startswith(" ") for cell in first[1:])
     return csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=blanks)
-
-
-def describe_header(header: Sequence[str], separator: str) -> str:
-    """The first line in words, for the message that a column is missing."""
-    names = ", ".join(repr(name) for name in header[:12]) + (", ..." if len(header) > 12 else "")
-    return f"its first line, split at {SEPARATORS[separator]}, has {names}"
 
 
 # --- YAML: duplicate keys, deep nesting and aliases that multiply are errors

@@ -11,7 +11,7 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted, counted_doing
-from vitmed.core.text_files import describe_header, from_cell, read_text, rows_of, separator_of
+from vitmed.core.text_files import SEPARATORS, from_cell, read_text, rows_of
 from vitmed.core.upgrade import READER
 
 GROUP_NAMES = ("patient", "patient_id", "patientid", "group", "subject", "subject_id", "case", "case_id")
@@ -203,7 +203,9 @@ def read_table(file: str | Path | Table) -> Table:
     text, _ = read_text(file, "a predictions.csv")
     try:
         ours = (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE)
-        separator = separator_of(text, lambda name: name.lower() in ours or name.lower().startswith((PROB, LOGIT)))
+        firsts = {mark: [name.strip().lower() for name in next(rows_of(text, mark), [])] for mark in SEPARATORS}
+        known = {m: sum(n in ours or n.startswith((PROB, LOGIT)) for n in names) for m, names in firsts.items()}
+        separator = max(known, key=known.__getitem__)  # that finds most of these columns, else comma
         lines = [[from_cell(cell) for cell in row] for row in rows_of(text, separator)]
     except csv.Error as error:
         raise DataError(f"{file}: is not CSV ({error})", "give a predictions.csv") from None
@@ -227,7 +229,9 @@ def read_table(file: str | Path | Table) -> Table:
             rows.append(row)
     if separator != ",":
         _take_decimal_commas(header, rows)
-    return Table(file, describe_header(lines[0], separator), header, numbers, rows, tuple(errors))
+    names = ", ".join(map(repr, lines[0][:12])) + ", ..." * (len(lines[0]) > 12)
+    found = f"its first line, split at {SEPARATORS[separator]}, has {names}"
+    return Table(file, found, header, numbers, rows, tuple(errors))
 
 
 def _usual(header: Sequence[str]) -> list[str]:

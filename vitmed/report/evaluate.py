@@ -20,7 +20,7 @@ from vitmed.core.upgrade import without_gone
 from vitmed.data.label_kinds import LabelRequest, plain_grade
 from vitmed.data.listing import further_columns, labels_from_table
 from vitmed.data.patients import describe_patients
-from vitmed.data.samples import cells_of
+from vitmed.data.samples import cells_of, targets_in
 from vitmed.decisions.evaluation_folder import Evaluated, Folds, no_report, read_evaluation, read_split, validation_of
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.policy import DecisionPolicy, choose_policy, notes_of, own_columns, policy_settings
@@ -340,18 +340,19 @@ def _labelled(predictions: Predictions, file: Path) -> tuple[Predictions, list[s
     classes, kind = predictions.classes, predictions.kind
     request = LabelRequest(kind, unit=predictions.target.unit, outputs=classes)
     read = labels_from_table(file, None, predictions.paths, request)
+    row_of = {path: row for row, path in enumerate(predictions.paths)}
+    samples = sorted((s for part in read.samples.values() for s in part), key=lambda sample: row_of[sample.path])
     if kind == "classes":
         index = {plain_grade(name): k for k, name in enumerate(classes)}
-        if strange := sorted({name for name in read.labels if plain_grade(name) not in index}):
+        if strange := sorted(name for name in read.classes if plain_grade(name) not in index):
             problem = f"{file}: class {listed([*map(repr, strange)])} is not one of the classes {listed(classes)}"
             raise DataError(problem, "rename them, or remove their rows")
-        labels = np.array([index[plain_grade(name)] for name in read.labels], dtype=np.int64)
+        labels = np.array([index[plain_grade(read.classes[sample.label])] for sample in samples], dtype=np.int64)
     else:
-        assert read.values is not None
-        labels = read.values.astype(np.int8) if kind == "findings" else read.values[:, 0]
-    part = predictions.take(np.array(read.images, dtype=np.int64))
-    cells = dict(zip(read.columns, zip(*read.rows, strict=True), strict=True)) if read.columns else {}
-    groups = part.groups if read.groups is None else tuple(read.groups)
+        labels = targets_in(samples).astype(np.int8) if kind == "findings" else targets_in(samples)[:, 0]
+    part = predictions.take(np.array([row_of[sample.path] for sample in samples], dtype=np.int64))
+    groups = tuple(str(sample.group) for sample in samples) if read.patients else part.groups
+    cells = cells_of(samples, read.columns)
     return replace(part, labels=labels, groups=groups, columns={**part.columns, **cells}), [*read.notes]
 
 

@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ import vitmed
 from vitmed.core.config import FLAGS
 from vitmed.core.downloads import unconnected
 from vitmed.core.errors import CheckpointError, DataError, TimeTooShortError, UsageError, excluded
-from vitmed.core.files import write_json
+from vitmed.core.files import json_of, write_json
 from vitmed.core.messages import Mute, listening, say, show
 from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder, find_path, store_path
 from vitmed.core.text import counted, duration_text
+from vitmed.core.upgrade import READER
 from vitmed.data.splits import make_splits
 from vitmed.decisions.evaluation_folder import read_metrics
 from vitmed.decisions.targets import TARGETS
@@ -30,13 +31,12 @@ from vitmed.studies.one_run import default_name
 from vitmed.studies.rank_weights import ALL_LOCAL, OF_RANKING
 from vitmed.studies.study import check_same_data, settings_of
 from vitmed.training.plan.make_plan import check_against_splits, config_of_target, make_plan, time_needed
-from vitmed.training.plan.time import forward_share
+from vitmed.training.plan.time import Clock, forward_share
 
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds
 HELD_OUT, AT_END = 0.2, 5.0  # of the patients, and s for the end, beside the test of the ensemble
 FILES = ("data", "config", "groups", "labels", "weights")  # arguments that may name one
-Save = Callable[[], float]  # writes auto.json, and returns the seconds used
 
 
 @dataclass(frozen=True)
@@ -96,111 +96,124 @@ def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) 
     return folder
 
 
-def finish_auto(folder: RunFolder, state: dict[str, Any], save: Save, places: Places) -> AutoRun:
-    """Do everything that is not done yet; `state` is the content of auto.json, which `save` writes."""
-    arguments, limit = {"data": None, "config": None, **state["arguments"]}, float(state["limit"])
-    arguments |= {key: find_stored(arguments[key], folder) for key in FILES if arguments.get(key)}
-    settings = settings_of(arguments, "auto")
-    check_same_data(settings, state["identity"], folder)
-    if "weights" not in state:
-        state |= _ranked(folder, state, arguments, places)
-        save()
-    weights = None if state["weights"] is None else find_stored(state["weights"], folder)
-    start = {**arguments, "weights": weights or "none"}
-    if "one" not in state:
-        state |= _compared(state, start, places, limit - save())
-        save()
-    left = limit - save()
-    model, tests = (
-        _train_one(folder, state, start, left) if state["one"] else _train_folds(folder, state, start, left, places)
-    )
-    for key, test in tests.items():
-        results = Results.read(read_metrics(test / NUMBERS))
-        metric = TARGETS[results.target.kind].headline[0]
-        state[key.replace(" ", "_")] = {"metric": metric, "images": results.n, **results.overall[metric].to_dict()}
-        say(f"{key}, {counted(results.n, 'image')}: {metric} {value_text(results.overall[metric])}; {test}")
-    say(f"{duration_text(save())} of {duration_text(limit)}; the data check: {folder.path / 'data-check' / PAGE}")
-    say(f"to predict images: vitmed predict IMAGE --checkpoint {model}")
-    hidden = "arguments", "identity", "held_out", "weights", "testing"
-    content = {key: value for key, value in state.items() if key not in hidden}
-    return AutoRun(folder.path, content, model)
+class Auto:
+    """An auto that has begun; `state` is the content of its auto.json, `clock` counts earlier commands too. Raises
+    CheckpointError where there is none, or a damaged one."""
 
+    def __init__(self, folder: RunFolder, places: Places, clock: Clock) -> None:
+        self.folder, self.places, self.clock = folder, places, clock
+        if folder.path.is_dir() and not folder.auto.exists():
+            problem = f"{folder.path}: no auto has begun here, or it ended in the data check"
+            raise CheckpointError(problem, "start it again, without --resume")
+        try:
+            self.state = state = dict(json_of(folder.auto.read_text(encoding="utf-8")))
+            clock.began -= float(state["used"])
+            self.limit, self.divided, self.held_out = float(state["limit"]), state["divided"], state["held_out"]
+        except (OSError, ValueError, KeyError, TypeError):
+            fix = f"vitmed {READER} continues what it began"
+            raise CheckpointError(f"{folder.auto}: cannot be read", fix) from None
 
-def _compared(state: Mapping[str, Any], start: dict[str, Any], places: Places, seconds: float) -> dict[str, Any]:
-    """Whether `one` training is the better use of the time, since in that of a fold the model would be worse than it
-    could be; and how long the test of an ensemble takes, s."""
-    folds = state["divided"]["folds"]
-    if places.executor is not None:  # a cluster, on which nothing is timed here, and one network would not be
-        return {"one": False, "testing": 0.0}
-    each = max(1.0, seconds / -(-folds // places.runs))
-    settings = settings_of({**start, **state["divided"], "time": duration_text(each)}, "auto")
-    try:
-        with listening(Mute()), unconnected(bool(start.get("offline"))):  # the training says it again
-            plan = make_plan(settings, start["config"] is None)
-            short = time_needed(plan)[2]
-    except TimeTooShortError as error:
-        short = error.problem
-    if short:
-        time, of_each = duration_text(state["limit"]), duration_text(each)
-        show(f"one training is the better use of {time}: of {folds} folds each would get {of_each}; {short}")
-        return {"one": True}
-    image = plan.forecaster.step(plan.config) * forward_share(plan.config, plan.device)
-    testing = folds * state["held_out"] * image * len(VIEWS[plan.config.augment.views])
-    return {"one": False, "testing": testing if math.isfinite(testing) else 0.0}
+    def save(self, **found: Any) -> float:
+        """Write auto.json, so that also a killed auto goes on with the time that was left after its last step: the
+        seconds used."""
+        self.state |= {**found, "used": self.clock.seconds()}
+        write_json(self.folder.auto, self.state)
+        return float(self.state["used"])
 
+    def finish(self) -> AutoRun:
+        """Do everything that is not done yet."""
+        folder, state, limit = self.folder, self.state, self.limit
+        arguments = {"data": None, "config": None, **state["arguments"]}
+        arguments |= {key: find_stored(arguments[key], folder) for key in FILES if arguments.get(key)}
+        check_same_data(settings_of(arguments, "auto"), state["identity"], folder)
+        if "weights" not in state:
+            self.save(**self._ranked(arguments))
+        weights = None if state["weights"] is None else find_stored(state["weights"], folder)
+        start = {**arguments, "weights": weights or "none"}
+        if "one" not in state:
+            self.save(**self._compared(start, limit - self.save()))
+        train = self._train_one if state["one"] else self._train_folds
+        model, tests = train(start, limit - self.save())
+        for key, test in tests.items():
+            results = Results.read(read_metrics(test / NUMBERS))
+            metric = TARGETS[results.target.kind].headline[0]
+            state[key.replace(" ", "_")] = {"metric": metric, "images": results.n, **results.overall[metric].to_dict()}
+            say(f"{key}, {counted(results.n, 'image')}: {metric} {value_text(results.overall[metric])}; {test}")
+        checked = folder.path / "data-check" / PAGE
+        say(f"{duration_text(self.save())} of {duration_text(limit)}; the data check: {checked}")
+        say(f"to predict images: vitmed predict IMAGE --checkpoint {model}")
+        hidden = "arguments", "identity", "held_out", "weights", "testing"
+        content = {key: value for key, value in state.items() if key not in hidden}
+        return AutoRun(folder.path, content, model)
 
-def _train_one(
-    folder: RunFolder, state: Mapping[str, Any], start: dict[str, Any], seconds: float
-) -> tuple[Path, dict[str, Path]]:
-    """Train one network for so many seconds, or go on with it: its folder, and that of its test."""
-    model = next((path for path in folder.path.glob("model*") if RunFolder(path).last.is_file()), None)
-    if model is None:
-        time, share = duration_text(max(60.0, seconds - AT_END)), state["divided"]["hold_out"]
-        if share is not None:  # the images that folds hold out, so that the ranking has read none of them
-            start |= {"sets": [*start["sets"], f"data.test_fraction={share}"]}
-        model = vitmed.train(**{**start, "time": time, "output": folder.path, "name": "model"}).folder
-    elif not (model / "test" / NUMBERS).is_file():
-        vitmed.train(resume=model)
-    return model, {"test of the model": model / "test"}
+    def _ranked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The weights that are given, or the best on this machine and the ranking; None where there are none."""
+        if "weights" in arguments:
+            given = self.state["arguments"]["weights"]
+            return {"weights": None if given == "none" else given}
+        used = {k: v for k, v in arguments.items() if FLAGS.get(k, "data.").startswith(("data.", *OF_RANKING))}
+        of_probe = {**used, **self.divided, "fold": 1, "weights": ALL_LOCAL, "on": self.places.executor or "local"}
+        try:
+            ranking: Any = vitmed.probe(of_probe.pop("data"), output=self.folder.path, name="weights", **of_probe)
+            return {"weights": stored("weights", ranking.weights, self.folder), "ranking": ranking.rows}
+        except (UsageError, CheckpointError) as error:
+            say(f"no weights to begin with: {error.line}")
+        with unconnected(bool(arguments.get("offline"))):
+            choice = choose_weights(settings_of(arguments, "auto").model, False)
+        if choice is None or choice.value is None:
+            return {"weights": None}
+        return {"weights": stored("weights", choice.value, self.folder)}
 
+    def _compared(self, start: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Whether `one` training is the better use of the time, since in that of a fold the model would be worse than
+        it could be; and how long the test of an ensemble takes, s."""
+        folds = self.divided["folds"]
+        if self.places.executor is not None:  # a cluster, on which nothing is timed here, and one network would not be
+            return {"one": False, "testing": 0.0}
+        each = max(1.0, seconds / -(-folds // self.places.runs))
+        settings = settings_of({**start, **self.divided, "time": duration_text(each)}, "auto")
+        try:
+            with listening(Mute()), unconnected(bool(start.get("offline"))):  # the training says it again
+                plan = make_plan(settings, start["config"] is None)
+                short = time_needed(plan)[2]
+        except TimeTooShortError as error:
+            short = error.problem
+        if short:
+            time, of_each = duration_text(self.limit), duration_text(each)
+            show(f"one training is the better use of {time}: of {folds} folds each would get {of_each}; {short}")
+            return {"one": True}
+        image = plan.forecaster.step(plan.config) * forward_share(plan.config, plan.device)
+        testing = folds * self.held_out * image * len(VIEWS[plan.config.augment.views])
+        return {"one": False, "testing": testing if math.isfinite(testing) else 0.0}
 
-def _train_folds(
-    folder: RunFolder, state: Mapping[str, Any], start: dict[str, Any], seconds: float, places: Places
-) -> tuple[Path, dict[str, Path]]:
-    """Cross-validate in so many seconds, or go on with it, and join the folds: the ensemble, and folders of tests."""
-    place, joined = (RunFolder(folder.path / part) for part in ("folds", "folds/ensemble"))
-    if place.path.is_dir() and not (place.folds.is_file() and CrossValidation(place).planned):  # killed before a fold
-        shutil.rmtree(place.path)
-    there: dict[str, Any] = {"parallel": places.runs, "on": places.executor or "local"}
-    if place.folds.is_file() and not (place.path / "test" / PREDICTIONS).is_file():
-        vitmed.cross_validate(resume=place.path, **there)
-    elif not place.folds.is_file():
-        time = duration_text(max(60.0 * state["divided"]["folds"], seconds - AT_END - state["testing"]))
-        of_folds = {**start, **state["divided"], "output": folder.path, "name": "folds", "time": time}
-        vitmed.cross_validate(**of_folds, **there)
-    if not joined.ensemble.is_file():
-        vitmed.ensemble([place.path])
-    if not (joined.path / "test" / NUMBERS).is_file():
-        vitmed.evaluate(joined.path, report=start.get("report"))
-    return joined.path, {"tests of the folds": place.path / "test", "test of the ensemble": joined.path / "test"}
+    def _train_one(self, start: dict[str, Any], seconds: float) -> tuple[Path, dict[str, Path]]:
+        """Train one network for so many seconds, or go on with it: its folder, and that of its test."""
+        folder = self.folder.path
+        model = next((path for path in folder.glob("model*") if RunFolder(path).last.is_file()), None)
+        if model is None:
+            time, share = duration_text(max(60.0, seconds - AT_END)), self.divided["hold_out"]
+            if share is not None:  # the images that folds hold out, so that the ranking has read none of them
+                start |= {"sets": [*start["sets"], f"data.test_fraction={share}"]}
+            model = vitmed.train(**{**start, "time": time, "output": folder, "name": "model"}).folder
+        elif not (model / "test" / NUMBERS).is_file():
+            vitmed.train(resume=model)
+        return model, {"test of the model": model / "test"}
 
-
-def _ranked(
-    folder: RunFolder, state: Mapping[str, Any], arguments: Mapping[str, Any], places: Places
-) -> dict[str, Any]:
-    """The weights that are given, or the best on this machine and the ranking; None where there are none."""
-    if "weights" in arguments:
-        given = state["arguments"]["weights"]
-        return {"weights": None if given == "none" else given}
-    used = {k: v for k, v in arguments.items() if FLAGS.get(k, "data.").startswith(("data.", *OF_RANKING))}
-    of_probe = {**used, **state["divided"], "fold": 1, "weights": ALL_LOCAL, "on": places.executor or "local"}
-    try:
-        ranking: Any = vitmed.probe(of_probe.pop("data"), output=folder.path, name="weights", **of_probe)
-        return {"weights": stored("weights", ranking.weights, folder), "ranking": ranking.rows}
-    except (UsageError, CheckpointError) as error:
-        say(f"no weights to begin with: {error.line}")
-    with unconnected(bool(arguments.get("offline"))):
-        choice = choose_weights(settings_of(arguments, "auto").model, False)
-    if choice is None or choice.value is None:
-        return {"weights": None}
-    return {"weights": stored("weights", choice.value, folder)}
+    def _train_folds(self, start: dict[str, Any], seconds: float) -> tuple[Path, dict[str, Path]]:
+        """Cross-validate in so many seconds, or go on with it, and join the folds: the ensemble, and its tests."""
+        place, joined = (RunFolder(self.folder.path / part) for part in ("folds", "folds/ensemble"))
+        begun = place.folds.is_file() and CrossValidation(place).planned
+        if place.path.is_dir() and not begun:  # killed before a fold
+            shutil.rmtree(place.path)
+        there: dict[str, Any] = {"parallel": self.places.runs, "on": self.places.executor or "local"}
+        if place.folds.is_file() and not (place.path / "test" / PREDICTIONS).is_file():
+            vitmed.cross_validate(resume=place.path, **there)
+        elif not place.folds.is_file():
+            time = duration_text(max(60.0 * self.divided["folds"], seconds - AT_END - self.state["testing"]))
+            of_folds = {**start, **self.divided, "output": self.folder.path, "name": "folds", "time": time}
+            vitmed.cross_validate(**of_folds, **there)
+        if not joined.ensemble.is_file():
+            vitmed.ensemble([place.path])
+        if not (joined.path / "test" / NUMBERS).is_file():
+            vitmed.evaluate(joined.path, report=start.get("report"))
+        return joined.path, {"tests of the folds": place.path / "test", "test of the ensemble": joined.path / "test"}

@@ -76,13 +76,10 @@ def opened(on: str | Executor | None, parallel: int | None = None, strict: bool 
         raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
     if strict and (on == "local" or isinstance(on, Executor)):
         raise excluded("strict")
-    if isinstance(on, Executor):
+    with contextlib.ExitStack() as stack:
+        if isinstance(on, str):
+            on = None if on == "local" else stack.enter_context(RayCluster(ray_address(on), strict))
         yield Places(parallel or int(getattr(on, "runs", 1)), on)
-    elif on == "local":
-        yield Places(parallel or 1)
-    else:
-        with RayCluster(ray_address(on), strict) as cluster:
-            yield Places(parallel or cluster.runs, cluster)
 
 
 def ray_address(on: str) -> str:

@@ -276,17 +276,13 @@ def operating_points(models: Sequence[Model]) -> tuple[dict[str, str], list[str]
 
 
 def compare_models(
-    models: Sequence[Model],
-    resamples: int,
-    notes: Sequence[str] = (),
-    labels: Kind | None = None,
-    points: Mapping[str, str] | None = None,
+    models: Sequence[Model], resamples: int, notes: Sequence[str] = (), labels: Kind | None = None
 ) -> paired.ComparisonResults:
     """Compare every two of several models, at least two, whose predictions are of the same images in one order, as
     labels of a kind (None: as the tables say). Without resamples, intervals that need them are left out: of classes all
-    but AUROC, accuracy and balanced accuracy. Of two with different `points` the likeliest class decides; None: each
-    decides at its own."""
-    notes, first = list(notes), models[0].predictions
+    but AUROC, accuracy and balanced accuracy. Of two with different `operating_points` the likeliest class decides."""
+    (points, differ), first = operating_points(models), models[0].predictions
+    notes = [*notes, *differ]
     units = int(first.units.max()) + 1
     of: Kind = labels or ("grades" if any(model.kind == "grades" for model in models) else first.kind)
     kind = TARGETS[of]
@@ -296,12 +292,11 @@ def compare_models(
     every = [*itertools.combinations(models, 2)]
     asked = [(a, b) for a, b in every if not a.baseline_of and not b.baseline_of]
     beside = [(a, b) for a, b in every if a.name in b.baseline_of]  # a model and its own baseline, which nobody named
-    points = points or {}
     pairs = [p for of in (asked, beside) if of for p in _compare_family(of, kind, resamples, points, unit)]
     deciding = list(pairs[0].tests)[:2]
     groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
     seeds = [paired.seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
-    alike = len({points.get(name) for group, _ in groups for name in group}) < 2
+    alike = len({points[name] for group, _ in groups for name in group}) < 2
     named = {m.name: m.predictions if alike else m.predictions.without_point() for m in models}
     gaps = _seed_gaps(seeds, named, pairs, kind, unit)
     over_seeds: dict[str, Any] = {name: of for name, of in (("seeds", seeds), ("seed_gaps", gaps)) if of}
@@ -323,7 +318,7 @@ def compare_models(
         likeliest = None
         if any(pair.likeliest and model.name in (pair.first, pair.second) for pair in pairs):
             likeliest = kind.numbers.evaluate(model.predictions.without_point(), resamples)
-        described[model.name] = _described(model, found[model.name], points.get(model.name, ""), likeliest)
+        described[model.name] = _described(model, found[model.name], points[model.name], likeliest)
     return paired.ComparisonResults(
         kind=of,
         images=len(first),
@@ -420,8 +415,7 @@ def _compare_family(
     together = list[list[Any]]()
     for a, b in family:
         both = [a.predictions, b.predictions]
-        alike = points.get(a.name) == points.get(b.name)
-        together.append(both if alike else [p.without_point() for p in both])
+        together.append(both if points[a.name] == points[b.name] else [p.without_point() for p in both])
     overall, each = [], []
     with bar("comparing", unit="pairs") as advance:
         for first, second in together:
@@ -437,7 +431,7 @@ def _compare_family(
         pair = paired.ComparedPair(
             first=a.name,
             second=b.name,
-            likeliest=points.get(a.name) != points.get(b.name),
+            likeliest=points[a.name] != points[b.name],
             difference=compared.difference,
             tests={name: next(adjusted) for name, adjusted in tests.items()},
             classes=parts.pop("auroc", None),

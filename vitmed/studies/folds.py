@@ -20,7 +20,7 @@ from vitmed.core.files import write_json
 from vitmed.core.load_config import build_config, load_config
 from vitmed.core.messages import Silent, bar, gathering, listening, same_words, say, show, warn
 from vitmed.core.places import data_folder
-from vitmed.core.run_folder import PREDICTIONS, RunFolder, run_lock
+from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.text import counted, duration_text, round_up
 from vitmed.data.samples import Splits
 from vitmed.data.scan import hash_files
@@ -87,27 +87,32 @@ class SharedTime(NamedTuple):
     folds: int
     parallel: int = 1
     joining: float = JOINING
+    clock: Clock | None = None  # of all folds; None: nothing is used yet
 
     @classmethod
-    def of(cls, config: Config, parallel: int = 1) -> Self | None:
+    def of(cls, config: Config, parallel: int = 1, clock: Clock | None = None) -> Self | None:
         """Read the time of a configuration; None without a limit, or where it trains no folds or one of them."""
         data = config.data
         if config.train.time is None or not data.divided or data.fold is not None:
             return None
         folds = data.repeats * (data.folds or len(site_names(data, ordinal=config.evaluate.ordinal)))
-        return cls(config.train.time, folds, parallel, JOINING if config.evaluate.report else TABLES)
+        return cls(config.train.time, folds, parallel, JOINING if config.evaluate.report else TABLES, clock)
 
-    def each(self, used: float = 0.0, begun: int = 0) -> float:
-        """Seconds of a fold, where so many are used and so many folds begun already."""
+    @property
+    def used(self) -> float:
+        return 0.0 if self.clock is None else self.clock.seconds()
+
+    def each(self, begun: int = 0) -> float:
+        """Seconds of a fold, where so many folds have begun already."""
         rounds = -(-(self.folds - begun) // self.parallel)
-        seconds = max(1.0, (self.limit - self.joining - used) / rounds)
+        seconds = max(1.0, (self.limit - self.joining - self.used) / rounds)
         if not begun:
             say(f"--time {duration_text(self.limit)}: {duration_text(seconds)} for each fold")
         return seconds
 
-    def of_all(self, error: TimeTooShortError, used: float = 0.0) -> TimeTooShortError:
+    def of_all(self, error: TimeTooShortError) -> TimeTooShortError:
         """Say of all folds what is said of one: that its part of the time is too short, and what would be enough."""
-        whole = round_up(used + -(-self.folds // self.parallel) * round_up(error.seconds) + self.joining)
+        whole = round_up(self.used + -(-self.folds // self.parallel) * round_up(error.seconds) + self.joining)
         given = f"--time {duration_text(self.limit)} is too short for {counted(self.folds, 'fold')}"
         return TimeTooShortError(f"{given}: for each, {error.problem}", f"--time {duration_text(whole)}", whole)
 
@@ -128,25 +133,28 @@ class CrossValidation(Study[Evaluation]):
 
     command = "cross-validate"
     time: SharedTime | None = None
-    clock: Clock  # of all folds, where they share a time
 
     def __init__(self, folder: RunFolder, first: Mapping[str, Any] | None = None, places: Places = HERE) -> None:
         self.folder, self.first, self.places, self.offline = folder, first, places, is_offline(names=())
         self.divided = read_study(folder.folds, Divided, AGAIN)
 
     @classmethod
-    def new(cls, config: Config, output: str | Path, name: str) -> Self:
-        """Make a folder for the folds. Raises DataError for a single site."""
+    def new(cls, config: Config, folder: Path, first: Mapping[str, Any], places: Places, clock: Clock) -> Self:
+        """Make a folder for the folds, with -2, -3, ... where it is there. Raises DataError for a single site."""
         data, sites = config.data, list[str]()
         if data.sites is not None:
             sites = site_names(data, ordinal=config.evaluate.ordinal)
             if len(sites) < 2:
                 raise DataError(f"{data.root}: the column {data.sites} has one value: {sites[0]}", "--folds 5")
             say(f"a fold for each {data.sites}: {', '.join(sites)}")
-        folder = RunFolder.create(output, name)
+        made = RunFolder.create(folder.parent, folder.name)
         content = {"folds": data.folds or len(sites), "window": data.window, "repeats": data.repeats, "sites": sites}
-        write_json(folder.folds, content)
-        return cls(folder)
+        write_json(made.folds, content)
+        if (time := SharedTime.of(config, places.runs, clock)) is not None:
+            first = {**first, "time": time.each()}
+        study = cls(made, first, places)
+        study.time = time
+        return study
 
     @property
     def planned(self) -> Path | None:
@@ -164,6 +172,12 @@ class CrossValidation(Study[Evaluation]):
         title += f": {self.divided.sites[fold - 1]}" if self.divided.sites else ""
         return Job(name, title, {**arguments, "fold": fold, "offline": self.offline})
 
+    def begin(self) -> None:
+        if RunFolder(self.folder.joined).ensemble.is_file():
+            raise UsageError(f"{self.folder.path}: these folds are finished and evaluated", "start a new run")
+        if self.first is None and self.planned is None:
+            raise CheckpointError(f"{self.folder.path}: its first fold had not begun", AGAIN)
+
     def jobs(self) -> Iterator[Job | None]:
         """As `Study.jobs`: the others wait for the plan of the first."""
         window = self.divided.window  # chosen anew from the training images of each fold
@@ -175,7 +189,7 @@ class CrossValidation(Study[Evaluation]):
             while self.planned is None:
                 yield None
             sets = [f"data.window={wide}", f"data.repeat={repeat}"]
-            sets += [f"train.time={self.time.each(self.clock.seconds(), begun):.1f}"] if self.time else []
+            sets += [f"train.time={self.time.each(begun):.1f}"] if self.time else []
             yield self.job(repeat, fold, config=self.planned, sets=tuple(sets))
 
     def done(self) -> list[RunFolder]:
@@ -195,35 +209,28 @@ class CrossValidation(Study[Evaluation]):
         return tested
 
     def finish(self) -> Evaluation:
-        pooled = self.folder.path / "test"
+        folder, pooled = self.folder, self.folder.path / "test"
         if not (pooled / PREDICTIONS).is_file():  # else an earlier process ended before it joined the folds
-            report_evaluation(_pool(self.folder, self.tested(), self.divided), {})
+            report_evaluation(_pool(folder, self.tested(), self.divided), {})
+        if all(run.best.is_file() for run in self.done()):
+            with gathering() as kept:
+                joined = vitmed.ensemble([folder.path])
+            kept.warn_gravest("--verbose")
+            if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
+                vitmed.evaluate(joined.folder, report=self.settings.evaluate.report)
         evaluated = read_evaluation(pooled / PREDICTIONS)
         return Evaluation(evaluated.predictions, Results.read(evaluated.metrics), pooled)
 
 
 def train_folds(study: CrossValidation) -> Evaluation:
     """Train the folds that are not done, evaluate all their tests, and join them into one model. Raises VitmedError."""
-    folder = study.folder
-    with run_lock(folder):
-        if RunFolder(folder.joined).ensemble.is_file():
-            raise UsageError(f"{folder.path}: these folds are finished and evaluated", "start a new run")
-        if study.first is None and study.planned is None:
-            raise CheckpointError(f"{folder.path}: its first fold had not begun", AGAIN)
-        try:
-            test = conduct(study)
-        except TimeTooShortError as error:
-            raise (study.time.of_all(error, study.clock.seconds()) if study.time else error) from None
-        finally:
-            if study.first and not any(path.is_dir() for path in folder.path.iterdir()):  # refused: nothing began
-                shutil.rmtree(folder.path)
-        if all(run.best.is_file() for run in study.done()):
-            with gathering() as kept:
-                joined = vitmed.ensemble([folder.path])
-            kept.warn_gravest("--verbose")
-            if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
-                vitmed.evaluate(joined.folder, report=study.settings.evaluate.report)
-    return test
+    try:
+        return conduct(study)
+    except TimeTooShortError as error:
+        raise (study.time.of_all(error) if study.time else error) from None
+    finally:
+        if study.first and not any(path.is_dir() for path in study.folder.path.iterdir()):  # refused: nothing began
+            shutil.rmtree(study.folder.path)
 
 
 def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Evaluation:

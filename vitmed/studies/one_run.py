@@ -298,9 +298,7 @@ def _is_evaluated(run: RunFolder) -> bool:
     return known_evaluation(open_model(run.best), split) is not None and (split == "val" or run.model_card.is_file())
 
 
-def new_pretraining(
-    config: PretrainConfig, output: str | Path, name: str | None
-) -> tuple[Run[PretrainConfig], Pretrain]:
+def new_pretraining(config: PretrainConfig, output: str | Path, name: str | None) -> Run[PretrainConfig]:
     """Begin a run of pretraining. Raises UsageError for settings that it does not take, or as `check_run_place`."""
     check_run_place(config, output, name)
     if config.augment.policy not in POLICIES:
@@ -339,12 +337,10 @@ def new_pretraining(
     folder = RunFolder.create(output, name or f"{default_name(splits.root, config)}_mae")
     run = Run.new(task, config, read, folder, session)
     say(f"run folder: {folder.path}")
-    return run, task
+    return run
 
 
-def resumed_pretraining(
-    folder: RunFolder, data: str | Path | None, overrides: dict[str, Any]
-) -> tuple[Run[PretrainConfig], Pretrain]:
+def resumed_pretraining(folder: RunFolder, data: str | Path | None, overrides: dict[str, Any]) -> Run[PretrainConfig]:
     """Continue a run of pretraining, with its data perhaps in another place. Raises UsageError where it is finished."""
     saved = load_pretraining(folder.last)
     root = data_folder(data if data is not None else saved.splits.root)
@@ -359,7 +355,7 @@ def resumed_pretraining(
     run = Run.resumed(task, config, read, folder, session, saved)
     if finished(run.state, run.config):
         raise UsageError(f"{folder.path}: this run is finished", f"vitmed train DIR --weights {folder.encoder}")
-    return run, task
+    return run
 
 
 def default_name(root: Path, config: Config | PretrainConfig) -> str:

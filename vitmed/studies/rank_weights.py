@@ -1,5 +1,6 @@
 """`vitmed probe`: what colours and size alone reveal, and which weights suit the images by their frozen features."""
 
+import shlex
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
@@ -12,17 +13,16 @@ import numpy as np
 
 from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.core.config import Config
-from vitmed.core.dataset_cards import report_card
 from vitmed.core.errors import CheckpointError, OutOfMemoryError, UsageError
-from vitmed.core.files import probe, write_text
+from vitmed.core.files import make_folder, probe, write_json, write_text
 from vitmed.core.load_config import build_config, store_paths, with_values
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import RunFolder, cache_folder
 from vitmed.core.text import counted, listed
+from vitmed.core.text_files import csv_text
 from vitmed.data.loading import read_splits
-from vitmed.data.patients import describe_patients, patient_notes, report_patients, show_expression
+from vitmed.data.patients import describe_patients, patient_notes, report_patients
 from vitmed.data.samples import Splits, labelled_by
-from vitmed.data.splits import make_splits
 from vitmed.decisions.targets import ALL_METRICS, TARGETS
 from vitmed.imaging.preprocessing import Preprocessing, thumbnail
 from vitmed.metrics.estimates import value_text
@@ -36,8 +36,9 @@ from vitmed.report.headline import Evaluation, report_evaluation
 from vitmed.report.participant_flow import evaluated_images, flow_of, why_left_out
 from vitmed.report.results import Origin
 from vitmed.report.write import Report, baseline_text
-from vitmed.studies.cluster import each
+from vitmed.studies.cluster import each, files_of, prepare
 from vitmed.studies.comparison import Model, align, better, compare_models, short_names
+from vitmed.studies.one_run import TrainResult, default_name
 from vitmed.training.environment import check_images, splits_csv
 from vitmed.training.finetune import fit_colours, fit_logistic, frozen_features
 from vitmed.training.out_of_memory import is_out_of_memory
@@ -97,23 +98,49 @@ def file_of(name: str) -> Path:
 
 
 def rank_weights(
-    settings: Config, splits: Splits, names: Sequence[str], offline: bool, place: Executor | None = None
-) -> tuple[dict[str, Any], list[list[str]], str]:
-    """Rank weights by a linear model of their frozen features, fitted on train and computed at `place`.
+    settings: Config,
+    names: Sequence[str],
+    run: tuple[str | Path, str | None],
+    words: Sequence[str],
+    offline: bool,
+    place: Executor | None,
+) -> RankingResult:
+    """Rank weights by a linear model of their frozen features, fitted on train and computed at `place`, into a run
+    folder. The test is not read.
 
-    The test is not read.
-
-    Returns:
-        The first fields of `RankingResult`, and the best weights as they were named.
+    Args:
+        run: the folder for its folder, and the name of that; words: arguments of `vitmed train` with the same settings.
 
     Raises:
         CheckpointError: none can be used. Else as `probe`.
     """
+    output, name = run
+    settings, splits = _open_folder(with_values(settings, {"model.weights": None}), output, "folds")
+    if place is not None:
+        make_folder(output)
+        files = [file_of(name) for name in names if offline or means_file(name)]  # each node fetches the others
+        prepare(place, [*files_of(settings), *files], Path(output))
+    content, rows, best = _ranking(settings, splits, names, offline, place)
+    folder = RunFolder.create(output, name or f"{default_name(splits.root, settings).rpartition('_')[0]}_weights")
+    write_text(folder.config, store_paths(settings, folder.path).to_yaml())
+    write_json(folder.ranking, content)
+    write_text(folder.ranking.with_suffix(".csv"), csv_text(rows))
+    command = shlex.join(["vitmed", "train", *words, "--weights", best])
+    where = f"the test was not read; files: {folder.path}"
+    for line in (*content["notes"], content["verdict"], where, f"to train: {command}"):
+        say(line)
+    return RankingResult(content, rows, folder.path, best, command)
+
+
+def _ranking(
+    settings: Config, splits: Splits, names: Sequence[str], offline: bool, place: Executor | None
+) -> tuple[dict[str, Any], list[list[str]], str]:
+    """The first fields of `RankingResult`, and the best weights as they were named."""
     splits = replace(splits, samples={part: splits.samples[part] for part in ("train", "val")})
     given = dict(zip(short_names([Path(name).absolute().parts for name in names]), names, strict=True))
     models, seconds, left_out = list[Model](), dict[str, float](), dict[str, str]()
     calls = [(weights, name, settings, splits, offline) for name, weights in given.items()]
-    judged = {name: (predictions, took, why) for name, predictions, took, why in each(place, _judged_or_why, calls)}
+    judged = {name: result for name, *result in each(place, _judged, calls)}
     for name in given:
         predictions, took, why = judged[name]
         if why:
@@ -152,21 +179,18 @@ def rank_weights(
     return content, rows, given[best]
 
 
-def _judged_or_why(given: str, name: str, *others: Any) -> tuple[str, Any, float, str]:
-    """The name, what `_judged` returns, and why these weights are left out."""
+def _judged(given: str, name: str, *others: Any) -> tuple[str, Any, float, str]:
+    """The name, what a linear model of the features of some weights says of validation, the seconds for an image, and
+    why these weights are left out."""
     say(f"weights: {name}")
     try:
-        return name, *_judged(given, name, *others), ""
+        return name, *_predictions(given, name, *others), ""
     except (CheckpointError, UsageError, OutOfMemoryError) as error:
         warn(f"{name} is left out: {error.line}")
         return name, None, 0.0, error.line
 
 
-def _judged(given: str, name: str, settings: Config, splits: Splits, offline: bool) -> tuple[Any, float]:
-    """What a linear model of the features of some weights says of validation, and the seconds for an image.
-
-    Raises CheckpointError, UsageError or OutOfMemoryError if the weights cannot be used.
-    """
+def _predictions(given: str, name: str, settings: Config, splits: Splits, offline: bool) -> tuple[Any, float]:
     weights = open_weights(given, offline)
     config = make_plan.config_with_weights(with_values(settings, {"model.weights": given}), weights)
     config = build_config(config.model_dump())  # raises for values that do not go together
@@ -199,32 +223,26 @@ def _judged(given: str, name: str, settings: Config, splits: Splits, offline: bo
     return labelled_by(splits.target, splits.classes, samples, logits, config.data.positive), float(np.mean(took))
 
 
-def open_folder(config: Config, output: str | Path, parts: str) -> tuple[Config, Splits]:
-    """Divide the images of a folder into `parts`; return the configuration with their window, and the splits. Raises as
-    `train`."""
-    report_card(config.data.card)
-    show_expression(config.data.group_regex)
-    splits = make_splits(config.data, config.evaluate.ordinal)
-    config = make_plan.config_of_target(config, splits)
-    make_plan.check_against_splits(config, splits)
+def _open_folder(config: Config, output: str | Path, parts: str) -> tuple[Config, Splits]:
+    """The configuration with the window of the images, and their division into `parts`."""
+    config, splits = make_plan.split_images(config)
     check_folder(config.data, config.evaluate.ordinal)
     report_patients(splits, f"one patient may be in two {parts}, which makes results look too good")
     probe(output)
-    return make_plan.with_window(config, splits), make_plan.standardised(splits)
+    return make_plan.with_window(config, splits), splits
 
 
-def evaluate_colours(
-    config: Config, splits: Splits, output: str | Path, name: str
-) -> tuple[RunFolder, dict[str, Evaluation]]:
+def evaluate_colours(config: Config, output: str | Path, name: str | None) -> TrainResult:
     """Fit a linear model of colours and size on train, and evaluate it on val and test.
 
     Each evaluation has a report in a new run folder in `output`. Raises DataError: an image that cannot be read, or a
     problem of the data that training refuses.
     """
+    config, splits = _open_folder(config, output, "splits")
     preprocessing = Preprocessing.of(config)
     splits, images, hashes, records, skipped = check_images(splits, preprocessing, config.data)
     notes, counts = check_before_training(splits, records, skipped, config)
-    folder = RunFolder.create(output, name)
+    folder = RunFolder.create(output, name or default_name(splits.root, config))
     write_text(folder.config, store_paths(config, folder.path).to_yaml())
     write_text(folder.splits, splits_csv(splits, hashes))
     logits_of = fit_colours(splits, images)
@@ -251,4 +269,4 @@ def evaluate_colours(
         )
         metrics = Report.of(predictions, origin, config.evaluate, extra).write(folder.path / split)
         results[split] = report_evaluation(Evaluation(predictions, metrics, folder.path / split), {})
-    return folder, results
+    return TrainResult(folder.path, None, **results)

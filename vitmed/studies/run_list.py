@@ -1,10 +1,11 @@
 """The rows of `vitmed runs`: what is known of a run, in which order runs are listed, and the text of each cell."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -107,40 +108,6 @@ ORDERS: dict[str, Callable[[ListedRun], Any]] = {  # --sort -> a key, None where
 }
 
 
-def in_order(runs: Iterable[ListedRun], order: str) -> list[ListedRun]:
-    """Sort runs by a key of `ORDERS`, each followed by its parts in the same order: newer runs and better metrics
-    first, unknown last, then by name."""
-    key, parts = ORDERS[order], dict[str | None, list[ListedRun]]()
-    for run in sorted(runs, key=lambda run: natural(run.run)):
-        parts.setdefault(run.parent, []).append(run)
-
-    def below(parent: str | None) -> list[ListedRun]:
-        known = [run for run in parts.get(parent, []) if key(run) is not None]
-        rest = [run for run in parts.get(parent, []) if key(run) is None]
-        return [row for run in [*sorted(known, key=key), *rest] for row in (run, *below(run.run))]
-
-    return below(None)
-
-
-def with_parts(runs: Sequence[ListedRun]) -> list[ListedRun]:
-    """Complete the rows of cross-validations with data, model, start and time of their folds, and how many are done."""
-    rows = list(runs)
-    for k, run in enumerate(runs):
-        if run.kind == "cross-validation":
-            folds = [part for part in runs if part.parent == run.run and part.kind != "ensemble"]
-            first = next((fold for fold in folds if fold.data), run)
-            seconds = [fold.seconds for fold in folds if fold.seconds is not None]
-            of_folds = {
-                "done": sum(fold.state == "finished" for fold in folds),
-                "data": first.data,
-                "model": first.model,
-                "seconds": sum(seconds) if seconds else None,
-                "started": min((fold.started for fold in folds if fold.started is not None), default=run.started),
-            }
-            rows[k] = run.model_copy(update=of_folds)
-    return rows
-
-
 class Head(Frozen):
     """The numbers of an evaluation, and what it is of: a part of metrics.json, which is read in a tenth of the time of
     `Results`, and where a later version changed another part."""
@@ -158,7 +125,7 @@ def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
     of a run, however damaged, makes it raise."""
     row: dict[str, Any] = {"kind": "not known"}
     try:
-        if run.folds.is_file():  # `with_parts` adds what its folds say
+        if run.folds.is_file():  # `list_runs` adds what its folds say
             row["kind"] = "cross-validation"
             with _reading(run, run.folds):
                 divided = json.loads(run.folds.read_text(encoding="utf-8"))
@@ -299,21 +266,38 @@ def _heads(run: RunFolder, split: str) -> list[Head]:
     return heads
 
 
-def run_folders(top: Path) -> Iterator[tuple[Path, Path | None]]:
-    """Yield the run folders in a folder, and itself if it is one, each after the run that it lies in.
+def list_runs(top: Path, order: str) -> list[ListedRun]:
+    """List the runs in a folder, and itself if it is one, by a key of `ORDERS`, each followed by the runs in it: newer
+    ones and better metrics first, unknown last, then by name. A folder that may not be read is left out."""
+    key = ORDERS[order]
 
-    A folder that may not be read is left out.
-    """
-    waiting: list[tuple[Path, Path | None, int]] = [(top, None, DEPTH)]
-    while waiting:
-        folder, parent, depth = waiting.pop()
-        names, inner = set[str](), list[Path]()
+    def below(folder: Path, outer: str | None, depth: int) -> list[list[ListedRun]]:
+        """Each run with those in it, where the folder lies in the run `outer`."""
+        names, inner, run = set[str](), list[Path](), RunFolder(folder)
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 names.add(entry.name)
                 if entry.name[:1] != "." and entry.is_dir():
                     inner.append(folder / entry.name)
-        if any(file.name in names for file in RunFolder(folder).marks):
-            yield folder, parent
-            parent = folder
-        waiting += [(path, parent, depth - 1) for path in inner] if depth else []
+        is_run = any(file.name in names for file in run.marks)
+        name = folder.resolve().name if folder == top else folder.relative_to(top).as_posix()
+        groups = [group for path in inner if depth for group in below(path, name if is_run else outer, depth - 1)]
+        groups.sort(key=lambda group: natural(group[0].run))
+        groups.sort(key=lambda group: ((value := key(group[0])) is None, value))
+        if not is_run:
+            return groups
+        row, folds = read_run(run, name, outer), [group[0] for group in groups if group[0].kind != "ensemble"]
+        if row.kind == "cross-validation":  # its folds know the rest
+            first = next((fold for fold in folds if fold.data), row)
+            seconds = [fold.seconds for fold in folds if fold.seconds is not None]
+            of_folds = {
+                "done": sum(fold.state == "finished" for fold in folds),
+                "data": first.data,
+                "model": first.model,
+                "seconds": sum(seconds) if seconds else None,
+                "started": min((fold.started for fold in folds if fold.started is not None), default=row.started),
+            }
+            row = row.model_copy(update=of_folds)
+        return [[row, *itertools.chain(*groups)]]
+
+    return [*itertools.chain(*below(top, None, DEPTH))]

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from vitmed.core import errors
 from vitmed.core.base_models import Frozen, fields_of
@@ -24,6 +24,7 @@ from vitmed.core.errors import CheckpointError, DataError, UsageError, excluded
 from vitmed.core.files import read_json_lines, write_bytes, write_json, write_text
 from vitmed.core.load_config import load_config, store_paths, with_values
 from vitmed.core.messages import Silent, listener, say
+from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
 from vitmed.core.text import counted, duration_text, first_line, listed, round_up
 from vitmed.core.text_files import csv_text
@@ -36,9 +37,10 @@ from vitmed.report.plots.curves import history_figure
 from vitmed.report.plots.drawing import png
 from vitmed.report.results import Results
 from vitmed.studies.cluster import HERE, Places
+from vitmed.studies.one_run import default_name
 from vitmed.studies.study import Job, OnEpoch, Study, check_same_data, read_study, workers
 from vitmed.training.learning import LEARNING
-from vitmed.training.plan.make_plan import Plan, make_plan, plan_yaml
+from vitmed.training.plan.make_plan import make_plan, plan_yaml
 from vitmed.training.plan.rules import fields_set
 from vitmed.training.plan.time import Clock
 from vitmed.training.train_state import Record
@@ -78,15 +80,6 @@ class Asked(Frozen):
     one_pass: float = 0.0
     after: float = 0.0
 
-    @classmethod
-    def read(cls, folder: RunFolder) -> Self:
-        """Raises CheckpointError for a folder without a tune.json, a damaged one, or one of an earlier version."""
-        if any((folder.path / old).is_file() for old in ("journal.log", "sweep.json")):
-            raise CheckpointError(f"{folder.path}: a study of vitmed {READER}, which alone can continue it", NEW)
-        if not folder.tune.is_file():
-            raise CheckpointError(f"{folder.path}: holds no study of vitmed tune", "name the folder that it made")
-        return read_study(folder.tune, cls, NEW)
-
     @property
     def seeds(self) -> list[int]:
         """Of a grid, in which they are an axis."""
@@ -99,51 +92,49 @@ class Asked(Frozen):
         if self.seeds:
             values = itertools.product(*(domain.split(",") for domain in self.space.values()))  # the seed is the first
             return [dict(zip(self.space, combination, strict=True)) for combination in values]
-        if not all(contains(domain, self.planned[place]) for place, domain in self.space.items()):
-            return []
-        return [{p: self.planned[p] if ".." in domain else str(self.planned[p]) for p, domain in self.space.items()}]
+        planned = {place: within(domain, self.planned[place]) for place, domain in self.space.items()}
+        return [] if None in planned.values() else [planned]
 
 
-def plan_study(settings: Config, plans: bool, seconds: float | None, processes: int) -> tuple[Plan, dict[str, float]]:
-    """Plan the base of all trials; with `seconds`, of as many epochs as fit `SHARE` times into it, and forecast a run.
-    Raises UsageError: settings that do not go with a search, or too little time for a trial and the winner."""
+def new_study(
+    settings: Config, plans: bool, processes: int, what: dict[str, Any], output: str | Path, name: str | None
+) -> tuple[RunFolder, Asked]:
+    """Begin a study: a new folder with the plan of all trials, of as many epochs as fit `SHARE` times into the time.
+
+    Args:
+        plans: as of `make_plan`; processes: of each training.
+        what: `space`, `trials`, `time` in s, `prune` and `offline` of `Asked`.
+
+    Raises:
+        UsageError: settings that do not go with a search, too little time for a trial and the winner, no setting left
+            to search, or a grid of too many trials.
+    """
+    check_run_place(settings, output, name)
     if settings.data.divided or settings.train.freeze or not settings.train.test:
         raise excluded("choices of tune")
     prepared = make_plan(settings, plans, processes)
-    if seconds is None:
-        return prepared, {}
-    forecast, free = prepared.forecaster.of(prepared.config), plans and "epochs" not in fields_set(settings, "train")
-    passes = int(forecast.passes_in(seconds / SHARE))
-    if free and 1 <= passes < prepared.config.train.epochs:
-        model = prepared.given.model
-        chosen = {f"model.{name}": getattr(model, name) for name in ("weights", "weights_sha256", "weights_reason")}
-        settings = with_values(settings, {"train.epochs": passes, **chosen})
-        prepared = make_plan(settings, plans, processes)
-    both = 2 * forecast.total(prepared.config.train.epochs)
-    if both > seconds:
-        problem = f"--time {duration_text(seconds)} is too short for a trial and the training of the winner"
-        enough = SHARE * forecast.total(1) if free else both
-        raise UsageError(problem, f"--time {duration_text(round_up(enough))}")
-    return prepared, forecast._asdict()
-
-
-def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: str) -> tuple[RunFolder, Asked]:
-    """Begin a study: a new folder with the base configuration, what was asked for, and the forecast of a run.
-
-    Args:
-        what: `space`, `trials`, `time` in s and `prune` of `Asked`.
-
-    Raises:
-        UsageError: no setting is left to search, or a grid of too many trials.
-    """
+    if (seconds := what["time"]) is not None:
+        forecast = prepared.forecaster.of(prepared.config)
+        free = plans and "epochs" not in fields_set(settings, "train")
+        passes = int(forecast.passes_in(seconds / SHARE))
+        if free and 1 <= passes < prepared.config.train.epochs:
+            model = prepared.given.model
+            chosen = {f"model.{name}": getattr(model, name) for name in ("weights", "weights_sha256", "weights_reason")}
+            prepared = make_plan(with_values(settings, {"train.epochs": passes, **chosen}), plans, processes)
+        both = 2 * forecast.total(prepared.config.train.epochs)
+        if both > seconds:
+            problem = f"--time {duration_text(seconds)} is too short for a trial and the training of the winner"
+            enough = SHARE * forecast.total(1) if free else both
+            raise UsageError(problem, f"--time {duration_text(round_up(enough))}")
+        what |= forecast._asdict()
     config, train = prepared.config, prepared.config.train
     if not what["space"]:  # a range around the planned value of each setting of `AROUND` that you did not set
         given = prepared.given
         fixed = {f"{part}.{name}" for part in ("train", "model", "augment") for name in fields_set(given, part)}
         fixed |= set() if LEARNING[prepared.splits.target.kind].mixes else {"augment.mixup"}
         fixed |= {"train.layer_decay"} if prepared.weights is None else set()
-        free = {place: around for place, around in AROUND.items() if place not in fixed}
-        what["space"] = {place: around(attrgetter(place)(config)) for place, around in free.items()}
+        searched = {place: around for place, around in AROUND.items() if place not in fixed}
+        what["space"] = {place: around(attrgetter(place)(config)) for place, around in searched.items()}
     domains = what["space"]
     if not domains:
         raise UsageError("nothing to search: every setting is fixed", "leave some out, or name --space")
@@ -160,7 +151,7 @@ def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: st
         data=prepared.splits.digest,
         **what,
     )
-    folder = RunFolder.create(output, name)
+    folder = RunFolder.create(output, name or f"{default_name(prepared.splits.root, config)}_tune")
     write_text(folder.path / BASE, plan_yaml(prepared, folder.path))
     write_json(folder.tune, asked.to_dict())  # last: a folder with it is complete
     return folder, asked
@@ -168,8 +159,12 @@ def new_study(prepared: Plan, what: dict[str, Any], output: str | Path, name: st
 
 def resumed_study(folder: RunFolder, trials: int | None, seconds: float | None) -> tuple[RunFolder, Asked]:
     """Open a study again, with more trials or time. Raises UsageError: its winner is chosen already. DataError: other
-    images, labels or splits."""
-    asked, more = Asked.read(folder), {"trials": trials, "time": seconds}
+    images, labels or splits. CheckpointError: no tune.json, a damaged one, or a study of an earlier version."""
+    if any((folder.path / old).is_file() for old in ("journal.log", "sweep.json")):
+        raise CheckpointError(f"{folder.path}: a study of vitmed {READER}, which alone can continue it", NEW)
+    if not folder.tune.is_file():
+        raise CheckpointError(f"{folder.path}: holds no study of vitmed tune", "name the folder that it made")
+    asked, more = read_study(folder.tune, Asked, NEW), {"trials": trials, "time": seconds}
     check_same_data(load_config(folder.path / BASE), asked.data, folder)
     if more := {key: value for key, value in more.items() if value is not None}:
         if Job(REFIT, "").attempts(folder):
@@ -221,11 +216,18 @@ def _kinds(place: str) -> set[Any]:
     return {annotation, *get_args(annotation)}
 
 
-def contains(domain: str, value: Any) -> bool:
+def within(domain: str, value: Any) -> Any:
+    """The value as a domain has it, the text of one of several; None where the domain does not have it."""
     low, dots, high = domain.partition("..")
     if dots:
-        return isinstance(value, int | float) and float(low) <= value <= float(high)
-    return as_text(value) in domain.split(",")
+        return value if isinstance(value, int | float) and float(low) <= value <= float(high) else None
+    return next((text for text in domain.split(",") if alike(text, value)), None)
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether two values are the same in --set: "0" and 0.0, "true" and True, "null" and None."""
+    texts = ["none" if value == "null" else as_text(value) for value in (a, b)]
+    return texts[0] == texts[1] or (all(map(NUMBER.fullmatch, texts)) and float(texts[0]) == float(texts[1]))
 
 
 def as_text(value: Any) -> str:
@@ -286,7 +288,7 @@ class TuneResult:
 
 
 class Search(Study[TuningStudy]):
-    """The trials of a study, also in memory for Optuna. Raises CheckpointError for a damaged file of a trial."""
+    """The trials of a study, also in memory for Optuna."""
 
     command = "tune"
 
@@ -302,6 +304,10 @@ class Search(Study[TuningStudy]):
         self.study = optuna.create_study(study_name=NAME, direction=direction, pruner=pruner)
         self.files: list[TrialFile] = []
         self.open: dict[int, Any] = {}  # trials that have begun and not ended
+
+    def begin(self) -> None:
+        """As `Study.begin`; says what is searched. Raises CheckpointError for a damaged file of a trial."""
+        folder, asked = self.folder, self.asked
         while (path := self._path(number := len(self.files))).is_file():
             try:
                 trial = self._ask(file := TrialFile.model_validate_json(path.read_bytes()))
@@ -314,7 +320,12 @@ class Search(Study[TuningStudy]):
                 self._note(number, state="failed", reason=reason)
             if self.files[number].state or self.result(number).value is not None:
                 self._tell(number)
-        clock.began -= max((file.spent for file in self.files), default=0)
+        self.clock.began -= max((file.spent for file in self.files), default=0)
+        many = "trials" if self.most is None else counted(self.most, "trial")
+        limit = "" if asked.time is None else f" in {duration_text(asked.time)}"
+        say(f"{many}{limit} of at most {counted(asked.epochs, 'epoch')} in {folder.path}; they search:")
+        for setting, domain in asked.space.items():
+            say(f"  {setting} {domain}, planned {as_text(asked.planned[setting])}")
 
     @property
     def settings(self) -> Config:
@@ -455,14 +466,6 @@ class Search(Study[TuningStudy]):
             run=runs[-1].path.name if runs else None,
         )
 
-    def announce(self) -> None:
-        folder, asked = self.folder, self.asked
-        many = "trials" if self.most is None else counted(self.most, "trial")
-        limit = "" if asked.time is None else f" in {duration_text(asked.time)}"
-        say(f"{many}{limit} of at most {counted(asked.epochs, 'epoch')} in {folder.path}; they search:")
-        for setting, domain in asked.space.items():
-            say(f"  {setting} {domain}, planned {as_text(asked.planned[setting])}")
-
     def finish(self) -> TuningStudy:
         """As `Study.finish`: train the winner once more, and write what was found."""
         folder, asked = self.folder, self.asked
@@ -506,9 +509,9 @@ class Search(Study[TuningStudy]):
         pool = [trial for trial in combinations if trial.value is not None]
         pool = [trial for trial in pool if trial.state == "done"] or [trial for trial in pool if trial.reason] or pool
         best = max(pool, key=lambda trial: ((trial.value or 0.0) * (1 if higher else -1), -trial.number))
-        planned = {place: as_text(value) for place, value in asked.planned.items() if place != SEED}
-        changed = {place: value for place, value in best.values.items() if as_text(value) != planned[place]}
-        plan = [trial.number for trial in combinations if {p: as_text(v) for p, v in trial.values.items()} == planned]
+        planned = {place: value for place, value in asked.planned.items() if place != SEED}
+        changed = {place: value for place, value in best.values.items() if not alike(value, planned[place])}
+        plan = [t.number for t in combinations if all(alike(t.values.get(p), value) for p, value in planned.items())]
         plan = plan if asked.seeds else [1][: len(self.queue)]
         return TuningStudy(
             metric=asked.metric,

@@ -34,7 +34,7 @@ from vitmed.core.files import make_folder, read_json_lines
 from vitmed.core.load_config import load_config, read_overrides
 from vitmed.core.messages import Logged, Once, listener, listening, say, show, warn, wrapped
 from vitmed.core.process import DRIVER, cores
-from vitmed.core.run_folder import PREDICTIONS, RunFolder, is_running
+from vitmed.core.run_folder import PREDICTIONS, RunFolder, is_running, run_lock
 from vitmed.data.splits import make_splits
 from vitmed.report.headline import headline
 from vitmed.studies import cluster
@@ -89,6 +89,10 @@ class Study(ABC, Generic[Result]):
     places: cluster.Places  # of its runs
 
     @abstractmethod
+    def begin(self) -> None:
+        """Read what is done already; the lock of the folder is held from here on."""
+
+    @abstractmethod
     def jobs(self) -> Iterator[Job | None]:
         """Yield the runs, each when one can begin; None where the next one needs what another has yet to do."""
 
@@ -114,29 +118,31 @@ class Study(ABC, Generic[Result]):
 
 
 def conduct(study: Study[Result]) -> Result:
-    """Train the runs of a study that are not done, and finish it. Raises Interrupted: says how to continue. Else as
-    `Study.ended`."""
-    jobs, running = study.jobs(), dict[Future[RunFolder | None], Job]()
-    places = study.places
-    try:
-        if places.executor is not None:
-            files = cluster.files_of(study.settings)
-            cluster.prepare(places.executor, files, study.folder.path, places.runs, places.devices)
-        with workers(study.folder, places) as executor:
-            while True:
-                while len(running) < places.runs and (job := next(jobs, None)) is not None:
-                    with study.watch(job) as on_epoch:
-                        running[executor.submit(job, on_epoch)] = job
-                if not running:
-                    break
-                wait(running, LOOK, FIRST_COMPLETED)
-                for run in [run for run in running if run.done()]:
-                    study.ended(running.pop(run), run)
-        return study.finish()
-    except (errors.Interrupted, KeyboardInterrupt) as error:
-        study.interrupted()
-        problem = error.problem if isinstance(error, errors.Interrupted) else "stopped; what is trained is saved"
-        raise errors.Interrupted(problem, f"vitmed {study.command} --resume {study.folder.path}") from None
+    """Train the runs of a study that are not done, and finish it, while no other process writes to its folder. Raises
+    Interrupted: says how to continue. Else as `Study.ended`."""
+    places, running = study.places, dict[Future[RunFolder | None], Job]()
+    with run_lock(study.folder):
+        study.begin()
+        jobs = study.jobs()
+        try:
+            if places.executor is not None:
+                files = cluster.files_of(study.settings)
+                cluster.prepare(places.executor, files, study.folder.path, places.runs, places.devices)
+            with workers(study.folder, places) as executor:
+                while True:
+                    while len(running) < places.runs and (job := next(jobs, None)) is not None:
+                        with study.watch(job) as on_epoch:
+                            running[executor.submit(job, on_epoch)] = job
+                    if not running:
+                        break
+                    wait(running, LOOK, FIRST_COMPLETED)
+                    for run in [run for run in running if run.done()]:
+                        study.ended(running.pop(run), run)
+            return study.finish()
+        except (errors.Interrupted, KeyboardInterrupt) as error:
+            study.interrupted()
+            problem = error.problem if isinstance(error, errors.Interrupted) else "stopped; what is trained is saved"
+            raise errors.Interrupted(problem, f"vitmed {study.command} --resume {study.folder.path}") from None
 
 
 def settings_of(arguments: Mapping[str, Any], command: str) -> Config:

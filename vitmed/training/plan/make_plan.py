@@ -14,7 +14,7 @@ from vitmed.core.config import PATHS, Config, TrainConfig
 from vitmed.core.dataset_cards import card_like, report_card
 from vitmed.core.downloads import digest_of
 from vitmed.core.errors import DataError, UsageError, unknown_key
-from vitmed.core.load_config import AnyConfig, build_config, check_names, with_values
+from vitmed.core.load_config import AnyConfig, build_config, with_values
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import project_path
 from vitmed.core.text import counted, duration_text, round_up
@@ -82,7 +82,7 @@ def make_plan(config: Config, plans: bool, processes: int = 1) -> Plan:
 
     Raises VitmedError: a subclass for each kind of problem.
     """
-    check_names(config, SIZES, POLICIES, ALL_METRICS)
+    check_names(config)
     asked, sized = config.model.weights, "image_size" in fields_set(config, "model")
     slow = [flag for field, flag in SLOW.items() if field in fields_set(config, "model")]
     weights = None
@@ -91,12 +91,7 @@ def make_plan(config: Config, plans: bool, processes: int = 1) -> Plan:
         config = with_values(config_with_weights(config, weights), {"model.weights_sha256": digest_of(weights.path)})
     if asked != "auto":
         check_weights(config)
-    report_card(config.data.card)
-    show_expression(config.data.group_regex)
-    splits = make_splits(config.data, config.evaluate.ordinal)
-    config = config_of_target(config, splits)
-    splits = standardised(splits)
-    check_against_splits(config, splits)
+    config, splits = split_images(config)
     device = pick_device(config.train.device)
     forecaster = Forecaster(splits, device, processes)
     check_compiler(config.train.compile, device)
@@ -161,6 +156,30 @@ def with_choice(config: Config, forecaster: Forecaster) -> tuple[Config, Weights
     return with_values(config_with_weights(config, choice.weights), values), choice.weights
 
 
+def check_names(config: Config) -> None:
+    """Raise UsageError, which lists the known names, for a name that is not in its table."""
+    names = {"model": config.model.name, "policy": config.augment.policy, "metric": config.train.monitor}
+    tables: dict[str, Any] = {"model": SIZES, "policy": POLICIES, "metric": ALL_METRICS}
+    for what, name in names.items():
+        if name not in tables[what]:
+            raise unknown_key(what, name, tables[what])
+
+
+def split_images(config: Config) -> tuple[Config, Splits]:
+    """The configuration with what follows from the kind of label, and the splits of its images; of a number with the
+    mean and standard deviation of the training labels. Raises UsageError or DataError."""
+    report_card(config.data.card)
+    show_expression(config.data.group_regex)
+    splits = make_splits(config.data, config.evaluate.ordinal)
+    config = config_of_target(config, splits)
+    if splits.target.kind == "number":
+        numbers = np.array([sample.targets[0] for sample in splits.samples["train"]])
+        values = {"centre": float(numbers.mean()), "spread": float(numbers.std()) or 1.0}
+        splits = replace(splits, target=splits.target.model_copy(update=values))
+    check_against_splits(config, splits)
+    return config, splits
+
+
 def _idle_when_frozen(config: Config) -> list[str]:
     """Settings that you chose and that a frozen network does not use. The configuration of a run names all settings, so
     of those count the ones that are not the defaults and do not depend on the machine."""
@@ -203,15 +222,6 @@ def config_of_target(config: Config, splits: Splits) -> Config:
     config = with_values(config, values)
     check_target(config, kind)
     return config
-
-
-def standardised(splits: Splits) -> Splits:
-    """The splits; of a number with the mean and standard deviation of the training labels."""
-    if splits.target.kind != "number":
-        return splits
-    numbers = np.array([sample.targets[0] for sample in splits.samples["train"]])
-    values = {"centre": float(numbers.mean()), "spread": float(numbers.std()) or 1.0}
-    return replace(splits, target=splits.target.model_copy(update=values))
 
 
 def warn_of_known_set(weights: Weights | None, config: Config, splits: Splits) -> None:
