@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from conftest import TINY, TINY_SETS, draw_classes, draw_patients, draw_splits, once, recording
@@ -25,8 +24,7 @@ from vitmed.core.base_models import Target
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.data import patients, scan
-from vitmed.data.listing import ALL, Listing
-from vitmed.data.samples import Sample, Splits
+from vitmed.data.samples import ALL, Sample, Splits
 from vitmed.models.weights.files import digests_of
 from vitmed.studies.one_run import TrainResult
 
@@ -196,25 +194,25 @@ def model_of(kind: str, classes: tuple[str, ...], bins: tuple[str, ...] = ()) ->
     return SimpleNamespace(classes=classes, splits=splits, config=SimpleNamespace(data=DataConfig()))
 
 
-def foreign(model: Any, folder: Path, header: list[str], rows: list[list[Any]]) -> tuple[Listing, list[str]]:
+def foreign(model: Any, folder: Path, header: list[str], rows: list[list[Any]]) -> tuple[Splits, list[str]]:
     label_set(folder, ["path", *header], [[f"{i}.png", *row] for i, row in enumerate(rows)])
     request = ImageRequest(folder, "test", labels=folder / "labels.csv")
-    listing, part, notes = foreign_images(model, folder, request)
+    images, part = foreign_images(model, folder, request)
     assert part == ALL
-    return listing, notes
+    return images, [*images.notes]
 
 
 def test_findings_are_matched_by_name(tmp_path: Path) -> None:
     """In the model's order; what the table lacks is not known, and what the model does not know is ignored."""
     model = model_of("findings", ("Mass", "Edema", "Hernia"), ("Mass", "Edema", "Hernia", "no finding"))
     rows = [[1, 0, 1], [0, 1, ""], [0, 0, -1]]
-    listing, notes = foreign(model, tmp_path / "columns", ["Edema", "Nodule", "Mass"], rows)
-    found = {sample.path: sample.targets for sample in listing.samples(np.arange(3))}
+    images, notes = foreign(model, tmp_path / "columns", ["Edema", "Nodule", "Mass"], rows)
+    found = {sample.path: sample.targets for sample in images.samples[ALL]}
     assert found == {"0.png": (1, 1, -1), "1.png": (-1, 0, -1), "2.png": (-1, 0, -1)}
     assert any("no labels of Hernia, which count as not known" in note for note in notes)
     cells = [["Mass|Nodule"], ["No Finding"], ["Edema"]]
-    listing, notes = foreign(model, tmp_path / "names", ["label"], cells)
-    found = {sample.path: sample.targets for sample in listing.samples(np.arange(3))}
+    images, notes = foreign(model, tmp_path / "names", ["label"], cells)
+    found = {sample.path: sample.targets for sample in images.samples[ALL]}
     assert found == {"0.png": (1, 0, -1), "1.png": (0, 0, -1), "2.png": (0, 1, -1)}
     with pytest.raises(DataError, match="none of the model's findings Mass, Edema, Hernia; it has A, B"):
         foreign(model, tmp_path / "others", ["A", "B"], [[1, 0], [0, 1]])
@@ -224,18 +222,18 @@ def test_findings_are_matched_by_name(tmp_path: Path) -> None:
 
 def test_grades_are_matched_by_the_models_scale(tmp_path: Path) -> None:
     model = model_of("grades", ("none", "mild", "severe"))
-    listing, _ = foreign(model, tmp_path / "set", ["label"], [["severe"], ["none"]])
-    assert listing.classes == ["none", "mild", "severe"]
-    assert {s.path: s.label for s in listing.samples(np.arange(2))} == {"0.png": 2, "1.png": 0}
+    images, _ = foreign(model, tmp_path / "set", ["label"], [["severe"], ["none"]])
+    assert images.classes == ("none", "mild", "severe")
+    assert {s.path: s.label for s in images.samples[ALL]} == {"0.png": 2, "1.png": 0}
     with pytest.raises(DataError, match=r"line 3: the grade 'awful' is not on the scale none, mild, severe"):
         foreign(model, tmp_path / "other", ["label"], [["severe"], ["awful"]])
     floats, _ = foreign(model_of("grades", ("0", "1", "2")), tmp_path / "floats", ["label"], [["2.0"], ["0.0"]])
-    assert {s.path: s.label for s in floats.samples(np.arange(2))} == {"0.png": 2, "1.png": 0}
+    assert {s.path: s.label for s in floats.samples[ALL]} == {"0.png": 2, "1.png": 0}
 
 
 def test_a_number_is_found_by_its_name_or_as_the_label(tmp_path: Path) -> None:
     model = model_of("number", ("age",), ("0 to 9", "10 to 90"))
-    listing, _ = foreign(model, tmp_path / "named", ["height", "age"], [[180, 31.5], [160, 40], [170, ""]])
-    assert {s.path: s.targets for s in listing.samples(np.arange(2))} == {"0.png": (31.5,), "1.png": (40,)}
-    listing, _ = foreign(model, tmp_path / "label", ["label"], [[31.5], [40]])
-    assert listing.outputs == ("age",) and listing.samples(np.array([1]))[0].targets == (40,)
+    images, _ = foreign(model, tmp_path / "named", ["height", "age"], [[180, 31.5], [160, 40], [170, ""]])
+    assert {s.path: s.targets for s in images.samples[ALL]} == {"0.png": (31.5,), "1.png": (40,)}
+    images, _ = foreign(model, tmp_path / "label", ["label"], [[31.5], [40]])
+    assert images.classes == ("age",) and images.samples[ALL][1].targets == (40,)

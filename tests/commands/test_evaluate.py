@@ -335,6 +335,12 @@ def test_one_class_of_three_against_the_rest_has_its_own_threshold(tmp_path: Pat
     chances = softmax(logits, axis=1)[:, 1:].sum(axis=1)
     assert several["overall"]["auroc"]["value"] == pytest.approx(roc_auc_score(labels > 0, chances))
     assert several["positive_class"] == "malignant or normal" and several["classes"][0] == "not malignant or normal"
+    table = shutil.copytree(run, tmp_path / "shorter") / "test" / "predictions.csv"
+    shutil.copy(table, table.with_name("baseline_colour_and_size.csv"))
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
+    notes = evaluate(table, positive="malignant", resamples=0, report=False).metrics["notes"]
+    assert "The table has 239 of the 240 rows that the report was made of." in notes
+    assert any(note.startswith("baseline_colour_and_size.csv beside the table is left out") for note in notes)
     for wrong, why in (("maligant", "did you mean 'malignant'"), ("benign,malignant,normal", "no class is left")):
         with pytest.raises(UsageError, match=why):
             evaluate(run, positive=wrong, output=tmp_path / "none")

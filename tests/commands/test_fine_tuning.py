@@ -37,7 +37,7 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.paired_comparison import ComparisonTest
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.headline import verdict
-from vitmed.report.results import Baseline
+from vitmed.report.results import Baseline, Results
 from vitmed.studies.one_run import TrainResult
 
 RUN = Callable[..., Answer]
@@ -296,7 +296,8 @@ def test_few_patients_give_no_verdict() -> None:
         numbers = {"auroc": Estimate(value=0.5, low=0.4, high=0.6)}
         gap = {"auroc": Estimate(value=value, low=low, high=high)}
         tests = {"auroc": test, "accuracy": test}
-        return verdict(Baseline(text="a baseline", overall=numbers, difference=gap, tests=tests), patients)
+        baseline = Baseline(text="a baseline", overall=numbers, difference=gap, tests=tests)
+        return verdict(baseline, Results.model_construct(n_groups=patients))
 
     assert "the model is better" in said(0.1, 0.05, 0.2, None) and "the model is better" in said(0.1, 0.05, 0.2, 10)
     assert "9 patients are too few" in said(0.1, 0.05, 0.2, 9) and "better:" not in said(0.1, 0.05, 0.2, 9)
@@ -320,8 +321,8 @@ def test_what_means_nothing_to_a_frozen_network_is_told(data: Path, tmp_path: Pa
     assert len(told) == 1 and "train.epochs" in told[0] and "augment.mixup" in told[0]
     assert not any("calibration" in text for text in ui.warned)
     again, whole = recording(), tmp_path / "a" / "config.yaml"  # it names all settings: those count that are unusual
-    plan(config=whole)
-    plan(config=whole, sets=("model.drop_path=0.1", "train.warmup_epochs=7"))
+    plan(config=whole, output=tmp_path / "one.yaml")
+    plan(config=whole, output=tmp_path / "two.yaml", sets=("model.drop_path=0.1", "train.warmup_epochs=7"))
     first, second = (text for text in again.warned if "have no effect" in text)
     assert "augment.mixup" in first and "warmup" not in first and "train.threads" not in first
     assert "model.drop_path, " in second and "train.warmup_epochs" in second

@@ -13,6 +13,7 @@ import pytest
 from vitmed.core.text_files import csv_text, from_cell, rows_of, to_cell
 from vitmed.data.label_kinds import LabelRequest
 from vitmed.data.listing import labels_from_table
+from vitmed.data.samples import ALL
 from vitmed.data.tables import read_table
 from vitmed.metrics.predictions import Predictions
 
@@ -82,8 +83,10 @@ def test_a_table_of_labels_finds_the_files_again(tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
     file.write_text(csv_text(rows), encoding="utf-8", newline="")
     found = labels_from_table(file, tmp_path, paths, LabelRequest())
-    assert found.images == [0, 1, 2, 3] and found.labels == ["=0", "=1", "=0", "=1"]
-    assert found.columns == ("-site",) and set(found.rows) == {("@x",)}
+    images = found.samples[ALL]
+    assert [sample.path for sample in images] == paths and found.classes == ("=0", "=1")
+    assert [sample.label for sample in images] == [0, 1, 0, 1]
+    assert found.columns == ("-site",) and {sample.columns for sample in images} == {("@x",)}
     assert read_table(file).rows[1][0] == "caf\udce9.png"
 
 

@@ -135,3 +135,16 @@ def test_a_run_folder_that_was_copied_is_repeated_with_its_places_named(tmp_path
     with pytest.raises(CheckpointError, match=r"w\.pth \(instead: --weights FILE\)"):
         plan(tmp_path / "cells", config=file, labels=str(run / "splits.csv"), output=tmp_path / "plan.yaml")
     assert load_config(file).data.root == str(a / "cells")  # to read the file alone, nothing has to be there
+
+
+def test_a_note_that_another_process_is_writing_is_no_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the path is named by the temporary name, and lost when that process has renamed its file."""
+    monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(run_folder, "_NOTES", {})
+    data, run, notes = tmp_path / "a" / "data", tmp_path / "b" / "run", tmp_path / "cache" / "places"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    notes.mkdir(parents=True)
+    (notes / ".0123456789ab.f00d.part").write_text(str(data))
+    stored = store_path(data, run)
+    monkeypatch.setattr(run_folder, "_NOTES", {})
+    assert find_path(stored, run) == data and ".part" not in stored

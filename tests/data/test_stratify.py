@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -15,8 +14,7 @@ from vitmed.core.base_models import NO_FINDING, Target
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
 from vitmed.data.label_kinds import finding_strata
-from vitmed.data.listing import ALL, Listing
-from vitmed.data.samples import Splits
+from vitmed.data.samples import ALL, Sample, Splits
 from vitmed.data.splits import (
     _enough_patients,
     balanced_parts,
@@ -203,24 +201,24 @@ def test_how_many_patients_of_a_class_a_share_needs(patients: int, inside: int, 
 
 
 def test_patients_and_copies_by_number() -> None:
-    listing = Listing(Path(), Path(), ["x"], list("0123"), np.zeros(4, np.int64), {}, groups=["b", "a", "b", "c"])
-    assert units_of(listing, np.array([3, 0, 1, 2])).tolist() == [2, 1, 0, 1]
-    copies = replace(listing, paths=list("012345"), groups=None, first_copy=np.array([0, 1, 0, 3, 1, 0]))
-    assert units_of(copies, np.array([2, 3, 4, 5])).tolist() == [0, 2, 1, 0]  # 2 and 5 are copies of 0, and 4 of 1
+    samples = tuple(Sample(path, 0, group) for path, group in zip("0123", "babc", strict=True))
+    images = Splits(Path(), ("x",), {ALL: samples}, patients="by table")
+    assert units_of(images, tuple(samples[i] for i in (3, 0, 1, 2))).tolist() == [2, 1, 0, 1]
+    copies = Splits(Path(), ("x",), {}, copies=dict(zip("012345", "010310", strict=True)))
+    of_train = tuple(Sample(path, 0, None) for path in "2345")
+    assert units_of(copies, of_train).tolist() == [0, 2, 1, 0]  # 2 and 5 are copies of 0, and 4 of 1
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_copies_stay_together(seed: int) -> None:
     """In a fold and in a share, though none of their patients is known."""
     labels = np.repeat([0, 1], 12)
-    first = np.arange(24) // 2 * 2
-    listing = Listing(Path(), Path(), ["x", "y"], [str(i) for i in range(24)], labels, {}, first_copy=first)
-    every = np.arange(24)
-    for fold in (1, 2, 3):
-        taken, rest = take_fold(listing, every, 3, fold, seed)
-        assert not np.intersect1d(first[taken], first[rest]).size and len(taken) + len(rest) == 24
-    taken, rest = split_off(listing, every, 0.4, seed, "test")
-    assert not np.intersect1d(first[taken], first[rest]).size and len(taken) + len(rest) == 24
+    first = {str(i): str(i // 2 * 2) for i in range(24)}
+    every = tuple(Sample(str(i), label, None) for i, label in enumerate(labels.tolist()))
+    images = Splits(Path(), ("x", "y"), {ALL: every}, copies=first)
+    divided = [take_fold(images, every, 3, fold, seed) for fold in (1, 2, 3)]
+    for taken, rest in [*divided, split_off(images, every, 0.4, seed, "test")]:
+        assert not {first[s.path] for s in taken} & {first[s.path] for s in rest} and len(taken) + len(rest) == 24
 
 
 def test_the_parts_of_a_table_worked_by_hand() -> None:
@@ -253,16 +251,13 @@ def test_train_keeps_images_with_and_without_every_finding() -> None:
 
 def test_what_cannot_be_learned() -> None:
     targets = np.array([[1, 0, 1, 1], [0, 0, 1, 0], [1, 0, 1, -1], [0, 0, 1, 0]])
-    listing = Listing(
-        *(Path(), Path(), [*"abcd", NO_FINDING], list("0123"), finding_strata(targets), {ALL: np.arange(4)}),
-        target=Target(kind="findings"),
-        targets=targets,
-        outputs=tuple("abcd"),
-    )
-    kept = without_unlearnable(listing, DataConfig(root="data"))
-    assert kept.outputs == ("a", "d") and "b, c are left out: the training images must" in kept.notes[0]
-    kept = without_unlearnable(listing, DataConfig(root="data", folds=2))  # the only positive of d is in one fold
-    assert kept.outputs == ("a",) and "every fold must" in kept.notes[0]
+    rows = zip("0123", finding_strata(targets).tolist(), targets.tolist(), strict=True)
+    samples = tuple(Sample(path, label, None, (), tuple(row)) for path, label, row in rows)
+    images = Splits(Path(), (*"abcd",), {ALL: samples}, target=Target(kind="findings"), bins=(*"abcd", NO_FINDING))
+    kept = without_unlearnable(images, DataConfig(root="data"))
+    assert kept.classes == ("a", "d") and "b, c are left out: the training images must" in kept.notes[0]
+    kept = without_unlearnable(images, DataConfig(root="data", folds=2))  # the only positive of d is in one fold
+    assert kept.classes == ("a",) and "every fold must" in kept.notes[0]
 
 
 # --- from a table

@@ -85,6 +85,21 @@ def test_a_model_of_8_bit_images_refuses_deep_ones(run: tuple[Path, Path, Record
     assert "16 bits per channel" in found.errors[0][1]
 
 
+def test_a_window_that_leaves_nothing_to_see_is_a_warning(
+    run: tuple[Path, Path, Recorder], trained: object, ui: Recorder, tmp_path: Path
+) -> None:
+    deep = tmp_path / "deep.png"
+    Image.fromarray(np.linspace(1000, 4000, 64 * 64).reshape(64, 64).astype(np.uint16)).save(deep)
+    for window, lost in (("2500/3000", False), ("300/500", True)):
+        ui.warned.clear()
+        predict(deep, checkpoint=trained.best, window=window)  # type: ignore[attr-defined]
+        assert any("lie outside the window" in text for text in ui.warned) == lost, window
+    flat = tmp_path / "flat.png"
+    Image.fromarray(np.zeros((64, 64), np.uint8)).save(flat)
+    predict(flat, checkpoint=trained.best, window="40/400")  # type: ignore[attr-defined]
+    assert any("changes nothing: no image has more than 8 bits" in text for text in ui.warned)
+
+
 def test_the_command_line(vitmed: RUN, run: tuple[Path, Path, Recorder], tmp_path: Path, no_figures: None) -> None:
     answer = vitmed("plan", run[0], "--window", "500,3000", "-o", tmp_path / "plan.yaml")
     assert answer.code == 0 and "16-bit images: window 500 .. 3000, as given" in answer.err

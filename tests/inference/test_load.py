@@ -41,6 +41,22 @@ def test_an_image_may_come_as_file_bytes_picture_or_array(model: Model, trained:
     assert alone == pytest.approx(found[0].probabilities, abs=1e-5, rel=0)
 
 
+def test_probabilities_are_of_images_also_of_an_array_alone(model: Model, trained: Trained) -> None:
+    path = sorted((trained.data / "test").rglob("*.png"))[0]
+    pixels = np.asarray(Image.open(path).convert("RGB"))
+    for image in (path, str(path), path.read_bytes(), pixels, Image.open(path).convert("RGB")):
+        found = model.predict_proba(image)
+        assert found == pytest.approx(model.predict_proba([path]), abs=1e-5) and found.shape == (1, 3)
+
+
+def test_a_deep_picture_is_not_cut_at_255(model: Model) -> None:
+    """Pillow has 16 bits in the modes I;16 and I, and floats in F; converted, all above 255 would become white."""
+    for dtype in (np.uint16, np.int32, np.float32):
+        deep = np.linspace(0, 4000, 64 * 64).reshape(64, 64).astype(dtype)
+        with pytest.raises(DataError, match="need a window"):
+            model.predict(Image.fromarray(deep))
+
+
 def test_the_answer_is_that_of_predict(model: Model, trained: Trained) -> None:
     paths = sorted((trained.data / "test").rglob("*.png"))
     own = vitmed.predict(paths, checkpoint=trained.best, precision="fp32")

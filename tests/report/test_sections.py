@@ -200,14 +200,14 @@ def test_the_first_screen_says_where_a_baseline_is_not_beaten(tmp_path: Path, ki
     ):
         text, metrics = page(tmp_path / case, model, baselines={"colour_and_size": baseline})
         beside = metrics.baselines["colour_and_size"]
-        assert in_terminal in line_of(beside, metrics.n_groups, metrics.target.kind)
+        assert in_terminal in line_of(beside, metrics)
         said = [sentence for sentence in verdict(text) if "a baseline, the" in sentence]
         assert [on_page in sentence for sentence in said] == [True] * bool(on_page)
         assert all(f"{beside.overall[name].value:.3f}." in sentence for sentence in said)
         if kind == "findings" and case != "few":
             which = "all" if case == "better" else "none"
             assert f"Of single findings, they show it for {which}." in said[0]
-            assert f"of single findings better for {which}" in line_of(beside, metrics.n_groups, "findings")
+            assert f"of single findings better for {which}" in line_of(beside, metrics)
 
 
 def test_a_baseline_without_an_operating_point_is_compared_by_the_likeliest_class(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ import numpy as np
 
 from vitmed.checks.detect import SMALL_CLASS, Copies, Image, Problem, in_order, make, run_checks
 from vitmed.checks.shortcuts import FAMILIES
-from vitmed.core.base_models import CLASSES
 from vitmed.core.config import Config, DataConfig
 from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError
@@ -28,11 +27,11 @@ from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.folders import SPLITS, image_names, import_fix, list_folder, split_of
 from vitmed.data.image_cache import ImageCache
-from vitmed.data.label_kinds import LabelRequest, Labels, grade_order
+from vitmed.data.label_kinds import LabelRequest, grade_order
 from vitmed.data.listing import labels_from_table
 from vitmed.data.patient_names import Guess, group_word
 from vitmed.data.patients import find_patients, groups_of, suggest_groups
-from vitmed.data.samples import Splits
+from vitmed.data.samples import ALL, Sample, Splits
 from vitmed.data.scan import scan
 from vitmed.decisions.targets import refuse_idle
 from vitmed.imaging.choose_window import choose_window
@@ -63,7 +62,7 @@ class FolderContents:
     outside: tuple[str, ...] = ()  # image files beside the split folders, which training ignores
     copies: dict[str, int] = field(default_factory=dict)  # folder with the classes again -> its images, not in `files`
     unreadable: dict[str, str] = field(default_factory=dict)  # folder -> reason
-    read: Labels | None = None  # the labels of the files, where they do not come from folders
+    read: Splits | None = None  # `ALL` files with their labels, where they do not come from folders
 
 
 def read_contents(root: Path) -> FolderContents:
@@ -126,15 +125,18 @@ def read_contents(root: Path) -> FolderContents:
     )
 
 
-def named_in_table(contents: FolderContents, table: Labels) -> FolderContents:
+def named_in_table(contents: FolderContents, table: Splits) -> FolderContents:
     """Keep the images that a table names, with its classes, and its splits or, without, those of the folder."""
-    files = tuple(contents.files[i] for i in table.images)
-    splits: Sequence[str | None] = table.splits or [contents.places[i].split for i in table.images]
-    places = tuple(map(Place, splits, table.labels))
+    found = {s.path: (split, s) for split, part in table.samples.items() for s in part}
+    rows = [(place, *found[path]) for path, place in zip(contents.files, contents.places, strict=True) if path in found]
+    places = tuple(Place(place.split if split == ALL else split, table.strata[s.label]) for place, split, s in rows)
     folders = {
-        split: tuple(sorted({p.label or "" for p in places if p.split == split})) for split in dict.fromkeys(splits)
+        split: tuple(sorted({p.label or "" for p in places if p.split == split}))
+        for split in dict.fromkeys(place.split for place in places)
     }
-    named = replace(contents, base="", files=files, places=places, folders=folders, read=table)
+    samples = tuple(sample for *_, sample in rows)
+    read, files = replace(table, samples={ALL: samples}), tuple(sample.path for sample in samples)
+    named = replace(contents, base="", files=files, places=places, folders=folders, read=read)
     return replace(named, splits={}, outside=(), copies={})
 
 
@@ -153,7 +155,7 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
     """Problems that folder names show alone, before any file is opened."""
     names = {name for of_split in contents.folders.values() for name in of_split}
     labels = {place.label for place in contents.places if place.label is not None}
-    several = contents.read is not None and bool(contents.read.outputs)  # findings, or a number
+    several = contents.read is not None and bool(contents.read.bins)  # findings, or a number
     if contents.base:
         text = f"the images begin at {contents.base}, a folder within the folder"
         yield make("nested_root", text, [contents.base], "warning", f"point at {contents.base}")
@@ -246,11 +248,10 @@ def _finding_counts(contents: FolderContents) -> Iterator[Problem]:
     assert contents.read is not None
     if contents.read.target.kind != "findings":
         return
-    assert contents.read.values is not None
-    splits = np.array([place.split or "" for place in contents.places])
+    splits, targets = np.array([place.split or "" for place in contents.places]), contents.read.targets(ALL)
     for split in dict.fromkeys(splits.tolist()):
-        where, values = f"{split}: " if split else "", contents.read.values[splits == split]
-        counts = dict(zip(contents.read.outputs, (values == 1).sum(axis=0).tolist(), strict=True))
+        where, values = f"{split}: " if split else "", targets[splits == split]
+        counts = dict(zip(contents.read.classes, (values == 1).sum(axis=0).tolist(), strict=True))
         if missing := [name for name, count in counts.items() if not count]:
             text = f"{where}no image has {listed([*map(repr, missing)])}"
             yield make("missing_class", text, missing, "warning", "nothing can be learned or said of it there")
@@ -293,7 +294,7 @@ def check_before_training(
     checked = run_checks(images, source, splits=("train",))
     serious = _report(checked.problems, splits.root)
     leaks = [problem.code for problem in serious if problem.code in ("patients_across_splits", "copies_across_splits")]
-    if leaks and splits.ready_made:
+    if leaks and any(made.startswith(("folder", "table")) for made in splits.made.values()):
         how = "keeps copies in one split" if source is None else "splits by patient"
         names = "--groups names " * (source == GUESSED)
         warn(f"the data's own splits leak: {names}--resplit ignores them and {how}")
@@ -420,8 +421,8 @@ def _by_table(
 ) -> FolderContents:
     table = labels_from_table(file, root, contents.files, request)
     refuse_idle(config, table.target.kind)
-    if table.source:
-        say(table.source)
+    if table.recognised:
+        say(table.recognised)
     for warning in table.notes:
         warn(warning)
     kept = named_in_table(contents, table)
@@ -470,14 +471,15 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         say(line)
     records = scan(root, contents.files, ImageCache(data.frame, chosen.window, keep=index))
     guess = suggest_groups(contents.files, labels is None)
-    labels_of = contents.read or Labels(CLASSES, [], ())
-    of_table = None if labels_of.groups is None else (labels_of.groups, labels_of.known)
-    patients, source = of_table or _patients(data, root, contents.files, guess)
-    values = labels_of.values if labels_of.values is not None else np.empty((len(contents.files), 0))
-    parts = zip(contents.files, records, contents.places, patients, values.tolist(), strict=True)
+    read = contents.read or Splits(root, (), {ALL: tuple(Sample(path, 0, None) for path in contents.files)})
+    patients: Sequence[str | None] = [sample.group for sample in read.samples[ALL]]
+    source: str | None = read.patients
+    if not source:
+        patients, source = _patients(data, root, contents.files, guess)
+    parts = zip(read.samples[ALL], records, contents.places, patients, strict=True)
     images = [
-        Image(path, record, place.label, place.split, group).with_labels(labels_of.target, labels_of.outputs, targets)
-        for path, record, place, group, targets in parts
+        Image(s.path, record, place.label, place.split, group).with_labels(read.target, read.classes, s.targets)
+        for s, record, place, group in parts
     ]
     checked = run_checks(images, source)
     classes = sorted({kind for image in images for kind in image.kinds})
@@ -487,7 +489,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     numbers = {
         "data": root.resolve().name,
         "images": len(images),
-        "classes": len(labels_of.outputs) or len(classes),
+        "classes": len(read.classes) if read.bins else len(classes),
         "patients": len({image.group for image in images} - {None}) if source is not None else None,
         "patients_from": source,
         "splits": "" if source is None else _patients_of_splits(images, group_word(source)),

@@ -15,9 +15,9 @@ from vitmed.data.duplicates import fingerprints, near_any
 from vitmed.data.folders import class_names, split_folders
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import LabelRequest
-from vitmed.data.listing import ALL, Listing, further_columns, list_by_folder, list_by_table, with_patients
+from vitmed.data.listing import further_columns, list_by_folder, list_by_table, with_patients
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
-from vitmed.data.samples import Sample, labelled_by
+from vitmed.data.samples import ALL, Sample, Splits, labelled_by
 from vitmed.data.scan import hash_files, scan
 from vitmed.data.thread_batches import check_readable
 from vitmed.imaging.preprocessing import Preprocessing
@@ -49,7 +49,8 @@ class EvaluationImages:
     columns: tuple[str, ...]  # names of further columns of the samples
     notes: list[str]  # for the head of the report
     part: str | None  # their split in the data folder; None if they are the whole folder
-    own: bool = False  # a split of the run itself: no folder was named, or one that holds the same files
+    # That split where it is one of the run itself: no folder was named, or one that holds the same files.
+    own_split: str | None = None
     # What a table adds to the run's own images, a cell for each.
     table: Mapping[str, tuple[str, ...]] | None = None
     seen: Mapping[str, int | None] = field(default_factory=dict)
@@ -105,11 +106,11 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
                 samples = [each._replace(group=cell) for each, cell in zip(samples, groups, strict=True)]
                 known = "The run knows no patients: one may be in two of its splits"
                 notes = [f"{known}. Here they are those of {Path(request.labels).name}.", *own, *more]
-        return EvaluationImages(saved.preprocessing, root, samples, splits.columns, notes, split, True, table)
-    listing, part, notes = foreign_images(saved, root, request)
-    samples = list(listing.samples(listing.parts[part]))
+        return EvaluationImages(saved.preprocessing, root, samples, splits.columns, notes, split, split, table)
+    images, part = foreign_images(saved, root, request)
+    samples, notes = list(images.samples[part]), list(images.notes)
     if not samples:
-        raise DataError(f"{listing.source}: no images in its class folders", "name a folder of labelled images")
+        raise DataError(f"{images.source}: no images in its class folders", "name a folder of labelled images")
     how = saved.preprocessing
     cache = ImageCache(how.frame, how.window, keep=saved.config.data.cache)
     seen, leaks = leakage(saved, root, samples, allow_leakage, cache)
@@ -117,7 +118,7 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     if any(sample.group is None for sample in samples):
         notes.insert(0, f"Patients are unknown. {UNKNOWN}")
     part_name = None if part == ALL else part
-    return EvaluationImages(how, root, samples, listing.columns, notes + leaks, part_name, seen=seen)
+    return EvaluationImages(how, root, samples, images.columns, notes + leaks, part_name, seen=seen)
 
 
 def own_notes(saved: SavedModel, split: str, hashes: list[str]) -> list[str]:
@@ -142,9 +143,9 @@ def own_notes(saved: SavedModel, split: str, hashes: list[str]) -> list[str]:
     return notes
 
 
-def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tuple[Listing, str, list[str]]:
-    """The labelled images of another folder, with classes and findings matched by name; the part to evaluate,
-    `request.split` if the folder or the table has splits, else all; and notes."""
+def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tuple[Splits, str]:
+    """The labelled images of another folder, with classes and findings matched by name; and the part to evaluate,
+    `request.split` if the folder or the table has splits, else all."""
     kind, several = saved.splits.target.kind, bool(saved.splits.bins)
     if several and request.labels is None:
         raise DataError(f"{root}: folders name one class of an image; the model predicts {kind}", "add --labels TABLE")
@@ -152,8 +153,8 @@ def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tupl
         own_groups = request.groups is None and request.group_regex is None
         uncertain, unit = saved.config.data.uncertain, saved.splits.target.unit
         labels = LabelRequest(kind, (), uncertain, unit, outputs=saved.classes, own_groups=own_groups)
-        listing = list_by_table(root, Path(request.labels), labels, None if several else saved.classes)
-        parts = list(listing.parts)
+        images = list_by_table(root, Path(request.labels), labels, None if several else saved.classes)
+        parts = list(images.samples)
     else:
         folders = split_folders(root)
         parts, folder = list(folders) or [ALL], folders.get(request.split, root)
@@ -163,38 +164,37 @@ def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tupl
                     f"{folder}: the model does not know class {listed(unknown)}; it knows {listed(saved.classes)}",
                     "rename the folders to the model's classes, or remove them",
                 )
-            listing = list_by_folder(root, {request.split if folders else ALL: folder}, saved.classes)
+            images = list_by_folder(root, {request.split if folders else ALL: folder}, saved.classes)
     if parts == [ALL] and request.split != "test":
         raise UsageError(f"--split {request.split}: {root} is not divided into splits", "leave it out")
     part = ALL if parts == [ALL] else request.split
     if part not in parts:
         missing = f"{part} {'rows' if request.labels else 'folder'}"
         raise DataError(f"{root}: has {', '.join(parts)} but no {missing}", f"--split {parts[0]}")
-    listing, notes = _foreign_patients(saved, listing, request)
-    return listing, part, [*notes, *listing.notes]
+    return _foreign_patients(saved, images, request), part
 
 
-def _foreign_patients(saved: SavedModel, listing: Listing, request: ImageRequest) -> tuple[Listing, list[str]]:
-    """The listing with patients: as requested; else from the table of labels; else in the way of the run, if it works.
+def _foreign_patients(saved: SavedModel, images: Splits, request: ImageRequest) -> Splits:
+    """The images with patients: as requested; else from the table of labels; else in the way of the run, if it works.
 
     The run's own table has no patients of another place, and its expression may not match the names there.
     """
     run = saved.config.data
     if request.group_regex is not None or request.groups is not None:
         groups = None if request.groups is None else str(request.groups)
-        return with_patients(listing, DataConfig(group_regex=request.group_regex, groups=groups)), []  # type: ignore[call-arg]
-    if listing.groups is not None or (run.group_regex is None and run.groups not in GROUP_WORDS):
-        return listing, []
+        return with_patients(images, DataConfig(group_regex=request.group_regex, groups=groups))  # type: ignore[call-arg]
+    if images.patients or (run.group_regex is None and run.groups not in GROUP_WORDS):
+        return images
     show_expression(run.group_regex)
     try:
         config = DataConfig(group_regex=run.group_regex, groups=run.groups)  # type: ignore[call-arg]
-        return with_patients(listing, config), []
+        return with_patients(images, config)
     except (DataError, UsageError) as error:
         if isinstance(error, UsageError) and run.group_regex is not None:  # not one that ends
             raise
         way = {"names": "file names", "dicom": "PatientID"}.get(run.groups or "", "expression")
         note = f"The {way} of the run finds no patient in these images (--group-regex or --groups sets another way)."
-        return listing, [note]
+        return replace(images, notes=(note, *images.notes))
 
 
 def leakage(

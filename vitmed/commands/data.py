@@ -13,7 +13,7 @@ from vitmed.core.places import new_folder
 from vitmed.core.run_folder import cache_folder
 from vitmed.core.text import counted
 from vitmed.data.convert import GROUPS, KINDS, convert, labels_flag, pick_classes, write_groups
-from vitmed.data.folders import has_classes, image_files, new_outside_data
+from vitmed.data.folders import has_classes, image_names, new_outside_data
 
 
 def datasets_table() -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ def fetch_dataset(
             pick_classes(what, card, part)
         else:
             convert(what, part)
-        images = image_files(part)
+        images = image_names(part)
         patients = write_groups(part, images, card)
     whose = f"{counted(patients, 'patient')} ({folder / GROUPS})" if patients is not None else "patients unknown"
     say(f"{folder}: {counted(len(images), 'image')}, {whose}")
@@ -103,7 +103,7 @@ def import_dataset(
     new_outside_data(folder)
     with whole_folder(folder) as part:
         convert(source, part)
-        count = len(image_files(part))
+        count = len(image_names(part))
     labels = labels_flag(folder) or ("" if has_classes(folder) else " --labels TABLE")
     say(f"{folder}: {counted(count, 'image')}, patients unknown; to train on it: vitmed train {folder}{labels}")
     return folder

@@ -11,7 +11,7 @@ from vitmed.core.errors import excluded, unknown_key
 from vitmed.core.messages import bar, gathering, show
 from vitmed.core.options import FIRST, PRECISION, Argument, Option
 from vitmed.core.places import output_folder
-from vitmed.core.run_folder import NUMBERS, RunFolder
+from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
 from vitmed.data.folders import SPLITS
 from vitmed.decisions.evaluation_folder import earlier_choices, take_place
@@ -87,8 +87,6 @@ def evaluate(
         of_images |= {"baselines": baselines}
         if given := [flag for flag, value in of_images.items() if value]:
             raise excluded("table", given=", ".join(given))
-        if positive is not None and checkpoint.with_name(NUMBERS).is_file():
-            return reporting.report_against_rest(checkpoint, positive, output, gates, flags, labels)
         return reporting.rebuild(checkpoint, positive, output, gates, flags, labels)
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
@@ -98,12 +96,11 @@ def evaluate(
     if output is not None:
         output_folder(output, Path(output), *closed)  # now, not after all images were compared
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
-    config, added = reporting.evaluate_settings(saved, chosen, flags)
-    policy = reporting.policy_for(saved, config)
+    config, policy, added = reporting.settings_and_policy(saved, chosen, flags)
     notes, run = [*chosen.notes, *notes_of(policy), *windowed, *added], RunFolder(saved.path.parent)
     what, name = reporting.describe_images(chosen)
     folder = output_folder(output, run.path / name, *closed)
-    if chosen.own and chosen.part == "test":
+    if chosen.own_split == "test":
         notes += earlier_choices(run, saved.weights_hash, policy)
     network = open_network(saved, policy, device, precision)
     if flags.get("map_images") and network.model is None:
@@ -114,11 +111,11 @@ def evaluate(
     with bar(f"evaluating {name}") as advance:
         predictions = chosen.predictions(saved, network.outputs(chosen.read, len(chosen), advance))
     predictions = predictions if policy is None else policy.apply(predictions)
-    used = reporting.ModelOnImages(saved, network, policy, chosen, split, config, notes)
+    used = reporting.ModelOnImages(network, policy, chosen, config, notes)
     with gathering():  # the notes tell what is grave
         metrics = reporting.report_images(folder, used, predictions, baselines)
     if output is None:
         folder = take_place(folder, run.path / name)
-    if used.own == "test" and output is None and saved.path.name == run.best.name:
+    if chosen.own_split == "test" and output is None and saved.path.name == run.best.name:
         write_card(run, Evaluation(predictions, metrics, folder))
     return report_evaluation(Evaluation(predictions, metrics, folder), gates)

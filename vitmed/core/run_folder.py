@@ -265,7 +265,8 @@ def store_path(path: str | Path, folder: str | Path) -> str:
             return near
     notes = cache_folder() / "places"
     with contextlib.suppress(OSError):
-        _NOTES.update({file.name: file.read_text(encoding="utf-8") for file in notes.iterdir()})
+        whole = (file for file in notes.iterdir() if not file.name.startswith("."))  # not what another process writes
+        _NOTES.update({file.name: file.read_text(encoding="utf-8") for file in whole})
     mark = next((mark for mark, noted in _NOTES.items() if noted == str(place)), None) or secrets.token_hex(6)
     _NOTES[mark] = str(place)
     with contextlib.suppress(OSError, UsageError):

@@ -35,7 +35,7 @@ from vitmed.core.errors import DataError
 from vitmed.core.files import write_text
 from vitmed.core.messages import bar
 from vitmed.core.text_files import csv_text
-from vitmed.data.folders import SPLITS, has_classes, image_files
+from vitmed.data.folders import SPLITS, has_classes, image_names
 from vitmed.data.patients import groups_of
 from vitmed.data.thread_batches import in_threads
 
@@ -184,7 +184,7 @@ def convert(source: Path, part: Path) -> None:
                 raise DataError(f"{source}: not a file of MedMNIST, it holds {names}", OTHER)
             if len(inner) == 1 and inner[0].is_dir():
                 place = inner[0]
-            elif image_files(place):
+            elif image_names(place):
                 break
             else:
                 raise DataError(f"{source}: holds no kind of file that vitmed knows", f"name {KINDS}")
@@ -217,11 +217,10 @@ def pick_classes(archive: Path, card: Card, part: Path) -> None:
             folder.rename(part / name)
 
 
-def write_groups(folder: Path, images: list[Path], card: Card) -> int | None:
+def write_groups(folder: Path, paths: list[str], card: Card) -> int | None:
     """Write groups.csv if the card's expression finds patients; their number, or None if the card has none."""
     if card.group_regex is None:
         return None
-    paths = [path.relative_to(folder).as_posix() for path in images]
     rows = [(path, group or "") for path, group in zip(paths, groups_of(card.group_regex, paths), strict=True)]
     write_text(folder / GROUPS, csv_text([("path", "patient"), *rows]))
     return len({patient for _, patient in rows if patient})

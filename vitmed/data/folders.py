@@ -76,13 +76,9 @@ def subfolders(root: Path) -> list[Path]:
         raise _unreadable(root, error) from None
 
 
-def image_files(folder: Path) -> list[Path]:
-    """The image files below a folder, sorted; ignores hidden files and folders."""
-    return [folder / name for name in image_names(folder)]
-
-
 def image_names(folder: Path, prefix: str = "") -> list[str]:
-    """As `image_files`, but each is `prefix` and the path relative to `folder` with forward slashes.
+    """The image files below a folder, sorted, without hidden files and folders: each is `prefix` and its path relative
+    to `folder`, with forward slashes.
 
     Links are followed, but never in a circle. Raises DataError for a folder that cannot be read, or nested too deep.
     """

@@ -73,22 +73,16 @@ class LabelRequest(NamedTuple):
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of the R rows of a table; of the images that it names also what else it says, in the images' order."""
+    """The labels of the R rows of a table."""
 
     target: Target
-    labels: list[str]  # name of the class, the grade, or the stratum of each; "" where nothing is known
-    classes: tuple[str, ...]  # these names in order
+    strata: np.ndarray  # (R,) int64, the class, the grade or the stratum of each, -1 where nothing is known
+    classes: tuple[str, ...]  # their names
+    values: np.ndarray  # float64: of findings (R, F) 1, 0 or `UNKNOWN`, of a number (R, 1), else (R, 0)
     outputs: tuple[str, ...] = ()  # names of the findings, or of the number; () for classes and grades
-    values: np.ndarray | None = None  # of findings (R, F) 1, 0 or `UNKNOWN`, of a number (R, 1); None for the others
     source: str = ""  # what was recognised, in words
     notes: tuple[str, ...] = ()  # warnings for the user
     used: tuple[int, ...] = ()  # the columns that hold the labels
-    images: Sequence[int] = ()  # index of each image into the given paths
-    splits: list[str] | None = None  # train, val or test for each, or None
-    groups: list[str] | None = None  # patients, or None
-    known: str = ""  # how they are known, in words
-    columns: tuple[str, ...] = ()  # names of the further columns
-    rows: Sequence[tuple[str, ...]] = ()  # their cells
 
 
 def number_in(cell: str) -> float | None:
@@ -112,10 +106,10 @@ def read_grades(table: Table, label: int, cells: Sequence[str], request: LabelRe
                 "correct the grade, or remove its row" + (", or add it to --ordinal" * (not request.outputs)),
             )
         names = {cell: scale[name] for cell, name in names.items()}
-    labels = [names[cell] for cell in cells]
-    classes = request.outputs or grade_order(sorted(set(labels)), request.order, str(table.file))
+    classes = request.outputs or grade_order(sorted(set(names.values())), request.order, str(table.file))
+    strata = np.array([classes.index(names[cell]) for cell in cells], dtype=np.int64)
     source = f"{counted(len(classes), 'grade')}, from {table.header[label]!r} of {table.file.name}"
-    return Labels(Target(kind="grades"), labels, classes, source=source, used=(label,))
+    return Labels(Target(kind="grades"), strata, classes, np.empty((len(cells), 0)), source=source, used=(label,))
 
 
 def plain_grade(name: str) -> str:
@@ -181,14 +175,13 @@ def read_number(table: Table, label: int | None, others: Sequence[int], request:
     if len(np.unique(numbers[known])) < 2:
         what = f"all numbers are {numbers[known][0]:g}" if known.any() else "no number is known"
         raise DataError(f"{table.file}: {what}", "a model of a number needs different ones")
-    strata, ranges = number_strata(numbers[known])
-    labels = np.full(len(numbers), "", dtype=object)
-    labels[known] = [ranges[k] for k in strata.tolist()]
+    strata = np.full(len(numbers), -1)
+    strata[known], ranges = number_strata(numbers[known])
     name = "number" if table.find(LABEL_NAMES) == label else table.header[label]
     name = request.outputs[0] if request.outputs else name
     source = f"a number, {name!r}{f' in {request.unit}' * bool(request.unit)}, from {table.file.name}"
     target = Target(kind="number", unit=request.unit)
-    return Labels(target, labels.tolist(), ranges, (name,), numbers[:, None], source, used=(label,))
+    return Labels(target, strata, ranges, numbers[:, None], (name,), source, used=(label,))
 
 
 def number_strata(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -284,7 +277,6 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], request: LabelReq
     of_name = {table.header[i]: i for i in columns}
     if names and set(names) <= set(of_name):
         read = _of_columns(table, [i for i in columns if table.header[i] in (request.outputs or names)], request)
-        assert read.values is not None
         of_label = np.array([[name in sets[cell] for name in read.outputs] for cell in cells])
         for row, k in np.argwhere((read.values != UNKNOWN) & (of_label != (read.values == 1))).tolist():
             name, says = read.outputs[k], f"{table.header[label]!r} is {cells[row]!r}"
@@ -339,10 +331,8 @@ def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], request: L
         raise DataError(
             f"{table.file}: no label of {listed(wanted)} is known: all are empty or uncertain", f"write {BIT}"
         )
-    read, classes = (values != UNKNOWN).any(axis=1), (*wanted, NO_FINDING)
-    strata = zip(finding_strata(values).tolist(), read.tolist(), strict=True)
-    labels = [classes[k] if there else "" for k, there in strata]
-    return Labels(Target(kind="findings"), labels, classes, wanted, values, source, notes)
+    strata = np.where((values != UNKNOWN).any(axis=1), finding_strata(values), -1)
+    return Labels(Target(kind="findings"), strata, (*wanted, NO_FINDING), values, wanted, source, notes)
 
 
 def finding_strata(values: np.ndarray) -> np.ndarray:
@@ -413,7 +403,8 @@ def read_targets(table: Table, label: int | None, others: Sequence[int], request
             f"{counted(len(set(cells)), 'class')} without an order, from the numbers in {table.header[label]!r} of "
             f"{table.file.name} (--target grades if they are in order, --target number if they are a quantity)"
         )
-    return Labels(CLASSES, cells, tuple(sorted(set(cells))), source=source, used=(label,))
+    classes, strata = np.unique(cells, return_inverse=True)
+    return Labels(CLASSES, strata, tuple(classes.tolist()), np.empty((len(cells), 0)), source=source, used=(label,))
 
 
 def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:

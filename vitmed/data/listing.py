@@ -1,25 +1,24 @@
 """List the images and their labels, from folders or from a table of labels: class, findings, grade or number of each
-image, with its patient, split and further columns."""
+image, with its patient, split and further columns. The result is a `Splits` that is not split yet."""
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import compress, repeat
+from dataclasses import replace
+from itertools import compress
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 
-from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
+from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
 from vitmed.core.text import counted_doing, lines_of, listed
-from vitmed.data.folders import SPLIT_WORDS, SPLITS, class_names, image_names, import_fix, split_folders, subfolders
+from vitmed.data.folders import SPLIT_WORDS, class_names, image_names, import_fix, split_folders, subfolders
 from vitmed.data.label_kinds import LabelRequest, Labels, finding_strata, grade_order, plain_grade, read_targets
-from vitmed.data.patient_names import Guess, group_word, known_by_column
+from vitmed.data.patient_names import known_by_column
 from vitmed.data.patients import find_patients, suggest_groups
-from vitmed.data.samples import Sample
+from vitmed.data.samples import ALL, Sample, Splits, by_split, targets_in
 from vitmed.data.tables import FIRST, GROUP_NAMES, LABEL_NAMES, PATH_NAMES, Table, read_table
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LABEL, LOGIT, OF_NUMBERS, PROB, WRITTEN
 
@@ -27,11 +26,11 @@ SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
 TAKEN = (*FIXED_COLUMNS, *WRITTEN, "error", "sha256", "class", "split")
 OF_RUN = ["path", "sha256", "class", "group", "split"]  # how splits.csv begins
-ALL = "all"  # the part that is not split yet
 
 
-def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str], request: LabelRequest) -> Labels:
-    """The labels of every image that a table names, with patient, split and further columns if it has them.
+def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str], request: LabelRequest) -> Splits:
+    """The images that a table names in the order of `paths`, in the splits that it has or `ALL`, with their labels, and
+    patients and further columns if it has them.
 
     Images of which nothing is known are left out, with a note. `root` is None for the paths of a predictions.csv; then
     rows of other images are ignored, with a note. The splits.csv of a run is such a table, but not of findings.
@@ -63,28 +62,27 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     columns = tuple(table.header[i] for i in further)
     _refuse_taken(table, columns, read, label)
     row_of = _rows_by_image(table, path, root, paths, read.used)
-    notes, rows = list[str](), [row for row in row_of.values() if read.labels[row]]
+    rows = {image: row for image, row in row_of.items() if read.strata[row] >= 0}
+    notes = [*table.notes, *read.notes]
     if left := len(paths) - len(row_of):
         lack = "are not in" if root else "have no label in"
         notes.append(f"{left:,} of {len(paths):,} images {lack} {table.file} and are left out")
-    if blank := [table.lines[row] for row in row_of.values() if not read.labels[row]]:
+    if blank := [table.lines[row] for image, row in row_of.items() if image not in rows]:
         are = counted_doing(len(blank), "image", "has no label and is", "have no label and are")
         lines = ", ".join(map(str, blank[:FIRST]))
         notes.append(f"{table.file}: {are} left out: line {lines}{', ...' * (len(blank) > FIRST)}")
-    groups = None if group is None else table.cells(group, "patient")
-    splits = None if split is None else _split_words(table, split, rows)
-    return replace(
-        read,
-        labels=[read.labels[row] for row in rows],
-        values=None if read.values is None else read.values[rows],
-        images=[image for image, row in row_of.items() if read.labels[row]],
-        groups=None if groups is None else [groups[row] for row in rows],
-        splits=splits,
-        columns=columns,
-        rows=[tuple(sys.intern(table.rows[row][i].strip()) for i in further) for row in rows],
-        notes=(*table.notes, *read.notes, *notes),
-        known="" if group is None else known_by_column(table.header[group], "--labels"),
-    )
+    groups = [None] * len(table.rows) if group is None else table.cells(group, "patient")
+    words = [ALL] * len(rows) if split is None else _split_words(table, split, [*rows.values()])
+    samples = []
+    for image, row in rows.items():
+        cells = tuple(sys.intern(table.rows[row][i].strip()) for i in further)
+        label, targets = int(read.strata[row]), tuple(read.values[row].tolist())
+        samples.append(Sample(paths[image], label, groups[row], cells, targets))
+    made = {} if split is None else dict.fromkeys(words, f"table {Path(file).name}")
+    known = "" if group is None else known_by_column(table.header[group], "--labels")
+    classes, bins = (read.outputs, read.classes) if read.outputs else (read.classes, ())
+    images = Splits(root or Path(), classes, by_split(samples, words), made, columns, known, tuple(notes))
+    return replace(images, target=read.target, bins=bins, recognised=read.source, source=Path(file))
 
 
 def _is_of_run(table: Table, request: LabelRequest) -> bool:
@@ -190,90 +188,20 @@ def _rows_by_image(
     return dict(sorted(rows.items()))
 
 
-@dataclass(frozen=True)
-class Listing:
-    """All images before the split, ordered by class, then by path."""
-
-    root: Path
-    source: Path  # the folder or table that states the class
-    classes: list[str]  # names, sorted; of grades, from the lowest; of findings and numbers, the strata
-    paths: list[str]  # of S images, relative to the root
-    labels: np.ndarray  # (S,) int64 indices into `classes`
-    parts: dict[str, np.ndarray]  # split name, or "all", -> indices of its images, ascending
-    where: dict[str, str] = field(default_factory=dict)  # split name -> its origin in words; empty for "all"
-    columns: tuple[str, ...] = ()  # names of further columns
-    rows: Sequence[tuple[str, ...]] = ()  # their cells for S images, or empty
-    groups: list[str] | None = None  # S patients, or None
-    patients: str = ""  # how they are known, in words
-    notes: tuple[str, ...] = ()  # messages for the user
-    guess: Guess | None = None  # patients that the file names suggest, if you named none
-    first_copy: np.ndarray | None = None  # (S,) int64, the first image with the same bytes; None: unknown, or no copies
-    target: Target = CLASSES
-    targets: np.ndarray | None = None  # of findings (S, F) 1, 0 or `UNKNOWN`, of a number (S, 1); float64
-    outputs: tuple[str, ...] = ()  # names of the findings, or of the number; () for classes and grades
-    recognised: str = ""  # what the labels are and where they come from, in words; "" for classes
-
-    @property
-    def unit(self) -> str:
-        """What one group is called; "image" where patients are unknown."""
-        return group_word(self.patients) if self.patients else "image"
-
-    def samples(self, indices: np.ndarray) -> tuple[Sample, ...]:
-        chosen = indices.tolist()
-        paths, labels = (self.paths[i] for i in chosen), self.labels[indices].tolist()
-        groups = repeat(None) if self.groups is None else (self.groups[i] for i in chosen)
-        rows = (self.rows[i] for i in chosen) if self.rows else repeat(())
-        targets = repeat(()) if self.targets is None else map(tuple, self.targets[indices].tolist())
-        return tuple(map(Sample, paths, labels, groups, rows, targets))
-
-    def with_findings(self, kept: np.ndarray) -> Self:
-        """The same with the kept ones (F,) bool of the findings, without the images of which nothing is known then."""
-        assert self.targets is not None
-        targets, outputs = self.targets[:, kept], tuple(compress(self.outputs, kept))
-        labels, known = finding_strata(targets), (targets != UNKNOWN).any(axis=1)
-        same = replace(self, classes=[*outputs, NO_FINDING], labels=labels, targets=targets, outputs=outputs)
-        order = np.argsort(labels, kind="stable")
-        return same.take(order[known[order]])
-
-    def take(self, order: np.ndarray) -> Self:
-        rows, place, first = order.tolist(), np.full(len(self.paths), -1), None
-        place[order] = np.arange(len(order))
-        if self.first_copy is not None:
-            _, begin, where = np.unique(self.first_copy[order], return_index=True, return_inverse=True)
-            first = begin[where]
-        return replace(
-            self,
-            paths=[self.paths[i] for i in rows],
-            labels=self.labels[order],
-            parts={name: np.sort(place[part][place[part] >= 0]) for name, part in self.parts.items()},
-            rows=[self.rows[i] for i in rows] if self.rows else (),
-            groups=None if self.groups is None else [self.groups[i] for i in rows],
-            first_copy=first,
-            targets=None if self.targets is None else self.targets[order],
-        )
-
-    def location(self, part: str, label: int) -> str:
-        """The folder or table that holds, or should hold, the images of a class; for a message."""
-        if self.source.is_file():
-            return str(self.source)
-        folder = self.where.get(part, "").removeprefix("folder ").rstrip("/") if part in self.parts else ""
-        return str(self.source / folder / self.classes[label])
-
-
-def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Listing:
+def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
     """The images, labels, patients and ready-made splits of a configuration. Raises as `make_splits`.
 
     Layouts: `root/<class>/`, `root/{train,val,test}/<class>/`, train + test or train + val only; any with a table.
     """
     root, request = data_folder(config.root), LabelRequest.of(config, ordinal)
     if config.labels is not None:
-        listing = list_by_table(root, Path(config.labels), request)
-        if not listing.outputs and len(listing.classes) < 2:
+        images = list_by_table(root, Path(config.labels), request)
+        if not images.bins and len(images.classes) < 2:
             raise DataError(
-                f"{config.labels}: all rows have the class {listing.classes[0]!r}; a classifier needs two classes",
+                f"{config.labels}: all rows have the class {images.classes[0]!r}; a classifier needs two classes",
                 "add rows of another class",
             )
-        return with_patients(listing, config)
+        return with_patients(images, config)
     request.check_folders()
     folders = split_folders(root)
     if folders and "train" not in folders:
@@ -285,47 +213,63 @@ def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Listing:
         only = first / classes[0]
         fix = f"name {only}" if only.is_dir() and len(subfolders(only)) > 1 else "add a folder for each other class"
         raise DataError(f"{first}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)
-    listing = list_by_folder(root, folders or {ALL: root}, classes)
-    if request.kind == "grades":  # the classes of folders as grades, from the lowest
-        order = grade_order(listing.classes, request.order, str(listing.root))
-        labels = np.array([order.index(name) for name in listing.classes])[listing.labels]
-        source, target = f"{len(order)} grades, from folders", Target(kind="grades")
-        listing = replace(listing, classes=list(order), labels=labels, recognised=source, target=target)
-        listing = listing.take(np.argsort(labels, kind="stable"))
-    return with_patients(listing, config)
+    images = list_by_folder(root, folders or {ALL: root}, classes)
+    if request.kind == "grades":
+        images = ordered(images, grade_order(classes, request.order, str(root)))
+        source = f"{len(classes)} grades, from folders"
+        images = replace(images, recognised=source, target=Target(kind="grades"))
+    return with_patients(images, config)
 
 
-def with_patients(listing: Listing, config: DataConfig) -> Listing:
+def ordered(splits: Splits, classes: Sequence[str]) -> Splits:
+    """The same with the classes in this order."""
+    labels = [classes.index(name) for name in splits.classes]
+    return splits.changed(lambda sample: sample._replace(label=labels[sample.label]), classes=tuple(classes))
+
+
+def with_findings(images: Splits, kept: np.ndarray) -> Splits:
+    """Keep these (F,) bool of the findings, and the images of which something is known then."""
+    every, names = images.every, tuple(compress(images.classes, kept))
+    targets = targets_in(every)[:, kept]
+    rows = zip(every, finding_strata(targets).tolist(), targets.tolist(), strict=True)
+    known = compress(rows, (targets != UNKNOWN).any(axis=1).tolist())
+    new = {s.path: s._replace(label=label, targets=tuple(row)) for s, label, row in known}
+    left = sorted(filter(new.__contains__, images.copies), key=lambda path: new[path].label)
+    copies = {path: images.copies[path] for path in left}
+    return images.changed(lambda s: new.get(s.path), classes=names, bins=(*names, NO_FINDING), copies=copies)
+
+
+def with_patients(splits: Splits, config: DataConfig) -> Splits:
     """Add the patients that the configuration names; if it and the table name none, a guess from file names."""
-    by_folder = not listing.source.is_file()
-    if (named := find_patients(config, listing.root, listing.paths, by_folder)) is not None:
-        return replace(listing, groups=named.groups, patients=named.source, notes=(*listing.notes, *named.notes))
-    return listing if listing.groups is not None else replace(listing, guess=suggest_groups(listing.paths, by_folder))
+    paths, by_folder = [sample.path for sample in splits.every], not splits.source.is_file()
+    if (named := find_patients(config, splits.root, paths, by_folder)) is None:
+        return splits if splits.patients else replace(splits, guess=suggest_groups(paths, by_folder))
+    groups, notes = dict(zip(paths, named.groups, strict=True)), (*splits.notes, *named.notes)
+    return splits.changed(lambda s: s._replace(group=groups[s.path]), patients=named.source, notes=notes)
 
 
-def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[str]) -> Listing:
+def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[str]) -> Splits:
     """Every image below `<folder>/<class>/` of each split's folder. Raises DataError for a folder not in `classes`."""
-    paths: list[str] = []
-    labels: list[int] = []
-    parts: dict[str, np.ndarray] = {}
+    samples = {}
     for name, folder in folders.items():
-        begin, there = len(paths), class_names(folder)
+        there = class_names(folder)
         if extra := sorted(set(there) - set(classes)):
             raise DataError(
                 f"{folder}: class folder {listed([*map(repr, extra)])} is not one of the classes {listed(classes)}",
                 "rename or remove it; classes are matched by name",
             )
         above = "" if folder == root else f"{folder.relative_to(root).as_posix()}/"
-        for label, name_of_class in enumerate(classes):
-            of_class = image_names(folder / name_of_class, f"{above}{name_of_class}/") if name_of_class in there else []
-            paths += of_class
-            labels += [label] * len(of_class)
-        parts[name] = np.arange(begin, len(paths))
-    where = {name: f"folder {folder.name}/" for name, folder in folders.items() if name != ALL}
-    return Listing(root, root, list(classes), paths, np.array(labels, dtype=np.int64), parts, where)
+        samples[name] = tuple(
+            Sample(path, label, None)
+            for label, of_class in enumerate(classes)
+            if of_class in there
+            for path in image_names(folder / of_class, f"{above}{of_class}/")
+        )
+    made = {name: f"folder {folder.name}/" for name, folder in folders.items() if name != ALL}
+    return Splits(root, tuple(classes), samples, made, source=root)
 
 
-def list_by_table(root: Path, file: Path, request: LabelRequest, classes: Sequence[str] | None = None) -> Listing:
+def list_by_table(root: Path, file: Path, request: LabelRequest, classes: Sequence[str] | None = None) -> Splits:
     """The images that a table names, in any folders below the root, split by its column or by the folders; labels are
     in the order of `classes`, by default the names in the table, sorted. Raises DataError: as `labels_from_table`; a
     class that is not in `classes`; splits without train."""
@@ -334,36 +278,16 @@ def list_by_table(root: Path, file: Path, request: LabelRequest, classes: Sequen
         fix = import_fix(root) or "name the folder that the table's paths start from"
         raise DataError(f"{root}: holds no image", fix)
     table = labels_from_table(file, root, every, request)
-    names = list(classes or table.classes)
-    if extra := sorted(set(table.labels) - set(names)):
+    if extra := sorted(set(table.classes) - set(classes or table.classes)):
         raise DataError(
-            f"{file}: class {listed([*map(repr, extra)])} is not one of the classes {listed(names)}",
+            f"{file}: class {listed([*map(repr, extra)])} is not one of the classes {listed(classes or ())}",
             "rename them, or remove their rows",
         )
-    index = {name: k for k, name in enumerate(names)}
-    labels = np.array([index[name] for name in table.labels], dtype=np.int64)
-    paths = [every[i] for i in table.images]
-    splits: Sequence[str | None] = table.splits or [SPLIT_WORDS.get(path.partition("/")[0].lower()) for path in paths]
-    origin = f"table {file.name}" if table.splits else "folders"
-    if None in splits or (table.splits is None and set(splits) == {"train"}):
-        splits, origin = [ALL] * len(paths), ""
-    parts = {name: np.flatnonzero(np.array(splits) == name) for name in (*SPLITS, ALL) if name in set(splits)}
-    listing = Listing(
-        root=root,
-        source=file,
-        classes=names,
-        paths=paths,
-        labels=labels,
-        parts=parts,
-        where=dict.fromkeys(parts, origin) if origin else {},
-        columns=table.columns,
-        rows=table.rows if table.columns else (),
-        groups=table.groups,
-        patients=table.known,
-        notes=table.notes,
-        target=table.target,
-        targets=table.values,
-        outputs=table.outputs,
-        recognised=table.source,
-    )
-    return listing.take(np.argsort(labels, kind="stable"))
+    images = table.samples.get(ALL, ())
+    splits = [SPLIT_WORDS.get(sample.path.partition("/")[0].lower()) for sample in images]
+    if images and None not in splits and set(splits) != {"train"}:
+        of_folders = by_split(images, [str(split) for split in splits])
+        table = replace(table, samples=of_folders, made=dict.fromkeys(of_folders, "folders"))
+    if classes:
+        return ordered(table, classes)
+    return table.changed(lambda sample: sample)

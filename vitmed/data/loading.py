@@ -28,7 +28,7 @@ from vitmed.core.messages import bar, say, show, warn
 from vitmed.core.process import cores
 from vitmed.core.text import counted, lines_of
 from vitmed.data.image_cache import ImageCache, Squares, pixel_folder
-from vitmed.data.samples import Sample, Splits
+from vitmed.data.samples import Sample, Splits, labels_in
 from vitmed.data.scan import Scan, decoded_text
 from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.batch_augmentation import BatchAugmenter
@@ -65,7 +65,7 @@ class Images:
 
     def __init__(self, root: Path, samples: Sequence[Sample], preprocessing: Preprocessing, target: Target = CLASSES):
         self.root, self.samples, self.preprocessing, self.target = root, samples, preprocessing, target
-        self.labels = np.array([sample.label for sample in samples], dtype=np.int64)
+        self.labels = labels_in(samples)
         self.targets = targets_of(samples, target)
         self.cache: np.ndarray | Squares | None = None
 

@@ -43,16 +43,13 @@ UNKNOWN = "One patient may be in two splits, and the intervals take each image a
 class KnownPatients(NamedTuple):
     """The patient of every image; how they are known, in words; notes for the user."""
 
-    groups: list[str]
+    groups: Sequence[str | None]
     source: str
     notes: Sequence[str] = ()
 
 
 def find_patients(
-    config: DataConfig,
-    root: Path,
-    paths: Sequence[str],
-    folders_are_classes: bool = True,
+    config: DataConfig, root: Path, paths: Sequence[str], folders_are_classes: bool = True
 ) -> KnownPatients | None:
     """The patients in paths relative to the root, by `config.group_regex` or `config.groups`; None if neither is set.
     Raises DataError: an image without a patient, or a table that cannot be used. UsageError: an invalid regular

@@ -3,20 +3,23 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
 from vitmed.core.text import counted, listed
+from vitmed.data.folders import SPLITS
 from vitmed.data.patient_names import Guess, group_word
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 
+ALL = "all"  # the split of images that are not split yet
 LISTED = 20  # findings with a line of their own
 
 
@@ -33,7 +36,10 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Splits:
-    """The split of every image. A checkpoint stores no notes, no guess and not what was recognised."""
+    """The split of every image; before `make_splits` the splits of the folder or the table, or one that is `ALL`.
+
+    A checkpoint stores neither notes and the guess, nor what was recognised, nor the last two.
+    """
 
     root: Path
     classes: tuple[str, ...]  # sorted names of the classes; the grades, from the lowest; the findings; or the number
@@ -46,6 +52,8 @@ class Splits:
     target: Target = CLASSES
     bins: tuple[str, ...] = ()  # of findings and numbers, the names of the strata; see `strata`
     recognised: str = ""  # what the labels are and where they come from, in words
+    source: Path = Path()  # the folder or table that states the class
+    copies: Mapping[str, str] = field(default_factory=dict)  # path -> the first with the same bytes; {}: not needed
 
     @property
     def strata(self) -> tuple[str, ...]:
@@ -76,8 +84,21 @@ class Splits:
 
     def targets(self, split: str) -> np.ndarray:
         """Of findings (S, F) 1, 0 or `UNKNOWN`, of a number (S, 1), float64; of classes and grades (S, 0)."""
-        samples = self.samples[split]
-        return np.array([sample.targets for sample in samples], dtype=np.float64).reshape(len(samples), -1)
+        return targets_in(self.samples[split])
+
+    def changed(self, change: Callable[[Sample], Sample | None], **fields: Any) -> Self:
+        """The same with these fields, and with each sample changed, or left out for None; in each split by class."""
+        changed = {name: filter(None, map(change, part)) for name, part in self.samples.items()}
+        samples = {name: tuple(sorted(part, key=attrgetter("label"))) for name, part in changed.items()}
+        return replace(self, samples=samples, **fields)
+
+    @property
+    def every(self) -> list[Sample]:
+        """All samples, by class, then by path; those of a folder by split before."""
+        samples = [sample for part in self.samples.values() for sample in part]
+        if len(self.samples) > 1 and self.source.is_file():
+            samples.sort(key=lambda sample: (sample.label, sample.path.split("/")))
+        return samples
 
     @property
     def outputs(self) -> int:
@@ -88,11 +109,6 @@ class Splits:
     def choices(self) -> int:
         """Between how many classes a decision chooses: a finding is there or not, and a number is not decided."""
         return {"findings": 2, "number": 0}.get(self.target.kind, len(self.classes))
-
-    @property
-    def ready_made(self) -> bool:
-        """Whether folders or a table define a split."""
-        return any(how.startswith(("folder", "table")) for how in self.made.values())
 
     @property
     def grouped(self) -> bool:
@@ -115,6 +131,24 @@ class Splits:
         return {group: [name for name, part in groups.items() if group in part] for group in both}
 
 
+def by_split(samples: Iterable[Sample], splits: Sequence[str]) -> dict[str, tuple[Sample, ...]]:
+    """The samples of each split, from the split of each sample."""
+    parts: dict[str, list[Sample]] = {name: [] for name in (*SPLITS, ALL) if name in splits}
+    for sample, name in zip(samples, splits, strict=True):
+        parts[name].append(sample)
+    return {name: tuple(part) for name, part in parts.items()}
+
+
+def labels_in(samples: Sequence[Sample]) -> np.ndarray:
+    """(S,) int64: the class, grade or stratum of each."""
+    return np.array([sample.label for sample in samples], dtype=np.int64)
+
+
+def targets_in(samples: Sequence[Sample]) -> np.ndarray:
+    """(S, F) float64 findings, or (S, 1) numbers."""
+    return np.array([sample.targets for sample in samples], dtype=np.float64).reshape(len(samples), -1)
+
+
 def labelled_by(
     target: Target,
     classes: tuple[str, ...],
@@ -128,9 +162,8 @@ def labelled_by(
     groups = tuple(str(s.group) for s in samples) if all(s.group is not None for s in samples) else None
     further = cells_of(samples, columns)
     if target.kind in ("classes", "grades"):
-        labels = np.array([s.label for s in samples], dtype=np.int64)
-        return Predictions(classes, paths, groups, labels, logits, positive=positive, columns=further)
-    targets = np.array([s.targets for s in samples], dtype=np.float64).reshape(len(samples), -1)
+        return Predictions(classes, paths, groups, labels_in(samples), logits, positive=positive, columns=further)
+    targets = targets_in(samples)
     if target.kind == "findings":
         return FindingPredictions(classes, paths, groups, targets.astype(np.int8), logits, columns=further)
     return NumberPredictions(classes, paths, groups, targets[:, 0], logits, target=target, columns=further)

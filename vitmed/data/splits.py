@@ -9,7 +9,9 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import compress
+from itertools import compress, repeat
+from operator import attrgetter
+from pathlib import Path
 
 import numpy as np
 
@@ -19,23 +21,13 @@ from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing, lines_of, listed
 from vitmed.data.folders import SPLITS, image_names, split_folders, split_of
 from vitmed.data.image_cache import ImageCache
-from vitmed.data.listing import ALL, Listing, list_images
-from vitmed.data.patients import find_patients
-from vitmed.data.samples import Sample, Splits
+from vitmed.data.listing import list_images, with_findings
+from vitmed.data.patients import KnownPatients, find_patients
+from vitmed.data.samples import ALL, Sample, Splits, by_split, labels_in, targets_in
 from vitmed.data.scan import first_copies
 
-OF_LABELS = (
-    "labels",
-    "folds",
-    "resplit",
-    "sites",
-    "hold_out",
-    "split_column",
-    "findings",
-    "target",
-    "uncertain",
-    "unit",
-)
+Samples = tuple[Sample, ...]
+LABELS = ("labels", "folds", "resplit", "sites", "hold_out", "split_column", "findings", "target", "uncertain", "unit")
 HELD_OUT = "held_out"  # the part that no fold contains
 NAMED = 10  # most patients that a message names
 FEW = 5  # positives in train below which little is learned of a finding
@@ -54,27 +46,25 @@ def make_splits(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
             image without a patient, or a patient in two splits.
         UsageError: an invalid `group_regex`, or folds of a folder that has its own test.
     """
-    listing = _listed(config, ordinal)
-    parts, made = _split(listing, config)
+    images = _listed(config, ordinal)
+    parts, made = _split(images, config)
     for name in SPLITS:
         if name != "test" or config.sites is None:  # a site may lack a class
-            _check_classes(listing, name, parts[name])
-    splits = with_samples(listing, parts, made, config.allow_leakage)
+            _check_classes(images, name, parts[name])
+    splits = checked(images, parts, made, config.allow_leakage)
     if config.max_train is not None and config.max_train < len(parts["train"]):
-        chosen = stratified_sample(listing, parts["train"], config.max_train, config.split_seed)
+        chosen = stratified_sample(images, parts["train"], config.max_train, config.split_seed)
         text = f"{splits.made['train']}, a stratified sample of {len(chosen):,}"
-        splits = replace(
-            splits, samples=splits.samples | {"train": listing.samples(chosen)}, made=splits.made | {"train": text}
-        )
-    if config.divided and (own := [name for name in ("val", "test") if name in listing.parts]):
+        splits = replace(splits, samples=splits.samples | {"train": chosen}, made=splits.made | {"train": text})
+    if config.divided and (own := [name for name in ("val", "test") if name in images.samples]):
         use = {"val": "validate every fold", "test": "are held out of all folds"}
-        which = " and ".join(f"the {len(listing.parts[name]):,} of {name} {use[name]}" for name in own)
+        which = " and ".join(f"the {len(images.samples[name]):,} of {name} {use[name]}" for name in own)
         note = f"the folds test the images of train alone: {which}; --resplit divides all images"
         splits = replace(splits, notes=(*splits.notes, note))
-    if listing.target.kind == "findings":
+    if splits.target.kind == "findings":
         return replace(splits, notes=(*splits.notes, *notes_on_rare(splits)))
-    if listing.target.kind == "number" and len(np.unique(splits.targets("train"))) < 2:
-        same = f"{listing.source}: all numbers of train are {splits.targets('train')[0, 0]:g}"
+    if splits.target.kind == "number" and len(np.unique(splits.targets("train"))) < 2:
+        same = f"{splits.source}: all numbers of train are {splits.targets('train')[0, 0]:g}"
         raise DataError(same, "a model of a number needs different ones")
     return splits
 
@@ -100,213 +90,206 @@ def pretraining_splits(config: PretrainDataConfig) -> tuple[Splits, int]:
 
 def _unlabelled_splits(config: PretrainDataConfig) -> Splits:
     usual = PretrainDataConfig.model_fields
-    for name in OF_LABELS:
+    for name in LABELS:
         if getattr(config, name) != usual[name].get_default(call_default_factory=True):
             flag = "finding" if name == "findings" else name.replace("_", "-")
             raise UsageError(f"--{flag} and --unlabelled exclude each other", "omit one of them")
     root = data_folder(config.root)
     folders, paths = split_folders(root), image_names(root)
     split_of = {folders[name].name: name for name in ("val", "test") if name in folders}
-    names = np.array([split_of.get(path.partition("/")[0], "train") for path in paths], dtype="U5")
-    parts = {name: np.flatnonzero(names == name) for name in SPLITS}
-    if not len(parts["train"]):
+    names = [split_of.get(path.partition("/")[0], "train") for path in paths]
+    if "train" not in names:
         raise DataError(f"{root}: holds no image to pretrain on", "name a folder of images")
-    listing = Listing(root, root, ["image"], paths, np.zeros(len(paths), np.int64), parts)
-    if (patients := find_patients(config, root, paths, folders_are_classes=False)) is not None:
-        listing = replace(listing, groups=patients.groups, patients=patients.source, notes=tuple(patients.notes))
+    known = find_patients(config, root, paths, folders_are_classes=False) or KnownPatients([None] * len(paths), "")
+    parts = dict.fromkeys(SPLITS, ()) | by_split(map(Sample, paths, repeat(0), known.groups), names)
+    images = Splits(root, ("image",), {**parts}, patients=known.source, notes=tuple(known.notes), source=root)
     made = {"train": "all other images", "val": "", "test": ""}
     if "val" in folders:
         made["val"] = f"folder {folders['val'].name}/"
     else:
-        listing = with_copies(listing, False, config.cache)
+        images = with_copies(images, False, config.cache)
         share = config.val_fraction
-        parts["val"], parts["train"] = split_off(listing, parts["train"], share, config.split_seed, "val")
-        made["val"] = f"{share:.0%} split off by {listing.unit}, seed {config.split_seed}"
+        parts["val"], parts["train"] = split_off(images, parts["train"], share, config.split_seed, "val")
+        made["val"] = f"{share:.0%} split off by {images.unit}, seed {config.split_seed}"
     if config.max_train is not None and config.max_train < len(parts["train"]):
-        parts["train"] = stratified_sample(listing, parts["train"], config.max_train, config.split_seed)
+        parts["train"] = stratified_sample(images, parts["train"], config.max_train, config.split_seed)
         made["train"] = f"a sample of {len(parts['train']):,} of the others"
-    return with_samples(listing, parts, made, config.allow_leakage)
+    return checked(images, parts, made, config.allow_leakage)
 
 
 def held_out(config: DataConfig, ordinal: Sequence[str] = ()) -> tuple[Sample, ...]:
     """The images that no fold contains. Arguments and errors are those of `make_splits`."""
-    listing = _listed(config, ordinal)
-    return listing.samples(_split(listing, config)[0].get(HELD_OUT, np.empty(0, np.int64)))
+    return _split(_listed(config, ordinal), config)[0].get(HELD_OUT, ())
 
 
 def site_names(config: DataConfig, ordinal: Sequence[str] = ()) -> list[str]:
     """The values of `data.sites` where folds divide, sorted: a fold each. Arguments and errors: as `make_splits`."""
-    listing = _listed(config, ordinal)
-    cells = _site_cells(listing, config)
-    return sorted(set(cells[listing.parts["train" if "train" in listing.parts else ALL]].tolist()))
+    images = _listed(config, ordinal)
+    return sorted(set(_site_cells(images, images.samples["train" if "train" in images.samples else ALL], config)))
 
 
-def _listed(config: DataConfig, ordinal: Sequence[str]) -> Listing:
-    listing = list_images(config, ordinal)
-    if config.resplit:
-        order = np.lexsort((np.array(listing.paths), listing.labels))  # as if nothing divided it
-        listing = replace(listing.take(order), parts={ALL: np.arange(len(order))}, where={})
-    if "train" not in listing.parts and ALL not in listing.parts:
-        raise DataError(f"{listing.source}: has {', '.join(listing.parts)} but no train", "add rows of train")
-    for name, indices in listing.parts.items():
-        _check_classes(listing, name, indices)
-    listing = with_copies(listing, {"test", "val"} <= set(listing.parts), config.cache)
-    if listing.target.kind == "findings":
-        listing = without_rarest(without_unlearnable(listing, config), config)
-    return listing
+def _listed(config: DataConfig, ordinal: Sequence[str]) -> Splits:
+    images = list_images(config, ordinal)
+    if config.resplit:  # as if nothing divided it
+        images = replace(images, samples={ALL: tuple(sorted(images.every, key=attrgetter("label", "path")))}, made={})
+    if "train" not in images.samples and ALL not in images.samples:
+        raise DataError(f"{images.source}: has {', '.join(images.samples)} but no train", "add rows of train")
+    for name, samples in images.samples.items():
+        _check_classes(images, name, samples)
+    images = with_copies(images, {"test", "val"} <= set(images.samples), config.cache)
+    if images.target.kind == "findings":
+        images = without_rarest(without_unlearnable(images, config), config)
+    return images
 
 
-def with_samples(listing: Listing, parts: dict[str, np.ndarray], made: dict[str, str], allow_leakage: bool) -> Splits:
-    """The splits, checked. Raises DataError for patients in two of them, unless leakage is allowed."""
-    splits = Splits(
-        root=listing.root,
-        classes=listing.outputs or tuple(listing.classes),
-        samples={name: listing.samples(parts[name]) for name in SPLITS},
-        made={name: made[name] for name in SPLITS},
-        columns=listing.columns,
-        patients=listing.patients,
-        notes=listing.notes,
-        guess=listing.guess,
-        target=listing.target,
-        bins=tuple(listing.classes) if listing.outputs else (),
-        recognised=listing.recognised,
-    )
+def checked(images: Splits, parts: dict[str, Samples], made: dict[str, str], allow_leakage: bool) -> Splits:
+    """The images in these splits. Raises DataError for patients in two of them, unless leakage is allowed."""
+    splits = replace(images, samples={name: parts[name] for name in SPLITS}, made={name: made[name] for name in SPLITS})
     if not (shared := splits.shared()):
         return splits
     count = f"{counted_doing(len(shared), splits.unit)} in two splits"
     if allow_leakage:
         return replace(splits, notes=(*splits.notes, f"{count} (--allow-leakage): the result is optimistic"))
-    better, groups = list[str](), listing.groups or []
-    for k, name in enumerate(listing.columns):  # does it name splits of which no two share a patient?
-        pairs = set(zip(groups, (split_of(row[k]) for row in listing.rows), strict=True))
-        if {"train"} < {split for _, split in pairs} <= set(SPLITS) and len(pairs) == len(set(groups)):
+    better, every = list[str](), images.every
+    for k, name in enumerate(images.columns):  # does it name splits of which no two share a patient?
+        pairs = {(sample.group, split_of(sample.columns[k])) for sample in every}
+        groups, named = map(set, zip(*pairs, strict=True))
+        if {"train"} < named <= set(SPLITS) and len(pairs) == len(groups):
             better.append(name)
     column = f"--split-column {shlex.quote(better[0])}, whose splits share no {splits.unit}; or " if better else ""
     names = [f"{group!r} in {' and '.join(of_group)}" for group, of_group in shared.items()]
     raise DataError(
-        f"{listing.source}: {count}:\n{lines_of(names, NAMED)}",
-        f"{column}--resplit ignores the splits of the {'folder' if listing.source == listing.root else 'table'} and "
+        f"{images.source}: {count}:\n{lines_of(names, NAMED)}",
+        f"{column}--resplit ignores the splits of the {'folder' if images.source == images.root else 'table'} and "
         f"splits by {splits.unit}; or move all images of a {splits.unit} to one split; or --allow-leakage: the result "
         "is then optimistic, and says so",
     )
 
 
-def with_copies(listing: Listing, ready: bool, cache: bool) -> Listing:
-    """Add copies to the listing if they matter: patients are unknown, and a split is still missing."""
-    if ready or listing.patients:
-        return listing
-    first = first_copies(listing.root, listing.paths, ImageCache(keep=cache, warns=False))
-    if not (copies := int(np.sum(first != np.arange(len(first))))):
-        return listing
+def with_copies(images: Splits, ready: bool, cache: bool) -> Splits:
+    """Add copies if they matter: patients are unknown, and a split is still missing."""
+    if ready or images.patients:
+        return images
+    paths = [sample.path for sample in images.every]
+    first = first_copies(images.root, paths, ImageCache(keep=cache, warns=False)).tolist()
+    if not (copies := sum(i != k for k, i in enumerate(first))):
+        return images
     are = counted_doing(copies, "image", "is a byte for byte copy", "are byte for byte copies")
     notes = f"{are} of another; copies are kept in one split"
-    return replace(listing, first_copy=first, notes=(*listing.notes, notes))
+    first_of = {path: paths[i] for path, i in zip(paths, first, strict=True)}
+    return replace(images, copies=first_of, notes=(*images.notes, notes))
 
 
-def _split(listing: Listing, config: DataConfig) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Split name -> indices, and split name -> origin in words."""
-    rest, seed = "train" if "train" in listing.parts else ALL, config.split_seed
-    parts, made = {"train": listing.parts[rest], **listing.parts}, {"train": "the rest", **listing.where}
+def _split(images: Splits, config: DataConfig) -> tuple[dict[str, Samples], dict[str, str]]:
+    """Split name -> samples, and split name -> origin in words."""
+    base, seed = "train" if "train" in images.samples else ALL, config.split_seed
+    parts, made = {"train": images.samples[base], **images.samples}, {"train": "the rest", **images.made}
     parts.pop(ALL, None)
     needed = ["train", *(name for name in SPLITS if name not in parts)]
-    counts = np.bincount(listing.labels[parts["train"]], minlength=len(listing.classes)).tolist()
+    counts = images.counts(base)
     few = [label for label, count in enumerate(counts) if count < len(needed)]
-    if few and not (config.divided or listing.outputs):
-        has = listed([f"{listing.classes[label]!r} has {counted(counts[label], 'image')}" for label in few])
+    if few and not (config.divided or images.bins):
+        has = listed([f"{images.classes[label]!r} has {counted(counts[label], 'image')}" for label in few])
         raise DataError(
-            f"{listing.location(rest, few[0]) if len(few) == 1 else listing.source}: class {has}, too few for "
+            f"{_place(images, 'train', few[0]) if len(few) == 1 else images.source}: class {has}, too few for "
             f"{', '.join(needed[:-1])} and {needed[-1]}, which need one each",
             f"add images until every class has {len(needed)}, remove the class, or make the splits yourself",
         )
     if config.divided:
         if "test" in parts and config.hold_out is not None:
             raise UsageError(
-                f"{listing.source}: has its own test ({made['test']}), which is held out already",
+                f"{images.source}: has its own test ({made['test']}), which is held out already",
                 "omit --hold-out, or --resplit to ignore the test",
             )
         if "test" in parts:
             parts[HELD_OUT] = parts.pop("test")
         elif config.hold_out is not None:
-            parts[HELD_OUT], parts["train"] = split_off(listing, parts["train"], config.hold_out, seed, "test")
+            parts[HELD_OUT], parts["train"] = split_off(images, parts["train"], config.hold_out, seed, "test")
         if config.sites is not None:
-            parts["test"], parts["train"], made["test"] = _take_site(listing, parts["train"], config)
+            parts["test"], parts["train"], made["test"] = _take_site(images, parts["train"], config)
         else:
             assert config.folds is not None
             of_folds, fold = seed + config.repeat - 1, config.fold or 1
-            parts["test"], parts["train"] = take_fold(listing, parts["train"], config.folds, fold, of_folds)
+            parts["test"], parts["train"] = take_fold(images, parts["train"], config.folds, fold, of_folds)
             again = "" if config.repeats == 1 else f", repeat {config.repeat} of {config.repeats}"
-            made["test"] = f"fold {fold} of {config.folds} by {listing.unit}, seed {of_folds}{again}"
+            made["test"] = f"fold {fold} of {config.folds} by {images.unit}, seed {of_folds}{again}"
     for name, fraction in (("test", config.test_fraction), ("val", config.val_fraction)):
         if name in parts:
             continue
-        base = len(parts["train"])
-        whole = base if rest == "train" else sum(len(part) for key, part in parts.items() if key != HELD_OUT)
-        parts[name], parts["train"] = split_off(listing, parts["train"], fraction * whole / base, seed, name)
-        made[name] = f"{len(parts[name]) / whole:.0%} split off by {listing.unit}, seed {seed}"
+        count = len(parts["train"])
+        whole = count if base == "train" else sum(len(part) for key, part in parts.items() if key != HELD_OUT)
+        parts[name], parts["train"] = split_off(images, parts["train"], fraction * whole / count, seed, name)
+        made[name] = f"{len(parts[name]) / whole:.0%} split off by {images.unit}, seed {seed}"
     return parts, made
 
 
-def _site_cells(listing: Listing, config: DataConfig) -> np.ndarray:
-    """(S,) the site of each image. Raises UsageError for an unknown column, DataError for an empty cell."""
-    assert config.sites is not None
-    if config.sites not in listing.columns:
-        have = f"; the others are {', '.join(listing.columns)}" if listing.columns else ""
+def _site_cells(images: Splits, samples: Samples, config: DataConfig) -> list[str]:
+    """The site of each sample. Raises UsageError for an unknown column, DataError for an image with an empty cell."""
+    if config.sites not in images.columns:
+        have = f"; the others are {', '.join(images.columns)}" if images.columns else ""
         raise UsageError(
-            f"{listing.source}: there is no column {config.sites!r} (--sites){have}",
+            f"{images.source}: there is no column {config.sites!r} (--sites){have}",
             "name a column of the table of labels (--labels TABLE)",
         )
-    column = listing.columns.index(config.sites)
-    cells = np.array([row[column].strip() for row in listing.rows], dtype=object)
-    for i in np.flatnonzero(cells == "").tolist():
-        raise DataError(
-            f"{listing.source}: {listing.paths[i]} has no {config.sites}", "fill the column for every image"
-        )
-    return cells
+    column = images.columns.index(config.sites)
+    if empty := [sample.path for sample in images.every if not sample.columns[column].strip()]:
+        raise DataError(f"{images.source}: {empty[0]} has no {config.sites}", "fill the column for every image")
+    return [sample.columns[column].strip() for sample in samples]
 
 
-def _take_site(listing: Listing, indices: np.ndarray, config: DataConfig) -> tuple[np.ndarray, np.ndarray, str]:
+def _take_site(images: Splits, samples: Samples, config: DataConfig) -> tuple[Samples, Samples, str]:
     """The images of one site, the rest, and what the fold is called."""
-    cells = _site_cells(listing, config)[indices]
-    names, fold = sorted(set(cells.tolist())), config.fold or 1
+    cells = _site_cells(images, samples, config)
+    names, fold = sorted(set(cells)), config.fold or 1
     if len(names) < 2:
-        raise DataError(f"{listing.source}: the column {config.sites} has one value: {names[0]}", "--folds 5")
+        raise DataError(f"{images.source}: the column {config.sites} has one value: {names[0]}", "--folds 5")
     if fold > len(names):
         raise UsageError(f"data.fold {fold}: the column {config.sites} has {len(names)} values", "a smaller --fold")
-    taken = cells == names[fold - 1]
-    for label in _missing(listing, indices[~taken]):
-        name = listing.classes[label]
+    taken, rest = _divide(samples, np.array([cell == names[fold - 1] for cell in cells]))
+    for label in _missing(images, rest):
+        name = images.classes[label]
         raise DataError(
-            f"{listing.source}: without {config.sites} {names[fold - 1]!r} no image of class {name!r} is left",
+            f"{images.source}: without {config.sites} {names[fold - 1]!r} no image of class {name!r} is left",
             "--folds 5, or add images of the class from another site",
         )
-    return indices[taken], indices[~taken], f"{config.sites} {names[fold - 1]}, fold {fold} of {len(names)}"
+    return taken, rest, f"{config.sites} {names[fold - 1]}, fold {fold} of {len(names)}"
 
 
-def _missing(listing: Listing, indices: np.ndarray) -> list[int]:
+def _divide(samples: Samples, taken: np.ndarray) -> tuple[Samples, Samples]:
+    return tuple(compress(samples, taken.tolist())), tuple(compress(samples, (~taken).tolist()))
+
+
+def _missing(images: Splits, samples: Samples) -> list[int]:
     """The classes without one of these images, in their order; of findings and numbers none, as their strata may be."""
-    return [] if listing.outputs else np.setdiff1d(range(len(listing.classes)), listing.labels[indices]).tolist()
+    return [] if images.bins else sorted(set(range(len(images.classes))) - {sample.label for sample in samples})
 
 
-def _check_classes(listing: Listing, part: str, indices: np.ndarray) -> None:
-    for label in _missing(listing, indices):
-        noun = "grade" if listing.target.kind == "grades" else "class"
+def _place(images: Splits, part: str, label: int) -> Path:
+    """The folder or table that holds, or should hold, the images of a class; for a message."""
+    if images.source.is_file():
+        return images.source
+    return images.source / images.made.get(part, "").removeprefix("folder ").rstrip("/") / images.classes[label]
+
+
+def _check_classes(images: Splits, part: str, samples: Samples) -> None:
+    for label in _missing(images, samples):
+        noun = "grade" if images.target.kind == "grades" else "class"
         where = "" if part == ALL else f" in the {part} split"
         raise DataError(
-            f"{listing.location(part, label)}: {noun} {listing.classes[label]!r} has no image{where}",
+            f"{_place(images, part, label)}: {noun} {images.classes[label]!r} has no image{where}",
             f"add images, or remove the {noun} everywhere",
         )
 
 
-def without_unlearnable(listing: Listing, config: DataConfig) -> Listing:
-    """The listing without findings of which nothing can be learned. Raises DataError if none is left."""
-    given = listing.outputs
+def without_unlearnable(images: Splits, config: DataConfig) -> Splits:
+    """Leave out findings of which nothing can be learned. Raises DataError if none is left."""
+    given = images.classes
     while True:
-        assert listing.targets is not None
-        train = listing.parts["train" if "train" in listing.parts else ALL]
-        targets = listing.targets[train]
+        train = images.samples["train" if "train" in images.samples else ALL]
+        targets = targets_in(train)
         trained_on = [np.ones(len(train), dtype=bool)]
         if config.folds is not None:
-            codes, pairs = units_of(listing, train), kinds_of(listing.labels[train], targets)
+            codes, pairs = units_of(images, train), kinds_of(labels_in(train), targets)
             for seed in range(config.split_seed, config.split_seed + config.repeats):
                 number = balanced_parts(codes, pairs, np.full(config.folds, 1 / config.folds), seed)[codes]
                 trained_on += [number != fold for fold in np.unique(number)]
@@ -316,42 +299,42 @@ def without_unlearnable(listing: Listing, config: DataConfig) -> Listing:
             break
         if useless.all():
             raise DataError(
-                f"{listing.source}: no finding has images with and without it to train on: {listed(given)}",
+                f"{images.source}: no finding has images with and without it to train on: {listed(given)}",
                 "add images, or name other columns: --finding COLUMN",
             )
-        listing = listing.with_findings(~useless)
-    if not (gone := [name for name in given if name not in listing.outputs]):
-        return listing
+        images = with_findings(images, ~useless)
+    if not (gone := [name for name in given if name not in images.classes]):
+        return images
     where = "every fold" if config.folds is not None else "the training images"
     names = f"{listed(gone)} {'is' if len(gone) == 1 else 'are'}"
     note = f"{names} left out: {where} must have images with and without a finding"
-    return replace(listing, notes=(*listing.notes, note))
+    return replace(images, notes=(*images.notes, note))
 
 
-def without_rarest(listing: Listing, config: DataConfig) -> Listing:
-    """The listing without the rarest findings, where so many patients are needed to train on these that too few are
-    left for validation and test: without those of one patient, then of fewer than 3, and so on up to `FEW`."""
-    if ALL not in listing.parts or config.divided:
-        return listing
-    assert listing.targets is not None
-    codes = units_of(listing, listing.parts[ALL])  # all images
-    held = np.array([len(np.unique(codes[column == 1])) for column in listing.targets.T])
-    kept, unit = listing, listing.unit
+def without_rarest(images: Splits, config: DataConfig) -> Splits:
+    """Leave out the rarest findings, where so many patients are needed to train on these that too few are left for
+    validation and test: without those of one patient, then of fewer than 3, and so on up to `FEW`."""
+    if ALL not in images.samples or config.divided:
+        return images
+    every = images.samples[ALL]
+    codes = units_of(images, every)
+    held = np.array([len(np.unique(codes[column == 1])) for column in targets_in(every).T])
+    kept, unit = images, images.unit
     for fewest in range(2, FEW + 1):
         rare = held < fewest
         with suppress(DataError):  # too few for a split
             parts = _split(kept, config)[0]
-            whole, shares = len(kept.paths), (("test", config.test_fraction), ("val", config.val_fraction))
+            whole, shares = len(kept.every), (("test", config.test_fraction), ("val", config.val_fraction))
             if all(len(parts[name]) >= ENOUGH * fraction * whole for name, fraction in shares):
                 break
         if not rare.any() or rare.all():
             continue
-        names = list(compress(listing.outputs, rare))
+        names = list(compress(images.classes, rare))
         of = f"one {unit}" if fewest == 2 else f"fewer than {fewest} {unit}s"
         gone = f"{counted(len(names), 'finding')} of {of} {'is' if len(names) == 1 else 'each are'} left out"
         need = f"training would need nearly every {unit}, and too few would be left to validate and test"
         note = f"{gone}: {need}: {listed(names)}"
-        kept = replace(listing.with_findings(~rare), notes=(*listing.notes, note))
+        kept = replace(with_findings(images, ~rare), notes=(*images.notes, note))
     return kept
 
 
@@ -378,78 +361,77 @@ def notes_on_rare(splits: Splits) -> list[str]:
 # (github.com/trent-b/iterative-stratification/issues/10). `balanced_parts` is greedy in the same way, for patients.
 
 
-def take_fold(listing: Listing, indices: np.ndarray, folds: int, fold: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Fold 1 to K of K stratified folds, and the rest, as indices: by patient if patients are known, every class with
-    an image in both. Raises DataError: too few patients or images, of a class or at all."""
-    labels, codes = listing.labels[indices], units_of(listing, indices)
-    if listing.groups is not None and (patients := int(codes.max()) + 1) < folds:
-        few = counted_doing(patients, listing.unit)
-        raise DataError(f"{listing.root}: {few} too few for {folds} folds", "fewer --folds")
-    if listing.outputs:
-        pairs = kinds_of(labels, _findings_of(listing, indices))
+def take_fold(images: Splits, samples: Samples, folds: int, fold: int, seed: int) -> tuple[Samples, Samples]:
+    """Fold 1 to K of K stratified folds, and the rest: by patient if patients are known, every class with an image in
+    both. Raises DataError: too few patients or images, of a class or at all."""
+    labels, codes = labels_in(samples), units_of(images, samples)
+    if images.patients and (patients := int(codes.max()) + 1) < folds:
+        few = counted_doing(patients, images.unit)
+        raise DataError(f"{images.root}: {few} too few for {folds} folds", "fewer --folds")
+    if images.bins:
+        pairs = kinds_of(labels, _findings_of(images, samples))
         number = balanced_parts(codes, pairs, np.full(folds, 1 / folds), seed)[codes]
-    elif listing.groups is not None:
+    elif images.patients:
         number = grouped_folds(labels, codes, folds, seed)
     else:
         rng = np.random.default_rng([seed, SPLITS.index("test")])
-        order = [rng.permutation(np.flatnonzero(labels == k)) for k in range(len(listing.classes))]
-        number = np.empty(len(indices), dtype=np.int64)
-        number[np.concatenate(order)] = np.arange(len(indices)) % folds  # each class begins where the last one ended
+        order = [rng.permutation(np.flatnonzero(labels == k)) for k in range(len(images.classes))]
+        number = np.empty(len(samples), dtype=np.int64)
+        number[np.concatenate(order)] = np.arange(len(samples)) % folds  # each class begins where the last one ended
         number = number[np.unique(codes, return_index=True)[1][codes]]  # a copy goes where the first of them goes
-    taken = number == fold - 1
-    if not taken.any() or taken.all():
-        few = counted(len(indices), "image")
-        raise DataError(f"{listing.source}: {few} are too few for {folds} folds", "fewer --folds")
-    if lacking := _missing(listing, indices[taken]) + _missing(listing, indices[~taken]):
+    taken, rest = _divide(samples, number == fold - 1)
+    if not taken or not rest:
+        few = counted(len(samples), "image")
+        raise DataError(f"{images.source}: {few} are too few for {folds} folds", "fewer --folds")
+    if lacking := _missing(images, taken) + _missing(images, rest):
         label = min(lacking)
-        few = f"class {listing.classes[label]!r} has too few {listing.unit}s for fold {fold} of {folds}"
-        raise DataError(f"{listing.location(ALL, label)}: {few}", "fewer --folds, or add images")
-    return indices[taken], indices[~taken]
+        few = f"class {images.classes[label]!r} has too few {images.unit}s for fold {fold} of {folds}"
+        raise DataError(f"{_place(images, ALL, label)}: {few}", "fewer --folds, or add images")
+    return taken, rest
 
 
-def split_off(
-    listing: Listing, indices: np.ndarray, fraction: float, seed: int, name: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """A stratified share of the images, and the rest, as indices: by patient if patients are known, every class with an
-    image in both. Raises DataError: a class has too few images or patients."""
-    labels, codes = listing.labels[indices], units_of(listing, indices)
-    taken = np.zeros(len(indices), dtype=bool)
-    if listing.groups is not None and len(codes) and codes.max() == 0:
-        problem = f"{listing.root}: one {listing.unit} cannot be split into train and {name}"
-        raise DataError(problem, f"add {listing.unit}s")
-    if listing.outputs:
-        taken = share_by_kind(labels, _findings_of(listing, indices), codes, fraction, seed)
+def split_off(images: Splits, samples: Samples, fraction: float, seed: int, name: str) -> tuple[Samples, Samples]:
+    """A stratified share of the images, and the rest: by patient if patients are known, every class with an image in
+    both. Raises DataError: a class has too few images or patients."""
+    labels, codes = labels_in(samples), units_of(images, samples)
+    taken = np.zeros(len(samples), dtype=bool)
+    if images.patients and len(codes) and codes.max() == 0:
+        problem = f"{images.root}: one {images.unit} cannot be split into train and {name}"
+        raise DataError(problem, f"add {images.unit}s")
+    if images.bins:
+        taken = share_by_kind(labels, _findings_of(images, samples), codes, fraction, seed)
         if not taken.any() or taken.all():
-            has = counted(len(indices), "image")
-            raise DataError(f"{listing.source}: {has} are too few to split off {name}", "add images")
-    elif listing.groups is not None:
+            has = counted(len(samples), "image")
+            raise DataError(f"{images.source}: {has} are too few to split off {name}", "add images")
+    elif images.patients:
         taken = patient_share(labels, codes, fraction, seed)
     else:
         rng = np.random.default_rng([seed, SPLITS.index(name)])
-        for k in range(len(listing.classes)):
+        for k in range(len(images.classes)):
             of_class = np.flatnonzero(labels == k)
             taken[rng.permutation(of_class)[: max(1, round(len(of_class) * fraction))]] = True
         taken = taken[np.unique(codes, return_index=True)[1][codes]]  # a copy goes where the first of them goes
-    if lacking := _missing(listing, indices[taken]) + _missing(listing, indices[~taken]):
+    share, rest = _divide(samples, taken)
+    if lacking := _missing(images, share) + _missing(images, rest):
         label = min(lacking)
-        few = f" of too few {listing.unit}s" if listing.patients else ""
-        few = " that are often copies of each other" if listing.first_copy is not None else few
-        place = listing.location("train" if "train" in listing.parts else ALL, label)
-        has = f"class {listing.classes[label]!r} has {counted(int((labels == label).sum()), 'image')}{few}"
+        few = f" of too few {images.unit}s" if images.patients else ""
+        few = " that are often copies of each other" if images.copies else few
+        has = f"class {images.classes[label]!r} has {counted(int((labels == label).sum()), 'image')}{few}"
         raise DataError(
-            f"{place}: {has}, too few to split off {name}", "add images, remove the class, or make the splits yourself"
+            f"{_place(images, 'train', label)}: {has}, too few to split off {name}",
+            "add images, remove the class, or make the splits yourself",
         )
-    return indices[taken], indices[~taken]
+    return share, rest
 
 
-def stratified_sample(listing: Listing, indices: np.ndarray, size: int, seed: int) -> np.ndarray:
+def stratified_sample(images: Splits, samples: Samples, size: int, seed: int) -> Samples:
     """`size` of the images, every class in proportion (largest remainders) and at least once, in their order.
 
     Fewer than one for each class cannot be: then one for each. Of findings the strata are in proportion, and an image
     with and one without each finding comes on top where there is none in the sample.
     """
     rng = np.random.default_rng([seed, len(SPLITS)])
-    there, labels = np.unique(listing.labels[indices], return_inverse=True)
+    there, labels = np.unique(labels_in(samples), return_inverse=True)
     classes = len(there)
     share = size * np.bincount(labels, minlength=classes) / len(labels)
     counts = np.maximum(1, np.floor(share)).astype(int)
@@ -460,27 +442,28 @@ def stratified_sample(listing: Listing, indices: np.ndarray, size: int, seed: in
     keep = [rng.permutation(np.flatnonzero(labels == k))[: counts[k]] for k in range(classes)]
     chosen = np.zeros(len(labels), dtype=bool)
     chosen[np.concatenate(keep)] = True
-    findings = _findings_of(listing, indices)
+    findings = _findings_of(images, samples)
     for column in () if findings is None else findings.T:
         for value in (1, 0):
             has = np.flatnonzero(column == value)
             if len(has) and not chosen[has].any():
                 chosen[rng.choice(has)] = True
-    return indices[chosen]
+    return tuple(compress(samples, chosen.tolist()))
 
 
-def units_of(listing: Listing, indices: np.ndarray) -> np.ndarray:
+def units_of(images: Splits, samples: Samples) -> np.ndarray:
     """(N,) int64: what no split divides, as numbers from 0: patients by name, else copies, else single images."""
-    if listing.groups is not None:
-        return np.unique([listing.groups[i] for i in indices.tolist()], return_inverse=True)[1]
-    if listing.first_copy is not None:
-        return np.unique(listing.first_copy[indices], return_inverse=True)[1]
-    return np.arange(len(indices))
+    if images.patients:
+        return np.unique([str(sample.group) for sample in samples], return_inverse=True)[1]
+    if images.copies:
+        number = {first: i for i, first in enumerate(dict.fromkeys(images.copies.values()))}
+        return np.unique([number[images.copies[sample.path]] for sample in samples], return_inverse=True)[1]
+    return np.arange(len(samples))
 
 
-def _findings_of(listing: Listing, indices: np.ndarray) -> np.ndarray | None:
-    """(N, F) findings of these images; None for a number."""
-    return None if listing.targets is None or listing.target.kind == "number" else listing.targets[indices]
+def _findings_of(images: Splits, samples: Samples) -> np.ndarray | None:
+    """(N, F) findings of these images; None for other kinds."""
+    return targets_in(samples) if images.target.kind == "findings" else None
 
 
 def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: int) -> np.ndarray:

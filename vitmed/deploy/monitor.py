@@ -43,13 +43,14 @@ def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
         saved = open_model(run)
         home = RunFolder(saved.path.parent)
         splits = ("test", "val") if split is None else (split,)
+        if split not in (None, "train", "val", "test"):
+            raise UsageError(f"--split {split}: a split is train, val or test", "name one of these")
         files = (find_evaluation(home, name, saved.weights_hash) for name in splits)
         file = next((file for file in files if file is not None), None)
         if file is None:
-            raise UsageError(
-                f"{home.path}: holds no evaluation of {saved.path.name} on {' or '.join(splits)}",
-                f"vitmed evaluate {saved.path} writes it",
-            )
+            named = saved.path if saved.path.suffix in (".pt", ".json") else "RUN"  # an exported model has no images
+            problem = f"{home.path}: holds no evaluation of {saved.path.name} on {' or '.join(splits)}"
+            raise UsageError(problem, f"vitmed evaluate {named} --split {splits[0]} writes it")
         folder = file.parent
     reference = read_evaluation(folder / PREDICTIONS)
     if reference.policy is None:

@@ -18,6 +18,8 @@ IMAGES = 256  # images behind the percentiles, evenly spread over the training i
 VALUES = 2**16  # values of each of them, drawn with a fixed seed
 LOW, HIGH = 0.5, 99.5  # percentiles that become black and white, as in nnU-Net (Isensee 2021)
 MUCH = 0.05  # vitmed reports a larger share of saturated pixels
+LOST, BURNT = 0.8, 0.5  # and warns of a larger one, or of so many white ones; the air around a patient becomes black
+SOME = 8  # images that show whether a window that was asked for fits
 EIGHT_BIT = (".jpg", ".jpeg", ".bmp", ".gif", ".webp")  # formats that cannot hold more than 8 bits here
 
 
@@ -77,7 +79,9 @@ def choose_window(
     sample = np.concatenate([np.empty(0, np.float32), *(values for values, _ in parts)])
     if not isinstance(setting, str):
         low, high = float(setting[0]), float(setting[1])
-        how, outside = "as given", _saturation([(sample, Linear(low, high))])
+        how, parted = "as given", [(sample, Linear(low, high))]
+        outside = _saturation(parted)
+        warnings += _saturation(parted, LOST, BURNT)
     elif len(sample):
         low, high = (float(value) for value in np.percentile(sample, (LOW, HIGH)))
         if low >= high:  # nearly all values are equal
@@ -122,14 +126,21 @@ def _values(path: Path, frame: int | None) -> tuple[np.ndarray, Sequence[FileWin
     return values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32), raw.windows
 
 
-def _saturation(parts: Iterable[tuple[np.ndarray, FileWindow]]) -> list[str]:
-    """A note if many values lie outside their linear window, as the mean over the parts."""
+def lost_outside(paths: Sequence[Path], frame: int | None, window: Linear) -> list[str]:
+    """What to say of a window that was asked for, by some images: nothing unless most pixels lie outside."""
+    parts = [part for path in paths[:SOME] if (part := _values(path, frame)) is not None]
+    return _saturation([(values, window) for values, _ in parts], LOST, BURNT)
+
+
+def _saturation(parts: Iterable[tuple[np.ndarray, FileWindow]], much: float = MUCH, burnt: float = 1.0) -> list[str]:
+    """A note if a share of more than `much` of the values lies outside their linear window, or more than `burnt` above
+    it, as the mean over the parts."""
     shares = [
         (np.mean(values < window.low), np.mean(values > window.high))
         for values, window in parts
         if isinstance(window, Linear) and len(values)
     ]
     black, white = np.mean(shares, axis=0) if shares else (0.0, 0.0)
-    if black + white <= MUCH:
+    if black + white <= much and white <= burnt:
         return []
     return [f"{black + white:.0%} of the pixels lie outside the window: {black:.0%} become black, {white:.0%} white"]

@@ -4,9 +4,8 @@
 from which `--resume` continues.
 """
 
-import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from vitmed.core.text import first_line
 from vitmed.data.samples import Splits
 from vitmed.decisions.policy import DecisionPolicy, ReducedPrecision, policy_of
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.inference.saved_model import SavedModel, expect, membership_of, read_membership
+from vitmed.inference.saved_model import SavedModel, damage, expect, membership_of, read_membership
 from vitmed.models.hardware import seeded
 from vitmed.models.vit import ViT
 from vitmed.models.weights.files import AGAIN, DIGESTS, State, check_digests, digests_of, hash_of, safe_load
@@ -168,7 +167,7 @@ def save_pretraining(path: Path, config: PretrainConfig, splits: Splits, hashes:
 def load_pretraining(path: Path) -> PretrainingState:
     """Read the last.pt of a pretraining run. Raises CheckpointError if it is something else, or damaged."""
     content = _load(path, PRETRAINING, "the last.pt of a pretraining run", "name the run folder of `vitmed pretrain`")
-    with _damage(path):
+    with damage(path, AGAIN):
         splits, hashes = read_membership(path, content)
         config, training = build_config(content["config"], PretrainConfig), dict(content["training"])
         with seeded(0), torch.device("meta"):  # without memory, however large the config says it is
@@ -179,19 +178,6 @@ def load_pretraining(path: Path) -> PretrainingState:
         return PretrainingState(config, splits, hashes, training)
 
 
-@contextlib.contextmanager
-def _damage(path: Path) -> Iterator[None]:
-    """Turn errors in the content of a checkpoint into a CheckpointError that names the file."""
-    try:
-        yield
-    except VitmedError as error:
-        raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
-    except KeyError as error:
-        raise CheckpointError(f"{path}: damaged: it lacks {error}", AGAIN) from None
-    except (TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: damaged: {first_line(error)}", AGAIN) from None
-
-
 def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:
     content = safe_load(path)
     if not isinstance(content, dict) or not is_text(content.get("format"), format):
@@ -200,7 +186,7 @@ def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:
         problem = f"{path}: checkpoint version {str(content.get('version'))[:20]}, this vitmed reads {VERSION}"
         raise CheckpointError(problem, "use the vitmed that wrote it")
     check_digests(path, content)
-    with _damage(path):
+    with damage(path, AGAIN):
         return upgrade.checkpoint(content)
 
 
@@ -229,7 +215,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
             raise CheckpointError(f"{path}: {what}", fix)
     fix = "weights alone have no classes: train --weights FILE, or vitmed.build_model(weights=FILE)"
     content = _load(path, FORMAT, "a vitmed checkpoint", fix)
-    with _damage(path):
+    with damage(path, AGAIN):
         checkpoint = _parse(path, content)
         if checkpoint.policy is not None and checkpoint.policy.weights_hash not in (None, checkpoint.weights_hash):
             raise ValueError("its decision policy was chosen for other weights")

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from vitmed.core.errors import CheckpointError, UsageError, VitmedError
 from vitmed.core.files import json_of, write_json
+from vitmed.core.load_config import with_values
 from vitmed.core.run_folder import RunFolder, find_path, store_path
 from vitmed.core.text import NOTICE, counted, first_line
 from vitmed.core.upgrade import policy_of_0_2
@@ -77,7 +78,12 @@ def join_members(
         for name, samples in splits.samples.items()
         if name != "test" and prints
     }
-    about = path, first.config, first.classes, preprocessing, splits, hashes, first.record, first.versions, seen, None
+    config, models = first.config, [member.config.model for member in members]
+    licences = list(dict.fromkeys(model.licence for model in models if model.licence))
+    if licences and licences != [config.model.licence]:  # all of them hold: an expression of SPDX
+        terms = "; ".join(dict.fromkeys(model.terms for model in models if model.terms)) or None
+        config = with_values(config, {"model.licence": " AND ".join(licences), "model.terms": terms})
+    about = path, config, first.classes, preprocessing, splits, hashes, first.record, first.versions, seen, None
     joined = tuple(members), tuple(shares), readings, chosen
     return Ensemble(*about, hash_of_members(members, shares), fingerprints, *joined)
 

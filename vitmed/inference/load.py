@@ -1,8 +1,6 @@
 """`vitmed.load`: a model for use in a program or a notebook; `Answer`: what any model says of an image, as an object,
 as cells of a table and as plain values."""
 
-from __future__ import annotations
-
 import io
 import tempfile
 from base64 import b64encode
@@ -50,7 +48,7 @@ class Answer:
     picture: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8), repr=False, compare=False)
 
     @classmethod
-    def of(cls, predictions: Predictions, row: int, picture: np.ndarray | None = None) -> Answer:
+    def of(cls, predictions: Predictions, row: int, picture: np.ndarray | None = None) -> "Answer":
         """What predictions, with their policy applied, say of one image."""
         cell = predictions.columns.get(ANSWER, (YES,) * len(predictions))[row]
         score, ends = predictions.columns.get(OOD_SCORE), predictions.intervals
@@ -180,16 +178,16 @@ class Model:
         Raises:
             DataError: an image cannot be read.
         """
-        alone = isinstance(images, str | Path | bytes | np.ndarray | Image.Image) or not isinstance(images, Iterable)
-        given: list[ImageLike] = [images] if alone else list(images)  # type: ignore[list-item, arg-type]
+        alone, given = _listed(images)
         squares = [self.square(image) for image in given]
         names = [str(image) if isinstance(image, str | Path) else "" for image in given]
         answers = list(self.answers(self.predictions(squares, names), squares))
         return answers[0] if alone else answers
 
-    def predict_proba(self, images: Sequence[ImageLike]) -> np.ndarray:
-        """(S, K) float64: calibrated probabilities of classes, grades or findings. Raises UsageError for a number."""
-        predictions = self.predictions([self.square(image) for image in images])
+    def predict_proba(self, images: ImageLike | Sequence[ImageLike]) -> np.ndarray:
+        """(S, K) float64: calibrated probabilities of classes, grades or findings, (1, K) for an image alone. Raises
+        UsageError for a number."""
+        predictions = self.predictions([self.square(image) for image in _listed(images)[1]])
         if predictions.kind == "number":
             raise UsageError("a number has no probabilities", "use predict")
         return predictions.probabilities
@@ -202,8 +200,8 @@ class Model:
         """What the network sees of an image, (S, S, C) uint8, and what to know of that. Raises as `decoded`."""
         path, pixels = self.decoded(image)
         window, deep = self.preprocessing.window, isinstance(pixels, RawImage)
-        asked = asked_window(window) is not None
-        note = "" if window is None or deep != asked else f"is {windowed_note(window)}" if asked else FLAT
+        windowed = asked_window(window) is not None
+        note = "" if window is None or deep != windowed else f"is {windowed_note(window)}" if windowed else FLAT
         return self.preprocessing.square(path, pixels), note
 
     def decoded(self, image: ImageLike) -> tuple[Path, RawImage | Image.Image]:
@@ -224,6 +222,8 @@ class Model:
         if not isinstance(image, Image.Image):
             fix = "name a file, or give its bytes, a Pillow image or a NumPy array (H, W, C)"
             raise DataError(f"an image of the type {type(image).__name__}", fix)
+        if image.mode.startswith("I") or image.mode == "F":  # more than 8 bits
+            return Path("image"), _raw(np.asarray(image))
         return Path("image"), ImageOps.exif_transpose(image.copy())
 
     def predictions(self, squares: Sequence[np.ndarray], names: Sequence[str] = ()) -> Predictions:
@@ -235,6 +235,12 @@ class Model:
     def answers(self, predictions: Predictions, squares: Sequence[np.ndarray]) -> Iterator[Answer]:
         """The answer for each image, from what `predictions` returned for its square."""
         return (Answer.of(predictions, row, self.preprocessing.shown(square)) for row, square in enumerate(squares))
+
+
+def _listed(images: ImageLike | Sequence[ImageLike]) -> tuple[bool, list[ImageLike]]:
+    """Whether it is an image alone, and the images."""
+    alone = isinstance(images, str | Path | bytes | np.ndarray | Image.Image) or not isinstance(images, Iterable)
+    return alone, [images] if alone else list(images)  # type: ignore[list-item, arg-type]
 
 
 def _raw(image: np.ndarray) -> RawImage | Image.Image:

@@ -16,7 +16,7 @@ from vitmed import __version__
 from vitmed.core import upgrade
 from vitmed.core.base_models import Target
 from vitmed.core.config import Config
-from vitmed.core.errors import CheckpointError, UsageError, VitmedError
+from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.files import json_of
 from vitmed.core.load_config import build_config, without_places
 from vitmed.core.process import cores
@@ -122,12 +122,12 @@ def load_onnx(path: Path) -> OnnxModel:
         raise CheckpointError(f"{path}: no such file", "name a model that `vitmed export` wrote")
     session = open_session(path)
     text = session.get_modelmeta().custom_metadata_map.get(KEY, "")
-    try:
+    with saved_model.damage(path, AGAIN):
         content = json_of(text) if text else {}
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise CheckpointError(f"{path}: not exported by vitmed", "name a model that `vitmed export` wrote")
+            raise CheckpointError("not exported by vitmed", "name a model that `vitmed export` wrote")
         if content.get("version") != VERSION:
-            problem = f"{path}: export version {str(content.get('version'))[:20]}, this vitmed reads {VERSION}"
+            problem = f"export version {str(content.get('version'))[:20]}, this vitmed reads {VERSION}"
             raise CheckpointError(problem, "use the vitmed that wrote it")
         classes, bins = tuple(content["classes"]), tuple(content["bins"])
         saved_model.expect("classes", classes, str)
@@ -151,9 +151,3 @@ def load_onnx(path: Path) -> OnnxModel:
         seen, policy = tuple(content["seen_sha256"]), policy_of(content["policy"], classes)
         about = path, config, classes, how, splits, hashes, record, versions, seen, policy, content["weights_sha256"]
         return OnnxModel(*about, fingerprints, content["precision"], gate, session)
-    except CheckpointError:
-        raise
-    except VitmedError as error:
-        raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path}: damaged: {first_line(error)}", AGAIN) from None

@@ -19,6 +19,7 @@ from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted_doing
 from vitmed.data.folders import image_names, import_fix
 from vitmed.decisions.policy import DecisionPolicy
+from vitmed.imaging.choose_window import lost_outside
 from vitmed.imaging.decode import read_header
 from vitmed.imaging.preprocessing import JointPreprocessing, Preprocessing
 from vitmed.imaging.window import Window, asked_window
@@ -121,14 +122,21 @@ def files_for(
     """Give the files as a model reads them; warns of what makes its answers worse. `places`: of copies, by address."""
     if saved.policy is None:
         warn(f"{saved.path}: {RAW}")
-    files, flat, deep = ImageFiles(names, preprocessing_of(saved, frame, window), places or {}), 0, 0
-    for name in names if files.how.window is not None else ():
+    files, deep = ImageFiles(names, preprocessing_of(saved, frame, window), places or {}), dict[Path, bool]()
+    for path in (Path(files.path(name)) for name in names) if files.how.window is not None else ():
         with contextlib.suppress(DataError):  # an unreadable image is reported later
-            needs = read_header(files.path(name)).needs_window
-            flat, deep = flat + (not needs), deep + needs
+            deep[path] = read_header(path).needs_window
+    flat = len(deep) - sum(deep.values())
     if window is not None:
         changed = f"deep images are {windowed_note(window)}"
-        warn(changed if deep or not flat else f"--window {window} changes nothing: no image has more than 8 bits")
+        warn(
+            changed
+            if flat < len(deep) or not deep
+            else f"--window {window} changes nothing: no image has more than 8 bits"
+        )
+        if (asked := asked_window(window)) is not None:
+            for lost in lost_outside([path for path in deep if deep[path]], files.how.frame, asked):
+                warn(f"--window {window}: {lost}")
     elif flat:
         found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
         warn(f"{found} not windowed; the model was trained on deeper ones")

@@ -212,20 +212,20 @@ def comparison(
     return reduced if reduced and (reduced.precision, reduced.device) == (precision.name, device.type) else None
 
 
-def choose_precision(asked: str, saved: Checkpoint, policy: DecisionPolicy | None, device: torch.device) -> Precision:
+def choose_precision(name: str, saved: Checkpoint, policy: DecisionPolicy | None, device: torch.device) -> Precision:
     """The precision that is asked for; its `reason`, and a line unless it is fp32, say what it is known to change.
     "auto" takes the fast one of the device if the comparison after training, with the policy of the checkpoint,
     accepted it."""
-    if asked == "fp32":
+    if name == "fp32":
         return FP32
     fast = pick_precision("auto", device)
-    wanted = fast if asked == "auto" else pick_precision(asked, device)
+    wanted = fast if name == "auto" else pick_precision(name, device)
     compared = comparison(saved, policy, wanted, device)
     accepted, why = (False, UNKNOWN) if compared is None else (compared.accepted, compared.in_words)
-    if asked == "auto" and not accepted:
+    if name == "auto" and not accepted:
         say(f"fp32, not {wanted.name}: {why}" if fast.mixed else f"fp32: {fast.reason}")
         return FP32
     if not fast.mixed:
-        warn(f"--precision {asked}: {fast.reason}, so it is slower than fp32")
+        warn(f"--precision {name}: {fast.reason}, so it is slower than fp32")
     (say if accepted else warn)(f"{wanted.name} instead of fp32: {why}")
     return replace(wanted, reason=why)

@@ -4,11 +4,10 @@ it (`membership_of`); `Network`: what runs one over images.
 Importing this loads no torch, since an exported model runs without it.
 """
 
-from __future__ import annotations
-
+import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,9 +16,10 @@ import numpy as np
 
 from vitmed.core.base_models import CLASSES, UNKNOWN, Target
 from vitmed.core.config import Config
-from vitmed.core.errors import CheckpointError, DataError, unknown_key
+from vitmed.core.errors import CheckpointError, DataError, VitmedError, unknown_key
 from vitmed.core.places import local_path, refuse_archive
 from vitmed.core.run_folder import find_path, is_elsewhere, store_path
+from vitmed.core.text import first_line
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.thread_batches import Progress, read_batches
 from vitmed.decisions.policy import DecisionPolicy
@@ -112,7 +112,7 @@ class Network(ABC):
     batch: int  # images that it computes at once
     precision: str = "fp32"  # of its arithmetic
     reason: str = ""  # why it is not fp32
-    model: ViT | None = None  # the network itself, for attention maps; an exported model has none
+    model: "ViT | None" = None  # the network itself, for attention maps; an exported model has none
 
     def outputs(
         self, read: Read, count: int, progress: Progress = lambda done, total: None, also_features: bool = False
@@ -228,6 +228,19 @@ def read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[s
         hashes[name] = list(part["sha256"])
     root, made, columns = find_path(data["root"], path.parent), dict(data["made"]), tuple(data["columns"])
     return Splits(root, classes, samples, made, columns, data["patients"], target=target, bins=bins), hashes
+
+
+@contextlib.contextmanager
+def damage(path: Path, fix: str) -> Iterator[None]:
+    """Turn errors in the content of a file into a CheckpointError that names the file."""
+    try:
+        yield
+    except VitmedError as error:
+        raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
+    except KeyError as error:
+        raise CheckpointError(f"{path}: damaged: it lacks {error}", fix) from None
+    except (TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: damaged: {first_line(error)}", fix) from None
 
 
 def expect(what: str, values: Collection[Any], kind: Any) -> None:

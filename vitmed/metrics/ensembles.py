@@ -46,21 +46,18 @@ def out_of_fold(tests: Sequence[Predictions], folds: int) -> Predictions:
 def aligned(parts: Sequence[Any]) -> list[Any]:
     """Put rows and classes in the order of the first. Raises DataError where images, classes or labels differ."""
     first, in_order = parts[0], [parts[0]]
-    place = {path: row for row, path in enumerate(first.paths)}
     for other in parts[1:]:
         if set(other.classes) != set(first.classes) or other.kind != first.kind:
             raise DataError(
                 f"models of different classes: {', '.join(first.classes)}, and {', '.join(other.classes)}",
                 "join models of the same classes",
             )
-        rows = {path: row for row, path in enumerate(other.paths)}
-        if rows.keys() != place.keys():
-            alone = sorted(rows.keys() ^ place.keys())
+        if alone := sorted({*other.paths} ^ {*first.paths}):
             raise DataError(
                 f"{len(alone):,} images have predictions of some models only, the first is {alone[0]}",
                 "join models that were evaluated on the same images",
             )
-        other = other.take(np.array([rows[path] for path in first.paths], dtype=np.int64)).like(first)
+        other = other.at(first.paths).like(first)
         if first.labels is not None and other.labels is not None and not np.array_equal(first.labels, other.labels):
             raise DataError("the same images have different labels in two runs", "join models of the same data")
         in_order.append(other)

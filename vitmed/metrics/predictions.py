@@ -133,6 +133,11 @@ class Predictions:
             **{name: values[rows] for name, values in self.arrays.items()},
         )
 
+    def at(self, paths: Sequence[str]) -> Self:
+        """The rows of these images, in that order. Raises KeyError for a path that is not there."""
+        rows = {path: row for row, path in enumerate(self.paths)}
+        return self.take(np.array([rows[path] for path in paths], dtype=np.int64))
+
     def like(self, other: Self) -> Self:
         """With the classes, or findings, which must be the same, in the order of another; a number standardised as
         another."""

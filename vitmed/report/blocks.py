@@ -1,10 +1,8 @@
 """What a report is made of: text, tables, first numbers and figures; and the functions by which a template makes them.
 
-Three renderers draw the same blocks: `html` for report.html, `to_markdown` for report.md, `terminal` for what is
-printed. The words of a block are `Markup` with no other elements than those of a phrase, such as b, i, code and a.
+Two renderers draw the same blocks: `html` for report.html, `to_markdown` for report.md. The words of a block are
+`Markup` with no other elements than those of a phrase, such as b, i, code and a.
 """
-
-from __future__ import annotations
 
 import base64
 import re
@@ -16,7 +14,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup, escape
 
 from vitmed.core.text import NOTICE
-from vitmed.metrics.estimates import Estimate, decimals, value_text
+from vitmed.metrics.estimates import Estimate, decimals
 from vitmed.report.plots.drawing import Drawn, plain
 
 ROWS = "Row N in a figure is image N of predictions.csv. The whole report is made from that file."
@@ -30,7 +28,6 @@ class Text(NamedTuple):
 
     words: Markup
     css: str = ""
-    id: str = ""
     level: int = 0
 
 
@@ -89,7 +86,7 @@ class Picture(NamedTuple):
 class Group(NamedTuple):
     """Blocks that belong together: the "verdict"; of `summary`, they are folded below it, and below a title."""
 
-    blocks: Sequence[Block]
+    blocks: Sequence["Block"]
     css: str = ""
     summary: Markup | None = None
     title: Markup | None = None
@@ -99,7 +96,7 @@ class Widget(NamedTuple):
     """A part of the page that needs a script; where there is none, `blocks` stand in its place."""
 
     html: Markup
-    blocks: Sequence[Block]
+    blocks: Sequence["Block"]
 
 
 Block = Text | Items | Table | Headline | Picture | Group | Widget
@@ -199,10 +196,8 @@ class Sheet:
         self.blocks.append(block)
         return ""
 
-    def p(
-        self, text: object = "", css: str = "", id: str = "", level: int = 0, caller: Callable[[], str] | None = None
-    ) -> str:
-        return self.add(Text(words(caller() if caller else text), css, id, level))
+    def p(self, text: object = "", css: str = "", level: int = 0, caller: Callable[[], str] | None = None) -> str:
+        return self.add(Text(words(caller() if caller else text), css, level))
 
     def item(self, text: object = "", ordered: bool = False, caller: Callable[[], str] | None = None) -> str:
         """An entry of a list; entries that follow each other are one list."""
@@ -257,8 +252,8 @@ class Page(Sheet):
 
 def html(block: Block) -> Markup:
     match block:
-        case Text(text, css, name, level):
-            return _element(f"h{level}" if level else "p", text, css, name)
+        case Text(text, css, level):
+            return _element(f"h{level}" if level else "p", text, css)
         case Items(entries, ordered):
             return _element("ol" if ordered else "ul", _joined(_element("li", entry) for entry in entries))
         case Table(head, rows, css):
@@ -286,9 +281,9 @@ def html(block: Block) -> Markup:
             return text
 
 
-def _element(tag: str, inner: Markup, css: str = "", name: str = "") -> Markup:
-    facts = (Markup(' {}="{}"').format(fact, text) for fact, text in (("class", css), ("id", name)) if text)
-    return Markup("<{}{}>{}</{}>").format(tag, _joined(facts), inner, tag)
+def _element(tag: str, inner: Markup, css: str = "") -> Markup:
+    fact = Markup(' class="{}"').format(css) if css else ""
+    return Markup("<{}{}>{}</{}>").format(tag, fact, inner, tag)
 
 
 def _value(cell: Cell) -> Markup:
@@ -325,7 +320,7 @@ def escape_markdown(text: str) -> str:
 
 def _lines(block: Block) -> Iterator[str]:
     match block:
-        case Text(words, _, _, level):
+        case Text(words, _, level):
             yield from ("", f"{'#' * level} {_phrase(words)}" if level else _phrase(words))
         case Items(entries):
             yield from ("", *(f"- {_phrase(entry)}" for entry in entries))
@@ -373,12 +368,3 @@ def grid(table: Table) -> list[list[Cell]]:
             taken |= {place: cell if place[1] == column else td("") for place in places}
     width = max([len(table.head), *(column + 1 for _, column in taken)])
     return [[taken.get((k, column), td("")) for column in range(width)] for k in range(len(table.rows))]
-
-
-def terminal(block: Headline | Table) -> list[str]:
-    if isinstance(block, Headline):
-        return [f"{title.unescape()} {value_text(entry)}" for title, entry in block.entries]
-    rows = [block.head, *([cell.words for cell in row] for row in block.rows)]
-    lines = [[text.unescape() for text in row] for row in rows]
-    wide = [max(map(len, column)) + 2 for column in zip(*lines, strict=True)]
-    return ["".join(text.ljust(width) for text, width in zip(line, wide, strict=True)).rstrip() for line in lines]

@@ -40,28 +40,27 @@ class Row(NamedTuple):
 
 def comparison_rows(content: ComparisonResults) -> list[Row]:
     """The rows of the pairs that were asked, then those of each model with its own baseline."""
-    pairs = sorted(content.pairs, key=lambda pair: content.models[pair.second].baseline_of is not None)
-    return [row for pair in pairs for row in _rows(content, pair)]
-
-
-def _rows(content: ComparisonResults, pair: ComparedPair) -> Iterator[Row]:
-    kind, models = TARGETS[content.kind], [content.models[name] for name in (pair.first, pair.second)]
-    both = [(model.likeliest if pair.likeliest else None) or model for model in models]
-    for name in dict.fromkeys([*kind.headline[:3], *pair.tests]):
-        test, own = pair.tests.get(name), [numbers.overall[name] for numbers in both]
-        ps = (test.p, test.p_holm) if test else (None, None)
-        moved = own != [model.overall[name] for model in models]
-        yield Row(pair, kind.metrics[name].phrase + LIKELIEST * moved, own[0], own[1], pair.difference[name], *ps)
-    parts = {"sensitivity": pair.sensitivity, "specificity": pair.specificity}
-    if content.kind == "findings":
-        parts |= {"auroc": pair.classes, "average_precision": pair.average_precision}
-    for part in content.classes:
-        for name, gaps in parts.items():
-            if gap := (gaps or {}).get(part):
-                first, second = (getattr(numbers.per_class[part], name) for numbers in both)
-                moved = [first, second] != [getattr(model.per_class[part], name) for model in models]
-                title = f"{part}: {METRICS[name].phrase if name in METRICS else name}{LIKELIEST * moved}"
-                yield Row(pair, title, first, second, gap, gap.p, gap.p_holm, part)
+    kind, rows = TARGETS[content.kind], list[Row]()
+    for pair in sorted(content.pairs, key=lambda pair: content.models[pair.second].baseline_of is not None):
+        models = [content.models[name] for name in (pair.first, pair.second)]
+        both = [(model.likeliest if pair.likeliest else None) or model for model in models]
+        for name in dict.fromkeys([*kind.headline[:3], *pair.tests]):
+            test, (first, second) = pair.tests.get(name), [numbers.overall[name] for numbers in both]
+            ps = (test.p, test.p_holm) if test else (None, None)
+            moved = [first, second] != [model.overall[name] for model in models]
+            title = kind.metrics[name].phrase + LIKELIEST * moved
+            rows.append(Row(pair, title, first, second, pair.difference[name], *ps))
+        parts = {"sensitivity": pair.sensitivity, "specificity": pair.specificity}
+        if content.kind == "findings":
+            parts |= {"auroc": pair.classes, "average_precision": pair.average_precision}
+        for part in content.classes:
+            for name, gaps in parts.items():
+                if gap := (gaps or {}).get(part):
+                    first, second = (numbers.per_class[part][name] for numbers in both)
+                    moved = [first, second] != [model.per_class[part][name] for model in models]
+                    title = f"{part}: {METRICS[name].phrase if name in METRICS else name}{LIKELIEST * moved}"
+                    rows.append(Row(pair, title, first, second, gap, gap.p, gap.p_holm, part))
+    return rows
 
 
 def letters(content: ComparisonResults) -> dict[str, str]:
@@ -140,7 +139,13 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     picture = drawn(differences(content), pdf=True)
     for suffix in ("png", "svg", "pdf"):
         write_bytes(folder / f"{PICTURE}.{suffix}", getattr(picture, suffix))
-    write_text(folder / TABLE, csv_text(_csv_rows(rows)))
+    columns = COLUMNS.format(of=",".join(f"{of}{end}" for of in ("first_value", "second_value") for end in ENDS))
+    lines = [columns.split(",")]  # every number in a column of its own, empty where there is none
+    for row in rows:
+        numbers = [end for found in (row.first, row.second, row.gap) for end in (found.value, found.low, found.high)]
+        shown = ("" if x is None else f"{x:.6g}" for x in (*numbers, row.p, row.p_holm))
+        lines.append([row.pair.first, row.pair.second, row.title, *shown])
+    write_text(folder / TABLE, csv_text(lines))
     points = {name: f" ({model.point})" if model.point else "" for name, model in content.models.items()}
     names = "; ".join(f"{letter}: {name}{points[name]}" for name, letter in letters(content).items())
     about = f"{counted(content.images, 'image')}, {content.level:.0%} intervals {content.resampling}"
@@ -148,9 +153,9 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     caption = f"Comparison of models{positive}: {about}. {names}. {note}".strip()
     write_text(folder / LATEX, "\n".join([PREAMBLE, "", *latex(table, caption, "comparison")]) + "\n")
     named = {letter: (name, content.models[name].identity) for name, letter in letters(content).items()}
-    shown = {"about": about, "named": named, "table": table, "note": note, "sentences": sentences(content)}
-    shown |= {"picture": data_uri(picture.png), "notice": NOTICE}
-    write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, **shown))
+    context = {"about": about, "named": named, "table": table, "note": note, "sentences": sentences(content)}
+    context |= {"picture": data_uri(picture.png), "notice": NOTICE}
+    write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, **context))
 
 
 def _table(content: ComparisonResults, rows: list[Row]) -> Table:
@@ -168,12 +173,3 @@ def _table(content: ComparisonResults, rows: list[Row]) -> Table:
         line = [*pair, td(row.title), *values, *map(p_cell, ps)]
         lines.append([line[0]._replace(head=True), *line[1:]])
     return Table([words(title) for title in ["Pair"] * (not one) + head], lines)
-
-
-def _csv_rows(rows: list[Row]) -> Iterator[list[str]]:
-    """A row for each pair and number; every number in a column of its own, empty where there is none."""
-    yield COLUMNS.format(of=",".join(f"{of}{end}" for of in ("first_value", "second_value") for end in ENDS)).split(",")
-    for row in rows:
-        numbers = [end for found in (row.first, row.second, row.gap) for end in (found.value, found.low, found.high)]
-        shown = ("" if x is None else f"{x:.6g}" for x in (*numbers, row.p, row.p_holm))
-        yield [row.pair.first, row.pair.second, row.title, *shown]

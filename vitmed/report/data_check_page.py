@@ -5,7 +5,7 @@ The page is for the lab itself: it names files and patients. It is one file with
 
 import contextlib
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from vitmed.report.templates import fill
 
 NUMBERS, PAGE = "data_report.json", "data_report.html"
 EXAMPLES = 8  # pictures of a class
-PAIRS_TABLE = "copies.csv"
+PAIRS_TABLE = "copies.csv"  # a row for every copy and the first image that it is a copy of
+PAIR_COLUMNS = ("same", "where", "first", "second", "first_label", "second_label", "first_split", "second_split")
 PAIRS = 12  # pairs of copies
 CLASSES = 20  # classes with pictures
 SIDE = 96  # of a picture, px
@@ -37,7 +38,13 @@ def write_data_report(
 ) -> None:
     """Write page, numbers (the `content`) and copies.csv, each whole or not at all; copies are "exact" and "near"."""
     write_json(folder / NUMBERS, content)
-    write_text(folder / PAIRS_TABLE, csv_text(_pairs(images, copies)))
+    pairs: list[Sequence[str]] = [PAIR_COLUMNS]
+    for kind, what in (("exact", "file"), ("near", "picture")):  # the worst first
+        for code, (first, *others) in ((code, group) for code, found in copies[kind].items() for group in found):
+            for pair in ((images[first], images[other]) for other in others):
+                labels = ("; ".join(image.kinds) or image.label or "" for image in pair)
+                pairs.append((what, COPIES[code], *(i.path for i in pair), *labels, *(i.split or "" for i in pair)))
+    write_text(folder / PAIRS_TABLE, csv_text(pairs))
     groups = [
         (f"the same {what} {COPIES[code]}", group[:4])
         for kind, what in (("exact", "file"), ("near", "picture"))
@@ -59,16 +66,6 @@ def write_data_report(
         pairs=[(title, _strip(root, [images[i].path for i in group])) for title, group in groups[:PAIRS]],
     )
     write_text(folder / PAGE, html)
-
-
-def _pairs(images: Sequence[Image], copies: Mapping[str, Copies]) -> Iterator[tuple[str, ...]]:
-    """A row for every copy and the first image that it is a copy of; the worst first."""
-    yield ("same", "where", "first", "second", "first_label", "second_label", "first_split", "second_split")
-    for kind, what in (("exact", "file"), ("near", "picture")):
-        for code, (first, *others) in ((code, group) for code, found in copies[kind].items() for group in found):
-            for pair in ((images[first], images[other]) for other in others):
-                labels = ("; ".join(image.kinds) or image.label or "" for image in pair)
-                yield (what, COPIES[code], *(image.path for image in pair), *labels, *(i.split or "" for i in pair))
 
 
 def _strip(root: Path, paths: Iterable[str]) -> list[tuple[str, str]]:

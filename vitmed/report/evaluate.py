@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from vitmed.checks.evaluation_images import EvaluationImages
-from vitmed.core.base_models import Frozen
 from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import read_json_lines
@@ -21,7 +20,7 @@ from vitmed.core.upgrade import without_gone
 from vitmed.data.label_kinds import LabelRequest, plain_grade
 from vitmed.data.listing import further_columns, labels_from_table
 from vitmed.data.patients import describe_patients
-from vitmed.data.samples import cells_of
+from vitmed.data.samples import cells_of, targets_in
 from vitmed.decisions.evaluation_folder import Evaluated, Folds, no_report, read_evaluation, read_split, validation_of
 from vitmed.decisions.operating_points import asked_point
 from vitmed.decisions.policy import DecisionPolicy, choose_policy, notes_of, own_columns, policy_settings
@@ -37,16 +36,9 @@ from vitmed.metrics.predictions_csv import WRITTEN
 from vitmed.metrics.readers import check_readers
 from vitmed.metrics.subgroups import MOST, check_columns, strata
 from vitmed.models.sizes import describe_model
+from vitmed.report import participant_flow as flows
 from vitmed.report.analyses import Extra
 from vitmed.report.headline import Evaluation, report_evaluation
-from vitmed.report.participant_flow import (
-    characteristics,
-    counted_again,
-    data_check_of,
-    evaluated_images,
-    flow_of,
-    why_left_out,
-)
 from vitmed.report.results import Origin, Results, Seen
 from vitmed.report.write import TABLE_ALONE, Report, read_baselines
 
@@ -54,10 +46,14 @@ NAMELESS = "not known: an exported model does not name the images of its run"
 AGAINST_REST = "against-rest"  # folder of the report of one class against the rest, in that of all classes
 
 
-def evaluate_settings(
+def settings_and_policy(
     saved: SavedModel, chosen: EvaluationImages, flags: dict[str, Any]
-) -> tuple[EvaluateConfig, list[str]]:
-    """The settings of the run with the flags, as far as they fit the images and this machine; and notes on the rest."""
+) -> tuple[EvaluateConfig, DecisionPolicy | None, list[str]]:
+    """The settings of the run with the flags, as far as they fit the images and this machine; the policy of the model,
+    or one newly chosen on the validation of its run if the settings differ; and notes.
+
+    Raises UsageError if the predictions of this model for validation are missing.
+    """
     notes: list[str] = []
     cells = {**cells_of(chosen.samples, chosen.columns), **(chosen.table or {})}
     own = [name for name in cells if name not in WRITTEN]  # vitmed 0.2.0 took tables that have such columns
@@ -75,20 +71,12 @@ def evaluate_settings(
             "images, so these numbers say nothing of what it can learn. Give more time (--time)."
         )
         notes.insert(0, untrained)
-    return config, notes
-
-
-def policy_for(saved: SavedModel, config: EvaluateConfig) -> DecisionPolicy | None:
-    """The policy of a model, or one newly chosen on the validation of its run if the configuration differs.
-
-    Raises UsageError if the predictions of this model for validation are missing.
-    """
     asked_point(config, saved.splits.choices)
-    if policy_settings(config) == policy_settings(saved.config.evaluate):
-        return saved.policy
-    validation = validation_of(saved.path, saved.weights_hash, saved.config.data.positive)
-    ood_score = saved.policy.ood_score if saved.policy else None
-    return choose_policy(validation, config, ood_score, saved.weights_hash)
+    policy = saved.policy
+    if policy_settings(config) != policy_settings(saved.config.evaluate):
+        validation = validation_of(saved.path, saved.weights_hash, saved.config.data.positive)
+        policy = choose_policy(validation, config, policy.ood_score if policy else None, saved.weights_hash)
+    return config, policy, notes
 
 
 def table_flags(
@@ -119,32 +107,25 @@ def _fitting(
     refuse_idle(run.model_copy(update={"evaluate": config}), kind, run)
     left = {}
     for flag, what in {"subgroup": "subgroups by", "rater": "agreement with", "rater_score": "comparison with"}.items():
-        asked = getattr(config, f"{flag}s")
+        names = getattr(config, f"{flag}s")
         if flags.get(flag):
-            check_columns(asked, columns, f"--{flag}".replace("_", "-"))
-        if missing := [column for column in asked if column not in columns]:
+            check_columns(names, columns, f"--{flag}".replace("_", "-"))
+        if missing := [column for column in names if column not in columns]:
             notes.append(f"No {what} {', '.join(missing)}: these images have no such column.")
-        left[f"{flag}s"] = [column for column in asked if column in columns]
+        left[f"{flag}s"] = [column for column in names if column in columns]
     note_prevalence(config, kind, classes, notes)
     return config.model_copy(update=left)
 
 
 @dataclass(frozen=True)
 class ModelOnImages:
-    """A model, the images that evaluate it, of the split that was asked for, and notes for the head of the report."""
+    """A model, the images that evaluate it, and notes for the head of the report."""
 
-    saved: SavedModel
     network: Network
     policy: DecisionPolicy | None
     chosen: EvaluationImages
-    split: str
     config: EvaluateConfig
     notes: list[str]
-
-    @property
-    def own(self) -> str | None:
-        """The split of the run that the images are; None for other images."""
-        return self.chosen.part if self.chosen.own else None
 
 
 def report_images(
@@ -155,8 +136,8 @@ def report_images(
 ) -> Results:
     """Check the attention maps and write the report of an evaluation into a new folder, beside the baselines that this
     function returns; None: those that training evaluated."""
-    saved, chosen, config, policy = used.saved, used.chosen, used.config, used.policy
-    network, own, run = used.network, used.own, RunFolder(saved.path.parent)
+    network, chosen, config, policy = used.network, used.chosen, used.config, used.policy
+    saved, own, run = network.saved, chosen.own_split, RunFolder(network.saved.path.parent)
     what, where = describe_images(chosen)[0], f"{network.device}, {network.precision}"
     # The maps take half a minute.
     quick = config.map_images is None and (chosen.part in ("train", "val") or not config.report)
@@ -170,12 +151,12 @@ def report_images(
     if own is None and internal is None:
         why = f"{saved.path.name} is not evaluated on it yet (vitmed evaluate {saved.path})"
         say(f"no comparison with the test of the run: {why}")
-    beside = fitting_baselines(run.path / own, predictions) if own and baselines is None else {}
+    beside = fitting_baselines(run.path / own, predictions)[0] if own and baselines is None else {}
     with bar("drawing the report", unit="steps"):
-        flow = flow_of(saved.splits, saved.hashes, data_check_of(run)[1], why_left_out(saved.config.data))
+        counts, why = flows.data_check_of(run)[1], flows.why_left_out(saved.config.data)
         about_images = {
-            "evaluated": evaluated_images(predictions, own, Seen(**chosen.seen)),
-            "characteristics": characteristics(saved.splits, config.subgroups),
+            "evaluated": flows.evaluated_images(predictions, own, Seen(**chosen.seen)),
+            "characteristics": flows.characteristics(saved.splits, config.subgroups),
         }
         origin = Origin(
             title=f"{chosen.root.resolve().name}, {f'{chosen.part} split' if chosen.part else 'all images'}",
@@ -185,11 +166,11 @@ def report_images(
             precision=network.precision,
         )
         extra = Extra(
-            flow=flow.model_copy(update=about_images),
+            flow=flows.flow_of(saved.splits, saved.hashes, counts, why).model_copy(update=about_images),
             weights_hash=saved.weights_hash,
-            validation=read_split(run, "val", saved.weights_hash, policy) if used.split != "val" else None,
+            validation=read_split(run, "val", saved.weights_hash, policy) if chosen.part != "val" else None,
             internal=internal,
-            baselines=baselines() if baselines else {key: p for key, p in beside.items() if p is not None},
+            baselines=baselines() if baselines else beside,
             policy=policy,
             parts={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash)},
             maps=maps,
@@ -247,7 +228,7 @@ def describe_images(chosen: EvaluationImages) -> tuple[str, str]:
     data, part = chosen.root.resolve().name, chosen.part
     if part is None:
         return f"all of {data}", data
-    return f"{part} of {data}", part if chosen.own else f"{data}_{part}"
+    return f"{part} of {data}", part if chosen.own_split else f"{data}_{part}"
 
 
 def optimisation(config: Config, kind: str) -> str:
@@ -278,60 +259,58 @@ def rebuild(
     file: Path, positive: str | None, output: Any, gates: dict[str, float], flags: dict[str, Any], labels: Any
 ) -> Evaluation:
     """The report of a table; title, facts, notes, policy and the positive class come from the metrics.json beside it,
-    further columns also from a table of `labels`. Without that file a `positive` class is taken against the rest.
-
-    The table of a baseline takes the positive class alone: all else in metrics.json is about the model.
-    """
+    further columns also from a table of `labels`. A `positive` class is taken against the rest, with a policy of its
+    own where there is a metrics.json. Of that file, the table of a baseline takes the positive class alone."""
     evaluated, flags, more = _with_table(file, labels, flags)
-    predictions, policy = evaluated.predictions, evaluated.policy
-    folder = output_folder(output, file.parent / "report", *data_of_runs([file]))
-    of_model = not file.name.startswith(BASELINE)
-    run, weights_hash = RunFolder(file.parent.parent), evaluated.weights_hash if of_model else None
-    before, changes = _earlier_report(file, evaluated) if of_model else (None, [])
-    changes = [*predictions.notes, *changes, *more]
-    beside = fitting_baselines(file.parent, predictions)
+    predictions, policy, run = evaluated.predictions, evaluated.policy, RunFolder(file.parent.parent)
     if positive is not None:
         check_against_rest(predictions, positive)
+    against_rest = positive is not None and file.with_name(NUMBERS).is_file()
+    folder = output_folder(output, file.with_name(AGAINST_REST if against_rest else "report"), *data_of_runs([file]))
+    of_model = not file.name.startswith(BASELINE)
+    weights_hash = evaluated.weights_hash if of_model else None
+    before, changes = _earlier_report(file, evaluated) if of_model else (None, [])
+    baselines, left_out = fitting_baselines(file.parent, predictions, but=file.stem.removeprefix(BASELINE))
+    changes = [*predictions.notes, *changes, *more, *left_out]
+    if positive is not None:
         predictions = predictions.against_rest(positive)
-        beside = {key: other and other.against_rest(positive) for key, other in beside.items()}
-    beside.pop(file.stem.removeprefix(BASELINE), None)  # the table itself
-    why = "beside the table is left out: it is not of the same images, classes and labels."
-    changes += [f"{BASELINE}{key}.csv {why}" for key, matched in beside.items() if matched is None]
-    alone = Origin(title=f"report of {file.name}", facts={"Made from": file.name}, notes=[TABLE_ALONE])
-    origin, flow, folds = (before.report, before.flow, before.folds) if before else (alone, None, None)
-    notes = list(dict.fromkeys([*origin.notes, *changes]))
+        baselines = {key: other.against_rest(positive) for key, other in baselines.items()}
     for note in changes:
         warn(f"{file.name}: {note}")
-    asked, columns = _settings(origin), own_columns(predictions)
-    config = _fitting(Config(evaluate=asked), flags, predictions.kind, predictions.classes, columns, notes)
-    same = policy_settings(config) == policy_settings(asked)
-    if not same:
-        _check_choosable(file, of_model, folds, flags)
+    alone = Origin(title=f"report of {file.name}", facts={"Made from": file.name}, notes=[TABLE_ALONE])
+    origin, flow, folds = (before.report, before.flow, before.folds) if before else (alone, None, None)
+    notes, earlier = list(dict.fromkeys([*origin.notes, *changes])), _settings(origin)
+    if positive is not None:
+        earlier = earlier.model_copy(update={"ordinal": [], "balanced": False, "cost": None})
+    about = predictions.kind, predictions.classes, own_columns(predictions)
+    config = _fitting(Config(evaluate=earlier), flags, *about, notes)
+    same = not against_rest and policy_settings(config) == policy_settings(earlier)
+    if same:
+        validation = read_split(run, "val", weights_hash, policy) if of_model else None
+    else:
+        _check_choosable(file, of_model, folds, {"positive": positive} if against_rest else flags)
         validation = validation_of(run.best, weights_hash, predictions.positive)
+        validation = validation if positive is None else validation.against_rest(positive)
         former = notes_of(policy)
         policy = choose_policy(validation, config, policy.ood_score if policy else None, weights_hash)
-        predictions = policy.apply(predictions)
+        predictions, validation = policy.apply(predictions), policy.apply(validation)
         notes = [*(note for note in notes if note not in former), *notes_of(policy)]
-    other = flow is not None and flow.evaluated is not None and flow.evaluated.split is None
-    internal = read_split(run, "test", weights_hash, policy) if other else None
-    parts: dict[str, Frozen | None] = {}
-    if before is not None:
-        parts = {"attention": before.attention, "robustness": before.robustness}
-        if internal is None and before.external is not None and not changes and same:
-            parts["external"] = before.external  # written elsewhere
-    on_validation = file.parent in run.evaluations("val")
-    again = {"notes": notes, "run": origin.run or run.name, "rebuilt": now()}
-    extra = Extra(
-        flow=flow,
-        weights_hash=weights_hash,
-        validation=read_split(run, "val", weights_hash, policy) if of_model and not on_validation else None,
-        internal=internal,
-        baselines={key: matched for key, matched in beside.items() if matched is not None},
-        policy=policy,
-        folds=folds,
-        parts=parts,
-        records=read_json_lines(run.metrics) if of_model else None,
-    )
+    if file.parent in run.evaluations("val"):
+        validation = None
+    again: dict[str, Any] = {"notes": notes, "run": origin.run or run.name, "rebuilt": now()}
+    extra = Extra(flow, weights_hash, validation, baselines=baselines, policy=policy, folds=folds)
+    if against_rest:
+        again |= {"title": f"{origin.title}: {predictions.positive} against the rest", "rebuilt": None}
+        extra = replace(extra, flow=flows.counted_again(flow, predictions))
+        for note in notes_of(policy):
+            warn(note)
+    else:
+        other = flow is not None and flow.evaluated is not None and flow.evaluated.split is None
+        internal = read_split(run, "test", weights_hash, policy) if other else None
+        kept = ("attention", "robustness", *(["external"] if internal is None and not changes and same else []))
+        parts = {} if before is None else {part: before[part] for part in kept}  # they need the model
+        records = read_json_lines(run.metrics) if of_model else None
+        extra = replace(extra, internal=internal, parts=parts, records=records)
     metrics = Report.of(predictions, origin.model_copy(update=again), config, extra).write(folder)
     return report_evaluation(Evaluation(predictions, metrics, folder), gates, changes)
 
@@ -347,8 +326,8 @@ def _with_table(
     if predictions.labels is None:
         predictions, notes = _labelled(predictions, Path(labels))
         return replace(evaluated, predictions=predictions), flags, notes
-    known = [] if predictions.kind != "classes" else [classes[k] for k in known_labels(predictions)]
-    cells, notes = further_columns(Path(labels), None, predictions.paths, known, classes)
+    truth = [] if predictions.kind != "classes" else [classes[k] for k in known_labels(predictions)]
+    cells, notes = further_columns(Path(labels), None, predictions.paths, truth, classes)
     groups = cells.pop("group", None)  # those of the run count, where it knows them
     groups = groups if predictions.groups is None and groups and any(groups) else predictions.groups
     predictions = replace(predictions, groups=groups, columns={**predictions.columns, **cells})
@@ -361,18 +340,19 @@ def _labelled(predictions: Predictions, file: Path) -> tuple[Predictions, list[s
     classes, kind = predictions.classes, predictions.kind
     request = LabelRequest(kind, unit=predictions.target.unit, outputs=classes)
     read = labels_from_table(file, None, predictions.paths, request)
+    row_of = {path: row for row, path in enumerate(predictions.paths)}
+    samples = sorted((s for part in read.samples.values() for s in part), key=lambda sample: row_of[sample.path])
     if kind == "classes":
         index = {plain_grade(name): k for k, name in enumerate(classes)}
-        if strange := sorted({name for name in read.labels if plain_grade(name) not in index}):
+        if strange := sorted(name for name in read.classes if plain_grade(name) not in index):
             problem = f"{file}: class {listed([*map(repr, strange)])} is not one of the classes {listed(classes)}"
             raise DataError(problem, "rename them, or remove their rows")
-        labels = np.array([index[plain_grade(name)] for name in read.labels], dtype=np.int64)
+        labels = np.array([index[plain_grade(read.classes[sample.label])] for sample in samples], dtype=np.int64)
     else:
-        assert read.values is not None
-        labels = read.values.astype(np.int8) if kind == "findings" else read.values[:, 0]
-    part = predictions.take(np.array(read.images, dtype=np.int64))
-    cells = dict(zip(read.columns, zip(*read.rows, strict=True), strict=True)) if read.columns else {}
-    groups = part.groups if read.groups is None else tuple(read.groups)
+        labels = targets_in(samples).astype(np.int8) if kind == "findings" else targets_in(samples)[:, 0]
+    part = predictions.take(np.array([row_of[sample.path] for sample in samples], dtype=np.int64))
+    groups = tuple(str(sample.group) for sample in samples) if read.patients else part.groups
+    cells = cells_of(samples, read.columns)
     return replace(part, labels=labels, groups=groups, columns={**part.columns, **cells}), [*read.notes]
 
 
@@ -388,40 +368,6 @@ def check_against_rest(predictions: Predictions, positive: str) -> None:
         raise UsageError(f"--positive {positive}: no class is left", "leave one out")
 
 
-def report_against_rest(
-    file: Path, positive: str, output: Any, gates: dict[str, float], flags: dict[str, Any], labels: str | Path | None
-) -> Evaluation:
-    """The report of a table of three classes or more, as one class against the rest, with a policy of its own."""
-    evaluated, flags, more = _with_table(file, labels, flags)
-    predictions, run = evaluated.predictions, RunFolder(file.parent.parent)
-    check_against_rest(predictions, positive)
-    before, changes = _earlier_report(file, evaluated)
-    folds = None if before is None else before.folds
-    _check_choosable(file, not file.name.startswith(BASELINE), folds, {"positive": positive})
-    folder = output_folder(output, file.parent / AGAINST_REST, *data_of_runs([file]))
-    validation = validation_of(run.best, evaluated.weights_hash, None).against_rest(positive)
-    baselines = fitting_baselines(file.parent, predictions)
-    assert before is not None  # else its validation is not known
-    predictions, origin = predictions.against_rest(positive), before.report
-    asked = _settings(origin).model_copy(update={"ordinal": [], "balanced": False, "cost": None})
-    notes = [*origin.notes, *changes, *more]
-    columns, kind = own_columns(predictions), predictions.kind
-    config = _fitting(Config(evaluate=asked), flags, kind, predictions.classes, columns, notes)
-    score = evaluated.policy.ood_score if evaluated.policy else None
-    policy = choose_policy(validation, config, score, evaluated.weights_hash)
-    predictions, validation = policy.apply(predictions), policy.apply(validation)
-    notes = [*(note for note in notes if note not in notes_of(evaluated.policy)), *notes_of(policy)]
-    title = f"{origin.title}: {predictions.positive} against the rest"
-    again = {"title": title, "notes": notes, "run": run.name, "rebuilt": None}
-    flow = counted_again(before.flow, predictions)
-    beside = {key: other.against_rest(positive) for key, other in baselines.items() if other is not None}
-    extra = Extra(flow, evaluated.weights_hash, validation=validation, baselines=beside, policy=policy)
-    for note in notes_of(policy):
-        warn(note)
-    metrics = Report.of(predictions, origin.model_copy(update=again), config, extra).write(folder)
-    return report_evaluation(Evaluation(predictions, metrics, folder), gates)
-
-
 def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, list[str]]:
     """The metrics.json beside a table, with the counts of the table; and notes on what was changed in the table."""
     if not evaluated.metrics:
@@ -432,12 +378,12 @@ def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, l
         if before.n != len(evaluated.predictions):
             rows, was = len(evaluated.predictions), f": {before.n:,} evaluated"
             facts = {k: text.replace(was, f": {rows:,} evaluated") for k, text in before.report.facts.items()}
-            flow = counted_again(before.flow, evaluated.predictions)
+            flow = flows.counted_again(before.flow, evaluated.predictions)
             report = before.report.model_copy(update={"facts": facts})
             of = f"{rows:,} of the {before.n:,}" if rows < before.n else f"{rows:,} instead of the {before.n:,}"
             note = f"The table has {of} rows that the report was made of."
             return before.model_copy(update={"flow": flow, "report": report}), [note]
-        now = evaluated_images(evaluated.predictions, None)
+        now = flows.evaluated_images(evaluated.predictions, None)
         other = ["labels"] * any(now.classes[name].images != own.n for name, own in before.per_class.items())
         other += ["patients"] * (now.patients != before.n_groups)
         where = "'Images, patients and splits' shows the earlier ones."
@@ -465,17 +411,23 @@ def _check_choosable(file: Path, of_model: bool, folds: Folds | None, flags: Map
         raise UsageError(problem, f"{fix}; vitmed train --folds with it all")
 
 
-def fitting_baselines(folder: Path, predictions: Predictions) -> dict[str, Predictions | None]:
-    """The baselines in a folder, in the order of the predictions; None for one of other images, classes or labels."""
-    fitting, mine = dict[str, Predictions | None](), predictions.labels
+def fitting_baselines(
+    folder: Path, predictions: Predictions, but: str = ""
+) -> tuple[dict[str, Predictions], list[str]]:
+    """The baselines in a folder, except one, of the same images, classes and labels, in the order of the predictions;
+    and a note on each of the others."""
+    fitting, notes = dict[str, Predictions](), list[str]()
     for key, other in read_baselines(folder).items():
-        place = {path: row for row, path in enumerate(other.paths)}
-        if len(place) == len(other) == len(predictions) and place.keys() == set(predictions.paths):
-            other = other.take(np.array([place[path] for path in predictions.paths], dtype=np.int64))
-        same = (other.classes, other.paths) == (predictions.classes, predictions.paths)
-        alike = same and mine is not None and other.labels is not None and np.array_equal(mine, other.labels)
-        fitting[key] = other if alike else None
-    return fitting
+        if key == but:
+            continue
+        same = other.classes == predictions.classes and sorted(other.paths) == sorted(predictions.paths)
+        other = other.at(predictions.paths) if same else other
+        if same and predictions.labels is not None and np.array_equal(predictions.labels, known_labels(other)):
+            fitting[key] = other
+        else:
+            why = "beside the table is left out: it is not of the same images, classes and labels."
+            notes.append(f"{BASELINE}{key}.csv {why}")
+    return fitting, notes
 
 
 def note_prevalence(config: EvaluateConfig, kind: str, classes: Sequence[str], notes: list[str]) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitmed.core.base_models import Kind
 from vitmed.core.errors import GateError, UsageError, unknown_key
 from vitmed.core.messages import gathering, is_warning, say, show, warn
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT, RunFolder
@@ -15,8 +14,9 @@ from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import value_text
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import ReaderComparison
-from vitmed.report.blocks import Headline, Table, number, td, terminal, words
+from vitmed.report.blocks import number
 from vitmed.report.chapters import first_sentence
+from vitmed.report.plots.drawing import plain
 from vitmed.report.results import Baseline, Results
 from vitmed.report.templates import headline_of, if_balanced, main_methods
 
@@ -64,17 +64,16 @@ def _say_numbers(metrics: Results) -> None:
     show(numbers)
     say(how)
     if metrics.fixed_rates is not None:
-        rates = [(f"{one.fixed:.2f}", one.reached, one.too_few) for one in metrics.fixed_rates.sensitivity]
-        rows = [[td(fixed), td(value_text(reached) + " (too few to say)" * few)] for fixed, reached, few in rates]
-        for line in terminal(Table([words("specificity"), words("sensitivity")], rows)):
-            say(line)
+        say("specificity  sensitivity")
+        for rate in metrics.fixed_rates.sensitivity:
+            say(f"{rate.fixed:<13.2f}{value_text(rate.reached)}{' (too few to say)' * rate.too_few}")
     table, curve = metrics.prevalence, metrics.decision_curve
     if table is not None and table.intended is not None and table.rows:
         say(table.sentence)
     if curve is not None and curve.intended is not None:
         say(curve.intended.sentence)
     for baseline in metrics.baselines.values():
-        show(verdict(baseline, metrics.n_groups, metrics.target.kind, metrics.unit))
+        show(verdict(baseline, metrics))
     for line in reader_lines(metrics):
         show(line)
     if metrics.external is not None:
@@ -86,13 +85,14 @@ def _say_numbers(metrics: Results) -> None:
 
 def headline(metrics: Results) -> str:
     """The first numbers, each in a line that a narrow terminal holds; then what their intervals are."""
-    first = [(words(title), number) for _, title, number in headline_of(metrics)[:3] + if_balanced(metrics)]
+    first = headline_of(metrics)[:3] + if_balanced(metrics)
     how = "no intervals"
-    if any(number.low is not None for _, number in first):
+    if any(number.low is not None for _, _, number in first):
         unit = "image" if metrics.n_groups is None else metrics.unit
         how = f"95 % intervals by {unit}: {main_methods(metrics)}"
     optimistic = "; likely optimistic" if metrics.n_groups is None else ""
-    return "\n".join([*terminal(Headline(first)), f"{how}{optimistic}"])
+    lines = (f"{plain(title)} {value_text(number)}" for _, title, number in first)
+    return "\n".join([*lines, f"{how}{optimistic}"])
 
 
 def reader_lines(metrics: Results) -> list[str]:
@@ -110,34 +110,31 @@ def reader_lines(metrics: Results) -> list[str]:
         read = f"{images:,} of {counted(metrics.n, 'image')}"
         read, by_all = (f"{read}, which all readers read", " by all readers") if several else (read, "")
         whom = f"the mean of {len(first.readers)} readers" if several else "the reader"
-        known = {title: found for title, found in by_title.items() if found.model.value is not None}
+        defined = {title: found for title, found in by_title.items() if found.model.value is not None}
         for name in first.readers:
-            numbers = [f"{title} {value_text(found.readers[name])}" for title, found in known.items()]
+            numbers = [f"{title} {value_text(found.readers[name])}" for title, found in defined.items()]
             lines.append(f"reader {name}: {', '.join([*numbers, f'on {read}'])}")
-        missing = [(title, none[found.number]) for title, found in by_title.items() if title not in known]
+        missing = [(title, none[found.number]) for title, found in by_title.items() if title not in defined]
         lines += [f"no {title}: {what} was read{by_all}" for title, what in missing]
-        numbers = [f"{title} {value_text(found.model)}" for title, found in known.items()]
-        lines += [f"the model on the same images: {', '.join(numbers)}"] if known else []
+        numbers = [f"{title} {value_text(found.model)}" for title, found in defined.items()]
+        lines += [f"the model on the same images: {', '.join(numbers)}"] if defined else []
         for test, about in (("random_readers", "for readers like these"), ("fixed_readers", "for these readers alone")):
-            tests = {title: getattr(found, test) for title, found in known.items()}
+            tests = {title: getattr(found, test) for title, found in defined.items()}
             gaps = [f"{title} {value_text(of.difference, '+')}" for title, of in tests.items() if of is not None]
             lines += [f"model minus {whom}, on the same images, {about}: {', '.join(gaps)}"] if gaps else []
     return lines
 
 
-def verdict(baseline: Baseline, patients: int | None, kind: Kind = "classes", unit: str = "patient") -> str:
-    """Whether the model is better than a baseline, in a line; no verdict with very few patients.
-
-    `patients` is how many were evaluated, None if unknown, and `unit` what one of them is called.
-    """
-    name, standing = baseline.decides, baseline.standing(patients)
+def verdict(baseline: Baseline, metrics: Results) -> str:
+    """Whether the model is better than a baseline, in a line; no verdict with very few patients."""
+    name, standing = baseline.decides, baseline.standing(metrics.n_groups)
     gap = value_text(baseline.difference[name], "+")
-    title = TARGETS[kind].metrics[name].phrase
+    title = TARGETS[metrics.target.kind].metrics[name].phrase
     text = f"baseline, {baseline.text}: {title} {number(baseline.overall[name].value)}"
     if standing == "no interval":
         return f"{text}; no interval for the difference"
     if standing == "few patients":
-        few = counted_doing(patients or 0, unit)
+        few = counted_doing(metrics.n_groups or 0, metrics.unit)
         return f"{text}; model - baseline {gap}, but {few} too few to conclude which is better"
     single = ""
     if baseline.findings:

@@ -53,8 +53,8 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         for (key, resamples), names in groups.items():
             which = [f"for {text}" for about, text in names.items() if (about in primary) == main]
             drawn = "" if resamples is None else f" ({resamples:,} resamples)"
-            known = (key, resamples) in described
-            how = "as described above" if known else f"with {table.intervals[key].text}{drawn}"
+            repeated = (key, resamples) in described
+            how = "as described above" if repeated else f"with {table.intervals[key].text}{drawn}"
             if which:
                 described.add((key, resamples))
                 numbers = _joined(which)

@@ -34,7 +34,7 @@ def flow_of(
 ) -> Flow:
     """Count the flow of a run, without a path or the name of a patient: from split name -> sha256 of its files, what
     the check before training counted (`COUNTS`), and why files that were found are in no split."""
-    known: dict[str, Any] = {name: (counts or {}).get(name) for name in COUNTS}
+    checked: dict[str, Any] = {name: (counts or {}).get(name) for name in COUNTS}
     used, grouped, shared = sum(map(len, splits.samples.values())), splits.grouped, len(splits.shared())
     everyone: set[str] = set().union(*splits.groups().values())
     parts: dict[str, SplitFlow] = {}
@@ -47,9 +47,9 @@ def flow_of(
             labels = [[f for f, value in enumerate(sample.targets) if value == 1] for sample in samples]
         parts[name] = SplitFlow(made=splits.made.get(name, ""), **_counts(labels, patients, classes))
     return Flow(
-        **known,
+        **checked,
         used=used,
-        left_out=None if known["found"] is None else max(0, known["found"] - used),
+        left_out=None if checked["found"] is None else max(0, checked["found"] - used),
         why_left_out=why_left_out,
         level="image" if not grouped else "none" if shared else "patient",
         how=splits.patients if grouped else "",

@@ -3,10 +3,8 @@
 `docs/metrics.schema.json` is its JSON schema, written by `python docs/schema.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from vitmed.core import upgrade
 from vitmed.core.base_models import CLASSES, Frozen, Target
@@ -278,12 +276,12 @@ class Results(Numbers):
         return identity(self.report.run, self.report.created, self.weights_hash, self.report.rebuilt)
 
     @classmethod
-    def of(cls, numbers: Numbers, **parts: Any) -> Results:
+    def of(cls, numbers: Numbers, **parts: Any) -> Self:
         """The numbers, and further parts by their names; those that are None are left out."""
-        known = {name: value for name, value in numbers if name in numbers}
-        return cls(**known | {name: part for name, part in parts.items() if part is not None})
+        defined = {name: value for name, value in numbers if name in numbers}
+        return cls(**defined | {name: part for name, part in parts.items() if part is not None})
 
     @classmethod
-    def read(cls, content: Mapping[str, Any]) -> Results:
+    def read(cls, content: Mapping[str, Any]) -> Self:
         """What a metrics.json holds, of this version or of 0.2.0. Raises ValueError for anything else."""
         return cls.model_validate(upgrade.results(content))

@@ -299,8 +299,8 @@ def of_classes(classes: Sequence[str]) -> str:
 
 def main_methods(metrics: Results) -> str:
     """`AUROC (DeLong), balanced accuracy (MOVER), accuracy (Wilson)`: of the first numbers that have an interval."""
-    known = [(name, metrics.overall[name]) for name in TARGETS[metrics.target.kind].headline[:3]]
-    methods_of = {name: methods().intervals[of.method or ""] for name, of in known if of.low is not None}
+    first = [(name, metrics.overall[name]) for name in TARGETS[metrics.target.kind].headline[:3]]
+    methods_of = {name: methods().intervals[of.method or ""] for name, of in first if of.low is not None}
     return ", ".join(f"{name_of(name)} ({method.title})" for name, method in methods_of.items())
 
 
@@ -360,16 +360,9 @@ def worth(metrics: Results) -> str:
         for name, one in sample.classes[metrics.classes.index(positive)]:
             if one.effective_n is not None:
                 all_are = "right" if metrics.per_class[positive][name].value == 1 else "wrong"
-                known = "" if one.design_effect is not None else f" (all are {all_are}; {assumed})"
-                parts.append(f"{one.effective_n:,.0f} for the {name}{known}")
+                assumption = "" if one.design_effect is not None else f" (all are {all_are}; {assumed})"
+                parts.append(f"{one.effective_n:,.0f} for the {name}{assumption}")
     return f"{text} Effective number of independent images: {', '.join(parts)}."
-
-
-def numbers_compared(metrics: Results) -> list[str]:
-    """The first three headline numbers in which every baseline is compared."""
-    baselines = metrics.baselines.values()
-    known = [name for name in TARGETS[metrics.target.kind].headline if all(name in b.difference for b in baselines)]
-    return known[:3]
 
 
 IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
@@ -379,7 +372,11 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "class_numbers": PER_CLASS,
     "point_numbers": (*RATES, "f1", "lr_plus", "lr_minus"),
     "followed": lambda metrics: TARGETS[metrics.target.kind].followed,
-    "compared": numbers_compared,
+    "compared": lambda metrics: [
+        name
+        for name in TARGETS[metrics.target.kind].headline
+        if all(name in baseline.difference for baseline in metrics.baselines.values())
+    ][:3],
     "gap_titles": GAP_TITLES,
     "few_groups": FEW_GROUPS,
     "fewest": FEWEST,

@@ -4,8 +4,6 @@
 `Report.of(Predictions.from_csv(file), Origin(title="cells")).write(folder)` makes a report without model or images.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,13 +56,13 @@ class Report:
     results: Results  # what metrics.json holds
     figures: Mapping[str, Drawn]  # by their name in `plots`
     formats: Collection[str]  # "html", "md" and "paper"; none where the numbers alone are asked for
-    findings: Mapping[str, Report]  # folder below this one -> the report of a finding, as of two classes
+    findings: Mapping[str, "Report"]  # folder below this one -> the report of a finding, as of two classes
     content: Document | None  # of the pages; None where there are no pages
 
     @classmethod
     def of(
         cls, predictions: Predictions, origin: Origin, config: EvaluateConfig | None = None, extra: Extra | None = None
-    ) -> Report:
+    ) -> "Report":
         """Compute the numbers and draw the figures; of findings, also the report of each. A picture is known by its row
         in predictions.csv, and by its file name only where `config.show_names` asks. `origin` keeps when the images
         were evaluated where it says that the report is `rebuilt`. Raises DataError for predictions without labels,
@@ -165,8 +163,8 @@ def _of_findings(material: Material, origin: Origin) -> dict[str, tuple[str, Rep
             read=extra.read,
             figures=figures,
         )
-        of_finding, asked = origin.model_copy(update={"notes": notes}), config.model_copy(update={"report": pages})
-        reports[name] = f"findings/{place}", Report.of(view, of_finding, asked, own)
+        of_finding, settings = origin.model_copy(update={"notes": notes}), config.model_copy(update={"report": pages})
+        reports[name] = f"findings/{place}", Report.of(view, of_finding, settings, own)
     return reports
 
 

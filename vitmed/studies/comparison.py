@@ -181,9 +181,7 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     form = next((m for m in models if m.kind == "grades"), first).predictions
     aligned = []
     for model in models:
-        rows = {path: row for row, path in enumerate(model.predictions.paths)}
-        picked = model.predictions.take(np.array([rows[path] for path in paths], dtype=np.int64))
-        picked = replace(picked, columns={}, positive=positive)
+        picked = replace(model.predictions.at(paths), columns={}, positive=positive)
         aligned.append(replace(model, predictions=picked.like(form)))
     labels = known_labels(aligned[0].predictions)
     for model in aligned[1:]:

@@ -71,11 +71,31 @@ def test_a_full_disk_costs_the_log_and_no_answer(trained: Trained, tmp_path: Pat
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
     with serving(trained.folder, scores=tmp_path / "scores.csv") as served:
-        served.service.scores.stream = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115
+        log = served.service.scores
+        log.stream, log.file = Path("/dev/full").open("wb", buffering=0), Path("/dev/full")  # noqa: SIM115
         for _ in range(2):
-            assert served.post(images_of(trained)[0]).status_code == 200
-    warned = [line for line in served.log if line.startswith("warning")]
-    assert len(warned) == 1 and "scores are no longer logged" in warned[0]
+            answer = served.post(images_of(trained)[0])
+            assert answer.status_code == 200 and answer.json()["images"][0].get("id") is None  # no line, no id
+        with served.client() as client:
+            assert "vitmed_unlogged_images 2.0" in client.get("/metrics").text
+        log.file = tmp_path / "scores.csv"  # there is room again
+        named = served.post(images_of(trained)[0]).json()["images"][0]["id"]
+        assert [row["id"] for row in rows(tmp_path / "scores.csv")] == [named]
+    warned = [line for line in served.log if "scores are" in line]
+    assert len(warned) == 2 and "no longer logged" in warned[0] and "the lines of 2 images are missing" in warned[1]
+
+
+def test_a_log_that_was_moved_or_emptied_begins_anew(trained: Trained, tmp_path: Path) -> None:
+    """As logrotate does it, with and without copytruncate."""
+    file, image = tmp_path / "scores.csv", images_of(trained)[0]
+    with serving(trained.folder, scores=file) as served:
+        for rotate in (lambda: file.rename(tmp_path / "old.csv"), lambda: file.write_bytes(b"")):
+            served.post(image)
+            rotate()
+            named = served.post(image).json()["images"][0]["id"]
+            assert [row["id"] for row in rows(file)] == [named]
+        with served.client() as client:
+            assert client.head("/health/ready").status_code == client.head("/health/live").status_code == 200
 
 
 def test_a_disk_that_fills_up_within_a_line_leaves_whole_lines(

@@ -120,6 +120,8 @@ class Service:
         self.card, self.hash = content.model_card(model), ModelHash(weights_sha256=model.saved.weights_hash)
         self.counters = Counters(self.hash.weights_sha256, __version__, lambda: self.load.images)
         size, began = batch or max(LEAST, model.network.batch), self.counters.batch.observe
+        if scores is not None:
+            self.counters.unlogged.set_function(lambda: scores.lost)
         self.batcher = Batcher[Found](self._work, size, lambda: self.load.decoding, began)
         if batch is not None:
             model.network.batch = batch
@@ -134,7 +136,7 @@ class Service:
         """The answers of a batch; runs in the thread of the model."""
         predictions = self.model.predictions(squares, [""] * len(squares))
         sent = [i for i, square in enumerate(squares) if square is not self.drawn]
-        lines = dict[int, str]()
+        lines = dict[int, str | None]()
         if self.scores is not None and sent:
             lines = dict(zip(sent, self.scores.add(predictions.take(np.array(sent))), strict=True))
         return [(answer, lines.get(i)) for i, answer in enumerate(self.model.answers(predictions, squares))]
@@ -283,8 +285,8 @@ def create_app(
     bearer: dict[str, Any] = {"security": [{"key": []}]} if key is not None else {}
     app.post(limits.PREDICT, response_model=Reply, responses=answers, openapi_extra=FORM | bearer)(predict)
     app.get(limits.CARD, responses={401: refusals[401]}, openapi_extra=bearer)(card)
-    app.get(limits.LIVE)(live)
-    app.get(limits.READY, responses={503: refusals[503]})(ready)
+    app.api_route(limits.LIVE, methods=["GET", "HEAD"])(live)  # some load balancers ask by HEAD
+    app.api_route(limits.READY, methods=["GET", "HEAD"], responses={503: refusals[503]})(ready)
     app.get(limits.METRICS, response_class=Response, openapi_extra=bearer)(metrics)
     app.get(limits.PAGE, include_in_schema=False)(page)
     app.get(limits.DOCS, include_in_schema=False)(docs)

@@ -24,6 +24,7 @@ from vitmed.decisions.evaluation_folder import find_evaluation, read_metrics
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy
 from vitmed.deploy.http.limits import Refusal, Upload
 from vitmed.imaging.dicom import QUIET, silence
+from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.load import Answer, Model
 from vitmed.inference.saved_model import SavedModel
 
@@ -108,7 +109,7 @@ class ModelCard(ModelHash):
     unit: str
     image_size: int
     channels: int
-    source: Literal["checkpoint", "onnx"]
+    source: Literal["checkpoint", "ensemble", "onnx"]
     precision: str
     policy: str | None = Field(description="what validation chose, in words; null: the probabilities are raw")
     policy_notes: list[str]
@@ -121,6 +122,7 @@ class ModelCard(ModelHash):
 def model_card(model: Model) -> ModelCard:
     """What the model is, as far as its file and the folder beside it say."""
     saved, policy = model.saved, model.saved.policy
+    single: Literal["checkpoint", "onnx"] = "onnx" if model.network.model is None else "checkpoint"
     return ModelCard(
         weights_sha256=saved.weights_hash,
         name=saved.config.model.name,
@@ -130,7 +132,7 @@ def model_card(model: Model) -> ModelCard:
         unit=model.unit,
         image_size=saved.preprocessing.image_size,
         channels=saved.preprocessing.channels,
-        source="checkpoint" if model.network.model is not None else "onnx",
+        source="ensemble" if isinstance(saved, Ensemble) else single,
         precision=model.network.precision,
         policy=None if policy is None else policy.summary,
         policy_notes=[] if policy is None else list(policy.notes),

@@ -50,6 +50,7 @@ class Counters:
         self.ood = Histogram("vitmed_ood_score", "Out-of-distribution score", buckets=OOD, registry=own)
         self.batch = Histogram("vitmed_batch_images", "Images in a batch", buckets=IMAGES, registry=own)
         Gauge("vitmed_queue_images", "Images that wait now", registry=own).set_function(waiting)
+        self.unlogged = Gauge("vitmed_unlogged_images", "Images whose line of --scores is lost", registry=own)
         Info("vitmed_model", "What answers", registry=own).info({"weights_sha256": weights_sha256, "version": version})
 
     def count(self, answer: Answer) -> None:
@@ -72,7 +73,7 @@ class ScoreLog:
 
     Args:
         file: a new one, or the log of an earlier start of the same model, which is continued.
-        warn: called once if a line cannot be written; the server goes on without the log.
+        warn: called when lines cannot be written, and when they can again; the server goes on meanwhile.
 
     Raises:
         UsageError: the file cannot be written, or is something else.
@@ -80,10 +81,11 @@ class ScoreLog:
 
     def __init__(self, file: Path, model: Model, warn: Callable[[str], None]):
         self.lock = threading.Lock()
-        self.file, self.weights_hash, self.warn, self.broken = file, model.saved.weights_hash, warn, False
+        self.file, self.weights_hash, self.warn = file, model.saved.weights_hash, warn
+        self.broken, self.lost = False, 0
         example = model.predictions([model.preprocessing.drawn()])
         self.columns = [name for name in example.header() if name != PATH]
-        first = csv_text([[TIME, WEIGHTS, ID, *self.columns]])
+        self.first = first = csv_text([[TIME, WEIGHTS, ID, *self.columns]])
         try:
             self.stream = file.open("a+b", buffering=0)
             self.stream.seek(0)
@@ -104,6 +106,17 @@ class ScoreLog:
         except OSError as error:
             raise UsageError(f"{file}: cannot be written ({error.strerror})", "name another file") from None
 
+    def _renew(self) -> None:
+        """Begin the file anew if it was moved or emptied, as a rotation of logs does."""
+        with contextlib.suppress(OSError):
+            if os.path.samestat(there := self.file.stat(), os.fstat(self.stream.fileno())) and there.st_size:
+                return
+        if not self.file.exists() or self.file.is_file():
+            self.stream.close()
+            self.stream = self.file.open("a+b", buffering=0)
+            if not self.stream.seek(0, os.SEEK_END):
+                self._write(self.first)
+
     def _write(self, text: str) -> None:
         """Write all of it or nothing: a disk that fills up takes a part, and reports that only the next time."""
         end, rest = self.stream.seek(0, os.SEEK_END), text.encode()
@@ -115,22 +128,26 @@ class ScoreLog:
                 self.stream.truncate(end)
             raise
 
-    def add(self, predictions: Predictions) -> list[str]:
-        """A line for each image, and their ids; several threads may call this."""
+    def add(self, predictions: Predictions) -> list[str] | list[None]:
+        """A line for each image, and their ids, None where they cannot be written; several threads may call this."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         places = [predictions.header().index(name) for name in self.columns]
         ids = [secrets.token_hex(8) for _ in range(len(predictions))]
         pairs = zip(ids, predictions.rows(), strict=True)
         rows = [[now, self.weights_hash, name, *(row[i] for i in places)] for name, row in pairs]
         with self.lock:
-            if self.broken:
-                return ids
             try:
+                self._renew()
                 self._write(csv_text(rows))
             except OSError as error:
-                self.broken = True
-                problem = f"{self.file.name}: cannot be written ({error.strerror})"
-                self.warn(f"warning: {problem}; scores are no longer logged")
+                if not self.broken:
+                    problem = f"{self.file.name}: cannot be written ({error.strerror})"
+                    self.warn(f"warning: {problem}; scores are no longer logged, and answers have no id")
+                self.broken, self.lost = True, self.lost + len(ids)
+                return [None] * len(ids)
+            if self.broken:
+                self.warn(f"{self.file.name}: scores are logged again; the lines of {self.lost:,} images are missing")
+            self.broken = False
         return ids
 
     def close(self) -> None:

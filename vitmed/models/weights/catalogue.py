@@ -146,6 +146,8 @@ def stops_sharing(licence: str | None) -> str | None:
     """
     if licence is None or terms_of(licence) is not None:
         return None
+    if " AND " in licence:  # of an ensemble
+        return next(filter(None, map(stops_sharing, licence.split(" AND "))), None)
     if "nd" in licence.lower().split("-"):
         return "forbids sharing a model made from them"
     return "may forbid sharing a model made from them" if licence.lower().startswith("licenseref-") else None

@@ -254,11 +254,11 @@ def _bars(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, unit: st
 def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, unit: str) -> None:
     from scipy.stats import binom  # here: predict must start without it
 
-    known = np.flatnonzero(images)
-    n, share = images[known], right[known] / images[known]
+    present = np.flatnonzero(images)
+    n, share = images[present], right[present] / images[present]
     axes.set_xlabel(f"images of the {unit}{KINDS[name]}")
     drawing.add_grid(axes)
-    if not len(known):
+    if not len(present):
         axes.text(0.5, 0.5, "no such images", transform=axes.transAxes, ha="center")
         return
     overall = right.sum() / images.sum()
@@ -266,8 +266,8 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, unit: 
     axes.axhline(overall, color=GREY, linewidth=1, linestyle="--", label=f"all images: {overall:.3f}")
     limits = [binom.ppf(q, grid, overall) / grid for q in (0.025, 0.975)]
     axes.fill_between(grid, *limits, color="0.9", linewidth=0, label=f"95 % of {unit}s, if all were alike")
-    far = outside(n, right[known])
-    size = float(np.clip(2500 / len(known), 8, 36))
+    far = outside(n, right[present])
+    size = float(np.clip(2500 / len(present), 8, 36))
     for some, colour, marker, text in ((~far, BLUE, "o", "within"), (far, RED, "^", "outside")):
         dots, count = np.unique(np.stack([n[some], share[some]]), axis=1, return_counts=True)  # (2, D): some lie level
         axes.scatter(dots[0], dots[1], s=size * np.sqrt(count), color=colour, marker=marker, alpha=0.75, linewidths=0)

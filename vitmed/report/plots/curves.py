@@ -172,8 +172,8 @@ NAMED = 24  # combinations of a grid whose settings stand below them
 def history_figure(study: TuningStudy) -> Figure:
     """Draw each combination, the best so far (of a grid interval and seeds), the plan, the winner trained once more."""
     figure, axes = drawing.plot("" if study.seeds else "trial", study.title)
-    known = [(point.state, point.number, point.value) for point in study.combinations if point.value is not None]
-    points = [np.array([row[1:] for row in known if row[0] == state]).reshape(-1, 2).T for state in ("done", "stopped")]
+    ended = [(point.state, point.number, point.value) for point in study.combinations if point.value is not None]
+    points = [np.array([row[1:] for row in ended if row[0] == state]).reshape(-1, 2).T for state in ("done", "stopped")]
     (x, y), (stopped, values) = points
     again = [(study.refit_val, "D", "validation", 1.5), (study.test, "s", "test", 2.5)]
     last = max(point.number for point in study.combinations)

@@ -59,9 +59,9 @@ def finding_errors(predictions: FindingPredictions, read: Read) -> Figure | None
     """The findings with the most misses or false alarms, a line each, with their worst images; None without errors."""
     lines = []
     for f, name in enumerate(predictions.classes):
-        known = known_labels(predictions)[:, f]
+        labels = known_labels(predictions)[:, f]
         for rows, what, value in zip(wrong_rows(predictions, f), ("missed", "false alarm"), (1, 0), strict=True):
-            of = int((known == value).sum())
+            of = int((labels == value).sum())
             text = f"{short(name, 40)}, {what}: {len(rows):,} of {of:,} ({percent(len(rows) / max(1, of))})"
             lines.append((text, rows, [percent(predictions.probabilities[i, f]) for i in rows[:WIDE]]))
     lines = sorted((line for line in lines if len(line[1])), key=lambda line: -len(line[1]))[: 2 * LINES]
