@@ -17,7 +17,7 @@ LABELLED = f"{CONFIGURED} check evaluate stress"  # that read the labels or pati
 # Commands -> the modules whose errors, with a flag in the fix, they raise; of `commands/<verb>.py` the verb does.
 RAISED_BY = {
     "evaluate stress": "checks/evaluation_images",
-    "predict": "cli/commands commands/predict_shard",
+    "predict": "cli/commands commands/predict_shard inference/open_model",
     "train pretrain predict evaluate explain stress": "cli/entry",
     "train cross-validate": "studies/folds",
     "cross-validate": "studies/study",

@@ -378,7 +378,12 @@ def test_a_folder_of_somebody_else_is_no_bug(
     monkeypatch.setattr(os, "stat", closed)
     place = tmp_path / "own" / "images"
     answer = vitmed(*[str(place) if word == "DIR" else word for word in words])
-    clean(answer, 2, str(place), "permission denied", "ask the owner")
+    clean(answer, 2, str(place), "Permission denied", "ask the owner")
+
+
+@pytest.mark.parametrize("verb", ["train", "evaluate", "runs", "check"])
+def test_a_name_that_no_file_can_have_is_no_bug(vitmed: RUN, verb: str) -> None:
+    clean(vitmed(verb, "a" * 300), 2, "a" * 300, "File name too long", "another place")
 
 
 def test_a_bug_of_ours_is_told_as_one(trained: Trained, vitmed: RUN, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,21 @@ def test_what_another_process_still_writes_stays(tmp_path: Path) -> None:
     assert names(tmp_path) == [".lock", "model_card.md", "test"]
 
 
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe 1 2 3", b"99999999999999999999 2026-11-29 10:00:00", b"x 1 2", b"", None]
+)
+def test_a_damaged_holder_file_hinders_nobody(content: bytes | None, tmp_path: Path) -> None:
+    """Nor does one of another user, which cannot be read."""
+    if content is None:
+        (tmp_path / HOLDER).mkdir()
+    else:
+        (tmp_path / HOLDER).write_bytes(content)
+    assert not is_running(RunFolder(tmp_path))
+    if content is not None:
+        with run_lock(RunFolder(tmp_path)):
+            assert is_running(RunFolder(tmp_path))
+
+
 def test_a_file_system_without_locks_gives_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise NotImplementedError("no locks")

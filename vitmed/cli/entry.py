@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import errno
 import functools
 import gc
 import io
@@ -26,6 +27,9 @@ from vitmed.core.files import is_full
 from vitmed.core.process import ANSWERING, end_with_driver, handling, is_rank, once, tune_process
 from vitmed.core.text import visible
 from vitmed.core.upgrade import OldNameWarning, gone
+
+# Errors of a place that was named, such as a folder of somebody else, and no bugs.
+OF_PLACES = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EIO, errno.ESTALE)
 
 
 def main(args: list[str] | None = None) -> None:
@@ -116,9 +120,9 @@ def _error_of(args: list[str]) -> VitmedError | None:
         elif isinstance(error, OSError) and is_full(error):  # what vitmed keeps only while it runs
             problem = "a disk is full, perhaps that of temporary files"
             reported = errors.DiskFullError(problem, "make room on it, or set TMPDIR to a folder on another")
-        elif isinstance(error, PermissionError) and error.filename is not None:
-            fix = "ask the owner for the right to use it, or name another place"
-            reported = errors.UsageError(f"{error.filename}: permission denied", fix)
+        elif isinstance(error, OSError) and error.errno in OF_PLACES and error.filename is not None:
+            fix = "name another place, or ask the owner for the right to use it"
+            reported = errors.UsageError(f"{error.filename}: {error.strerror}", fix)
         else:
             _stderr(traceback.format_exc())
             reported = VitmedError("this is a bug in vitmed; please report it with the lines above")

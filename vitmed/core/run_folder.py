@@ -192,8 +192,10 @@ class Holder(NamedTuple):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """From the file beside the lock; that of 0.2.0 has no machine."""
-        known = file.read_text(encoding="utf-8").split() if file.is_file() else []
+        """From the file beside the lock, where it can be read; that of 0.2.0 has no machine."""
+        known = list[str]()
+        with contextlib.suppress(OSError, ValueError):
+            known = file.read_text(encoding="utf-8").split()
         return cls(known[0], " ".join(known[1:3]), " ".join(known[3:])) if len(known) > 2 else cls()
 
     @property
@@ -203,7 +205,7 @@ class Holder(NamedTuple):
             return True
         try:
             os.kill(int(self.number), 0)
-        except (ValueError, OSError) as error:
+        except (ValueError, OverflowError, OSError) as error:
             return isinstance(error, PermissionError)
         return True
 

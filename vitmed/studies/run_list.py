@@ -274,7 +274,7 @@ def list_runs(top: Path, order: str) -> list[ListedRun]:
     def below(folder: Path, outer: str | None, depth: int) -> list[list[ListedRun]]:
         """Each run with those in it, where the folder lies in the run `outer`."""
         names, inner, run = set[str](), list[Path](), RunFolder(folder)
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        with contextlib.suppress(OSError), os.scandir(f"{folder}/.") as entries:  # also needs the right to enter it
             for entry in entries:
                 names.add(entry.name)
                 if entry.name[:1] != "." and entry.is_dir():
