@@ -98,10 +98,9 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
         if request.labels is not None:
             labels = [] if splits.bins else [splits.text_of(sample) for sample in samples]
             paths = [sample.path for sample in samples]
-            table, more = further_columns(Path(request.labels), root, paths, labels, splits.classes)
+            table, groups, more = further_columns(Path(request.labels), root, paths, labels, splits.classes)
             notes += more
-            groups = table.pop("group", None)  # those of the run count, where it knows them
-            if groups and any(groups) and all(sample.group is None for sample in samples):
+            if groups and all(sample.group is None for sample in samples):  # else those of the run count
                 samples = [each._replace(group=cell) for each, cell in zip(samples, groups, strict=True)]
                 known = "The run knows no patients: one may be in two of its splits"
                 notes = [f"{known}. Here they are those of {Path(request.labels).name}.", *own, *more]

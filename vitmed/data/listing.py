@@ -134,9 +134,9 @@ def _rows_of(table: Table, path: int, paths: Sequence[str], label: int | None) -
 
 def further_columns(
     file: Path, root: Path | None, paths: Sequence[str], labels: Sequence[str], outputs: Sequence[str]
-) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...] | None, list[str]]:
     """The further columns of a table for images whose labels are known, a cell for each, empty for an image without a
-    row, that of patients as "group"; and notes. DataError where it names none of the images, or one twice, or
+    row; the patients, if it names any; and notes. DataError where it names none of the images, or one twice, or
     contradicts a label.
 
     `labels` are the classes or grades; for other kinds (), and `outputs` name the columns that are labels.
@@ -161,8 +161,9 @@ def further_columns(
     names = [(i, name) for i, name in enumerate(table.header) if i not in used and name not in taken]
     further = [i for i, name in names if not name.startswith((PROB, LOGIT))]
     cells = [table.rows[rows[i]] if i in rows else [""] * len(table.header) for i in range(len(paths))]
-    named = {table.header[i]: i for i in further} | ({} if group is None else {"group": group})
-    return {name: tuple(line[i].strip() for line in cells) for name, i in named.items()}, [*table.notes, *notes]
+    columns = {table.header[i]: tuple(line[i].strip() for line in cells) for i in further}
+    patients = () if group is None else tuple(line[group].strip() for line in cells)
+    return columns, patients if any(patients) else None, [*table.notes, *notes]
 
 
 def _rows_by_image(

@@ -340,9 +340,8 @@ def _with_table(
         predictions, notes = _labelled(predictions, Path(labels))
         return replace(evaluated, predictions=predictions), flags, notes
     known = [] if predictions.kind != "classes" else [classes[k] for k in known_labels(predictions)]
-    cells, notes = further_columns(Path(labels), None, predictions.paths, known, classes)
-    groups = cells.pop("group", None)  # those of the run count, where it knows them
-    groups = groups if predictions.groups is None and groups and any(groups) else predictions.groups
+    cells, groups, notes = further_columns(Path(labels), None, predictions.paths, known, classes)
+    groups = predictions.groups or groups  # those of the run count, where it knows them
     predictions = replace(predictions, groups=groups, columns={**predictions.columns, **cells})
     flags = table_flags(flags, cells, predictions.kind, classes)
     return replace(evaluated, predictions=predictions), flags, notes
@@ -354,7 +353,7 @@ def _labelled(predictions: Predictions, file: Path) -> tuple[Predictions, list[s
     request = LabelRequest(kind, unit=predictions.target.unit, outputs=classes)
     read = labels_from_table(file, None, predictions.paths, request)
     row_of = {path: row for row, path in enumerate(predictions.paths)}
-    samples = sorted((s for part in read.samples.values() for s in part), key=lambda sample: row_of[sample.path])
+    samples = sorted(read.every, key=lambda sample: row_of[sample.path])
     if kind == "classes":
         index = {plain_grade(name): k for k, name in enumerate(classes)}
         if strange := sorted(name for name in read.classes if plain_grade(name) not in index):
