@@ -9,7 +9,7 @@ import numpy as np
 
 from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core.base_models import Frozen
-from vitmed.core.config import Config, EvaluateConfig, TrainConfig
+from vitmed.core.config import Config, DataConfig, EvaluateConfig, TrainConfig
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import read_json_lines
 from vitmed.core.load_config import evaluate_config
@@ -350,7 +350,7 @@ def _with_table(
 def _labelled(predictions: Predictions, file: Path) -> tuple[Predictions, list[str]]:
     """Those of the images to which a table gives a label, with its patients and further columns; and notes."""
     classes, kind = predictions.classes, predictions.kind
-    request = LabelRequest(kind, unit=predictions.target.unit, outputs=classes)
+    request = LabelRequest(DataConfig(unit=predictions.target.unit), kind, outputs=classes)  # type: ignore[call-arg]
     read = labels_from_table(file, None, predictions.paths, request)
     row_of = {path: row for row, path in enumerate(predictions.paths)}
     samples = sorted(read.every, key=lambda sample: row_of[sample.path])
