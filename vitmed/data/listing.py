@@ -49,12 +49,7 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     label, usual = table.find(LABEL_NAMES, card), table.find(SPLIT_COLUMN_NAMES)
     if root is None:
         table = _rows_of(table, path, paths, label if request.kind == "classes" else None)
-    split = usual
-    if split_name is not None:
-        if split_name not in table.header:
-            problem = f"--split-column {split_name}: {table.file} has no such column; it has {table.names}"
-            raise UsageError(problem, "name one of them")
-        split = table.header.index(split_name)
+    split = usual if split_name is None else table.column(split_name, "--split-column")
     group = table.find(GROUP_NAMES, card) if own_groups else None
     for column, what in ((path, "path"), (group, "patient"), (split, "split")):
         if column is not None and table.header[column] in request.data.findings:

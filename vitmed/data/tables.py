@@ -54,6 +54,12 @@ class Table:
         empty = [not any(row[i].strip() for row in self.rows) for i in range(len(self.header))]
         return ", ".join(f"{name!r}{' (empty)' * none}" for name, none in zip(self.header, empty, strict=True))
 
+    def column(self, name: str, flag: str) -> int:
+        """The column of exactly this name, for which a flag asks. Raises UsageError if there is none."""
+        if name not in self.header:
+            raise UsageError(f"{flag} {name}: {self.file} has no such column; it has {self.names}", "name one of them")
+        return self.header.index(name)
+
     def required(self, column: int | None, what: str, names: Sequence[str]) -> int:
         """The column. Raises DataError if there is none."""
         if column is None:
