@@ -293,21 +293,16 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], request: LabelReq
 
 
 def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], request: LabelRequest, source: str) -> Labels:
-    """Findings (R, F) that you ask for, or for a model all of its outputs in their order. Raises DataError: nothing is
-    known, or of no finding of the model, or a name that would make predictions.csv ambiguous. UsageError: a finding
-    that is not there."""
-    wanted, notes = request.outputs or tuple(request.data.findings) or names, tuple[str, ...]()
+    """Findings (R, F), for a model all of its outputs in their order. Raises DataError: nothing is known, or of no
+    finding of the model, or a name that would make predictions.csv ambiguous."""
+    wanted, notes = request.outputs or names, tuple[str, ...]()
     for name in () if request.outputs else wanted:
         if name.lower() == NO_FINDING:
-            problem = (
-                f"{table.file}: {name!r} cannot be a finding, since predictions.csv writes it where none is called"
-            )
-            raise DataError(problem, "rename it, or omit it from --finding")
+            problem = f"{name!r} cannot be a finding, since predictions.csv writes it where none is called"
+            raise DataError(f"{table.file}: {problem}", "rename it, or omit it from --finding")
         if BAR in name:
             raise DataError(f"{table.file}: the finding {name!r} has a {BAR}, which separates findings", "rename it")
     missing = [name for name in wanted if name not in names]
-    if missing and not request.outputs:
-        raise unknown_key("finding", missing[0], names)
     if len(missing) == len(wanted):
         raise DataError(
             f"{table.file}: none of the model's findings {listed(wanted)}; it has {listed(names)}",
@@ -318,9 +313,8 @@ def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], request: L
     column = {name: values[:, k] for k, name in enumerate(names)}
     values = np.stack([column.get(name, np.full(len(values), float(UNKNOWN))) for name in wanted], axis=1)
     if not (values != UNKNOWN).any():
-        raise DataError(
-            f"{table.file}: no label of {listed(wanted)} is known: all are empty or uncertain", f"write {BIT}"
-        )
+        problem = f"{table.file}: no label of {listed(wanted)} is known: all are empty or uncertain"
+        raise DataError(problem, f"write {BIT}")
     strata = np.where((values != UNKNOWN).any(axis=1), finding_strata(values), -1)
     return Labels(Target(kind="findings"), strata, (*wanted, NO_FINDING), values, wanted, source, notes)
 
