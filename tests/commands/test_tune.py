@@ -153,9 +153,11 @@ def test_tuned_yaml_trains_what_the_winner_was(done: TuneResult, data: Path, tmp
 
 
 def test_without_pruning_every_trial_ends_and_lower_can_be_better(data: Path, tmp_path: Path) -> None:
-    found = run(data, tmp_path, prune=False, trials=2, epochs=3, seed=3, monitor="brier")
+    found = run(data, tmp_path, prune=False, trials=2, epochs=3, seed=500_000, monitor="brier")
     assert [(t.state, t.epochs) for t in found.study.trials] == [("done", 3)] * 2
-    assert {load_config(tmp_path / "t" / str(t.run) / "config.yaml").train.seed for t in found.study.trials} == {3}
+    assert {load_config(tmp_path / "t" / str(t.run) / "config.yaml").train.seed for t in found.study.trials} == {
+        500_000
+    }
     tables = [Predictions.from_csv(found.folder / f"trial-000{k}" / "val" / "predictions.csv") for k in (1, 2)]
     values = [brier_score_loss(table.labels, table.probabilities[:, 1]) for table in tables]
     scale = [found.study.trials[k].value / values[k] for k in (0, 1)]  # type: ignore[operator]
