@@ -39,13 +39,13 @@ import numpy as np
 import torch
 
 from vitmed.core.base_models import CLASSES
-from vitmed.core.config import ModelConfig, PretrainConfig
+from vitmed.core.config import DataConfig, ModelConfig, PretrainConfig
 from vitmed.core.errors import VitmedError
 from vitmed.core.load_config import load_config
 from vitmed.data.label_kinds import LabelRequest
 from vitmed.data.listing import labels_from_table
+from vitmed.data.patients import groups_from_table
 from vitmed.data.samples import Sample, Splits, labelled_by
-from vitmed.data.tables import groups_from_table
 from vitmed.decisions.out_of_distribution import fit_ood_score
 from vitmed.decisions.policy import choose_policy
 from vitmed.inference.checkpoint import (
@@ -409,7 +409,7 @@ def make_tables(folder: Path) -> list[Path]:
 
 def use_table(path: Path) -> Any:
     if ".labels" in path.suffixes:
-        return str(labels_from_table(path, path.parent, PATHS, LabelRequest())), groups_from_table(
+        return str(labels_from_table(path, path.parent, PATHS, LabelRequest(DataConfig()))), groups_from_table(
             path, path.parent, PATHS
         )
     found = Predictions.from_csv(path)

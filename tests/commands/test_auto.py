@@ -28,7 +28,7 @@ from vitmed import auto, train
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.metrics.predictions import Predictions
-from vitmed.studies.auto import AutoRun
+from vitmed.studies.auto import AutoRun, begin_auto
 from vitmed.training.plan.make_plan import Plan
 from vitmed.training.run import Run
 
@@ -211,3 +211,20 @@ def test_an_error_of_the_data_check_is_named_with_the_way_around(tmp_path: Path)
     with pytest.raises(DataError, match=r"the data check found .*; the first: ") as error:
         run(data, tmp_path / "runs", group_regex=None)
     assert "data_report.html" in error.value.fix and "--allow-leakage" in error.value.fix
+
+
+def test_what_the_training_mends_is_no_error_of_the_data_check(tmp_path: Path) -> None:
+    """Patients in two splits where `--resplit` divides anew, and files that `--on-bad-file skip` leaves out."""
+    data = draw_splits(tmp_path / "data")
+    for split in ("train", "test"):
+        source = next((data / split).rglob("*.png"))
+        shutil.copy(source, data / "val" / source.parent.name / f"copy-of-{split}.png")
+    (data / "train" / "blue" / "torn.png").write_bytes(b"no image")
+    given = {"time": "5m", "weights": "none", "sets": TINY_SETS, "config": None}
+    with pytest.raises(DataError, match="the same file in two splits"):
+        begin_auto({"data": str(data), "on_bad_file": "skip"} | given, tmp_path / "a", None)
+    with pytest.raises(DataError) as error:
+        begin_auto({"data": str(data), "resplit": True} | given, tmp_path / "b", None)
+    assert "--on-bad-file skip leaves such files out" in error.value.fix
+    both = {"data": str(data), "resplit": True, "on_bad_file": "skip"} | given
+    assert begin_auto(both, tmp_path / "c", None).auto.exists()

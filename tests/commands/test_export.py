@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -19,7 +20,7 @@ from PIL import Image
 import vitmed as package
 from vitmed.core.errors import CheckpointError, GateError, UsageError
 from vitmed.deploy import export
-from vitmed.inference.onnx_model import KEY, load_onnx
+from vitmed.inference.onnx_model import DIGEST, KEY, UNSIGNED, load_onnx
 from vitmed.metrics.predictions import Predictions
 
 WITHOUT_TORCH = """
@@ -173,6 +174,19 @@ def test_a_file_that_is_not_ours(tmp_path: Path, exported: Path) -> None:
         onnx.save(model, tmp_path / "other.onnx")
         with pytest.raises(CheckpointError, match=problem):
             load_onnx(tmp_path / "other.onnx")
+
+
+def test_a_changed_number_of_the_network_is_damage(exported: Path, tmp_path: Path) -> None:
+    """A graph with another weight runs as well as before; only its digest shows it."""
+    model = onnx.load(exported)
+    digests = [one.value for one in model.metadata_props if one.key == DIGEST]
+    content = exported.read_bytes()
+    assert hashlib.sha256(content.replace(digests[0].encode(), UNSIGNED.encode())).hexdigest() == digests[0]
+    weight = max(model.graph.initializer, key=lambda one: len(one.raw_data))
+    weight.raw_data = weight.raw_data[:-4] + np.float32(0.5).tobytes()
+    onnx.save(model, tmp_path / "other.onnx")
+    with pytest.raises(CheckpointError, match="its SHA-256 is not the one that it states"):
+        load_onnx(tmp_path / "other.onnx")
 
 
 def test_without_the_packages_one_sentence_says_what_to_install(

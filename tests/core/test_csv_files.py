@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vitmed.core.config import DataConfig
 from vitmed.core.text_files import csv_text, from_cell, rows_of, to_cell
 from vitmed.data.label_kinds import LabelRequest
 from vitmed.data.listing import labels_from_table
@@ -82,7 +83,7 @@ def test_a_table_of_labels_finds_the_files_again(tmp_path: Path) -> None:
     rows = [["path", "label", "-site"], *([path, f"={i % 2}", "@x"] for i, path in enumerate(paths))]
     file = tmp_path / "labels.csv"
     file.write_text(csv_text(rows), encoding="utf-8", newline="")
-    found = labels_from_table(file, tmp_path, paths, LabelRequest())
+    found = labels_from_table(file, tmp_path, paths, LabelRequest(DataConfig()))
     images = found.samples[ALL]
     assert [sample.path for sample in images] == paths and found.classes == ("=0", "=1")
     assert [sample.label for sample in images] == [0, 1, 0, 1]

@@ -47,11 +47,9 @@ def test_splits_of_classes() -> None:
     assert splits.text_of(splits.samples["train"][2]) == "b" and splits.targets("train").shape == (3, 0)
     assert splits.groups() == {"train": {"P", "Q", "R"}, "val": {"P", "S"}, "test": {"T"}}
     assert splits.shared() == {"P": ["train", "val"]}
-    assert splits.grouped and splits.unit == "patient" and not splits.ready_made
+    assert splits.grouped and splits.unit == "patient"
     unknown = replace(splits, samples=splits.samples | {"test": (Sample("b/6.png", 1, None),)})
     assert not unknown.grouped and unknown.unit == "image" and unknown.groups()["test"] == set()
-    for how, ready in (("folder val/", True), ("table (--labels)", True), ("15 % of train, by image", False)):
-        assert replace(splits, made={"train": "", "val": how}).ready_made == ready
     assert describe_split(splits, "train") == "2 + 1" and proportion_lines(splits) == []
     assert proportion_lines(replace(splits, recognised="2 classes")) == ["labels: 2 classes"]
     moved = replace(splits, samples=splits.samples | {"test": (Sample("b/6.png", 1, "U"),)})

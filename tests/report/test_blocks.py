@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from vitmed.report.blocks import Chapter, Document, Table, html, td, to_markdown
+from vitmed.report.blocks import Chapter, Document, Table, Text, html, td, to_markdown
 
 
 def markdown(table: Table) -> list[list[str]]:
@@ -33,3 +33,7 @@ def test_a_cell_over_several_rows_stands_in_each_and_moves_no_other() -> None:
 def test_a_copied_cell_keeps_number_and_interval_apart() -> None:
     text = html(Table([], [[td("0.903", "0.751 to 0.967")]])).striptags()
     assert text == "0.903 (0.751 to 0.967)"
+
+
+def test_a_paragraph_that_has_a_name_can_be_found_on_the_page() -> None:
+    assert html(Text(Markup("who"), "quiet", "identity")) == '<p class="quiet" id="identity">who</p>'

@@ -99,10 +99,9 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
         if request.labels is not None:
             labels = [] if splits.bins else [splits.text_of(sample) for sample in samples]
             paths = [sample.path for sample in samples]
-            table, more = further_columns(Path(request.labels), root, paths, labels, splits.classes)
+            table, groups, more = further_columns(Path(request.labels), root, paths, labels, splits.classes)
             notes += more
-            groups = table.pop("group", None)  # those of the run count, where it knows them
-            if groups and any(groups) and all(sample.group is None for sample in samples):
+            if groups and all(sample.group is None for sample in samples):  # else those of the run count
                 samples = [each._replace(group=cell) for each, cell in zip(samples, groups, strict=True)]
                 known = "The run knows no patients: one may be in two of its splits"
                 notes = [f"{known}. Here they are those of {Path(request.labels).name}.", *own, *more]
@@ -149,10 +148,11 @@ def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tupl
     kind, several = saved.splits.target.kind, bool(saved.splits.bins)
     if several and request.labels is None:
         raise DataError(f"{root}: folders name one class of an image; the model predicts {kind}", "add --labels TABLE")
+    groups = None if request.groups is None else str(request.groups)
+    uncertain, unit = saved.config.data.uncertain, saved.splits.target.unit
+    asked = DataConfig(group_regex=request.group_regex, groups=groups, uncertain=uncertain, unit=unit)  # type: ignore[call-arg]
     if request.labels is not None:
-        own_groups = request.groups is None and request.group_regex is None
-        uncertain, unit = saved.config.data.uncertain, saved.splits.target.unit
-        labels = LabelRequest(kind, (), uncertain, unit, outputs=saved.classes, own_groups=own_groups)
+        labels = LabelRequest(asked, kind, outputs=saved.classes)
         images = list_by_table(root, Path(request.labels), labels, None if several else saved.classes)
         parts = list(images.samples)
     else:
@@ -171,18 +171,17 @@ def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tupl
     if part not in parts:
         missing = f"{part} {'rows' if request.labels else 'folder'}"
         raise DataError(f"{root}: has {', '.join(parts)} but no {missing}", f"--split {parts[0]}")
-    return _foreign_patients(saved, images, request), part
+    return _foreign_patients(saved, images, asked), part
 
 
-def _foreign_patients(saved: SavedModel, images: Splits, request: ImageRequest) -> Splits:
-    """The images with patients: as requested; else from the table of labels; else in the way of the run, if it works.
+def _foreign_patients(saved: SavedModel, images: Splits, asked: DataConfig) -> Splits:
+    """The images with patients: as `asked`; else from the table of labels; else in the way of the run, if it works.
 
     The run's own table has no patients of another place, and its expression may not match the names there.
     """
     run = saved.config.data
-    if request.group_regex is not None or request.groups is not None:
-        groups = None if request.groups is None else str(request.groups)
-        return with_patients(images, DataConfig(group_regex=request.group_regex, groups=groups))  # type: ignore[call-arg]
+    if asked.group_regex is not None or asked.groups is not None:
+        return with_patients(images, asked)
     if images.patients or (run.group_regex is None and run.groups not in GROUP_WORDS):
         return images
     show_expression(run.group_regex)
@@ -213,7 +212,13 @@ def leakage(
         text = f"{len(seen):,} of {counted(len(samples), 'image')} {'was' if len(seen) == 1 else 'were'} used to make "
         text += "this model (train, val or pretraining)"
         if not allow:
-            raise DataError(f"{root}: {text}, the first is {seen[0]}", "evaluate other images, or add --allow-leakage")
+            fix = "evaluate other images, or add --allow-leakage"
+            of_test = dict(zip(saved.hashes.get("test", ()), saved.splits.samples.get("test", ()), strict=False))
+            lost = [of_test[digest] for digest in of_test.keys() - {*hashes}]
+            if lost and len(lost) < len(of_test):  # a copy of the run's own images
+                are = f"{len(lost):,} of the {len(of_test):,} test images of the run are not here, or changed, such as"
+                fix = f"{are} {min(sample.path for sample in lost)}: restore them to evaluate the test alone; or {fix}"
+            raise DataError(f"{root}: {text}, the first is {seen[0]}", fix)
         notes.append(f"Leakage: {text}; the result is optimistic.")
     tested = set(saved.hashes.get("test", ()))
     again = sum(digest in tested for digest in hashes)

@@ -74,5 +74,6 @@ def stress(
             write_bytes(part / SAMPLES, png(stress_samples(pictures)))
         write_json(part / NUMBERS, content.to_dict())
     say(content.verdict)
-    say(f"stress test: {folder / NUMBERS}; the next `vitmed evaluate` shows it in its report")
+    shown = "; the next `vitmed evaluate` shows it in its report" * (folder == saved.path.parent / FOLDER)
+    say(f"stress test: {folder / NUMBERS}{shown}")
     return Stress(content, folder)

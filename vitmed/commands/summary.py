@@ -62,4 +62,4 @@ def summary(
     else:
         raise unknown_key("model", model, [*SIZES, *recipes()])
     with seeded(0):
-        return summarise(ViT(config, num_classes or 1000), config)
+        return summarise(ViT(config, 1000 if num_classes is None else num_classes), config)

@@ -45,7 +45,8 @@ def tune(
         ),
     ] = (),
     seeds: Annotated[
-        str | Sequence[int] | None, Option("With --grid, seeds of training; default 0.", metavar="A,B,C", panel=FIRST)
+        str | Sequence[int] | None,
+        Option("With --grid, seeds of training; default --seed.", metavar="A,B,C", panel=FIRST),
     ] = None,
     prune: Annotated[
         bool | None, Option("Stop poor trials early, as by default.", "--prune/--no-prune", panel=FIRST)
@@ -95,12 +96,14 @@ def tune(
                 raise excluded("resume of tune")
             folder, asked = resumed_study(RunFolder(resume), trials, seconds)
         else:
-            settings = load_config(config, {"data.root": data, **read_overrides(dict(flags), FLAGS, "tune")}, sets)
+            own = {"data.root": data, **read_overrides(dict(flags), FLAGS, "tune")}
+            settings = load_config(config, own, sets)
             if (grid or seeds is not None) and (not grid or space or trials is not None or prune):
                 raise excluded("grid")
-            domains = read_space(space or grid, sets, "--grid" if grid else "--space")
+            domains = read_space(space or grid, sets, "--grid" if grid else "--space", own)
             if grid:
-                numbers = "0" if seeds is None else seeds if isinstance(seeds, str) else ",".join(map(str, seeds))
+                each = [settings.train.seed] if seeds is None else seeds
+                numbers = each if isinstance(each, str) else ",".join(map(str, each))
                 domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds"), **domains}
             what = {"space": domains, "trials": trials, "prune": not grid and prune is not False, "time": seconds}
             what["offline"] = offline

@@ -249,16 +249,17 @@ def _check_answer(source: Source) -> None:
 def _open(source: Source, headers: dict[str, str], method: str = "GET") -> Any:
     """The response: 200, 206 or 416. Raises _Cut for a temporary fault, source.error for a refusal."""
 
-    class Redirects(urllib.request.HTTPRedirectHandler):  # not to an unencrypted connection
-        def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-            _only_https(newurl, source)
-            return super().redirect_request(req, fp, code, msg, headers, newurl)
+    class OnlyHttps(urllib.request.BaseHandler):  # asked of every address, also of those that a server redirects to
+        def default_open(self, request: urllib.request.Request) -> None:
+            url, scheme = request.full_url, request.type
+            here = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+            if scheme != "https" and not (scheme == "http" and here):
+                raise source.error(f"{url}: not https, so the file could be changed on its way", "use https")
 
     host = urlsplit(source.url).hostname
     try:
-        _only_https(source.url, source)
         request = urllib.request.Request(source.url, headers=headers, method=method)
-        return urllib.request.build_opener(Redirects).open(request, timeout=TIMEOUT)
+        return urllib.request.build_opener(OnlyHttps).open(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         if error.code == 416:
             return error  # also a response
@@ -275,12 +276,6 @@ def _open(source: Source, headers: dict[str, str], method: str = "GET") -> Any:
             fix = "if your institution inspects connections, name its certificate: SSL_CERT_FILE=ca.pem"
             raise source.error(f"{source.url}: {reason}", fix) from None
         raise _Cut(f"{host} cannot be reached ({first_line(cause)})") from None
-
-
-def _only_https(url: str, source: Source) -> None:
-    parts = urlsplit(url)
-    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")):
-        raise source.error(f"{url}: not https, so the file could be changed on its way", "use https")
 
 
 # --- the Hugging Face hub

@@ -4,7 +4,7 @@ splits              train, validation and test: by folder, patient, table or see
 samples             `Sample` and `Splits`, and how the labels are divided over the splits
 listing             the labelled images of a folder, or of a table with patient, split and further columns
 folders             files, class folders and the folders of splits; a MedMNIST file read like folders
-tables              tables matched with images, and patients from them
+tables              tables matched with images
 label_kinds         the kinds of labels: what you ask of them, what was read; grades, a number with its ranges, findings
 patients            the patient of each image: by expression, table, DICOM PatientID; notes on patients and splits
 patient_names       what groups are called; guesses of patients and of augmented copies from file names

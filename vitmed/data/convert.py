@@ -47,6 +47,7 @@ ZIPS = (".zip", ".npz")
 SUFFIXES = (*ZIPS, ".tar", ".tar.gz", ".tgz")  # of what `unpack` reads
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, UnicodeError)
 AGAIN = "fetch or copy it again"
+BOMB = f"would unpack to over {RATIO} times its size, unlike any images"
 HOSTILE = "do not use this archive; get it from its owner and check its hash"
 GROUPS = "groups.csv"
 KINDS = "a MedMNIST .npz, CIFAR-10 or MNIST files, or a zip or tar of one of these or of images"
@@ -89,7 +90,7 @@ def unpack(archive: Path, folder: Path) -> None:
                 raise DataError(f"{archive}: {name!r} is a link or a device, not a file", HOSTILE)
             total += abs(member.size)
             if total > limit or len(members) > MEMBERS:  # before more of a tar is unpacked
-                raise _bomb(archive)
+                raise DataError(f"{archive}: {BOMB}", HOSTILE)
             if not name or name.startswith("/") or ".." in PurePosixPath(name).parts or any(c in name for c in "\\:\0"):
                 raise DataError(f"{archive}: the member {name!r} would lie outside its folder", HOSTILE)
             members.append(member)
@@ -141,12 +142,8 @@ class _LimitedReads:
 
     def read(self, size: int) -> bytes:
         if not 0 <= size <= LEAST:
-            raise _bomb(self.archive)
+            raise DataError(f"{self.archive}: {BOMB}", HOSTILE)
         return self.stream.read(size)
-
-
-def _bomb(archive: Path) -> DataError:
-    return DataError(f"{archive}: would unpack to over {RATIO} times its size, unlike any images", HOSTILE)
 
 
 @contextlib.contextmanager

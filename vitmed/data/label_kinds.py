@@ -29,22 +29,15 @@ MISSING = {"", "nan", "na", "n/a", "null", "unknown", "?"}  # cells of which the
 
 
 class LabelRequest(NamedTuple):
-    """What you request of the labels: fields of `DataConfig`; the grades in order; the outputs of a model to evaluate.
+    """What you request of the labels: as configured, with the grades in order; or the outputs of a model to evaluate.
 
-    The findings of a model that a table lacks are not known; other findings of the table do not count. A card may name
-    the columns of the table.
+    The findings of a model that a table lacks are not known; other findings of the table do not count.
     """
 
+    data: DataConfig
     kind: str = "auto"
-    findings: tuple[str, ...] = ()
-    uncertain: str = "ignore"
-    unit: str = ""
     order: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-    card: str | None = None
-    split_column: str | None = None
-    divided: bool = False  # whether folds divide the images
-    own_groups: bool = True  # whether a column of patients counts; else it is a further column
 
     @classmethod
     def of(cls, config: DataConfig, ordinal: Sequence[str] = ()) -> Self:
@@ -58,14 +51,11 @@ class LabelRequest(NamedTuple):
             if given and kind not in ("auto", needed) and (flag, kind) != ("--ordinal", "classes"):
                 raise UsageError(f"{flag} is for --target {needed}, not for --target {kind}", f"omit {flag}")
             kind = needed if given and kind == "auto" else kind
-        order = tuple(ordinal) if kind == "grades" else ()
-        own_groups = config.group_regex is None and config.groups is None
-        of_table = config.card, config.split_column, config.divided, own_groups
-        return cls(kind, tuple(config.findings), config.uncertain, config.unit, order, (), *of_table)
+        return cls(config, kind, tuple(ordinal) if kind == "grades" else ())
 
     def check_folders(self) -> None:
         """Raises UsageError for labels that no folder can name, and for a column without a table."""
-        if self.split_column is not None:
+        if self.data.split_column is not None:
             raise UsageError("--split-column: is a column of a table of labels", "add --labels TABLE")
         if self.kind in ("findings", "number"):
             raise UsageError(f"--target {self.kind}: folders name one class of an image", "add --labels TABLE")
@@ -179,8 +169,8 @@ def read_number(table: Table, label: int | None, others: Sequence[int], request:
     strata[known], ranges = number_strata(numbers[known])
     name = "number" if table.find(LABEL_NAMES) == label else table.header[label]
     name = request.outputs[0] if request.outputs else name
-    source = f"a number, {name!r}{f' in {request.unit}' * bool(request.unit)}, from {table.file.name}"
-    target = Target(kind="number", unit=request.unit)
+    source = f"a number, {name!r}{f' in {request.data.unit}' * bool(request.data.unit)}, from {table.file.name}"
+    target = Target(kind="number", unit=request.data.unit)
     return Labels(target, strata, ranges, numbers[:, None], (name,), source, used=(label,))
 
 
@@ -207,10 +197,10 @@ BIT = "1 (present), 0 (absent), -1 (uncertain), or nothing (not known)"
 
 def read_findings(table: Table, label: int | None, others: Sequence[int], request: LabelRequest) -> Labels:
     """Findings of columns, or of labels joined by |; arguments and errors as of `read_targets`."""
-    if request.findings:
-        if unknown := [name for name in request.findings if name not in table.header]:
+    if asked := request.data.findings:
+        if unknown := [name for name in asked if name not in table.header]:
             raise unknown_key("column of --finding", unknown[0], [table.header[i] for i in others])
-        return _of_columns(table, [table.header.index(name) for name in request.findings], request)
+        return _of_columns(table, [table.header.index(name) for name in asked], request)
     columns, doubtful = bit_columns(table, others)
     if label is not None and (not columns or any(BAR in row[label] for row in table.rows)):
         return _of_bars(table, label, columns, request)
@@ -232,7 +222,7 @@ def read_findings(table: Table, label: int | None, others: Sequence[int], reques
 
 def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> Labels:
     without = None
-    if not request.findings and not request.outputs and len(columns) > 1:
+    if not request.data.findings and not request.outputs and len(columns) > 1:
         without = next((i for i in columns if table.header[i].lower().replace("_", " ") in NONE_WORDS), None)
     used, columns = tuple(columns), [i for i in columns if i != without]
     values = np.stack([cells_of_finding(table, i) for i in columns], axis=1)  # (R, F): 1, 0, -1, NaN for empty
@@ -244,7 +234,7 @@ def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> 
     uncertain = values == -1
     if uncertain.any():
         ways = {"ignore": (np.nan, "not known"), "ones": (1.0, "present"), "zeros": (0.0, "absent")}
-        values[uncertain], meaning = ways.pop(request.uncertain)
+        values[uncertain], meaning = ways.pop(request.data.uncertain)
         others = "|".join(ways)
         notes.append(
             f"{table.file}: {counted(int(uncertain.sum()), 'label')} of -1 (uncertain) count as {meaning} "
@@ -303,21 +293,16 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], request: LabelReq
 
 
 def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], request: LabelRequest, source: str) -> Labels:
-    """Findings (R, F) that you ask for, or for a model all of its outputs in their order. Raises DataError: nothing is
-    known, or of no finding of the model, or a name that would make predictions.csv ambiguous. UsageError: a finding
-    that is not there."""
-    wanted, notes = request.outputs or request.findings or names, tuple[str, ...]()
+    """Findings (R, F), for a model all of its outputs in their order. Raises DataError: nothing is known, or of no
+    finding of the model, or a name that would make predictions.csv ambiguous."""
+    wanted, notes = request.outputs or names, tuple[str, ...]()
     for name in () if request.outputs else wanted:
         if name.lower() == NO_FINDING:
-            problem = (
-                f"{table.file}: {name!r} cannot be a finding, since predictions.csv writes it where none is called"
-            )
-            raise DataError(problem, "rename it, or omit it from --finding")
+            problem = f"{name!r} cannot be a finding, since predictions.csv writes it where none is called"
+            raise DataError(f"{table.file}: {problem}", "rename it, or omit it from --finding")
         if BAR in name:
             raise DataError(f"{table.file}: the finding {name!r} has a {BAR}, which separates findings", "rename it")
     missing = [name for name in wanted if name not in names]
-    if missing and not request.outputs:
-        raise unknown_key("finding", missing[0], names)
     if len(missing) == len(wanted):
         raise DataError(
             f"{table.file}: none of the model's findings {listed(wanted)}; it has {listed(names)}",
@@ -328,9 +313,8 @@ def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], request: L
     column = {name: values[:, k] for k, name in enumerate(names)}
     values = np.stack([column.get(name, np.full(len(values), float(UNKNOWN))) for name in wanted], axis=1)
     if not (values != UNKNOWN).any():
-        raise DataError(
-            f"{table.file}: no label of {listed(wanted)} is known: all are empty or uncertain", f"write {BIT}"
-        )
+        problem = f"{table.file}: no label of {listed(wanted)} is known: all are empty or uncertain"
+        raise DataError(problem, f"write {BIT}")
     strata = np.where((values != UNKNOWN).any(axis=1), finding_strata(values), -1)
     return Labels(Target(kind="findings"), strata, (*wanted, NO_FINDING), values, wanted, source, notes)
 

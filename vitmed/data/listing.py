@@ -19,8 +19,8 @@ from vitmed.data.label_kinds import LabelRequest, Labels, finding_strata, grade_
 from vitmed.data.patient_names import known_by_column
 from vitmed.data.patients import find_patients, suggest_groups
 from vitmed.data.samples import ALL, Sample, Splits, by_split, targets_in
-from vitmed.data.tables import FIRST, GROUP_NAMES, LABEL_NAMES, PATH_NAMES, Table, read_table
-from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LABEL, LOGIT, OF_NUMBERS, PROB, WRITTEN
+from vitmed.data.tables import FIRST, LABEL_NAMES, PATH_NAMES, Table, read_table
+from vitmed.metrics.predictions_csv import FIXED_COLUMNS, GROUP_NAMES, LABEL, LOGIT, OF_NUMBERS, PROB, WRITTEN
 
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
@@ -40,17 +40,19 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     a finding that is the column of paths, patients or splits.
     """
     table = read_table(file)
+    card, split_name = request.data.card, request.data.split_column
+    own_groups = request.data.group_regex is None and request.data.groups is None  # else they are a further column
     if of_run := _is_of_run(table, request):
-        own_groups = request.own_groups and any(row[OF_RUN.index("group")] for row in table.rows)
-        request = request._replace(card=None, split_column=None, own_groups=own_groups)  # the columns have other names
-    path = table.required(table.find(PATH_NAMES, request.card), "path of an image", PATH_NAMES)
-    label, usual = table.find(LABEL_NAMES, request.card), table.find(SPLIT_COLUMN_NAMES)
+        own_groups = own_groups and any(row[OF_RUN.index("group")] for row in table.rows)
+        card = split_name = None  # the columns have other names
+    path = table.required(table.find(PATH_NAMES, card), "path of an image", PATH_NAMES)
+    label, usual = table.find(LABEL_NAMES, card), table.find(SPLIT_COLUMN_NAMES)
     if root is None:
         table = _rows_of(table, path, paths, label if request.kind == "classes" else None)
-    split = usual if request.split_column is None else table.column(request.split_column, "--split-column")
-    group = table.find(GROUP_NAMES, request.card) if request.own_groups else None
+    split = usual if split_name is None else table.column(split_name, "--split-column")
+    group = table.find(GROUP_NAMES, card) if own_groups else None
     for column, what in ((path, "path"), (group, "patient"), (split, "split")):
-        if column is not None and table.header[column] in request.findings:
+        if column is not None and table.header[column] in request.data.findings:
             name = table.header[column]
             problem = f"{table.file}: the column {name!r} holds the {what} of each image, so it cannot be a finding"
             raise UsageError(problem, "omit it from --finding, or rename the column")
@@ -89,7 +91,7 @@ def _is_of_run(table: Table, request: LabelRequest) -> bool:
     """Whether a table is the splits.csv of a run. Raises UsageError for one with folds, DataError for findings."""
     if table.header[: len(OF_RUN)] != OF_RUN:
         return False
-    if request.divided:
+    if request.data.divided:
         fix = "--set data.folds=null --set data.fold=null, which repeats its split; or name another table"
         raise UsageError(f"{table.file}: the splits.csv of a run states one split, so it has no folds", fix)
     if request.kind == "findings" or any("|" in row[OF_RUN.index("class")] for row in table.rows):
@@ -134,9 +136,9 @@ def _rows_of(table: Table, path: int, paths: Sequence[str], label: int | None) -
 
 def further_columns(
     file: Path, root: Path | None, paths: Sequence[str], labels: Sequence[str], outputs: Sequence[str]
-) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...] | None, list[str]]:
     """The further columns of a table for images whose labels are known, a cell for each, empty for an image without a
-    row, that of patients as "group"; and notes. DataError where it names none of the images, or one twice, or
+    row; the patients, if it names any; and notes. DataError where it names none of the images, or one twice, or
     contradicts a label.
 
     `labels` are the classes or grades; for other kinds (), and `outputs` name the columns that are labels.
@@ -161,8 +163,9 @@ def further_columns(
     names = [(i, name) for i, name in enumerate(table.header) if i not in used and name not in taken]
     further = [i for i, name in names if not name.startswith((PROB, LOGIT))]
     cells = [table.rows[rows[i]] if i in rows else [""] * len(table.header) for i in range(len(paths))]
-    named = {table.header[i]: i for i in further} | ({} if group is None else {"group": group})
-    return {name: tuple(line[i].strip() for line in cells) for name, i in named.items()}, [*table.notes, *notes]
+    columns = {table.header[i]: tuple(line[i].strip() for line in cells) for i in further}
+    patients = () if group is None else tuple(line[group].strip() for line in cells)
+    return columns, patients if any(patients) else None, [*table.notes, *notes]
 
 
 def _rows_by_image(

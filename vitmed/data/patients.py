@@ -25,10 +25,11 @@ from vitmed.data.image_cache import ImageCache
 from vitmed.data.patient_names import AS_ORIGINALS, Guess, guess_copies, guess_patients, known_by_column
 from vitmed.data.samples import Splits
 from vitmed.data.scan import scan
-from vitmed.data.tables import groups_from_table
+from vitmed.data.tables import PATH_NAMES, read_table
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import QUIET
+from vitmed.metrics.predictions_csv import GROUP_NAMES
 
 NAMES, DICOM, COPIES = GROUP_WORDS
 SECONDS, SECONDS_A_PATH = 5.0, 1e-4  # for all paths of a data set, whatever the expression
@@ -75,8 +76,7 @@ def find_patients(
         groups, count = _by_copies(root, paths, config)
         note = f"{counted_doing(count, 'image')} a copy of another; copies stay in one split. {NO_PATIENTS}"
         return KnownPatients(groups, f"{AS_ORIGINALS}, by their pixels (--groups copies)", [note])
-    groups, column, notes = groups_from_table(config.groups, root, paths, config.card)
-    return KnownPatients(groups, known_by_column(column, "--groups"), notes)
+    return groups_from_table(config.groups, root, paths, config.card)
 
 
 def suggest_groups(paths: Sequence[str], folders_are_classes: bool = True) -> Guess | None:
@@ -146,6 +146,39 @@ def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[st
             "widen the expression, or move these files away",
         )
     return [sys.intern(str(group)) for group in groups]
+
+
+def groups_from_table(file: str | Path, root: Path, paths: Sequence[str], card: str | None = None) -> KnownPatients:
+    """The patient of every image from a table of paths and patients.
+
+    `card`: of the set that the table belongs to; it may name the columns. Raises DataError: the table cannot be read,
+    lacks a column, a value or an image, or has two patients for an image.
+    """
+    table = read_table(file)
+    path, group = table.find(PATH_NAMES, card), table.find(GROUP_NAMES, card)
+    if len(table.header) == 2 and path is None and group is not None:
+        path = 1 - group  # the only other column
+    elif len(table.header) == 2 and group is None and path is not None:
+        group = 1 - path
+    path = table.required(path, "path of an image", PATH_NAMES)
+    group = table.required(group, "patient", GROUP_NAMES)
+    images, strange = table.images(path, root, paths)
+    patients: dict[int, str] = {}
+    for image, patient, line in zip(images, table.cells(group, "patient"), table.lines, strict=True):
+        if image is not None and patients.setdefault(image, patient) != patient:
+            both = f"{paths[image]} has patient {patient!r} here and {patients[image]!r} above"
+            raise DataError(f"{file}: line {line}: {both}", "keep one of the rows")
+    unmatched = f"{counted_doing(len(strange), 'row', 'matches', 'match')} no image"
+    if missing := [path for i, path in enumerate(paths) if i not in patients]:
+        rows = f"\n{unmatched}:\n{lines_of(strange)}" if strange else ""
+        of = counted_doing(len(paths), "image", "has", "have")
+        raise DataError(
+            f"{file}: {len(missing):,} of {of} no row:\n{lines_of([*table.notes, *missing])}{rows}",
+            f"use paths relative to {root} or to the table, or add the rows",
+        )
+    notes = [f"{file}: {unmatched}, the first is {strange[0]}"] if strange else []
+    known = known_by_column(table.header[group], "--groups")
+    return KnownPatients([patients[i] for i in range(len(paths))], known, [*table.notes, *notes])
 
 
 @QUIET

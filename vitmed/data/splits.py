@@ -369,7 +369,7 @@ def take_fold(images: Splits, samples: Samples, folds: int, fold: int, seed: int
         few = counted_doing(patients, images.unit)
         raise DataError(f"{images.root}: {few} too few for {folds} folds", "fewer --folds")
     if images.bins:
-        pairs = kinds_of(labels, _findings_of(images, samples))
+        pairs = kinds_of(labels, targets_in(samples) if images.target.kind == "findings" else None)
         number = balanced_parts(codes, pairs, np.full(folds, 1 / folds), seed)[codes]
     elif images.patients:
         number = grouped_folds(labels, codes, folds, seed)
@@ -399,7 +399,8 @@ def split_off(images: Splits, samples: Samples, fraction: float, seed: int, name
         problem = f"{images.root}: one {images.unit} cannot be split into train and {name}"
         raise DataError(problem, f"add {images.unit}s")
     if images.bins:
-        taken = share_by_kind(labels, _findings_of(images, samples), codes, fraction, seed)
+        findings = targets_in(samples) if images.target.kind == "findings" else None
+        taken = share_by_kind(labels, findings, codes, fraction, seed)
         if not taken.any() or taken.all():
             has = counted(len(samples), "image")
             raise DataError(f"{images.source}: {has} are too few to split off {name}", "add images")
@@ -442,8 +443,7 @@ def stratified_sample(images: Splits, samples: Samples, size: int, seed: int) ->
     keep = [rng.permutation(np.flatnonzero(labels == k))[: counts[k]] for k in range(classes)]
     chosen = np.zeros(len(labels), dtype=bool)
     chosen[np.concatenate(keep)] = True
-    findings = _findings_of(images, samples)
-    for column in () if findings is None else findings.T:
+    for column in targets_in(samples).T if images.target.kind == "findings" else ():
         for value in (1, 0):
             has = np.flatnonzero(column == value)
             if len(has) and not chosen[has].any():
@@ -459,11 +459,6 @@ def units_of(images: Splits, samples: Samples) -> np.ndarray:
         number = {first: i for i, first in enumerate(dict.fromkeys(images.copies.values()))}
         return np.unique([number[images.copies[sample.path]] for sample in samples], return_inverse=True)[1]
     return np.arange(len(samples))
-
-
-def _findings_of(images: Splits, samples: Samples) -> np.ndarray | None:
-    """(N, F) findings of these images; None for other kinds."""
-    return targets_in(samples) if images.target.kind == "findings" else None
 
 
 def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: int) -> np.ndarray:

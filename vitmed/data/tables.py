@@ -1,4 +1,4 @@
-"""Tables (CSV, Excel) with a row for each image: read, matched with the images, and patients from them."""
+"""Tables (CSV, Excel) with a row for each image: read, and matched with the images."""
 
 import csv
 import datetime
@@ -20,9 +20,8 @@ from typing import Any
 from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import local_path
-from vitmed.core.text import counted_doing, lines_of
+from vitmed.core.text import counted_doing
 from vitmed.core.text_files import OLD, from_cell, read_text
-from vitmed.metrics.predictions_csv import GROUP_NAMES
 
 # The first of these names in a table is used; case, spaces and hyphens do not matter.
 _PATHS = "path file filename file_name filepath file_path image image_path image_name image_id image_index img"
@@ -174,40 +173,6 @@ def _matcher(root: Path, table: Path, paths: Sequence[str]) -> Callable[[str], i
 def _plain(path: str) -> str:
     """Normalise accents, which macOS and spreadsheets encode differently."""
     return path if path.isascii() else unicodedata.normalize("NFC", path)
-
-
-def groups_from_table(
-    file: str | Path, root: Path, paths: Sequence[str], card: str | None = None
-) -> tuple[list[str], str, list[str]]:
-    """The patient of every image from a table of paths and patients, the name of their column, and notes for the user.
-
-    `card`: of the set that the table belongs to; it may name the columns. Raises DataError: the table cannot be read,
-    lacks a column, a value or an image, or has two patients for an image.
-    """
-    table = read_table(file)
-    path, group = table.find(PATH_NAMES, card), table.find(GROUP_NAMES, card)
-    if len(table.header) == 2 and path is None and group is not None:
-        path = 1 - group  # the only other column
-    elif len(table.header) == 2 and group is None and path is not None:
-        group = 1 - path
-    path = table.required(path, "path of an image", PATH_NAMES)
-    group = table.required(group, "patient", GROUP_NAMES)
-    images, strange = table.images(path, root, paths)
-    patients: dict[int, str] = {}
-    for image, patient, line in zip(images, table.cells(group, "patient"), table.lines, strict=True):
-        if image is not None and patients.setdefault(image, patient) != patient:
-            both = f"{paths[image]} has patient {patient!r} here and {patients[image]!r} above"
-            raise DataError(f"{file}: line {line}: {both}", "keep one of the rows")
-    unmatched = f"{counted_doing(len(strange), 'row', 'matches', 'match')} no image"
-    if missing := [path for i, path in enumerate(paths) if i not in patients]:
-        rows = f"\n{unmatched}:\n{lines_of(strange)}" if strange else ""
-        of = counted_doing(len(paths), "image", "has", "have")
-        raise DataError(
-            f"{file}: {len(missing):,} of {of} no row:\n{lines_of([*table.notes, *missing])}{rows}",
-            f"use paths relative to {root} or to the table, or add the rows",
-        )
-    notes = [f"{file}: {unmatched}, the first is {strange[0]}"] if strange else []
-    return [patients[i] for i in range(len(paths))], table.header[group], [*table.notes, *notes]
 
 
 def sheet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:

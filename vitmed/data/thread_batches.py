@@ -1,7 +1,7 @@
 """Work on many files in threads; memory does not grow with their number."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
@@ -35,16 +35,12 @@ def in_threads(
     `ThreadPoolExecutor.map` submits every item at once and ignores its `chunksize`. Here at most `ahead` tasks of
     `together` items wait, and none starts after an error.
     """
-
-    def task(part: Sequence[Item]) -> list[Result]:
-        return [work(item) for item in part]
-
     waiting: deque[Future[list[Result]]] = deque()
     pool = ThreadPoolExecutor(cores())
     most = AHEAD * cores() if ahead is None else ahead
     try:
         for part in batched(items, together):
-            waiting.append(pool.submit(task, part))
+            waiting.append(pool.submit(lambda part: [work(item) for item in part], part))
             if len(waiting) > most:
                 yield from waiting.popleft().result()
         while waiting:

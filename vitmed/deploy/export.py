@@ -34,7 +34,18 @@ from vitmed.decisions.policy import unlike_training
 from vitmed.imaging.decode import read_image
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.exported_graph import ExportedGraph
-from vitmed.inference.onnx_model import FIX, IMAGES, KEY, NEEDED, about_model, describe_export, open_session
+from vitmed.inference.onnx_model import (
+    DIGEST,
+    FIX,
+    IMAGES,
+    KEY,
+    NEEDED,
+    UNSIGNED,
+    about_model,
+    describe_export,
+    file_digest,
+    open_session,
+)
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import Outputs, SavedModel, score_column
 from vitmed.metrics.predictions import Predictions
@@ -204,7 +215,9 @@ def write_onnx(saved: SavedModel, file: Path, root: Path) -> ExportGate:
 
     for node in model.graph.node:  # where in whose folders it was traced
         node.ClearField("metadata_props")
-    onnx.helper.set_model_props(model, {KEY: describe_export(saved, gate.to_dict())})
+    props = {KEY: describe_export(saved, gate.to_dict()), DIGEST: UNSIGNED}
+    onnx.helper.set_model_props(model, props)
+    onnx.helper.set_model_props(model, props | {DIGEST: file_digest(model.SerializeToString())})
     with whole_file(file) as stream:
         stream.write(model.SerializeToString())
     return gate

@@ -55,7 +55,7 @@ def choose_window(
                 eight_bit += header
             advance(done, len(paths))
     if not headers:
-        given = setting not in ("auto", "percentiles")
+        given = setting != "auto"
         return ChosenWindow(None, [], ["no training image has more than 8 bits: --window has no effect"] * given)
     bits, warnings = sorted({header.bits for header in headers.values()}), list[str]()
     depth = f"{bits[0]}-bit" if len(bits) == 1 else f"{bits[0]}- to {bits[-1]}-bit"

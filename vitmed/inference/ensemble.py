@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
-from vitmed.core.errors import CheckpointError, UsageError, VitmedError
+from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.files import json_of, write_json
 from vitmed.core.load_config import with_values
 from vitmed.core.run_folder import RunFolder, find_path, store_path
-from vitmed.core.text import NOTICE, counted, first_line
+from vitmed.core.text import NOTICE, counted
 from vitmed.core.upgrade import policy_of_0_2
 from vitmed.data.samples import Splits
 from vitmed.data.thread_batches import Progress
@@ -126,31 +125,28 @@ def load_ensemble(path: Path) -> Ensemble:
     """Read an ensemble.json and its members. Raises CheckpointError: damaged, or a member is missing or has changed."""
     from vitmed.inference.checkpoint import load_checkpoint
 
-    try:
+    with saved_model.damage(path, AGAIN):
         content = json_of(path.read_text(encoding="utf-8"))
         if content["format"] != FORMAT or content["version"] != VERSION:
             raise ValueError(f"{str(content['format'])[:40]} of version {str(content['version'])[:20]}")
         splits, hashes = saved_model.read_membership(path, content)
-        rows = [
-            (find_path(str(row["path"]), path.parent), str(row["weights_hash"]), float(row["share"]))
-            for row in content["members"]
-        ]
+        files = [find_path(str(row["path"]), path.parent) for row in content["members"]]
+        hashes_of = [str(row["weights_hash"]) for row in content["members"]]
+        shares = [float(row["share"]) for row in content["members"]]
         policy = None if content["policy"] is None else policy_of(content["policy"], splits.classes)
         chosen = dict(content["chosen"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError, VitmedError) as error:
-        raise CheckpointError(f"{path}: damaged: {first_line(error)}", AGAIN) from None
     members = []
-    for file, stated_hash, _ in rows:
+    for file, stated_hash in zip(files, hashes_of, strict=True):
         if not file.is_file():
             raise CheckpointError(f"{path}: its member {file} is missing", "put it back, or move the whole folder")
         members.append(load_checkpoint(file))
         if members[-1].weights_hash != stated_hash:
             raise CheckpointError(f"{path}: its member {file} holds other weights than before", AGAIN)
     try:
-        ensemble = join_members(path, members, [share for *_, share in rows], splits, hashes, chosen)
+        ensemble = join_members(path, members, shares, splits, hashes, chosen)
     except UsageError as error:
         raise CheckpointError(f"{path}: {error.problem}", AGAIN) from None
-    of_0_2 = hash_of_members(members, [share for *_, share in rows], policy_of_0_2)
+    of_0_2 = hash_of_members(members, shares, policy_of_0_2)
     if content["weights_hash"] not in (ensemble.weights_hash, of_0_2):
         raise CheckpointError(f"{path}: a member has another decision policy than before", AGAIN)
     seen = tuple(content["data"].get("seen", ()))

@@ -4,6 +4,7 @@ The file is a complete program: any ONNX runtime turns the pixels of an image in
 vitmed needs besides, to read images and to evaluate, lies as JSON under the key `KEY` of the file's metadata.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from vitmed.inference.saved_model import Network, Outputs, Read, SavedModel
 
 ONNX = ".onnx"
 KEY, FORMAT, VERSION = "vitmed", "vitmed exported model", 1
+QUANTISED = "onnx.quantize"  # what ONNX Runtime's quantisation names itself, which changes a file on purpose
+DIGEST, UNSIGNED = "vitmed_sha256", "0" * 64  # key of the SHA-256 of the file with this in the place of it
 IMAGES, LOGITS, SCORES = "images", "logits", "ood_score"  # input and outputs of the graph that vitmed reads
 BATCH = 8  # images at once, at most
 AGAIN = "export it again: vitmed export RUN --to FILE.onnx"
@@ -115,13 +118,25 @@ def describe_export(saved: SavedModel, gate: Mapping[str, Any]) -> str:
     return json.dumps(content | {"made": saved.splits.made, "patients": saved.splits.patients})
 
 
+def file_digest(content: bytes, digest: str = UNSIGNED) -> str:
+    """The SHA-256 of an exported file, computed as if it did not state one yet."""
+    view, at = memoryview(content), max(0, content.find(digest.encode()))  # a view: the file may have gigabytes
+    whole = hashlib.sha256(view[:at])
+    whole.update(UNSIGNED.encode())
+    whole.update(view[at + len(digest) :])
+    return whole.hexdigest()
+
+
 def load_onnx(path: Path) -> OnnxModel:
     """Read an exported model; the file holds no code but that of the graph. Raises CheckpointError: missing, not
     exported by vitmed, of another version, or damaged. UsageError: onnxruntime is not installed."""
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file", "name a model that `vitmed export` wrote")
     session = open_session(path)
-    text = session.get_modelmeta().custom_metadata_map.get(KEY, "")
+    meta = session.get_modelmeta()
+    text, digest = meta.custom_metadata_map.get(KEY, ""), meta.custom_metadata_map.get(DIGEST)  # older files have none
+    if digest is not None and meta.producer_name != QUANTISED and file_digest(path.read_bytes(), digest) != digest:
+        raise CheckpointError(f"{path}: damaged: its SHA-256 is not the one that it states", AGAIN)
     with saved_model.damage(path, AGAIN):
         content = json_of(text) if text else {}
         if not isinstance(content, dict) or content.get("format") != FORMAT:

@@ -239,7 +239,7 @@ def damage(path: Path, fix: str) -> Iterator[None]:
         raise CheckpointError(f"{path}: {error.problem}", error.fix) from None
     except KeyError as error:
         raise CheckpointError(f"{path}: damaged: it lacks {error}", fix) from None
-    except (TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
+    except (OSError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
         raise CheckpointError(f"{path}: damaged: {first_line(error)}", fix) from None
 
 

@@ -28,6 +28,7 @@ class Text(NamedTuple):
 
     words: Markup
     css: str = ""
+    id: str = ""
     level: int = 0
 
 
@@ -196,8 +197,10 @@ class Sheet:
         self.blocks.append(block)
         return ""
 
-    def p(self, text: object = "", css: str = "", level: int = 0, caller: Callable[[], str] | None = None) -> str:
-        return self.add(Text(words(caller() if caller else text), css, level))
+    def p(
+        self, text: object = "", css: str = "", id: str = "", level: int = 0, caller: Callable[[], str] | None = None
+    ) -> str:
+        return self.add(Text(words(caller() if caller else text), css, id, level))
 
     def item(self, text: object = "", ordered: bool = False, caller: Callable[[], str] | None = None) -> str:
         """An entry of a list; entries that follow each other are one list."""
@@ -252,8 +255,8 @@ class Page(Sheet):
 
 def html(block: Block) -> Markup:
     match block:
-        case Text(text, css, level):
-            return _element(f"h{level}" if level else "p", text, css)
+        case Text(text, css, name, level):
+            return _element(f"h{level}" if level else "p", text, css, name)
         case Items(entries, ordered):
             return _element("ol" if ordered else "ul", _joined(_element("li", entry) for entry in entries))
         case Table(head, rows, css):
@@ -281,9 +284,9 @@ def html(block: Block) -> Markup:
             return text
 
 
-def _element(tag: str, inner: Markup, css: str = "") -> Markup:
-    fact = Markup(' class="{}"').format(css) if css else ""
-    return Markup("<{}{}>{}</{}>").format(tag, fact, inner, tag)
+def _element(tag: str, inner: Markup, css: str = "", name: str = "") -> Markup:
+    facts = (Markup(' {}="{}"').format(fact, text) for fact, text in (("class", css), ("id", name)) if text)
+    return Markup("<{}{}>{}</{}>").format(tag, _joined(facts), inner, tag)
 
 
 def _value(cell: Cell) -> Markup:
@@ -320,7 +323,7 @@ def escape_markdown(text: str) -> str:
 
 def _lines(block: Block) -> Iterator[str]:
     match block:
-        case Text(words, _, level):
+        case Text(words, _, _, level):
             yield from ("", f"{'#' * level} {_phrase(words)}" if level else _phrase(words))
         case Items(entries):
             yield from ("", *(f"- {_phrase(entry)}" for entry in entries))

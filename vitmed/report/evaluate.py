@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.checks.evaluation_images import EvaluationImages
-from vitmed.core.config import Config, EvaluateConfig
+from vitmed.core.config import Config, DataConfig, EvaluateConfig
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import read_json_lines
 from vitmed.core.load_config import evaluate_config
@@ -327,9 +327,8 @@ def _with_table(
         predictions, notes = _labelled(predictions, Path(labels))
         return replace(evaluated, predictions=predictions), flags, notes
     truth = [] if predictions.kind != "classes" else [classes[k] for k in known_labels(predictions)]
-    cells, notes = further_columns(Path(labels), None, predictions.paths, truth, classes)
-    groups = cells.pop("group", None)  # those of the run count, where it knows them
-    groups = groups if predictions.groups is None and groups and any(groups) else predictions.groups
+    cells, groups, notes = further_columns(Path(labels), None, predictions.paths, truth, classes)
+    groups = predictions.groups or groups  # those of the run count, where it knows them
     predictions = replace(predictions, groups=groups, columns={**predictions.columns, **cells})
     flags = table_flags(flags, cells, predictions.kind, classes)
     return replace(evaluated, predictions=predictions), flags, notes
@@ -338,10 +337,10 @@ def _with_table(
 def _labelled(predictions: Predictions, file: Path) -> tuple[Predictions, list[str]]:
     """Those of the images to which a table gives a label, with its patients and further columns; and notes."""
     classes, kind = predictions.classes, predictions.kind
-    request = LabelRequest(kind, unit=predictions.target.unit, outputs=classes)
+    request = LabelRequest(DataConfig(unit=predictions.target.unit), kind, outputs=classes)  # type: ignore[call-arg]
     read = labels_from_table(file, None, predictions.paths, request)
     row_of = {path: row for row, path in enumerate(predictions.paths)}
-    samples = sorted((s for part in read.samples.values() for s in part), key=lambda sample: row_of[sample.path])
+    samples = sorted(read.every, key=lambda sample: row_of[sample.path])
     if kind == "classes":
         index = {plain_grade(name): k for k, name in enumerate(classes)}
         if strange := sorted(name for name in read.classes if plain_grade(name) not in index):

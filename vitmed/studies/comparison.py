@@ -139,7 +139,10 @@ def table_of(path: Path) -> Path:
     if path in (run.best, run.ensemble):
         path = run.path
     elif path.suffix in (".pt", ".pt2", ".onnx"):
-        raise DataError(f"{path}: a model, not its predictions", f"vitmed evaluate {path}, then name its report")
+        images = "" if path.suffix == ".pt" else " --data DIR"  # an exported model knows none
+        raise DataError(
+            f"{path}: a model, not its predictions", f"vitmed evaluate {path}{images}, then name its report"
+        )
     elif not path.is_dir():
         return path
     if (path / PREDICTIONS).is_file():

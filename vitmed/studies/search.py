@@ -176,12 +176,15 @@ def resumed_study(folder: RunFolder, trials: int | None, seconds: float | None) 
     return folder, asked
 
 
-def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--space") -> Space:
+def read_space(
+    texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--space", own: Mapping[str, Any] | None = None
+) -> Space:
     """Read {"train.lr": "1e-5..1e-3"} from "lr=1e-5..1e-3" or "train.lr=1e-5..1e-3".
 
     Args:
         sets: hold for all trials.
         flag: --space; or --grid or --seeds, which have no ranges.
+        own: settings that were given with flags, by place, None for those that were not.
 
     Raises:
         UsageError: another form, an unknown setting, or a value that it cannot have.
@@ -200,6 +203,8 @@ def read_space(texts: Sequence[str], sets: Sequence[str] = (), flag: str = "--sp
             raise UsageError(f"{flag} {text}: expected a setting and {what}", example)
         if (place.startswith(("data.", "evaluate.")) or place in FIXED) and flag != "--seeds":
             raise UsageError(f"{flag} {text}: all trials share images, splits and evaluation", "leave it out")
+        if (own or {}).get(place) is not None:
+            raise UsageError(f"{flag} {text}: {place} is set too, for all trials", "leave one of the two out")
         if place in space or len(set(parts)) < len(parts) or (dots and numbers[0] >= numbers[1]):
             raise UsageError(f"{flag} {text}: expected different values in order, each setting once", "correct it")
         for value in parts:

@@ -1,6 +1,7 @@
 """What every request passes: the key, the log line, errors as JSON, headers; what it may cost, and its images."""
 
 import hmac
+import math
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
@@ -61,10 +62,11 @@ class Limits:
 
     def check(self) -> None:
         """Raise UsageError for limits that let no request in."""
-        if not (self.megabytes > 0 and self.timeout > 0 and 0 < self.images <= self.queue):
+        finite = math.isfinite(self.megabytes) and math.isfinite(self.timeout)
+        if not (finite and self.megabytes > 0 and self.timeout > 0 and 0 < self.images <= self.queue):
             raise UsageError(
                 f"{self.megabytes:g} MB, {self.images} images, {self.timeout:g} s, a queue of {self.queue}: expected "
-                "numbers above 0, and a queue that holds the images of one request",
+                "finite numbers above 0, and a queue that holds the images of one request",
                 "--queue of --max-images or more; or leave --max-megabytes, --max-images, --timeout and --queue out",
             )
 
