@@ -38,7 +38,7 @@ class Sample(NamedTuple):
 class Splits:
     """The split of every image; before `make_splits` the splits of the folder or the table, or one that is `ALL`.
 
-    A checkpoint stores neither notes and the guess, nor what was recognised, nor the last two.
+    A checkpoint stores no notes, no guess, not what was recognised, and not the last two fields.
     """
 
     root: Path
@@ -94,7 +94,7 @@ class Splits:
 
     @property
     def every(self) -> list[Sample]:
-        """All samples, by class, then by path; those of a folder by split before."""
+        """All samples, by class, then by path; those of a folder by split first."""
         samples = [sample for part in self.samples.values() for sample in part]
         if len(self.samples) > 1 and self.source.is_file():
             samples.sort(key=lambda sample: (sample.label, sample.path.split("/")))

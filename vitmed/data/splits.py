@@ -144,7 +144,8 @@ def _listed(config: DataConfig, ordinal: Sequence[str]) -> Splits:
 
 def checked(images: Splits, parts: dict[str, Samples], made: dict[str, str], allow_leakage: bool) -> Splits:
     """The images in these splits. Raises DataError for patients in two of them, unless leakage is allowed."""
-    splits = replace(images, samples={name: parts[name] for name in SPLITS}, made={name: made[name] for name in SPLITS})
+    origins = {name: made[name] for name in SPLITS}
+    splits = replace(images, samples={name: parts[name] for name in SPLITS}, made=origins, copies={})
     if not (shared := splits.shared()):
         return splits
     count = f"{counted_doing(len(shared), splits.unit)} in two splits"
