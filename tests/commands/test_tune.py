@@ -153,9 +153,11 @@ def test_tuned_yaml_trains_what_the_winner_was(done: TuneResult, data: Path, tmp
 
 
 def test_without_pruning_every_trial_ends_and_lower_can_be_better(data: Path, tmp_path: Path) -> None:
-    found = run(data, tmp_path, prune=False, trials=2, epochs=3, seed=3, monitor="brier")
+    found = run(data, tmp_path, prune=False, trials=2, epochs=3, seed=500_000, monitor="brier")
     assert [(t.state, t.epochs) for t in found.study.trials] == [("done", 3)] * 2
-    assert {load_config(tmp_path / "t" / str(t.run) / "config.yaml").train.seed for t in found.study.trials} == {3}
+    assert {load_config(tmp_path / "t" / str(t.run) / "config.yaml").train.seed for t in found.study.trials} == {
+        500_000
+    }
     tables = [Predictions.from_csv(found.folder / f"trial-000{k}" / "val" / "predictions.csv") for k in (1, 2)]
     values = [brier_score_loss(table.labels, table.probabilities[:, 1]) for table in tables]
     scale = [found.study.trials[k].value / values[k] for k in (0, 1)]  # type: ignore[operator]
@@ -326,7 +328,7 @@ def test_with_a_time_the_plan_is_one_that_fits_often(
         ({"space": ["train.lr=..1e-3"]}, "expected a setting and a range"),
         ({"space": ["train.lr=a..b"]}, "expected a setting and a range"),
         ({"space": ["train.lr=1e-3..1e-5"]}, "different values in order"),
-        ({"space": ["model.width=64,64"]}, "different values in order"),
+        ({"space": "model.width=64,64", "sets": "train.smoothing=0.1"}, "different values in order"),
         ({"space": ["model.widht=64,128"]}, "widht"),
         ({"space": ["model.pool=1..3"]}, "pool"),
         ({"space": ["train.lr=-1..1"]}, "lr"),
@@ -337,7 +339,7 @@ def test_with_a_time_the_plan_is_one_that_fits_often(
         ({"grid": ["lr=1e-4..1e-3"]}, "expected a setting and its values"),
         ({"grid": ["heads=2", "model.heads=4"]}, "expected section.field"),
         ({"grid": ["lr=1e-4", "train.lr=1e-3"]}, "each setting once"),
-        ({"grid": ["epochs=1,3"]}, "train.epochs is set too, for all trials"),
+        ({"grid": "epochs=1,3", "sets": "train.smoothing=0.1"}, "train.epochs is set too, for all trials"),
         ({"space": ["train.lr=1e-4..1e-3"], "lr": 0.01}, "train.lr is set too"),
         ({"grid": ["seed=1,2"]}, "share images, splits"),
         ({"grid": ["model.heads=two"]}, "heads"),

@@ -78,6 +78,7 @@ def tune(
             trial could be trained.
     """
     clock, listener().began = Clock(listener().began), None  # the trainings have their own
+    sets, space, grid = ([given] if isinstance(given, str) else given for given in (sets, space, grid))
     if is_rank():
         raise UsageError("tune: not as one of the processes of torchrun", "vitmed tune DIR --devices N")
     if trials is not None and trials < 1:

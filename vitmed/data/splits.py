@@ -500,7 +500,7 @@ def grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) 
     from sklearn.model_selection import StratifiedGroupKFold
 
     number = np.empty(len(labels), dtype=np.int64)
-    kfold = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    kfold = StratifiedGroupKFold(folds, shuffle=True, random_state=seed % 2**32)  # it takes no larger one
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a class with fewer images than folds; the caller checks
         for fold, (_, part) in enumerate(kfold.split(labels, labels, codes)):

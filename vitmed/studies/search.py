@@ -358,8 +358,9 @@ class Search(Study[TuningStudy]):
     def _ask(self, file: TrialFile | None = None) -> Any:
         """The next trial, with known values or new ones: a function of the seed, its number and the results so far."""
         number = len(self.files)
+        seed = (self.asked.seed * 10_000 + number) % 2**32  # NumPy takes no larger one
         self.study.sampler = self.optuna.samplers.TPESampler(
-            seed=self.asked.seed * 10_000 + number, n_startup_trials=STARTUP, multivariate=True, constant_liar=True
+            seed=seed, n_startup_trials=STARTUP, multivariate=True, constant_liar=True
         )
         if file is not None or number < len(self.queue):
             self.study.enqueue_trial(self.queue[number] if file is None else file.values)
