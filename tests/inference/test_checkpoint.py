@@ -20,6 +20,7 @@ from conftest import Trained, listing
 from vitmed import train
 from vitmed.core.errors import CheckpointError, DataError
 from vitmed.core.load_config import load_config
+from vitmed.core.run_folder import RunFolder, run_lock
 from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import (
@@ -300,3 +301,14 @@ def test_a_copy_without_names_keeps_what_decides(trained: Trained, tmp_path: Pat
         assert [s.label for s in samples] == [s.label for s in after.splits.samples[split]]
     with pytest.raises(DataError, match="at an unknown place"):
         after.data_root()
+
+
+def test_a_run_that_is_being_trained_is_not_called_stopped(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.splits.write_text("path,split\n")
+    with pytest.raises(CheckpointError, match="stopped before its first epoch") as error:
+        load_checkpoint(tmp_path)
+    assert error.value.fix == "train first"
+    with run_lock(run), pytest.raises(CheckpointError, match="it is being trained") as error:
+        load_checkpoint(tmp_path)
+    assert "vitmed runs" in error.value.fix

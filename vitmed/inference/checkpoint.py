@@ -19,7 +19,7 @@ from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import CheckpointError, VitmedError
 from vitmed.core.files import whole_file
 from vitmed.core.load_config import AnyConfig, build_config, store_paths, without_places
-from vitmed.core.run_folder import NOWHERE, store_path
+from vitmed.core.run_folder import NOWHERE, RunFolder, is_running, store_path
 from vitmed.core.text import first_line
 from vitmed.data.samples import Splits
 from vitmed.decisions.policy import DecisionPolicy, ReducedPrecision, policy_of
@@ -199,7 +199,12 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if (path / "best.pt").is_file():
         path = path / "best.pt"
-    fold, report, ended = path / "fold-1", path / "test" / "predictions.csv", "stopped before its first epoch ended"
+    fold, report, running = (
+        path / "fold-1",
+        path / "test" / "predictions.csv",
+        path.is_dir() and is_running(RunFolder(path)),
+    )
+    ended = "it is being trained" if running else "it stopped before its first epoch ended, or it trained no network"
     for mark, what, fix in (
         ("ensemble.json", "an ensemble, where one network is expected", "name the best.pt of a member"),
         ("ensemble/ensemble.json", "folds and their ensemble, where one network is expected", f"name {fold}"),
@@ -209,7 +214,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
             f"holds a run for each fold and no ensemble of them, expected a run such as {fold}",
             f"to join them: vitmed ensemble {path}; for their report: vitmed evaluate {report}",
         ),
-        ("splits.csv", f"a run without best.pt: it {ended}, or it trained no network", "train first"),
+        ("splits.csv", f"a run without best.pt: {ended}", "wait; vitmed runs shows it" if running else "train first"),
     ):
         if (path / mark).is_file():
             raise CheckpointError(f"{path}: {what}", fix)
