@@ -55,6 +55,10 @@ def test_a_deep_picture_is_not_cut_at_255(model: Model) -> None:
         deep = np.linspace(0, 4000, 64 * 64).reshape(64, 64).astype(dtype)
         with pytest.raises(DataError, match="need a window"):
             model.predict(Image.fromarray(deep))
+        windowed = vitmed.load(model.saved, window="2048/4096")
+        answers = windowed.predict([Image.fromarray(deep), deep])
+        assert answers[0].probabilities == pytest.approx(answers[1].probabilities, abs=1e-6)
+        assert all("2048/4096" in answer.note for answer in answers)
 
 
 def test_the_answer_is_that_of_predict(model: Model, trained: Trained) -> None:

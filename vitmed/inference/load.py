@@ -5,7 +5,7 @@ import io
 import tempfile
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -20,7 +20,7 @@ from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import has_magic
 from vitmed.imaging.raw_image import RawImage
 from vitmed.imaging.window import asked_window
-from vitmed.inference.open_model import open_model, open_network, windowed_note
+from vitmed.inference.open_model import open_model, open_network, preprocessing_of, windowed_note
 from vitmed.inference.saved_model import SavedModel, check_precision
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import ANSWER, NO, OOD_SCORE, YES
@@ -45,6 +45,7 @@ class Answer:
     reason: str  # why not, else ""
     ood_score: float | None  # above 1 the image is unlike those of training; None where it is not known
     unit: str = ""
+    note: str = ""  # what to know of the pixels: a window that was asked for, or one that an image of 8 bits has not
     picture: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8), repr=False, compare=False)
 
     @classmethod
@@ -179,9 +180,10 @@ class Model:
             DataError: an image cannot be read.
         """
         alone, given = _listed(images)
-        squares = [self.square(image) for image in given]
+        squares, notes = zip(*map(self.seen, given), strict=True) if given else ((), ())
         names = [str(image) if isinstance(image, str | Path) else "" for image in given]
-        answers = list(self.answers(self.predictions(squares, names), squares))
+        found = self.answers(self.predictions(squares, names), squares)
+        answers = [replace(answer, note=note) for answer, note in zip(found, notes, strict=True)]
         return answers[0] if alone else answers
 
     def predict_proba(self, images: ImageLike | Sequence[ImageLike]) -> np.ndarray:
@@ -260,14 +262,20 @@ def _raw(image: np.ndarray) -> RawImage | Image.Image:
     return RawImage(image, 8 * image.dtype.itemsize)
 
 
-def load(model: str | Path | SavedModel, *, device: str = "auto", precision: str = "auto") -> Model:
+def load(
+    model: str | Path | SavedModel, *, device: str = "auto", precision: str = "auto", window: str | None = None
+) -> Model:
     """Open a model for use in a program.
 
     Args:
         model: a run folder, a checkpoint, or an exported .onnx file, which needs no torch.
         device: "auto", "cpu", "cuda" or "mps"; precision: "auto", "fp32" or "bf16", as in `predict`.
+        window: centre and width, such as "40/400", of deep images for a model of 8-bit images, as in `predict`.
 
     Raises:
-        CheckpointError: not a model of vitmed. UsageError: another device or precision.
+        CheckpointError: not a model of vitmed. UsageError: another device or precision, or a window that cannot be.
     """
-    return Model(model if isinstance(model, SavedModel) else open_model(model), device, precision)
+    saved = model if isinstance(model, SavedModel) else open_model(model)
+    if window is not None:
+        saved = replace(saved, preprocessing=preprocessing_of(saved, None, window))
+    return Model(saved, device, precision)
