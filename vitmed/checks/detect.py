@@ -133,6 +133,9 @@ def run_checks(images: Sequence[Image], source: str | None, splits: Sequence[str
         for code, sets in ((code, sets) for code, sets in copies.items() if sets):
             named = [" = ".join(images[i].path for i in group) for group in sets]
             text = f"{how} {COPIES[code]}: {counted(len(sets), 'picture' if prefix else 'file')}"
+            tested = len({i for group in sets for i in group if images[i].split == "test"})
+            if tested and code == "copies_across_splits":
+                text += f", {tested:,} of {counted(sum(image.split == 'test' for image in images), 'test image')}"
             copied.append(make(prefix + code, text, named))
     problems = [
         *_file_problems(images),

@@ -233,7 +233,7 @@ def validation_of(checkpoint: Path, weights_hash: str | None, positive: str | No
         again = (
             "it is an exported model, which names no images: vitmed evaluate RUN with this flag, then vitmed export RUN"
         )
-        raise UsageError(problem, writes if checkpoint.suffix == ".pt" else again)
+        raise UsageError(problem, writes if checkpoint.suffix != ".onnx" else again)
     return replace(predictions, positive=positive) if predictions.kind == "classes" else predictions
 
 

@@ -48,7 +48,7 @@ def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
         files = (find_evaluation(home, name, saved.weights_hash) for name in splits)
         file = next((file for file in files if file is not None), None)
         if file is None:
-            named = saved.path if saved.path.suffix in (".pt", ".json") else "RUN"  # an exported model has no images
+            named = saved.path if saved.path.suffix != ".onnx" else "RUN"  # an exported model has no images
             problem = f"{home.path}: holds no evaluation of {saved.path.name} on {' or '.join(splits)}"
             raise UsageError(problem, f"vitmed evaluate {named} --split {splits[0]} writes it")
         folder = file.parent

@@ -78,11 +78,15 @@ def test_a_full_disk_costs_the_log_and_no_answer(trained: Trained, tmp_path: Pat
             assert answer.status_code == 200 and answer.json()["images"][0].get("id") is None  # no line, no id
         with served.client() as client:
             assert "vitmed_unlogged_images 2.0" in client.get("/metrics").text
+        log.file = tmp_path  # what cannot be opened
+        assert served.post(images_of(trained)[0]).json()["images"][0].get("id") is None
+        log.file = tmp_path / "gone" / "scores.csv"
+        assert served.post(images_of(trained)[0]).json()["images"][0].get("id") is None
         log.file = tmp_path / "scores.csv"  # there is room again
         named = served.post(images_of(trained)[0]).json()["images"][0]["id"]
         assert [row["id"] for row in rows(tmp_path / "scores.csv")] == [named]
     warned = [line for line in served.log if "scores are" in line]
-    assert len(warned) == 2 and "no longer logged" in warned[0] and "the lines of 2 images are missing" in warned[1]
+    assert len(warned) == 2 and "no longer logged" in warned[0] and "the lines of 4 images are missing" in warned[1]
 
 
 def test_a_log_that_was_moved_or_emptied_begins_anew(trained: Trained, tmp_path: Path) -> None:

@@ -112,8 +112,8 @@ class ScoreLog:
             if os.path.samestat(there := self.file.stat(), os.fstat(self.stream.fileno())) and there.st_size:
                 return
         if not self.file.exists() or self.file.is_file():
-            self.stream.close()
-            self.stream = self.file.open("a+b", buffering=0)
+            before, self.stream = self.stream, self.file.open("a+b", buffering=0)
+            before.close()
             if not self.stream.seek(0, os.SEEK_END):
                 self._write(self.first)
 
