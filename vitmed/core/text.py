@@ -5,7 +5,7 @@ import datetime
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 LISTED = 10  # most names in a list
 MEMBERS = 20  # most names of a prediction set that a reader is shown
@@ -58,14 +58,6 @@ def listed(names: Sequence[str], most: int = LISTED, mark: str = ", ") -> str:
 def lines_of(names: Sequence[str], most: int = 5) -> str:
     """The first names, one per line, and how many more there are."""
     return "\n".join(names[:most]) + (f"\n... and {len(names) - most:,} more" if len(names) > most else "")
-
-
-def by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
-    """Invert name -> reason to reason -> names; the most frequent reason first."""
-    names: dict[str, list[str]] = {}
-    for name, why in reasons.items():
-        names.setdefault(why, []).append(name)
-    return dict(sorted(names.items(), key=lambda item: -len(item[1])))
 
 
 def format_probability(p: float) -> str:

@@ -61,7 +61,7 @@ def pick_frame(path: Path, frames: int, frame: int | None) -> int:
     if frame is None and frames != 1:
         raise DataError(
             f"{path}: holds {frames:,} frames, expected one",
-            "save the frame that you want as its own file; or name it: --frame 0 is the first",
+            "save the frame that you want as its own file; or train or predict with --frame 0, the first",
         )
     frame = frame or 0
     if not 0 <= frame < frames:

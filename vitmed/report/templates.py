@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.messages import is_warning
-from vitmed.core.text import LISTED, by_reason, counted, counted_doing, format_probability, listed
+from vitmed.core.text import LISTED, counted, counted_doing, format_probability, listed
 from vitmed.decisions.calibration import why_chosen
 from vitmed.decisions.operating_points import DecisionShares, OperatingPoints
 from vitmed.decisions.targets import TARGETS
@@ -255,13 +255,13 @@ def in_percent(x: float, digits: int = 3) -> str:
 
 def reasons(undefined: Mapping[str, str]) -> list[str]:
     """`why: a, b and 3 more` for each of the first reasons, and one line for the rest."""
-    titled = {}
+    grouped: dict[str, list[str]] = {}
     for key, why in undefined.items():
         name, of, whom = key.partition(" of ")  # "auroc of ill"
-        titled[f"{TITLES.get(name, name)}{of}{whom}"] = why
-    grouped = by_reason(titled)
-    lines = [f"{why}: {listed(names)}" for why, names in grouped.items()]
-    rest = sum(len(names) for names in list(grouped.values())[LISTED:])
+        grouped.setdefault(why, []).append(f"{TITLES.get(name, name)}{of}{whom}")
+    ordered = sorted(grouped.items(), key=lambda reason: -len(reason[1]))  # the most frequent first
+    lines = [f"{why}: {listed(names)}" for why, names in ordered]
+    rest = sum(len(names) for _, names in ordered[LISTED:])
     return [*lines[:LISTED], *([f"and {counted(rest, 'number')} more, in metrics.json"] if rest else [])]
 
 
