@@ -224,9 +224,9 @@ class Model:
         if not isinstance(image, Image.Image):
             fix = "name a file, or give its bytes, a Pillow image or a NumPy array (H, W, C)"
             raise DataError(f"an image of the type {type(image).__name__}", fix)
-        if image.mode.startswith("I") or image.mode == "F":  # more than 8 bits
-            return Path("image"), _raw(np.asarray(image))
-        return Path("image"), ImageOps.exif_transpose(image.copy())
+        upright = ImageOps.exif_transpose(image.copy())
+        deep = image.mode.startswith("I") or image.mode == "F"  # more than 8 bits
+        return Path("image"), _raw(np.asarray(upright)) if deep else upright
 
     def predictions(self, squares: Sequence[np.ndarray], names: Sequence[str] = ()) -> Predictions:
         """The predictions of images as `square` returns them, with the policy applied."""

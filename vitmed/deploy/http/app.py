@@ -285,8 +285,10 @@ def create_app(
     bearer: dict[str, Any] = {"security": [{"key": []}]} if key is not None else {}
     app.post(limits.PREDICT, response_model=Reply, responses=answers, openapi_extra=FORM | bearer)(predict)
     app.get(limits.CARD, responses={401: refusals[401]}, openapi_extra=bearer)(card)
-    app.api_route(limits.LIVE, methods=["GET", "HEAD"])(live)  # some load balancers ask by HEAD
-    app.api_route(limits.READY, methods=["GET", "HEAD"], responses={503: refusals[503]})(ready)
+    app.get(limits.LIVE)(live)
+    app.get(limits.READY, responses={503: refusals[503]})(ready)
+    for place, answer in ((limits.LIVE, live), (limits.READY, ready)):  # some load balancers ask by HEAD
+        app.head(place, include_in_schema=False)(answer)
     app.get(limits.METRICS, response_class=Response, openapi_extra=bearer)(metrics)
     app.get(limits.PAGE, include_in_schema=False)(page)
     app.get(limits.DOCS, include_in_schema=False)(docs)

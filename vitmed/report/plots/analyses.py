@@ -66,9 +66,7 @@ def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
     after, before = report.after, report.before
     figure = Figure(figsize=(6.4, 8.2), layout="constrained")
     axes, below = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
-    axes.set_box_aspect(1)
-    below.set_box_aspect(0.22)  # the same width
-    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="observed frequency in the bin")
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="observed frequency in the bin, 95 % interval")
     below.set(xlabel=drawing.short(report.about, 60), ylabel="images")
     for part in (axes, below):
         drawing.add_grid(part)
@@ -86,10 +84,10 @@ def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
     title = f"n = {counted(len(predictions), 'image')}, bins of about {len(predictions) // len(after.curve):,}"
     slopes = [own.slope for own in after.per_class.values()]
     if len(slopes) == 1 and slopes[0].value is not None:
-        meaning = "" if slopes[0].low is None else "; 1 is right, below 1 too extreme"
+        meaning = "" if slopes[0].low is None else "; 1 is right, below 1 too extreme, above 1 too cautious"
         title += f"\nslope {value_text(slopes[0])}{meaning}"
     figure.suptitle(title, fontsize=11)
-    axes.legend(loc="upper left", fontsize=9)
+    figure.legend(loc="outside lower center", fontsize=9, frameon=False)
     return figure
 
 

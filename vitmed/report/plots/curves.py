@@ -49,7 +49,7 @@ def training_curves(records: Sequence[Mapping[str, Any]], loss: str = "loss (nat
     losses = {"train_loss": "training", "val_loss": "validation"}
 
     watched = any("monitor" in record for record in records) or not records
-    figure = Figure(figsize=(12 if watched else 9, 3.8), layout="constrained")
+    figure = Figure(figsize=(12 if watched else 9, 4.2), layout="constrained")
     panels = figure.subplots(1, 3 if watched else 2)
     for i, (key, name) in enumerate(losses.items()):
         panels[0].plot(epochs, values(key), color=COLOURS[i], marker=".", linestyle=("-", "--", ":")[i], label=name)
@@ -60,14 +60,14 @@ def training_curves(records: Sequence[Mapping[str, Any]], loss: str = "loss (nat
     panels[1].set_ylabel("validation metric")
     panels[-1].plot(epochs, values("lr"), color=BLUE, marker=".")
     panels[-1].set_ylabel("learning rate")
-    for axes, free in zip(panels, ("upper right", "lower right", "lower left"), strict=False):
+    for axes in panels:
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         drawing.add_grid(axes)
         if best is not None:
             axes.axvline(epochs[best], color=GREY, linestyle=":", linewidth=1.5, label=f"best.pt: epoch {epochs[best]}")
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=9, framealpha=0.85, loc=free)
+        if axes is not panels[-1] and axes.get_legend_handles_labels()[0]:  # below: it would hide the last points
+            axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False)
     if best is not None:
         value = f"validation {ALL_METRICS[monitor].title} {values(f'val_{monitor}')[best]:.3f}"
         figure.suptitle(f"best.pt: epoch {epochs[best]}, {value}", fontsize=12)
