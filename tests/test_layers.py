@@ -129,7 +129,7 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (44_507, 38_000),  # 110 compare groups of seeds, 150 refuse and warn
+    "lines": (44_516, 38_000),  # 110 compare groups of seeds, 160 refuse and warn
     "files": (208, 210),
     "functions in 1,000 lines": (56.5, 46),  # fewer lines, such as those of the future import, not more functions
     "imports, % of the lines": (7.4, 6),
@@ -139,7 +139,7 @@ BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one t
     "fmt: skip": (0, 0),
     "isinstance of predictions": (0, 0),
     "files in commands": (28, 30),
-    "lines in commands": (2_160, 2_500),  # --window of three verbs, several classes as one, refusals
+    "lines in commands": (2_162, 2_500),  # --window of three verbs, several classes as one, refusals
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -17,6 +17,7 @@ from conftest import (
     BARE,
     TINY,
     TINY_ARGS,
+    TINY_SETS,
     Answer,
     Recorder,
     Trained,
@@ -326,3 +327,12 @@ def test_what_means_nothing_to_a_frozen_network_is_told(data: Path, tmp_path: Pa
     first, second = (text for text in again.warned if "have no effect" in text)
     assert "augment.mixup" in first and "warmup" not in first and "train.threads" not in first
     assert "model.drop_path, " in second and "train.warmup_epochs" in second
+
+
+def test_with_every_block_frozen_what_acts_in_blocks_does_nothing(data: Path, tmp_path: Path, trained: Trained) -> None:
+    given = {"weights": str(trained.best), "drop_path": 0.2, "layer_decay": 0.5, "sets": TINY_SETS}
+    for blocks in (0, 1):  # of one
+        ui = recording()
+        plan(data, freeze_blocks=blocks, output=tmp_path / f"{blocks}.yaml", **given)
+        told = "freezes every block, so these have no effect: model.drop_path, train.layer_decay"
+        assert any(told in text for text in ui.warned) == (blocks == 1)

@@ -56,6 +56,8 @@ def export(
     roots = [saved.splits.root, *([] if data is None else [data])]
     if file.suffix:
         new_file(file, force=force, data=roots)
+    elif force:
+        raise UsageError(f"--force: replaces a file, and {file} is a folder", "leave it out, and name a new folder")
     else:
         new_folder(file, roots)
     root = saved.data_root() if data is None else Path(data)

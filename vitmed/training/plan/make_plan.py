@@ -30,7 +30,7 @@ from vitmed.imaging.exact_views import refuse_flips, refuse_views, safe_views
 from vitmed.metrics.readers import check_readers
 from vitmed.metrics.subgroups import check_columns
 from vitmed.models.hardware import check_compiler, pick_device
-from vitmed.models.sizes import SIZES
+from vitmed.models.sizes import SIZES, size_of
 from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import entry_of, terms_of
 from vitmed.models.weights.choice import TINY, Choice, choose_weights, fits, outline, warning_of
@@ -52,6 +52,7 @@ SEEN = (
 )
 FIXING = {"name", "width", "depth", "heads", "patch_size", "image_size", "weights"}  # fields that decide the network
 USED_WHEN_FROZEN = {"freeze", "baseline", "seed", "device", "workers", "track"}  # fields of `train`
+DROPOUTS = ("attention_dropout", "drop_path", "dropout")  # fields of `model`
 OF_MACHINE = {"attention", "augment_on", "compile", "precision", "threads"}  # also in the file of a frozen run
 FOR_SMALL = 40  # passes of ViT-Tiny in the time of ten of ViT-Small, which a plan makes at least
 SLOW = {"name": "--model", "image_size": "--image-size"}  # which may make a time too short
@@ -100,6 +101,12 @@ def make_plan(config: Config, plans: bool, processes: int = 1) -> Plan:
         check_weights(config)
     warn_of_known_set(weights, config, splits)
     inputs = plan_inputs(config, splits, weights, device)
+    blocks = config.train.freeze_blocks
+    if blocks is not None and blocks >= size_of(config.model).depth:
+        idle = [f"model.{name}" for name in DROPOUTS if getattr(config.model, name)]
+        idle += ["train.layer_decay"] * (config.train.layer_decay < 1)
+        if idle:
+            warn(f"--freeze-blocks {blocks} freezes every block, so these have no effect: {', '.join(idle)}")
     if config.train.freeze and (idle := _idle_when_frozen(config)):
         warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
     if config.train.ema_decay is not None and not config.train.ema:
@@ -183,7 +190,7 @@ def split_images(config: Config) -> tuple[Config, Splits]:
 def _idle_when_frozen(config: Config) -> list[str]:
     """Settings that you chose and that a frozen network does not use. The configuration of a run names all settings, so
     of those count the ones that are not the defaults and do not depend on the machine."""
-    idle = [f"model.{name}" for name in ("attention_dropout", "drop_path", "dropout") if getattr(config.model, name)]
+    idle = [f"model.{name}" for name in DROPOUTS if getattr(config.model, name)]
     for section, used in (("train", USED_WHEN_FROZEN), ("augment", {"views", "flips"})):
         given = getattr(config, section)
         chosen, usual = given.model_fields_set - used, type(given)()
