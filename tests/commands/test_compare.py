@@ -442,6 +442,10 @@ def test_two_groups_of_seeds_are_compared_by_their_means(vitmed: Any, tmp_path: 
         assert "a0, a1, a2 are better" in (tmp_path / "out" / file).read_text()
     said = vitmed("compare", *runs, "--resamples", 20).out
     assert "mean of A, B, C - mean of D, E, F" in said and "a0, a1, a2 are better than" in said
+    assert "A - B" not in said
+    save(draw(3.0), runs[0] / "test", "baseline_colour_and_size.csv")
+    beside = vitmed("compare", *runs, "--resamples", 20).out
+    assert "A - G" in beside and "a0 is better than colour_and_size" in beside and "A - B" not in beside
     again = judge(*runs, save(draw(0.5), tmp_path / "other"))  # the verdict is about the best, not about seeds
     assert again.verdict.startswith("a1 is not clearly better or worse than other") and again.content.seed_gaps == [gap]
 

@@ -248,8 +248,7 @@ def print_comparison(comparison: Comparison) -> None:
     from vitmed.report.comparison_page import terminal_tables
 
     content = comparison.content
-    pairs = [] if content.of_seeds else content.pairs
-    others = [of.text for of in content.seed_gaps] + [pair.verdict for pair in pairs]
+    others = [of.text for of in content.seed_gaps] + [pair.verdict for pair in content.shown_pairs]
     others = [text for text in others if text != comparison.verdict]
     kind = TARGETS[content.kind]
     for columns, rows, lines in terminal_tables(content):

@@ -141,8 +141,13 @@ class ComparisonResults(Frozen):
 
     @property
     def of_seeds(self) -> bool:
-        """Whether all models are in groups of seeds that are compared: then their single pairs say little."""
+        """Whether all models are in groups of seeds that are compared."""
         return any(gap.text == self.verdict for gap in self.seed_gaps)
+
+    @property
+    def shown_pairs(self) -> list[ComparedPair]:
+        """The pairs for a terminal: where groups of seeds are compared, only those of a model and its baseline."""
+        return [pair for pair in self.pairs if not self.of_seeds or self.models[pair.second].baseline_of]
 
 
 def area_gap(

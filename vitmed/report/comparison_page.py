@@ -79,12 +79,13 @@ def terminal_tables(content: ComparisonResults) -> Iterator[tuple[str, list[list
     lines = [[title, *(values.get(name, "") for name in letter)] for title, values in numbers.items()]
     yield f"number (95 % interval)|{'|'.join(f'>{of}' for of in letter.values())}", lines, named
     adjusted, lines = _adjusted(rows), []
-    for row in rows:
+    shown = content.shown_pairs
+    for row in (row for row in rows if row.pair in shown):
         pair = f"{letter[row.pair.first]} - {letter[row.pair.second]}"
         ps = [p_text(row.p), p_text(row.p_holm)][: 1 + adjusted]
         lines.append([pair, row.title, value_text(row.gap, "+"), *ps])
     columns = f"pair|number|>difference (95 % interval)|>p{'|>p, Holm' * adjusted}"
-    if not content.of_seeds:
+    if lines:
         yield columns, lines, [UNADJUSTED] * _with_baseline(content)
     lines = []
     for of in content.seed_gaps:
