@@ -291,6 +291,18 @@ def test_sensitivity_is_compared_where_there_are_positives() -> None:
     assert alone["S"]["auroc"]["value"] is None and alone["S"]["specificity"]["value"] is not None
 
 
+def test_many_images_of_two_patients_do_not_show_a_gap() -> None:
+    p = draw()
+    site, owner = np.array(p.columns["site"]), np.array(p.groups)
+    names = [name for name in np.unique(owner) if site[owner == name][0] == "S"]
+    for few, shown in ((4, False), (5, True)):  # patients of S with positives, of 8 images each
+        held = np.isin(owner, names[:few])
+        labels = np.where(site == "S", np.where(held, 0, 1), p.labels)  # 0 is infected
+        told = subgroups(replace(p, labels=labels), ["site"], 30)["site"]["gaps"]
+        assert (told["auroc"]["value"] is not None) == shown
+        assert shown or "of 5 patients" in told["auroc"]["reason"]
+
+
 def test_more_classes_and_patients_unknown() -> None:
     p = draw(classes=3, harm=1.5)
     told = subgroups(p, ["site"], 60)

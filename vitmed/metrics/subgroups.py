@@ -18,7 +18,7 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
-from vitmed.metrics import metric_table
+from vitmed.metrics import estimates, metric_table
 from vitmed.metrics.areas import rank_auroc
 from vitmed.metrics.estimates import Estimate, difference, of_share
 from vitmed.metrics.intervals import Units, ratio, share
@@ -250,7 +250,8 @@ def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
     known = np.isfinite(values)
     count = known.sum(axis=0)
     if count[0] < 2:
-        return Gap(**NO_GAP, metric=name, reason=f"fewer than two strata have {FEWEST} of the images that it counts")
+        many = f"{FEWEST} of the images that it counts, of {estimates.FEWEST} patients"
+        return Gap(**NO_GAP, metric=name, reason=f"fewer than two strata have {many}")
     most, least = (strata[int(pick(values[:, 0]))] for pick in (np.nanargmax, np.nanargmin))
     best, worst = (least, most) if name in SMALLER_IS_BETTER else (most, least)
     wide = np.where(known, values, -np.inf).max(axis=0) - np.where(known, values, np.inf).min(axis=0)
@@ -267,7 +268,7 @@ def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
 def _comparing(predictions: Any, atoms: np.ndarray) -> tuple[Compared, bool]:
     """The numbers that strata are compared by, of the images in some atoms: the images of one patient in one stratum.
     They are sums over atoms, AUROC over pairs of atoms; by image, which is slow, only where there are too many pairs.
-    NaN where a number is undefined, or made of fewer than `FEWEST` images of a class."""
+    NaN where a number is undefined, or made of fewer than `FEWEST` images of a class, or of fewer than five patients."""
     labels = known_labels(predictions)
     if predictions.kind == "number":
         errors, images = np.bincount(atoms, np.abs(predictions.values - labels)), np.bincount(atoms).astype(float)
@@ -298,7 +299,7 @@ def _comparing(predictions: Any, atoms: np.ndarray) -> tuple[Compared, bool]:
         if k > MANY_CLASSES:
             return values
         values["balanced_accuracy"] = found.mean(axis=1)
-        enough = support >= FEWEST
+        enough = (support >= FEWEST) & (inside @ (each > 0) >= estimates.FEWEST)  # images, and patients who have them
         for name in ("auroc", "balanced_accuracy"):
             values[name] = np.where(enough.all(axis=1), values[name], np.nan)
         for name, c in (("sensitivity", positive), ("specificity", 1 - positive)) if positive is not None else ():
