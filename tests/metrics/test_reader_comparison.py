@@ -183,7 +183,8 @@ def test_readers_of_grades_are_compared_by_quadratic_kappa() -> None:
     assert one.mean == pytest.approx(values[1:].mean()) and one.n == 114
     assert one.fixed_readers.difference.value == pytest.approx(values[0] - values[1:].mean())
     z = one.fixed_readers.difference.value / fixed**0.5
-    assert one.fixed_readers.p == pytest.approx(2 * norm.sf(abs(z)), rel=1e-6)
+    assert one.fixed_readers.p == pytest.approx(2 * t.sf(abs(z), one.fixed_readers.degrees), rel=1e-6)
+    assert 2 < one.fixed_readers.degrees < 113
     assert one.random_readers is not None and one.random_readers.p > one.fixed_readers.p
     config = EvaluateConfig(resamples=0, report=False, raters=list(columns), ordinal=list(names))
     reader, *_ = reader_lines(Report.of(p, Origin(title="t"), config).results)

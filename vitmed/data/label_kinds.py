@@ -387,8 +387,10 @@ def read_targets(table: Table, label: int | None, others: Sequence[int], request
             f"{counted(len(set(cells)), 'class')} without an order, from the numbers in {table.header[label]!r} of "
             f"{table.file.name} (--target grades if they are in order, --target number if they are a quantity)"
         )
-    classes, strata = np.unique(cells, return_inverse=True)
-    return Labels(CLASSES, strata, tuple(classes.tolist()), np.empty((len(cells), 0)), source=source, used=(label,))
+    classes = tuple(sorted(set(cells)))  # not by NumPy, which would make every cell as wide as the longest
+    number = {name: k for k, name in enumerate(classes)}
+    strata = np.array([number[cell] for cell in cells], np.int64)
+    return Labels(CLASSES, strata, classes, np.empty((len(cells), 0)), source=source, used=(label,))
 
 
 def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:

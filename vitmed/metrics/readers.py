@@ -22,7 +22,7 @@ from vitmed.core.text import listed
 from vitmed.metrics.areas import Area, area_interval, area_spread, class_areas
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, estimate, finite, of_share
-from vitmed.metrics.intervals import NONE, Spread, Units, influence_spread, share, spread
+from vitmed.metrics.intervals import NONE, Spread, Units, influence_spread, share
 from vitmed.metrics.kinds.grades import Grades, grade_errors, grades_of, kappa_estimate, kappa_of_sums, kappa_summands
 from vitmed.metrics.paired_comparison import gap_estimate, tested
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
@@ -185,7 +185,8 @@ def compare_with_readers(
             numbers = [kappa_estimate(labels, answer, costs, boot, everyone)[0] for answer in answers]
             units = Units(np.unique(predictions.units[everyone], return_inverse=True)[1])
             areas = [_kappa(labels[everyone], answer[everyone], costs) for answer in answers]
-            comparisons.append(_comparison("quadratic_kappa", raters, areas, numbers, partial(spread, units=units)))
+            spread_of = partial(influence_spread, units=units)
+            comparisons.append(_comparison("quadratic_kappa", raters, areas, numbers, spread_of))
         for name, rows in kinds.items():
             means = right[:, rows].mean(axis=1) if rows.any() else np.full(len(right), np.nan)
             influences = (right[:, rows] - means[:, None]) / max(1, int(rows.sum()))

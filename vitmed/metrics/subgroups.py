@@ -268,7 +268,7 @@ def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
 def _comparing(predictions: Any, atoms: np.ndarray) -> tuple[Compared, bool]:
     """The numbers that strata are compared by, of the images in some atoms: the images of one patient in one stratum.
     They are sums over atoms, AUROC over pairs of atoms; by image, which is slow, only where there are too many pairs.
-    NaN where a number is undefined, or made of fewer than `FEWEST` images of a class, or of fewer than five patients."""
+    NaN where a number is undefined, or made of fewer than `FEWEST` images of a class, or of fewer than 5 patients."""
     labels = known_labels(predictions)
     if predictions.kind == "number":
         errors, images = np.bincount(atoms, np.abs(predictions.values - labels)), np.bincount(atoms).astype(float)

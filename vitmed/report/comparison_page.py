@@ -90,8 +90,8 @@ def terminal_tables(content: ComparisonResults) -> Iterator[tuple[str, list[list
     lines = []
     for of in content.seed_gaps:
         groups = " - ".join(f"mean of {listed([letter[name] for name in names])}" for names in of.groups)
-        for name, gap in of.difference.items():
-            if name in TARGETS[content.kind].headline:
+        for name in TARGETS[content.kind].headline:
+            if gap := of.difference.get(name):
                 title = TARGETS[content.kind].metrics[name].phrase
                 lines.append([groups, title, value_text(gap, "+"), p_text(gap.p), p_text(gap.p_holm)])
     if lines:

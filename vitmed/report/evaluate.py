@@ -246,7 +246,8 @@ def optimisation(config: Config, kind: str) -> str:
     return ", ".join(
         [
             f"AdamW, lr {train.lr:g}, warm-up {min(train.warmup_epochs, train.epochs / 3):.3g} epochs",
-            f"cosine to {train.min_lr:g}, weight decay {train.weight_decay:g}, {train.precision}",
+            f"cosine to {train.min_lr:g}, weight decay {train.weight_decay:g}",
+            *([] if train.precision == "auto" else [train.precision]),
             f"batch {train.batch_size} x {train.accumulate}, at most {train.epochs} epochs{limit}",
             f"label smoothing {train.smoothing:g}" if loss == "cross_entropy" else f"loss {loss}",
             f"balance {train.balance}",

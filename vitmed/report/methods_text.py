@@ -120,6 +120,11 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
     if not each:
         return others
     paired = "Differences from the baselines were paired, and their intervals were computed on the original scale."
+    decided = "side of 0.5" if metrics.target.kind == "findings" else "likeliest class"
+    likeliest = (
+        f"For these differences the model, too, decided by the {decided}, since no baseline has its operating point."
+    )
+    others += [likeliest] * any(baseline.likeliest for baseline in metrics.baselines.values())
     return [*others, paired, f"Differences from the baselines were tested {_joined(each)}."]
 
 

@@ -310,7 +310,7 @@ def forest(predictions: Predictions, metrics: Results) -> Figure | None:
             names.append(row)
             continue
         n = row.n if isinstance(row.n, str) else f"={row.n:,}"
-        patients = "" if row.n_groups is None else f", {counted(row.n_groups, 'patient')}"
+        patients = "" if row.n_groups is None else f", {counted(row.n_groups, metrics.unit)}"
         names.append(f"{drawing.short(row.name, 26)} (n{n}{patients})")
     panels[0].set_yticks(range(len(rows)), names, fontsize=9)
     for label, row in zip(panels[0].get_yticklabels(), rows, strict=True):
