@@ -446,6 +446,9 @@ def test_two_groups_of_seeds_are_compared_by_their_means(vitmed: Any, tmp_path: 
     save(draw(3.0), runs[0] / "test", "baseline_colour_and_size.csv")
     beside = vitmed("compare", *runs, "--resamples", 20).out
     assert "A - G" in beside and "a0 is better than colour_and_size" in beside and "A - B" not in beside
+    third = [seeded(tmp_path / f"c{seed}", seed, draw(2.0 + seed / 20), lr=0.005) for seed in range(2)]
+    with_third = judge(*runs, *third).content.seed_gaps
+    assert [of.difference["auroc"].value for of in with_third if of.groups == gap.groups] == [of.value]
     again = judge(*runs, save(draw(0.5), tmp_path / "other"))  # the verdict is about the best, not about seeds
     assert again.verdict.startswith("a1 is not clearly better or worse than other") and again.content.seed_gaps == [gap]
 

@@ -103,6 +103,7 @@ def test_the_answers_name_findings(findings: vitmed.TrainResult) -> None:
     assert [one["finding"] for one in image["findings"]] == list(FINDINGS)
 
 
+@pytest.mark.slow  # as that of classes, which runs always
 def test_a_resumed_run_goes_on_with_the_same_weights(findings: vitmed.TrainResult, tmp_path: Path) -> None:
     root = load_checkpoint(findings.folder).splits.root
     settings = BARE | {"batch_size": 32, "labels": root / "labels.csv", "sets": TINY_SETS, "output": tmp_path}

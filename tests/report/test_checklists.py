@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vitmed.checks.data_check import COUNTS
-from vitmed.decisions.operating_points import OperatingPoints
+from vitmed.decisions.operating_points import OperatingPoint, OperatingPoints, Rates
 from vitmed.decisions.reliability import CalibrationReport
 from vitmed.explanation.results import Robustness
 from vitmed.metrics.clinical_utility import DecisionCurve
@@ -153,6 +153,15 @@ def test_no_pointer_leads_to_a_section_that_is_not_shown() -> None:
 )
 def test_limitations_grow_from_what_was_not_supplied(metrics: Results, said: str) -> None:
     assert any(said in text for text in limitations(metrics))
+
+
+@pytest.mark.parametrize(("reached", "said"), [(0.81, True), (0.9, False), (None, False)])
+def test_a_target_that_these_images_miss_is_said_in_words(reached: float | None, said: bool) -> None:
+    share = Estimate(value=reached, low=None, high=None)
+    point = OperatingPoint.model_construct(asked=0.9, reached=Rates.model_construct(specificity=share))
+    missed = points(0.7, "target_specificity").model_copy(update={"points": {"target_specificity": point}})
+    told = "The target specificity of 0.9 was not reached on these images: 0.810."
+    assert (told in limitations(found(operating_points=missed))) == said
 
 
 def test_what_was_supplied_is_no_limitation() -> None:

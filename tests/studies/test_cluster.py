@@ -221,6 +221,7 @@ def test_something_else_at_the_address_is_an_error_that_names_the_causes(monkeyp
     monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(cluster, "DRIVER", "import time; time.sleep(60)")  # also where Ray is not installed
     monkeypatch.setattr(cluster, "CONNECT", 1.0)
+    monkeypatch.setattr(cluster, "END", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(UsageError, match=r"no answer within 1 s\nFix: .*Ray and the Python .* token"):

@@ -80,8 +80,8 @@ def choose_window(
     if not isinstance(setting, str):
         low, high = float(setting[0]), float(setting[1])
         how, parted = "as given", [(sample, Linear(low, high))]
-        outside = _saturation(parted)
-        warnings += _saturation(parted, LOST, BURNT)
+        warnings += (lost := _saturation(parted, LOST, BURNT))
+        outside = [] if lost else _saturation(parted)
     elif len(sample):
         low, high = (float(value) for value in np.percentile(sample, (LOW, HIGH)))
         if low >= high:  # nearly all values are equal

@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from vitmed.core.base_models import Frozen
 from vitmed.core.text import NOTICE, counted, csp_hash
 from vitmed.inference.ensemble import MEAN
+from vitmed.metrics.estimates import value_text
 from vitmed.metrics.sample_size import Goal, rate_ends
 from vitmed.metrics.subgroups import compared
 from vitmed.report import participant_flow
@@ -152,7 +153,8 @@ def limitations(metrics: Results) -> list[str]:
     """What a report cannot show because something is missing: sentences, the most serious first."""
     few = [f"'{c}' ({own.n:,})" for c, own in metrics.per_class.items() if 0 < own.n < FEW_IMAGES]
     context = {"few": few, "few_patients": FEW_PATIENTS, "has_subgroups": compared(metrics.subgroups)}
-    text = fill("limitations.txt.j2", metrics=metrics, more=more_images(metrics), **context)
+    context |= {"more": more_images(metrics), "value_text": value_text}
+    text = fill("limitations.txt.j2", metrics=metrics, **context)
     return text.strip("\n").split("\n")
 
 

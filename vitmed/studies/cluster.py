@@ -35,7 +35,7 @@ from vitmed.studies.ray_driver import DONE, KILLED, LOST, Bundle, Node
 
 VARIABLE = "VITMED_ON"
 PORT = 6379  # of a head, as `ray start --head` chooses it
-TOUCH, CONNECT, NODE, PLACE = 3.0, 12.0, 30.0, 30.0  # s for the address, the cluster, a node, a free place
+TOUCH, CONNECT, NODE, PLACE, END = 3.0, 12.0, 30.0, 30.0, 5.0  # s for address, cluster, node, free place, an end
 WIDE = 64  # calls that wait in an executor that does not say how many places it has
 TRIES = 3  # starts of what is killed
 REST = "run the same command again: it does what is left"
@@ -266,7 +266,7 @@ class RayCluster(Executor):
         """End the driver, with which Ray ends its workers; the cluster stays."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             self.driver.stdin.close()
-            self.driver.wait(5)
+            self.driver.wait(END)
         self.driver.kill()
         self.driver.wait()
 

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,6 +37,7 @@ Test = TypeVar("Test", paired.ComparisonTest, paired.ClassDifference)
 
 UNCLEAR = "not clearly better or worse"
 BLOCKS = 200  # of patients, each left out in turn for the interval over seeds and patients
+AT_ONCE = 25  # of these, so that their weights fit into memory
 SAME = 1e-6  # a difference of probabilities that can come from rounding
 
 
@@ -299,9 +301,7 @@ def compare_models(
     deciding = list(pairs[0].tests)[:2]
     groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
     seeds = [paired.seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
-    alike = len({points[name] for group, _ in groups for name in group}) < 2
-    named = {m.name: m.predictions if alike else m.predictions.without_point() for m in models}
-    gaps = _seed_gaps(seeds, named, pairs, kind, unit)
+    gaps = _seed_gaps(seeds, models, pairs, kind, points, unit)
     over_seeds: dict[str, Any] = {name: of for name, of in (("seeds", seeds), ("seed_gaps", gaps)) if of}
     trained = {model.name for model in models if not model.baseline_of}
     only_seeds = bool(seeds) and trained == {name for group in seeds for name in group.seeds}  # the best says nothing
@@ -365,33 +365,43 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
 
 def _seed_gaps(
     seeds: Sequence[paired.SeedSpread],
-    named: Mapping[str, Predictions],
+    models: Sequence[Model],
     pairs: Sequence[paired.ComparedPair],
     kind: TargetKind,
+    points: Mapping[str, str],
     unit: str,
 ) -> list[paired.SeedGap]:
     """Every two groups of runs that differ by their seed only, by the numbers that every pair of their runs compares
-    with an interval; the best two groups come first."""
+    with an interval; at their `points`, or where these differ by the likeliest class. The best two groups come first.
+    """
     if len(seeds) < 2:
         return []
-    runs, usual = [name for group in seeds for name in group.seeds], next(iter(pairs[0].tests))
-    units, sign = named[runs[0]].units, 1 if ALL_METRICS[usual].higher_is_better else -1
+    named, usual = {model.name: model.predictions for model in models}, next(iter(pairs[0].tests))
+    units, sign = models[0].predictions.units, 1 if ALL_METRICS[usual].higher_is_better else -1
     count, phrase = int(units.max()) + 1, kind.metrics[usual].phrase
     block = (np.random.default_rng(0).permutation(count) % BLOCKS)[units]  # (S,)
-    weights = (block != np.unique(block)[:, None]).astype(np.float64)  # (G, S), each without one block of patients
-    moved = {name: kind.numbers.draw(named[name], weights, drawn=False) for name in runs}
-    values = {name: kind.numbers.values(named[name]) for name in runs}
+    left_out = np.array_split(np.unique(block), -(-BLOCKS // AT_ONCE))
+
+    @cache
+    def numbers_of(run: str, at_point: bool) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+        """The numbers of a run, and without each block of patients."""
+        predictions = named[run] if at_point else named[run].without_point()
+        weights = ((block != of[:, None]).astype(np.float64) for of in left_out if len(of))
+        drawn = [kind.numbers.draw(predictions, each, drawn=False) for each in weights]
+        return kind.numbers.values(predictions), {k: np.concatenate([of[k] for of in drawn]) for k in drawn[0]}
+
     best = sorted(seeds, key=lambda of: -sign * of.numbers[usual].mean if usual in of.numbers else np.inf)
     both, gaps = [*itertools.combinations(best, 2)], list[dict[str, paired.ClassDifference]]()
     for groups in both:
         sets = [{*group.seeds} for group in groups]
         across = [pair for pair in pairs if all(len({pair.first, pair.second} & runs) == 1 for runs in sets)]
         names = [name for name in across[0].difference if all(pair.difference[name].low is not None for pair in across)]
-        parts = [[[of[run] for run in group.seeds] for group in groups] for of in (values, moved)]
-        kept = [name for name in names if name in moved[runs[0]]]
+        alike = len({points[run] for group in groups for run in group.seeds}) < 2
+        parts = [[[numbers_of(run, alike)[k] for run in group.seeds] for group in groups] for k in (0, 1)]
+        kept = [name for name in names if name in parts[1][0][0]]
         found = [[[np.array([of[name] for of in group]) for group in part] for part in parts] for name in kept]
         gaps.append({name: paired.seed_gap(*parts) for name, parts in zip(kept, found, strict=True)})
-    for name in moved[runs[0]]:
+    for name in kind.metrics:
         having = [differences for differences in gaps if name in differences]
         for differences, adjusted in zip(having, _adjusted([of[name] for of in having]), strict=True):
             differences[name] = adjusted
