@@ -453,6 +453,21 @@ def test_two_groups_of_seeds_are_compared_by_their_means(vitmed: Any, tmp_path: 
     assert again.verdict.startswith("a1 is not clearly better or worse than other") and again.content.seed_gaps == [gap]
 
 
+def test_two_groups_of_seeds_are_compared_at_their_point_whatever_a_third_has(tmp_path: Path) -> None:
+    """Not by the likeliest class because another configuration decides by it; the mean of the pairs says so."""
+    models = []
+    for name, noise, threshold in (("a", 1.0, 0.2), ("b", 2.5, 0.2), ("c", 1.5, None)):
+        for seed in range(2):
+            predictions = replace(draw(noise + seed / 20), positive="sick", threshold=threshold)
+            run = seeded(tmp_path / f"{name}{seed}", seed, predictions, lr=noise / 1000)
+            models.append(Model(run.name, predictions, file=run / "test" / "predictions.csv"))
+    found = compare_models(models, 20)
+    (of,) = [gap for gap in found.seed_gaps if gap.groups == [["a0", "a1"], ["b0", "b1"]]]
+    pairs = [pair for pair in found.pairs if pair.first in of.groups[0] and pair.second in of.groups[1]]
+    assert of.difference["accuracy"].value == pytest.approx(np.mean([p.difference["accuracy"].value for p in pairs]))
+    assert len(pairs) == 4 and not any(pair.likeliest for pair in pairs)
+
+
 def draw_findings(noise: float, findings: tuple[str, ...] = ("edema", "mass", "hernia")) -> FindingPredictions:
     """One model's answer about findings of 40 patients; the labels are the same for every noise."""
     labels = (np.random.default_rng(0).random((120, 3)) < [0.5, 0.4, 0.3]).astype(np.int8)

@@ -405,3 +405,10 @@ def test_a_copy_of_the_data_that_lacks_a_test_image_is_not_called_leakage_alone(
     with pytest.raises(DataError, match="used to make this model") as error:
         judge(trained, tmp_path, data=data)
     assert "1 of the" in error.value.fix and lost.name in error.value.fix and "restore them" in error.value.fix
+
+
+def test_without_the_images_the_stored_predictions_are_named(trained: Trained, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(trained.folder, tmp_path / "elsewhere" / "run"))
+    with pytest.raises(DataError) as error:
+        evaluate(run)
+    assert error.value.fix.endswith(f"vitmed evaluate {run / 'test' / 'predictions.csv'}")

@@ -10,6 +10,7 @@ from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError, excluded
 from vitmed.core.messages import say
 from vitmed.core.places import data_folder
+from vitmed.core.run_folder import PREDICTIONS
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.data.duplicates import fingerprints, near_any
 from vitmed.data.folders import class_names, split_folders
@@ -77,7 +78,9 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     data, split = request.data, request.split
     if data is None and allow_leakage:
         raise excluded("leakage")
-    root = saved.data_root() if data is None else data_folder(data)
+    kept = saved.path.parent / split / PREDICTIONS
+    again = f"; or without images, from what is kept: vitmed evaluate {kept}" * kept.is_file()
+    root = saved.data_root(f"name its current place: --data DIR{again}") if data is None else data_folder(data)
     if data is None and not saved.splits.samples.get(split):
         why = saved.splits.made.get(split, "there are none")
         raise UsageError(f"{saved.path}: no {split} images of its own ({why})", "--data DIR names labelled images")
