@@ -71,7 +71,7 @@ class DataConfig(Section):
     val_fraction: float = setting(0.15, "Share split off for validation where there is no val folder.", gt=0, lt=1)
     test_fraction: float = setting(0.15, "Share split off for the test where there is no test folder.", gt=0, lt=1)
     split_seed: int = setting(
-        0, "Seed of the split. Apart from train.seed, so that seeds of training can be compared.", ge=0
+        0, "Seed of the split. Apart from train.seed, so that seeds of training can be compared.", ge=0, lt=2**63
     )
     max_train: int | None = setting(None, "Train on a stratified sample of this many images.", Flag(), ge=2)
     card: str | None = setting(
@@ -181,6 +181,7 @@ class DataConfig(Section):
         "Maximum total size of the cached decoded images, in GB. The oldest are deleted first.",
         Flag("cache_size", metavar="GB"),
         ge=0,
+        le=1e9,
     )
 
     @property
@@ -340,7 +341,7 @@ class LoopConfig(Section):
     )
     clip_norm: float | None = setting(1.0, "Clip the gradient to this norm; null is off.", gt=0)
     seed: int = setting(
-        0, "Random seed of weights, image order, augmentation and dropout (pretrain: masks).", Flag(), ge=0
+        0, "Random seed of weights, image order, augmentation and dropout (pretrain: masks).", Flag(), ge=0, lt=2**63
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "Where to compute.", Flag())
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
