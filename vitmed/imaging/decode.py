@@ -175,8 +175,8 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
         such = usual if stored is None else f"{stored.text}, its own"
         raise DataError(
             f"{path}: {raw.bits} bits per channel need a window to become grey, and the training images had none",
-            "convert it to 8 bits as the training images were (in Python uint8), or train with --window auto on images "
-            f"like it; predict, serve, evaluate, stress and explain take --window CENTRE/WIDTH, {such}",
+            "convert it to 8 bits as the training images were (in Python uint8), or train on images like it (--window "
+            f"auto); predict, serve, evaluate, stress and explain take --window CENTRE/WIDTH, {such}",
         )
     index = file_window_index(window)
     if index is not None and index >= len(raw.windows):
