@@ -396,3 +396,11 @@ def test_images_may_come_from_any_iterable_of_paths(trained: Trained, tmp_path: 
         assert set(predict(images, checkpoint=trained.folder).paths) == expected  # type: ignore[arg-type]
     two = (path for path in sorted(folder.iterdir())[:2])
     assert len(explain(two, checkpoint=trained.folder, output=tmp_path / "x").predictions) == 2  # type: ignore[arg-type]
+
+
+def test_a_cause_that_many_files_share_is_said_once(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.png").write_bytes(b"no image")
+    answer = vitmed("predict", tmp_path, "--checkpoint", trained.best)
+    assert answer.code == 3 and "3 of 3 images could not be read" in answer.err
+    assert answer.err.count("not an image") == 1 and all(f"{name}.png" in answer.err for name in "abc")
