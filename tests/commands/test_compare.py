@@ -440,7 +440,14 @@ def test_two_groups_of_seeds_are_compared_by_their_means(vitmed: Any, tmp_path: 
     assert found.verdict == gap.text and gap.text.startswith("a0, a1, a2 are better than b0, b1, b2 on average over")
     for file in ("comparison.html", "compare.json"):
         assert "a0, a1, a2 are better" in (tmp_path / "out" / file).read_text()
+    rows = [
+        row for row in csv.DictReader((tmp_path / "out" / "comparison.csv").open(newline="")) if "mean" in row["first"]
+    ]
+    row = next(row for row in rows if row["number"] == "AUROC")
+    assert (row["first"], row["second"]) == ("mean of a0, a1, a2", "mean of b0, b1, b2") and len(rows) > 3
+    assert float(row["first_value"]) - float(row["second_value"]) == pytest.approx(of.value, abs=1e-5)
     said = vitmed("compare", *runs, "--resamples", 20).out
+    assert "number, A, B, C" in said
     assert "mean of A, B, C - mean of D, E, F" in said and "a0, a1, a2 are better than" in said
     assert "A - B" not in said
     save(draw(3.0), runs[0] / "test", "baseline_colour_and_size.csv")

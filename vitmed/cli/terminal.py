@@ -249,9 +249,9 @@ def print_comparison(comparison: Comparison) -> None:
     baseline; then the verdict of each pair, that of the best two first."""
     from vitmed.decisions.targets import TARGETS
     from vitmed.metrics.estimates import value_text
-    from vitmed.report.comparison_page import terminal_tables
+    from vitmed.report.comparison_page import letters, terminal_tables
 
-    content = comparison.content
+    content, letter = comparison.content, letters(comparison.content)
     others = [of.text for of in content.seed_gaps] + [pair.verdict for pair in content.shown_pairs]
     others = [text for text in others if text != comparison.verdict]
     kind = TARGETS[content.kind]
@@ -263,7 +263,9 @@ def print_comparison(comparison: Comparison) -> None:
             if spread:
                 interval = "" if spread.low is None else f"{spread.low:.3f} to {spread.high:.3f}"
                 rows.append([kind.metrics[name].phrase, f"{spread.mean:.3f}", f"{spread.sd:.3f}", interval])
-        columns = f"number, {len(group.seeds)} seeds|>mean|>SD over seeds|>95 % interval of one run"
+        columns = (
+            f"number, {listed([letter[name] for name in group.seeds])}|>mean|>SD over seeds|>95 % interval of one run"
+        )
         print_rows(columns, rows, caption="")
         others += [group.text] * (group.text != comparison.verdict)
     others += ["every pair of single runs: compare.json, with --output"] * content.of_seeds
