@@ -148,15 +148,13 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
         lines.append([row.pair.first, row.pair.second, row.title, *shown])
     metrics, spreads = TARGETS[content.kind].metrics, {tuple(group.seeds): group.numbers for group in content.seeds}
     for of in content.seed_gaps:
-        names, (first, second) = (
-            [f"mean of {listed(group)}" for group in of.groups],
-            (spreads[tuple(g)] for g in of.groups),
-        )
+        groups = [f"mean of {listed(group)}" for group in of.groups]
+        first, second = (spreads[tuple(group)] for group in of.groups)
         for name, gap in of.difference.items():  # the means are of each run's own operating point
             means = [first[name].mean, None, None, second[name].mean, None, None]
             same = gap.value is not None and abs(first[name].mean - second[name].mean - gap.value) < 1e-9
             numbers = [*(means if same else [None] * 6), gap.value, gap.low, gap.high, gap.p, gap.p_holm]
-            lines.append([*names, metrics[name].phrase, *("" if x is None else f"{x:.6g}" for x in numbers)])
+            lines.append([*groups, metrics[name].phrase, *("" if x is None else f"{x:.6g}" for x in numbers)])
     write_text(folder / TABLE, csv_text(lines))
     points = {name: f" ({model.point})" if model.point else "" for name, model in content.models.items()}
     names = "; ".join(f"{letter}: {name}{points[name]}" for name, letter in letters(content).items())
