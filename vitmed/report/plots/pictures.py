@@ -209,6 +209,9 @@ def attention_maps(predictions: Predictions, maps: Maps) -> Figure | None:
             values = grid[i][np.ix_(near, near)]  # (S, S), not smoothed, which would suggest more detail than there is
             axes.set_axis_on()
             axes.imshow(grey[i], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+            if not values.any():  # a Grad-CAM of an answer that nothing in the image speaks for
+                text = axes.text(0.5, 0.5, "nothing marked", transform=axes.transAxes, ha="center", fontsize=8)
+                text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 2})
             axes.imshow(values, cmap=MAP_COLOURS, vmin=0, vmax=1, alpha=0.25 + 0.5 * values, interpolation="nearest")
             axes.set(xticks=[], yticks=[])
             if line == 0 or beside == 1:
