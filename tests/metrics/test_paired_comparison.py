@@ -6,6 +6,7 @@ from every_kind import compare_predictions
 from scipy import stats
 
 from vitmed.metrics.intervals import Units
+from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.paired_comparison import seed_gap, share_difference, tango, tango_score
 from vitmed.metrics.predictions import Predictions
 
@@ -181,3 +182,31 @@ def test_the_difference_of_two_groups_of_seeds_varies_over_seeds_and_over_patien
     assert over_patients.high - over_patients.value == pytest.approx(
         stats.t.ppf(0.975, 20) * stats.sem(amounts), rel=0.05
     )
+
+
+@pytest.mark.slow
+def test_two_equal_methods_differ_over_seeds_and_patients_one_time_in_twenty() -> None:
+    """80 patients of 4 images, three seeds of each method; the methods differ by patient and image, equally well."""
+    patients, each, seeds, studies = 80, 4, 3, 300
+    owner = np.repeat(np.arange(patients), each)
+    weights = (owner != np.arange(patients)[:, None]).astype(float)
+    found = {"seeds and patients": 0, "seeds alone": 0}
+    for study in range(studies):
+        rng = np.random.default_rng(study)
+
+        def noise(rng: np.random.Generator, of_patient: float, of_image: float) -> np.ndarray:
+            return of_patient * rng.normal(size=patients)[owner] + of_image * rng.normal(size=len(owner))
+
+        labels = (rng.random(patients) < 0.4).astype(np.int64)[owner]
+        shared, of_methods = noise(rng, 0.7, 0.7), [noise(rng, 0.4, 0.3) for _ in range(2)]
+        values, moved = np.empty((2, seeds)), np.empty((2, seeds, patients))
+        for method, seed in np.ndindex(2, seeds):
+            score = labels * (1.5 + 0.1 * rng.normal()) + shared + of_methods[method] + noise(rng, 0, 0.3)
+            logits = np.stack([np.zeros_like(score), score], axis=1).astype(np.float32)
+            paths, groups = tuple(map(str, range(len(owner)))), tuple(map(str, owner))
+            p = Predictions(("a", "b"), paths, groups, labels, logits, positive="b")
+            values[method, seed] = PreparedPredictions.values(p)["auroc"]
+            moved[method, seed] = PreparedPredictions.draw(p, weights, drawn=False)["auroc"]
+        found["seeds and patients"] += seed_gap(list(values), list(moved)).p < 0.05
+        found["seeds alone"] += stats.ttest_ind(*values, equal_var=False).pvalue < 0.05
+    assert found["seeds and patients"] <= 0.07 * studies and found["seeds alone"] > 0.12 * studies, found

@@ -20,7 +20,7 @@ from vitmed.commands.evaluate import evaluate
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.metrics.areas import area_spread, class_areas
-from vitmed.metrics.intervals import Units, quantile, spread
+from vitmed.metrics.intervals import Units, influence_spread, quantile, spread
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import compare_with_readers, reader_variances
 from vitmed.report.headline import reader_lines
@@ -305,3 +305,18 @@ def test_a_number_of_readers_that_is_undefined_says_which_images_nobody_read() -
     assert why == f"no sensitivity: no {p.classes[1]} image was read"
     assert model.startswith(f"the model on the same images: specificity {correct:.3f}")
     assert lines(["c0", "nobody"])[-1] == "no specificity: no image of the other class was read by all readers"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("images", "right"), list(itertools.product((15, 30, 60, 150), (0.7, 0.85))))
+def test_readers_as_good_as_the_model_differ_one_time_in_twenty(images: int, right: float) -> None:
+    """The model and two fixed readers, whose calls of an image share how hard it is; p by Student's t."""
+    rng, units, studies, found = np.random.default_rng(0), Units(np.arange(images)), 4000, 0
+    border = norm.ppf(right) * 1.64**0.5
+    for _ in range(studies):
+        calls = rng.normal(size=(3, images)) + 0.8 * rng.normal(size=images) < border
+        gaps = calls[0] - calls[1:].mean(axis=0)
+        over = influence_spread((gaps - gaps.mean()) / images, units)
+        if over.variance > 0:
+            found += 2 * t.sf(abs(gaps.mean()) / over.variance**0.5, over.degrees) < 0.05
+    assert 0.035 * studies < found < 0.065 * studies  # 0.043 to 0.061; by the normal distribution 0.054 to 0.077

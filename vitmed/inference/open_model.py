@@ -127,16 +127,11 @@ def files_for(
         with contextlib.suppress(DataError):  # an unreadable image is reported later
             deep[path] = read_header(path).needs_window
     flat = len(deep) - sum(deep.values())
-    if window is not None:
-        changed = f"deep images are {windowed_note(window)}"
-        warn(
-            changed
-            if flat < len(deep) or not deep
-            else f"--window {window} changes nothing: no image has more than 8 bits"
-        )
-        if (asked := asked_window(window)) is not None:
-            for lost in lost_outside([path for path in deep if deep[path]], files.how.frame, asked):
-                warn(f"--window {window}: {lost}")
+    if window is not None and (named := asked_window(window)) is not None:
+        idle = f"--window {window} changes nothing: no image has more than 8 bits"
+        warn(idle if flat and flat == len(deep) else f"deep images are {windowed_note(window)}")
+        for lost in lost_outside([path for path in deep if deep[path]], files.how.frame, named):
+            warn(f"--window {window}: {lost}")
     elif flat:
         found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
         warn(f"{found} not windowed; the model was trained on deeper ones")

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from vitmed.core.files import write_bytes, write_text
 from vitmed.core.text import NOTICE, counted, listed
 from vitmed.core.text_files import csv_text
@@ -150,10 +152,11 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     for of in content.seed_gaps:
         groups = [f"mean of {listed(group)}" for group in of.groups]
         first, second = (spreads[tuple(group)] for group in of.groups)
-        for name, gap in of.difference.items():  # the means are of each run's own operating point
-            means = [first[name].mean, None, None, second[name].mean, None, None]
-            same = gap.value is not None and abs(first[name].mean - second[name].mean - gap.value) < 1e-9
-            numbers = [*(means if same else [None] * 6), gap.value, gap.low, gap.high, gap.p, gap.p_holm]
+        for name, gap in of.difference.items():
+            a, b = (group[name].mean if name in group else np.nan for group in (first, second))
+            same = np.isclose(a - b, gap.value or 0.0, rtol=0, atol=1e-9)  # else of another operating point
+            means = [a, None, None, b, None, None] if same else [None] * 6
+            numbers = [*means, gap.value, gap.low, gap.high, gap.p, gap.p_holm]
             lines.append([*groups, metrics[name].phrase, *("" if x is None else f"{x:.6g}" for x in numbers)])
     write_text(folder / TABLE, csv_text(lines))
     points = {name: f" ({model.point})" if model.point else "" for name, model in content.models.items()}
