@@ -386,6 +386,14 @@ def test_a_name_that_no_file_can_have_is_no_bug(vitmed: RUN, verb: str) -> None:
     clean(vitmed(verb, "a" * 300), 2, "a" * 300, "File name too long", "another place")
 
 
+def test_a_current_folder_that_is_gone_is_no_bug(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    clean(vitmed("check", tmp_path), 2, "the current folder was removed", "cd to one that exists")
+
+
 def test_a_bug_of_ours_is_told_as_one(trained: Trained, vitmed: RUN, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 1, with the traceback: the one case for it."""
 

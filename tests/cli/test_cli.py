@@ -135,6 +135,8 @@ def test_summary(vitmed: RUN, trained: Trained) -> None:
     assert vitmed("summary", trained.folder).out == vitmed("summary", trained.best).out != ""
     answer = vitmed("summary", "vit_tinny")
     assert answer.code == 2 and "did you mean 'vit_tiny'" in answer.err and answer.out == ""
+    answer = vitmed("summary", trained.folder / "model.onnx")
+    assert answer.code == 2 and "an exported network" in answer.err
     assert (trained.folder / "summary.txt").read_text(encoding="utf-8").count("Block") >= 1
 
 

@@ -87,6 +87,10 @@ def _show_warning(others: Callable[..., None], message: Warning | str, category:
 def _run(args: list[str]) -> None:
     if "_VITMED_COMPLETE" in os.environ:  # a shell asks for completions
         app(prog_name="vitmed")
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise errors.UsageError("the current folder was removed", "cd to one that exists") from None
     # `app(args)` would turn Ctrl-C and a closed pipe silently into exit codes of its own.
     command = typer.main.get_command(app)
     with command.make_context("vitmed", list(args)) as context:

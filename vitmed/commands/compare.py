@@ -42,7 +42,8 @@ def compare(
     """Compare models by their predictions for the same images.
 
     Images are matched by path; an image that a table lacks is left out. Baselines beside a report are compared too.
-    Of runs that differ by their seed only, the spread over seeds is reported too.
+    Of runs that differ by their seed only, the spread over seeds is reported too. `vitmed diff` reports what differs
+    in their settings.
 
     Args:
         *results: at least two, or one with baselines in its folder.

@@ -55,6 +55,10 @@ def summary(
             raise UsageError(f"{model}: a checkpoint fixes its own sizes", "leave the other options out")
         checkpoint = load_checkpoint(model)
         return summarise(checkpoint.model(), checkpoint.config.model)
+    if model.endswith(".onnx"):
+        raise UsageError(
+            f"{model}: an exported network, whose layers have no names", "name the run it was exported from"
+        )
     if model in SIZES:
         config = build_config({"model": {"name": model, **fields}}).model
     elif model in recipes() or Path(model).suffix in (".yaml", ".yml"):
