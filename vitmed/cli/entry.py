@@ -88,7 +88,7 @@ def _run(args: list[str]) -> None:
     if "_VITMED_COMPLETE" in os.environ:  # a shell asks for completions
         app(prog_name="vitmed")
     try:
-        os.getcwd()
+        Path.cwd()
     except FileNotFoundError:
         raise errors.UsageError("the current folder was removed", "cd to one that exists") from None
     # `app(args)` would turn Ctrl-C and a closed pipe silently into exit codes of its own.
