@@ -40,7 +40,7 @@ def build_model(
 
 def summary(
     model: Annotated[
-        str, Argument("A size (vit_tiny), a recipe (mnist), or a checkpoint; default vit_tiny.")
+        Path | str, Argument("A size (vit_tiny), a recipe (mnist), or a checkpoint; default vit_tiny.")
     ] = "vit_tiny",
     num_classes: Annotated[int | None, Option("Default 1000, or the checkpoint's.")] = None,
     **fields: Annotated[Any, Fields(Config, SUMMARY_FLAGS)],
@@ -50,6 +50,7 @@ def summary(
     Raises:
         VitmedError: there is no such model.
     """
+    model = str(model)
     if model.endswith(".pt") or (Path(model) / "best.pt").is_file():
         if fields or num_classes is not None:
             raise UsageError(f"{model}: a checkpoint fixes its own sizes", "leave the other options out")
