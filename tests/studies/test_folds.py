@@ -124,6 +124,11 @@ def test_the_report_pools_and_tells_each_fold_and_can_be_made_again(done: Path, 
     (pooled_over,) = [note for note in metrics["notes"] if "Pooled over 3 models" in note]
     text = (done / "test" / "report.html").read_text()
     assert f'<p class="quiet">{pooled_over}' in text and f'<p class="note">{pooled_over}' not in text
+    assert "In a cross-validation of 3 folds, on 36 held-out images of 9 patients, the models reached " in text
+    spread = f"{statistics.mean(each):.3f} ± {statistics.stdev(each):.3f}"
+    assert re.search(rf"mean ± SD of the folds</th>.*{spread}", text, re.S)
+    methods = (done / "test" / "methods.md").read_text()
+    assert "The models of a cross-validation were evaluated on 36 held-out images of 9 patients" in methods
     configs = [(done / f"fold-{k}" / "config.yaml").read_text() for k in (1, 2, 3)]
     assert len({text.replace(f"fold: {k}", "") for k, text in enumerate(configs, 1)}) == 1  # one plan
     again = evaluate(done / "test" / "predictions.csv", output=tmp_path / "again")

@@ -335,13 +335,14 @@ def _decisions(folds: Folds) -> str:
     return f"Each fold decides at its own threshold, chosen on its validation ({title}): {texts}."
 
 
-def spread_of(each: Sequence[Fold], name: str) -> str:
-    """Mean and standard deviation over folds, and each value: `0.911 ± 0.012 (0.903, 0.919)`."""
+def spread_of(each: Sequence[Fold], name: str, values_too: bool = True) -> str:
+    """Mean and standard deviation over folds, perhaps with each value: `0.911 ± 0.012 (0.903, 0.919)`."""
     values: list[Any] = [fold.numbers[name].value for fold in each]
     texts = ", ".join("undefined" if value is None else f"{value:.3f}" for value in values)
     if None in values:
-        return texts
-    return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f} ({texts})"
+        return texts if values_too else "undefined"
+    spread = f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
+    return f"{spread} ({texts})" if values_too else spread
 
 
 def numbered(texts: Sequence[str], between: str = ", ") -> str:

@@ -19,6 +19,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.messages import is_warning
 from vitmed.core.text import LISTED, counted, counted_doing, format_probability, listed
 from vitmed.decisions.calibration import why_chosen
+from vitmed.decisions.evaluation_folder import spread_of
 from vitmed.decisions.operating_points import DecisionShares, OperatingPoints
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import percentage
@@ -218,13 +219,18 @@ def results_sentence(metrics: Results) -> str:
     phrases = [f"{phrase(title)} {share(entry)}" for _, title, entry in headline_of(metrics) if entry.value is not None]
     if not phrases:
         return "There are no images, so there are no results."
-    whose = f"{metrics.unit}s that are unknown" if metrics.n_groups is None else counted(metrics.n_groups, metrics.unit)
+    images = f"{metrics.n:,} {metrics.what}image{'' if metrics.n == 1 else 's'}"
+    groups, unit = metrics.n_groups, metrics.unit
+    whose = f" ({unit}s unknown)" if groups is None else f" of {counted(groups, unit)}"
     of_class = "" if positive is None else f" (positive class: {positive}"
     if points is not None and points.threshold is not None:
         of_class += f", from a probability of {format_probability(points.threshold)}"
     numbers = " and ".join(filter(None, [", ".join(phrases[:-1]), phrases[-1]]))
+    on, model = f"On {images}{whose}", "the model"
+    if metrics.folds is not None:
+        on, model = f"In a cross-validation of {len(metrics.folds.each)} folds, on {images}{whose}", "the models"
     return (
-        f"On {counted(metrics.n, 'image')} of {whose}, the model reached {numbers}{of_class}{')' if of_class else ''}; "
+        f"{on}, {model} reached {numbers}{of_class}{')' if of_class else ''}; "
         f"in brackets: {100 * metrics.level:.0f} % confidence intervals."
     )
 
@@ -389,7 +395,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
         for one in (
             *(number, value, interval, signed, share, percent, in_percent, percentage, phrase, reasons),
             *(td, cell, cells, counted, counted_doing, summary_of, title_of, titles_of, sampling_of, worth, at, rows),
-            *(at_threshold, at_threshold_of, of_classes, methods_text, results_sentence, why_chosen),
+            *(at_threshold, at_threshold_of, of_classes, methods_text, results_sentence, spread_of, why_chosen),
         )
     },
 }
