@@ -285,6 +285,11 @@ def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been
     with pytest.raises(Interrupted) as told:
         run(data, tmp_path)
     assert f"--resume {tmp_path / 'all'}" in str(told.value) and "fold 2 of 3" in str(told.value)
+    image = next(data.rglob("*.png"))
+    extra = Path(shutil.copy(image, image.with_stem(f"{image.stem}_more")))
+    with pytest.raises(DataError, match="other images, labels or splits"):
+        train(resume=tmp_path / "all")
+    extra.unlink()
     train(resume=tmp_path / "all")
     assert len(calls) == 3  # the first fold was not trained again, the second had ended its epoch
     again, before = (Predictions.from_csv(place / "test" / "predictions.csv") for place in (tmp_path / "all", done))
