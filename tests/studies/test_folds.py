@@ -498,6 +498,15 @@ def test_what_resumes(repeated: Path, data: Path) -> None:
         train(data, parallel=2)
 
 
+def test_an_end_before_the_held_out_images_were_evaluated(repeated: Path, tmp_path: Path) -> None:
+    there = tmp_path / "all"
+    shutil.copytree(repeated, there)
+    shutil.rmtree(there / "ensemble" / "test")
+    cross_validate(resume=there)
+    table = Path("ensemble", "test", "predictions.csv")
+    assert (there / table).read_bytes() == (repeated / table).read_bytes()
+
+
 def test_a_first_fold_that_could_not_write_begins_again(data: Path, tmp_path: Path) -> None:
     """As on a full disk, which is mended before the folds go on."""
 

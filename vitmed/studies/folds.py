@@ -174,7 +174,8 @@ class CrossValidation(Study[Evaluation]):
         return Job(name, title, {**arguments, "fold": fold, "offline": self.offline})
 
     def begin(self) -> None:
-        if RunFolder(self.folder.joined).ensemble.is_file():
+        joined = RunFolder(self.folder.joined)
+        if joined.ensemble.is_file() and not self.untested(joined):
             raise UsageError(f"{self.folder.path}: these folds are finished and evaluated", "start a new run")
         if self.first is None and self.planned is None:
             raise CheckpointError(f"{self.folder.path}: its first fold had not begun", AGAIN)
@@ -216,16 +217,22 @@ class CrossValidation(Study[Evaluation]):
             tested.append(Tested(run, saved, table, read_evaluation(table)))
         return tested
 
+    def untested(self, joined: RunFolder) -> bool:
+        """Whether there are images that no fold has seen, and the ensemble has no evaluation on them yet."""
+        return bool(load_ensemble(joined.ensemble).splits.samples["test"]) and not joined.evaluations("test")
+
     def finish(self) -> Evaluation:
         folder, pooled = self.folder, self.folder.path / "test"
         if not (pooled / PREDICTIONS).is_file():  # else an earlier process ended before it joined the folds
             report_evaluation(_pool(folder, self.tested(), self.divided), {})
         if all(run.best.is_file() for run in self.done()):
-            with gathering() as kept:
-                joined = vitmed.ensemble([folder.path])
-            kept.warn_gravest("--verbose")
-            if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
-                vitmed.evaluate(joined.folder, report=self.settings.evaluate.report)
+            joined = RunFolder(folder.joined)
+            if not joined.ensemble.is_file():
+                with gathering() as kept:
+                    vitmed.ensemble([folder.path])
+                kept.warn_gravest("--verbose")
+            if self.untested(joined):
+                vitmed.evaluate(joined.path, report=self.settings.evaluate.report)
         evaluated = read_evaluation(pooled / PREDICTIONS)
         return Evaluation(evaluated.predictions, Results.read(evaluated.metrics), pooled)
 
