@@ -94,7 +94,7 @@ def test_build_model_and_train_take_it_over(data: Path, made: PretrainResult, tm
     """Nothing fresh but the head; network, size, normalisation and the mean come from the file."""
     weights = read_weights(made.encoder)
     assert weights.normalize == "half" and "head.weight" not in weights.state
-    model = build_model(weights=str(made.encoder), num_classes=3)
+    model = build_model(weights=made.encoder, num_classes=3)
     assert model.pool == "mean" and torch.equal(model.fc_norm.weight, weights.state["norm.weight"])
     assert torch.equal(model.blocks[0].mlp.fc1.weight, weights.state["blocks.0.mlp.fc1.weight"])
     result = train(data, weights=made.encoder, output=tmp_path, name="run", **AFTER)

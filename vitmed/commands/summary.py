@@ -27,6 +27,9 @@ def build_model(
         UsageError: an unknown name or field, or sizes that do not divide or do not fit the weights.
         CheckpointError: weights that cannot be used.
     """
+    fields = {key: str(value) if isinstance(value, Path) else value for key, value in fields.items()}
+    if fields.get("weights") == "auto":
+        raise UsageError("weights auto: only `train` chooses them, for its images", "name weights, or leave them out")
     config = build_config({"model": fields if model is None else {"name": model, **fields}}).model
     if config.start is None:
         return ViT(config, 1000 if num_classes is None else num_classes)
