@@ -212,7 +212,7 @@ def percent(share: float) -> str:
     """A share as a percentage; only 1 is written as 100 %, and only 0 as 0 %."""
     if 0.995 <= share < 1:
         return ">99%"
-    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
+    return "<1%" if 0 < share <= 0.005 else f"{share:.0%}"
 
 
 def plain(text: str) -> str:
