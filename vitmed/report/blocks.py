@@ -167,9 +167,14 @@ def p_text(p: float | None) -> str:
     return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
+def p_words(p: float | None) -> str:
+    """`p = 0.012`, `p < 0.001`"""
+    return f"p {'' if p is not None and p < 0.001 else '= '}{p_text(p)}"
+
+
 def gap_cell(gap: Estimate, p: float | None) -> Cell:
     """A difference with its interval and p."""
-    chance = "" if p is None else f", p {'' if p < 0.001 else '= '}{p_text(p)}"
+    chance = "" if p is None else f", {p_words(p)}"
     return td(signed(gap), interval(gap) + chance)._replace(numbers=(gap.value, gap.low, gap.high, p))
 
 
