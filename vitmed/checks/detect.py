@@ -100,7 +100,8 @@ class Image(NamedTuple):
     @classmethod
     def of(cls, sample: Sample, record: FileRecord, place: Place, group: str | None, read: Splits) -> Self:
         """The image of a sample of the images `read`, with what it is labelled as."""
-        kinds, values = () if place.label is None else (place.label,), tuple(sample.targets)
+        kinds: tuple[str, ...] = () if place.label is None else (place.label,)
+        values = tuple(sample.targets)
         if read.target.kind == "findings" and kinds:
             found = tuple(name for name, value in zip(read.classes, values, strict=True) if value == 1)
             kinds = found or (NO_FINDING,)
