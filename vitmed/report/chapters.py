@@ -11,10 +11,8 @@ items, and what a report may contain, are in checklists.yaml; here is when it co
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import yaml
@@ -39,8 +37,7 @@ MAIN = ("roc", "precision_recall", "reliability")
 KINDS = ("classes", "grades")  # of labels that have a chapter or a figure where it names none
 
 
-@dataclass(frozen=True)
-class Plot:
+class Plot(NamedTuple):
     """A figure of the report."""
 
     title: str
@@ -52,13 +49,13 @@ class Plot:
 
 
 class Section(NamedTuple):
-    """What a chapter is: see `Chapter`; the kinds of labels that have it, keys of `TARGETS`; and its figures."""
+    """What a chapter is: see `Chapter`; its figures; and the kinds of labels that have it, keys of `TARGETS`."""
 
     title: str
     question: str
     part: str
+    figures: Mapping[str, Plot]
     kinds: tuple[str, ...] = KINDS
-    figures: Mapping[str, Plot] = MappingProxyType({})
 
 
 DRAWN: dict[str, Callable[..., Figure | None]] = {

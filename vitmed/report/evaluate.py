@@ -1,9 +1,9 @@
 """The report of a model on images, with its settings and facts; and the report made again from a predictions.csv."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -117,8 +117,7 @@ def _fitting(
     return config.model_copy(update=left)
 
 
-@dataclass(frozen=True)
-class ModelOnImages:
+class ModelOnImages(NamedTuple):
     """A model, the images that evaluate it, and notes for the head of the report."""
 
     network: Network
