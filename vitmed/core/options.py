@@ -27,6 +27,8 @@ from vitmed.core.base_models import PANELS, flags_of
 from vitmed.core.config import EVALUATE_FLAGS, FLAGS, PROBE_FLAGS, TUNE_FLAGS, Config, PretrainConfig, RunConfig
 
 SUMMARY_FLAGS = flags_of(Config, "model.image_size", "model.patch_size", "model.channels")
+OF_CHECK = ["card", "group_regex", "groups", "labels", "split_column", "target", "findings", "uncertain", "unit"]
+CHECK_FLAGS = flags_of(Config, *(f"data.{name}" for name in OF_CHECK), "evaluate.ordinal", "data.frame")
 PRETRAIN_FLAGS = flags_of(PretrainConfig, without=("model.weights", "data.positive"))
 SIGNATURES = (Collection, PretrainConfig, EVALUATE_FLAGS, PRETRAIN_FLAGS, PROBE_FLAGS, SUMMARY_FLAGS, TUNE_FLAGS)
 FIRST, *_, LAST = PANELS
