@@ -285,7 +285,7 @@ def check_before_training(
     checked = run_checks(images, source, splits=("train",))
     serious = _report(checked.problems, splits.root)
     leaks = [problem.code for problem in serious if problem.code in ("patients_across_splits", "copies_across_splits")]
-    if leaks and splits.ready_made:
+    if leaks and any(how.startswith(("folder", "table")) for how in splits.made.values()):
         how = "keeps copies in one split" if source is None else "splits by patient"
         names = "--groups names " * (source == GUESSED)
         warn(f"the data's own splits leak: {names}--resplit ignores them and {how}")

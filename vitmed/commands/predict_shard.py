@@ -20,17 +20,7 @@ from vitmed.core.run_folder import is_remote
 from vitmed.core.text import counted
 from vitmed.core.text_files import from_cell
 from vitmed.imaging.decode import is_image
-from vitmed.inference.open_model import (
-    files_for,
-    find_checkpoint,
-    find_named,
-    list_images,
-    open_model,
-    open_network,
-    paths_of,
-    preprocessing_of,
-    warn_of_seen,
-)
+from vitmed.inference import open_model as models
 from vitmed.inference.saved_model import Network, SavedModel, check_precision
 from vitmed.metrics import predictions_files as parts
 from vitmed.metrics.predictions_files import Shard, WrittenPredictions
@@ -88,12 +78,12 @@ def predict_shard(
     part, folder = parts.read_shard(shard, os.environ), Path(output)
     parts.check_pyarrow(folder)
     new_folder(folder, filled=True)
-    sources = paths_of(images)
+    sources = models.paths_of(images)
     divides = shard == ALL and (on or os.environ.get(VARIABLE)) is not None
     with opened(on if divides else "local", strict=strict) as places:
-        saved = find_checkpoint(checkpoint, runs)
+        saved = models.find_checkpoint(checkpoint, runs)
         named, every = _listed(sources)
-        warn_of_seen(every, saved)
+        models.warn_of_seen(every, saved)
         new_folder(folder, [*filter(Path.is_dir, named), saved.splits.root], filled=True)
         count = -(-len(every) // min(max(len(every) // PARTS, FEWEST), MOST)) if divides else part.count
         shards = [Shard(number, count) for number in range(1, count + 1)] if divides else [part]
@@ -115,11 +105,11 @@ def _listed(sources: list[str | Path]) -> tuple[list[Path], list[str]]:
     """The files and folders that are named, and the name of every image once; at an address its address."""
     here = [source for source in sources if not is_remote(source)]
     below = [name for source in sources if is_remote(source) for name in names_below(f"{source}")]
-    names = list_images(here) if here or not below else []
+    names = models.list_images(here) if here or not below else []
     every = list(dict.fromkeys([*names, *filter(is_image, below)]))
     if not every:
         raise DataError(f"{sources[0]}: no image lies there", "name an address with images")
-    return find_named(here), every
+    return models.find_named(here), every
 
 
 def _write_shards(
@@ -130,7 +120,7 @@ def _write_shards(
     remove_abandoned(how.folder)
     write = write_shard
     if place is None:
-        write = partial(write_shard, network=open_network(saved, saved.policy, how.device, how.precision))
+        write = partial(write_shard, network=models.open_network(saved, saved.policy, how.device, how.precision))
     prepare(place, [how.checkpoint, *three([name for name in names if not is_remote(name)])], how.folder)
     blocks = ((one, one.rows(len(names))) for one in shards)
     calls = ((how, one, names[rows.start : rows.stop], missing) for one, rows in blocks)
@@ -143,10 +133,10 @@ def _write_shards(
 @lru_cache(1)
 def _network(path: Path, digest: str, device: str, precision: str) -> Network:
     """Open the model of a worker once. Raises CheckpointError if it is another one than the command's."""
-    saved = open_model(path)
+    saved = models.open_model(path)
     if saved.weights_hash != digest:
         raise CheckpointError(f"{path}: has other weights on {platform.node()}", "copy the same file there")
-    return open_network(saved, saved.policy, device, precision)
+    return models.open_network(saved, saved.policy, device, precision)
 
 
 def write_shard(
@@ -171,7 +161,7 @@ def write_shard(
         errors = tuple((from_cell(path), from_cell(problem)) for path, problem in cells if problem)
     elif names:
         with fetched(names) as places:
-            files = files_for(names, saved, how.frame, places=places)
+            files = models.files_for(names, saved, how.frame, places=places)
             with bar(f"predicting shard {part}") as advance:
                 outputs = network.outputs(files.read, len(files), advance, how.features)
             predictions = saved.decided(files.predictions(saved, outputs))
@@ -187,7 +177,7 @@ def write_shard(
 
 def _about(saved: SavedModel, names: list[str], frame: int | None, features: bool) -> dict[str, Any]:
     """What every part of a list of images states, but for its shard and the precision of its network."""
-    settings = [saved.policy and saved.policy.to_json(), preprocessing_of(saved, frame).to_dict(), features]
+    settings = [saved.policy and saved.policy.to_json(), models.preprocessing_of(saved, frame).to_dict(), features]
     return {
         "checkpoints": saved.weights_hash,
         "settings": hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest(),

@@ -325,10 +325,8 @@ def _split(folder: Path, name: str, source: Path) -> Split:
     images, labels = arrays
     shape = images.shape
     if images.dtype != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] == 3)) or 0 in shape:
-        raise DataError(
-            f"{source}: {name}_images is {images.dtype} {shape}, expected uint8 (N, H, W) or (N, H, W, 3)",
-            "vitmed reads no volumes (MedMNIST 3D); save the slices" if len(shape) == 4 else OTHER,
-        )
+        problem = f"{source}: {name}_images is {images.dtype} {shape}, expected uint8 (N, H, W) or (N, H, W, 3)"
+        raise DataError(problem, "vitmed reads no volumes (MedMNIST 3D); save the slices" if len(shape) == 4 else OTHER)
     if labels.dtype.kind not in "iubf" or labels.ndim not in (1, 2) or len(labels) != shape[0] or not labels.size:
         expected = f"expected numbers ({shape[0]}, 1) or findings ({shape[0]}, F)"
         raise DataError(f"{source}: {name}_labels is {labels.dtype} {labels.shape}, {expected}", OTHER)

@@ -114,10 +114,8 @@ def new_outside_data(path: str | Path, filled: bool = False) -> None:
             for folder in (root, *split_folders(root).values()) if root.is_dir() else ():
                 inside = [list_folder(str(name)) for name in subfolders(folder)]
                 if len(inside) > 1 and all(part.images and not part.folders and not part.others for part in inside):
-                    raise UsageError(
-                        f"{path}: lies in {root}, which looks like a data folder, where vitmed writes nothing",
-                        "choose a place outside it",
-                    )
+                    problem = f"{path}: lies in {root}, which looks like a data folder, where vitmed writes nothing"
+                    raise UsageError(problem, "choose a place outside it")
 
 
 class FolderEntries(NamedTuple):

@@ -117,22 +117,16 @@ def grade_order(classes: Sequence[str], order: Sequence[str], where: str) -> tup
     """
     if order:
         if strange := [name for name in classes if name not in order]:
-            raise DataError(
-                f"{where}: the grade {strange[0]!r} is not on the scale {', '.join(order)}",
-                "rename it, remove it, or add it to --ordinal",
-            )
+            problem = f"{where}: the grade {strange[0]!r} is not on the scale {', '.join(order)}"
+            raise DataError(problem, "rename it, remove it, or add it to --ordinal")
         if missing := [name for name in order if name not in classes]:
-            raise UsageError(
-                f"--ordinal {','.join(order)}: no image has the grade {missing[0]!r}; there are {listed(classes)}",
-                "omit it, or correct the name",
-            )
+            problem = f"--ordinal {','.join(order)}: no image has the grade {missing[0]!r}; there are {listed(classes)}"
+            raise UsageError(problem, "omit it, or correct the name")
         return tuple(dict.fromkeys(order))
     numbers = [re.findall(r"\d+(?:\.\d+)?", name) for name in classes]
     if any(len(found) != 1 for found in numbers) or len({float(found[0]) for found in numbers}) < len(classes):
-        raise DataError(
-            f"{where}: the names of the grades have no order: {listed([*map(repr, classes)])}",
-            f"name them from the lowest to the highest: --ordinal {','.join(classes)}",
-        )
+        problem = f"{where}: the names of the grades have no order: {listed([*map(repr, classes)])}"
+        raise DataError(problem, f"name them from the lowest to the highest: --ordinal {','.join(classes)}")
     return tuple(sorted(classes, key=lambda name: float(numbers[classes.index(name)][0])))
 
 
@@ -304,10 +298,8 @@ def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], request: L
             raise DataError(f"{table.file}: the finding {name!r} has a {BAR}, which separates findings", "rename it")
     missing = [name for name in wanted if name not in names]
     if len(missing) == len(wanted):
-        raise DataError(
-            f"{table.file}: none of the model's findings {listed(wanted)}; it has {listed(names)}",
-            "rename its findings",
-        )
+        problem = f"{table.file}: none of the model's findings {listed(wanted)}; it has {listed(names)}"
+        raise DataError(problem, "rename its findings")
     if missing:
         notes = (f"{table.file}: no labels of {listed(missing)}, which count as not known",)
     column = {name: values[:, k] for k, name in enumerate(names)}

@@ -105,10 +105,8 @@ def _refuse_taken(table: Table, columns: Sequence[str], read: Labels, label: int
     written = OF_NUMBERS if read.target.kind == "number" else [LABEL + name for name in read.outputs]
     if taken := [name for name in columns if name in (*TAKEN, *written) or name.startswith((PROB, LOGIT))]:
         of_label = "" if label is None else f" (the label comes from {table.header[label]!r})"
-        raise DataError(
-            f"{table.file}: the column {', '.join(taken)} has a name that predictions.csv uses itself",
-            f"rename or remove it{of_label}",
-        )
+        problem = f"{table.file}: the column {', '.join(taken)} has a name that predictions.csv uses itself"
+        raise DataError(problem, f"rename or remove it{of_label}")
 
 
 def _split_words(table: Table, column: int, rows: Sequence[int]) -> list[str]:
@@ -200,10 +198,8 @@ def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
     if config.labels is not None:
         images = list_by_table(root, Path(config.labels), request)
         if not images.bins and len(images.classes) < 2:
-            raise DataError(
-                f"{config.labels}: all rows have the class {images.classes[0]!r}; a classifier needs two classes",
-                "add rows of another class",
-            )
+            problem = f"{config.labels}: all rows have the class {images.classes[0]!r}; a classifier needs two classes"
+            raise DataError(problem, "add rows of another class")
         return with_patients(images, config)
     request.check_folders()
     folders = split_folders(root)
@@ -282,10 +278,8 @@ def list_by_table(root: Path, file: Path, request: LabelRequest, classes: Sequen
         raise DataError(f"{root}: holds no image", fix)
     table = labels_from_table(file, root, every, request)
     if extra := sorted(set(table.classes) - set(classes or table.classes)):
-        raise DataError(
-            f"{file}: class {listed([*map(repr, extra)])} is not one of the classes {listed(classes or ())}",
-            "rename them, or remove their rows",
-        )
+        problem = f"{file}: class {listed([*map(repr, extra)])} is not one of the classes {listed(classes or ())}"
+        raise DataError(problem, "rename them, or remove their rows")
     images = table.samples.get(ALL, ())
     splits = [SPLIT_WORDS.get(sample.path.partition("/")[0].lower()) for sample in images]
     if images and None not in splits and set(splits) != {"train"}:

@@ -304,9 +304,8 @@ def _without(splits: Splits, error: UnusableFiles) -> Splits:
             of = "" if label is None else f" of class {splits.strata[label]!r}"
             what = f"{count:,} of {counted(len(of_class), 'image')}{of} cannot be used"
             where = f", among them all of {empty}" if empty is not None else ""
-            raise DataError(
-                f"{splits.root}: {what}{where}: too many to skip\n{error.problem}", "repair or remove these files"
-            )
+            problem = f"{splits.root}: {what}{where}: too many to skip\n{error.problem}"
+            raise DataError(problem, "repair or remove these files")
     skipped = {path for _, (path, *_) in lost}
     parts = ", ".join(f"{name} {count:,}" for name, count in Counter(name for name, _ in lost).items())
     warn(

@@ -59,10 +59,8 @@ def find_patients(
         return KnownPatients(_by_expression(config.group_regex, root, paths), "from the file paths (--group-regex)")
     if config.groups == NAMES:
         if (guess := suggest_groups(paths, folders_are_classes)) is None:
-            raise DataError(
-                f"{root}: the file names do not identify patients in a form that vitmed knows (--groups names)",
-                "--group-regex EXPRESSION, or --groups TABLE",
-            )
+            problem = f"{root}: the file names do not identify patients in a form that vitmed knows (--groups names)"
+            raise DataError(problem, "--group-regex EXPRESSION, or --groups TABLE")
         groups = _by_expression(guess.expression, root, paths)
         if guess.what == "patient":
             return KnownPatients(groups, f"by file name{f', {guess.evidence}' * bool(guess.evidence)} ({FLAG})")
@@ -172,10 +170,8 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str], card: 
     if missing := [path for i, path in enumerate(paths) if i not in patients]:
         rows = f"\n{unmatched}:\n{lines_of(strange)}" if strange else ""
         of = counted_doing(len(paths), "image", "has", "have")
-        raise DataError(
-            f"{file}: {len(missing):,} of {of} no row:\n{lines_of([*table.notes, *missing])}{rows}",
-            f"use paths relative to {root} or to the table, or add the rows",
-        )
+        problem = f"{file}: {len(missing):,} of {of} no row:\n{lines_of([*table.notes, *missing])}{rows}"
+        raise DataError(problem, f"use paths relative to {root} or to the table, or add the rows")
     notes = [f"{file}: {unmatched}, the first is {strange[0]}"] if strange else []
     known = known_by_column(table.header[group], "--groups")
     return KnownPatients([patients[i] for i in range(len(paths))], known, [*table.notes, *notes])
@@ -232,10 +228,8 @@ def _by_dicom(root: Path, paths: Sequence[str], config: DataConfig) -> list[str]
             groups.append(sys.intern(group))
             advance(done, len(paths))
     if missing:
-        raise DataError(
-            f"{root}: no PatientID in {len(missing):,} of {len(paths):,} files:\n" + lines_of(missing),
-            "name the patients with --groups TABLE, or move these files away",
-        )
+        problem = f"{root}: no PatientID in {len(missing):,} of {len(paths):,} files:\n" + lines_of(missing)
+        raise DataError(problem, "name the patients with --groups TABLE, or move these files away")
     return groups
 
 

@@ -111,11 +111,6 @@ class Splits:
         return {"findings": 2, "number": 0}.get(self.target.kind, len(self.classes))
 
     @property
-    def ready_made(self) -> bool:
-        """Whether folders or a table define a split."""
-        return any(how.startswith(("folder", "table")) for how in self.made.values())
-
-    @property
     def grouped(self) -> bool:
         return all(sample.group is not None for samples in self.samples.values() for sample in samples)
 

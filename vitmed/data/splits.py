@@ -198,10 +198,8 @@ def _split(images: Splits, config: DataConfig) -> tuple[dict[str, Samples], dict
         )
     if config.divided:
         if "test" in parts and config.hold_out is not None:
-            raise UsageError(
-                f"{images.source}: has its own test ({made['test']}), which is held out already",
-                "omit --hold-out, or --resplit to ignore the test",
-            )
+            problem = f"{images.source}: has its own test ({made['test']}), which is held out already"
+            raise UsageError(problem, "omit --hold-out, or --resplit to ignore the test")
         if "test" in parts:
             parts[HELD_OUT] = parts.pop("test")
         elif config.hold_out is not None:
@@ -228,10 +226,8 @@ def _site_cells(images: Splits, samples: Samples, config: DataConfig) -> list[st
     """The site of each sample. Raises UsageError for an unknown column, DataError for an image with an empty cell."""
     if config.sites not in images.columns:
         have = f"; the others are {', '.join(images.columns)}" if images.columns else ""
-        raise UsageError(
-            f"{images.source}: there is no column {config.sites!r} (--sites){have}",
-            "name a column of the table of labels (--labels TABLE)",
-        )
+        problem = f"{images.source}: there is no column {config.sites!r} (--sites){have}"
+        raise UsageError(problem, "name a column of the table of labels (--labels TABLE)")
     column = images.columns.index(config.sites)
     if empty := [sample.path for sample in images.every if not sample.columns[column].strip()]:
         raise DataError(f"{images.source}: {empty[0]} has no {config.sites}", "fill the column for every image")
@@ -249,10 +245,8 @@ def _take_site(images: Splits, samples: Samples, config: DataConfig) -> tuple[Sa
     taken, rest = _divide(samples, np.array([cell == names[fold - 1] for cell in cells]))
     for label in _missing(images, rest):
         name = images.classes[label]
-        raise DataError(
-            f"{images.source}: without {config.sites} {names[fold - 1]!r} no image of class {name!r} is left",
-            "--folds 5, or add images of the class from another site",
-        )
+        problem = f"{images.source}: without {config.sites} {names[fold - 1]!r} no image of class {name!r} is left"
+        raise DataError(problem, "--folds 5, or add images of the class from another site")
     return taken, rest, f"{config.sites} {names[fold - 1]}, fold {fold} of {len(names)}"
 
 
@@ -276,10 +270,8 @@ def _check_classes(images: Splits, part: str, samples: Samples) -> None:
     for label in _missing(images, samples):
         noun = "grade" if images.target.kind == "grades" else "class"
         where = "" if part == ALL else f" in the {part} split"
-        raise DataError(
-            f"{_place(images, part, label)}: {noun} {images.classes[label]!r} has no image{where}",
-            f"add images, or remove the {noun} everywhere",
-        )
+        problem = f"{_place(images, part, label)}: {noun} {images.classes[label]!r} has no image{where}"
+        raise DataError(problem, f"add images, or remove the {noun} everywhere")
 
 
 def without_unlearnable(images: Splits, config: DataConfig) -> Splits:
@@ -299,10 +291,8 @@ def without_unlearnable(images: Splits, config: DataConfig) -> Splits:
         if not useless.any():
             break
         if useless.all():
-            raise DataError(
-                f"{images.source}: no finding has images with and without it to train on: {listed(given)}",
-                "add images, or name other columns: --finding COLUMN",
-            )
+            problem = f"{images.source}: no finding has images with and without it to train on: {listed(given)}"
+            raise DataError(problem, "add images, or name other columns: --finding COLUMN")
         images = with_findings(images, ~useless)
     if not (gone := [name for name in given if name not in images.classes]):
         return images
@@ -419,10 +409,8 @@ def split_off(images: Splits, samples: Samples, fraction: float, seed: int, name
         few = f" of too few {images.unit}s" if images.patients else ""
         few = " that are often copies of each other" if images.copies else few
         has = f"class {images.classes[label]!r} has {counted(int((labels == label).sum()), 'image')}{few}"
-        raise DataError(
-            f"{_place(images, 'train', label)}: {has}, too few to split off {name}",
-            "add images, remove the class, or make the splits yourself",
-        )
+        problem = f"{_place(images, 'train', label)}: {has}, too few to split off {name}"
+        raise DataError(problem, "add images, remove the class, or make the splits yourself")
     return share, rest
 
 

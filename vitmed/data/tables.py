@@ -63,10 +63,8 @@ class Table:
     def required(self, column: int | None, what: str, names: Sequence[str]) -> int:
         """The column. Raises DataError if there is none."""
         if column is None:
-            raise DataError(
-                f"{self.file}: no column for the {what}; it has {self.names}",
-                f"name it {names[0]} (or {', '.join(names[1:])}) in the first line",
-            )
+            problem = f"{self.file}: no column for the {what}; it has {self.names}"
+            raise DataError(problem, f"name it {names[0]} (or {', '.join(names[1:])}) in the first line")
         return column
 
     def cells(self, column: int, what: str) -> list[str]:
