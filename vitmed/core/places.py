@@ -67,7 +67,7 @@ def new_file(
     return path
 
 
-def new_folder(folder: str | Path, data: Iterable[str | Path] = (), filled: bool = False) -> Path:
+def new_folder(folder: str | Path, data: Iterable[str | Path] = (), filled: bool = False) -> None:
     """Check that a folder is new or empty, or may be `filled`, and in no data folder; `whole_folder` writes it. Raises
     UsageError."""
     for root in data:
@@ -79,7 +79,6 @@ def new_folder(folder: str | Path, data: Iterable[str | Path] = (), filled: bool
         raise UsageError(f"{folder}: cannot be written (it is a file, expected a folder)", "name a new folder")
     if not filled and folder.is_dir() and not is_empty(folder):
         raise UsageError(f"{folder}: exists already and is not empty", "name a new folder")
-    return folder
 
 
 def output_folder(output: str | Path | None, default: Path, *data: Path) -> Path:
