@@ -30,7 +30,7 @@ from vitmed.commands import check as check_command
 from vitmed.commands.check import DataCheck
 from vitmed.core.config import DataConfig
 from vitmed.core.dataset_cards import cards
-from vitmed.core.errors import DataError
+from vitmed.core.errors import DataError, UsageError
 from vitmed.data.image_cache import VERSION, ImageCache
 from vitmed.data.scan import digests_of, hash_files, scan
 from vitmed.data.splits import make_splits
@@ -753,3 +753,12 @@ def test_class_folders_that_differ_by_a_letter_are_asked_about(
     ]
     named = sorted((first, second))
     assert texts == ([f"class folders {named[0]!r} and {named[1]!r} differ by one letter"] if asked else [])
+
+
+def test_settings_are_those_of_train_and_others_are_refused(tmp_path: Path) -> None:
+    draw_classes(tmp_path / "data")
+    with pytest.raises(UsageError, match="check has no option grups") as refused:
+        check(tmp_path / "data", grups="names", output=tmp_path / "check")
+    assert refused.value.fix == "did you mean groups?" and not (tmp_path / "check").exists()
+    with pytest.raises(UsageError, match="--target sort: Input should be 'auto'"):
+        check(tmp_path / "data", target="sort", output=tmp_path / "check")
