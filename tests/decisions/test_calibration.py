@@ -77,6 +77,12 @@ class TestFit:
         losses = {f: log_loss(p.logits * ours.scale[0] * f, p.labels) for f in (0.99, 0.999, 1, 1.001, 1.01)}
         assert min(losses, key=lambda f: losses[f]) == 1
 
+    def test_a_model_that_is_all_but_right_stays_so(self) -> None:
+        """Logits that would have to be 1.005 times as large: the answer lies between 1 and that."""
+        p = draw(400, 2)
+        right = replace(p, logits=p.logits * np.float32(fitted(p).scale[0] / 1.005))
+        assert 1 <= fitted(right).scale[0] <= 1.0051
+
     def test_vector_scaling_mends_what_temperature_cannot(self) -> None:
         p = draw(3000)
         bent = replace(p, logits=p.logits * np.float32([1, 0.5, 2]) + np.float32([0, 2, -1]))
@@ -129,6 +135,12 @@ class TestFit:
             grid = np.exp(np.linspace(0, np.log(20), 3001))
             penalised = [size * log_loss(logits * s, labels) + np.log(s) ** 2 / (2 * 0.2**2) for s in grid]
             assert fitted(flat).scale[0] == pytest.approx(grid[np.argmin(penalised)], rel=2e-3)
+
+    def test_a_model_is_made_at_most_twenty_times_as_sure(self) -> None:
+        labels = np.arange(2000) % 2
+        p = Predictions(("a", "b"), ("x",) * 2000, None, labels, (0.01 * np.eye(2)[labels]).astype(np.float32))
+        found = fitted(p)
+        assert found.scale == (20.0, 20.0) and "bounded" in found.note
 
     def test_logits_that_say_the_opposite_are_made_flat(self) -> None:
         p = draw(500, 2)
