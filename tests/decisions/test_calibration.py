@@ -185,6 +185,8 @@ class TestFit:
     def test_what_cannot_be_cross_validated_is_not_calibrated(self) -> None:
         one = fitted(draw(200, 2, patients=1), "auto")
         assert one.method == "none" and "one patient" in one.note and one.trials == ()
+        two = fitted(draw(200, 2, patients=2), "auto")  # each patient is left out once
+        assert two.note == "" and [trial.method for trial in two.trials] == ["temperature", "vector"]
         few = draw(60, 2, patients=3)
         apart = replace(few, labels=(np.arange(60) % 3 == 0).astype(np.int64))  # a fold without one of the classes
         assert fitted(apart, "auto").trials[0].method == "temperature"

@@ -177,6 +177,7 @@ class TestChoice:
     ) -> None:
         found = choose_points(p, config(**asked))
         assert found.chosen == "default" and why in found.notes[0]
+        assert found.points[next(iter(asked))].promised is None  # no numbers for a point that does not exist
         assert apply_point(p, found) is p
         json.dumps(report_points(draw(), found, config()).to_dict(), allow_nan=False)
 

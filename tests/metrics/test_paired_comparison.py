@@ -60,6 +60,17 @@ def test_no_difference_is_mcnemars_test() -> None:
     assert tango_score(0.0, 132, 107, 1144) == found.statistic
 
 
+@pytest.mark.parametrize("each", [2, 5])
+def test_equal_images_of_a_patient_count_once(each: int) -> None:
+    """Of 20 patients, the first model alone is right on all images of 10, the second on those of 4: McNemar's test of
+    14 patients, its variance times 20 / 19, and Student's t of 19 degrees."""
+    first, second = (np.repeat(right, each) for right in rights(10, 4, 20))
+    gap, test = share_difference(first, second, np.ones(20 * each, bool), Units(np.repeat(np.arange(20), each)))
+    z = 6 / 14**0.5 * (19 / 20) ** 0.5
+    assert (gap.value, gap.units, gap.n) == (pytest.approx(0.3), 20, 20 * each)
+    assert test.statistic == pytest.approx(z) and test.p == pytest.approx(2 * stats.t.sf(z, 19))
+
+
 @pytest.mark.parametrize("patients", [False, True])
 def test_how_often_one_alone_is_right_is_counted(patients: bool) -> None:
     """Of ten images, of which the last two do not count: the first alone is right on three, the second on one."""
