@@ -363,6 +363,16 @@ class TestMeasures:
         assert change.high < 0  # three times too extreme before: the calibration helps
         assert report_calibration(p, None, CONFIG).change == {}
 
+    def test_vector_scaling_says_for_how_many_images_another_class_is_likeliest(self) -> None:
+        """A bias of 1 for class a turns the first two of four images from b to a; by the truth, both, one or none of
+        them become right."""
+        logits = np.log(np.array([[0.4, 0.6], [0.35, 0.65], [0.9, 0.1], [0.1, 0.9]])).astype(np.float32)
+        vector = Calibration(method="vector", scale=(1.0, 1.0), bias=(1.0, 0.0))
+        for labels, change in (([0, 0, 0, 0], 0.5), ([0, 1, 0, 0], 0.0), ([1, 1, 0, 1], -0.5)):
+            raw = Predictions(("a", "b"), tuple("wxyz"), None, np.array(labels), logits)
+            found = report_calibration(vector.calibrate(raw), vector, CONFIG)
+            assert found.another_class == 2 and found.change["accuracy"].value == pytest.approx(change)
+
     def test_a_calibrated_model_gives_the_error_that_stands_beside(self) -> None:
         """Labels drawn from the probabilities: the mean of many tests is the mean that one test expects."""
         errors, expected = [], []

@@ -13,7 +13,7 @@ from conftest import TINY, TINY_SETS, Trained, draw_classes, draw_splits, once, 
 from vitmed import compare, evaluate, train
 from vitmed.core.errors import DataError
 from vitmed.core.run_folder import RunFolder
-from vitmed.decisions.evaluation_folder import find_evaluation
+from vitmed.decisions.evaluation_folder import earlier_choices, find_evaluation
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
 
@@ -84,6 +84,18 @@ def test_compare_takes_the_test_of_best_pt(longer: Trained, tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"has no evaluation of its best\.pt") as error:
         compare(tmp_path / "run", baseline)
     assert "vitmed evaluate" in error.value.fix
+
+
+def test_only_evaluations_of_other_weights_or_choices_are_named(tmp_path: Path) -> None:
+    """Two folders of the test: one of these weights, one of others."""
+    for name, weights in (("test", "a" * 64), ("test-2", "b" * 64)):
+        (tmp_path / name).mkdir()
+        content = {"report": {"policy": None}, "classes": ["x", "y"], "positive_class": None, "weights_hash": weights}
+        (tmp_path / name / "metrics.json").write_text(json.dumps(content))
+    (note,) = earlier_choices(RunFolder(tmp_path), "a" * 64, None)
+    assert "other weights or another decision policy: test-2." in note
+    shutil.rmtree(tmp_path / "test-2")
+    assert earlier_choices(RunFolder(tmp_path), "a" * 64, None) == []
 
 
 def test_folders_of_somebody_else_are_passed_over(longer: Trained, tmp_path: Path) -> None:
