@@ -469,6 +469,15 @@ def test_three_positive_images_give_no_interval_of_calibration() -> None:
         assert all((one.low is not None) == some for one in (after.brier_skill, own.o_e, own.intercept, own.slope))
 
 
+def test_one_positive_image_has_a_ratio_of_observed_to_expected() -> None:
+    """One of 40 images is infected; O:E is 1 / the sum of the probabilities. Undefined of none and of all."""
+    p = draw(40, classes=2)
+    expected = 1 / p.probabilities[:, 0].sum()
+    for infected, value in ((1, pytest.approx(expected)), (0, None), (40, None)):
+        known = replace(p, labels=np.where(np.arange(40) < infected, 0, 1))
+        assert report_calibration(known, None, CONFIG).after.per_class["infected"].o_e.value == value
+
+
 @pytest.mark.parametrize(
     ("method", "than", "said"),
     [
