@@ -419,6 +419,7 @@ class TestMeasures:
         ("change", "measure", "why"),
         [
             ("one class", "brier_skill", "all images are of one class"),
+            ("no images", "brier_skill", "there are no images"),
             ("one class", "slope of infected", "all images are of one class"),
             ("constant", "slope of infected", "the same for all images"),
             ("perfect", "slope of infected", "without an error"),
@@ -428,6 +429,8 @@ class TestMeasures:
         p = draw(60, 2)
         if change == "one class":
             p = replace(p, labels=np.zeros(60, np.int64))
+        elif change == "no images":
+            p = draw(0, 2)
         elif change == "constant":
             p = replace(p, logits=np.ones((60, 2), np.float32))
         else:
@@ -494,4 +497,12 @@ def test_the_choice_is_said_in_plain_words(method: str, than: list[str], said: s
     assert said in why_chosen(method, trials)
     assert trials[0].text.endswith(
         "by 0.010 from the uncalibrated probabilities (standard error 0.004; more than 0.004 is needed)"
+    )
+
+
+@pytest.mark.parametrize(("gain", "verb"), [(0.02, "lowers"), (-0.02, "raises")])
+def test_a_trial_says_which_way_the_log_loss_moves(gain: float, verb: str) -> None:
+    assert Trial(method="vector", than="temperature", gain=gain, error=0.004).text == (
+        f"vector scaling {verb} the log loss by 0.020 from temperature scaling "
+        "(standard error 0.004; more than 0.008 is needed)"
     )
