@@ -462,11 +462,12 @@ class TestBootstrap:
         assert drawn[:, 0].mean() == pytest.approx(10, rel=0.02)
 
 
-def test_three_positive_images_give_no_interval_of_calibration() -> None:
+def test_fewer_than_five_positive_images_give_no_interval_of_calibration() -> None:
     """Where the Brier score has no interval because a class is too rare, its skill and the slope have none either."""
     p = draw(400, classes=2, too_sure=1.0)
-    rare = replace(p, labels=np.where(np.isin(np.arange(400), np.flatnonzero(p.labels == 0)[:3]), 0, 1))
-    for known, some in ((p, True), (rare, False)):
+    positive = np.flatnonzero(p.labels == 0)
+    for count, some in ((len(positive), True), (5, True), (4, False), (3, False)):
+        known = replace(p, labels=np.where(np.isin(np.arange(400), positive[:count]), 0, 1))
         after = report_calibration(known, None, CONFIG).after
         (own,) = after.per_class.values()
         assert all((one.low is not None) == some for one in (after.brier_skill, own.o_e, own.intercept, own.slope))

@@ -129,6 +129,14 @@ def test_another_set_of_as_many_classes_is_another_decision() -> None:
     assert changed(first, second).tolist() == [True, False]
 
 
+def test_a_border_at_a_probability_of_none_or_all_is_far_away_but_not_infinite() -> None:
+    """No image reaches it, so that rounding is far from it: the images are not computed twice."""
+    policy = policy_of(prediction_sets=sets_of(0.0, 1.0))
+    assert np.isfinite(policy.borders(predictions([-2.0, 3.0]))).all()
+    found = compared(policy, predictions([-2.0, 3.0]), predictions([-2.0, 3.1]))
+    assert found.twice == 0 and found.accepted
+
+
 COSTS = [(0.0, 1.0, 4.0), (2.0, 0.0, 1.0), (5.0, 3.0, 0.0)]
 POLICIES = {
     "threshold": policy_of(threshold=0.3),
