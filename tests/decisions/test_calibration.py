@@ -373,6 +373,18 @@ class TestMeasures:
             found = report_calibration(vector.calibrate(raw), vector, CONFIG)
             assert found.another_class == 2 and found.change["accuracy"].value == pytest.approx(change)
 
+    def test_equal_images_of_a_patient_make_a_calibration_error_as_large_as_the_patients_alone_do(self) -> None:
+        """200 images, each 5 times: of one patient they are 200 trials, and of independent patients 1,000."""
+        p = draw(200, 2, too_sure=1.0)
+        rows = np.repeat(np.arange(200), 5)
+        copied = replace(p, paths=("x",) * 1000, labels=p.labels[rows], logits=p.logits[rows])
+        of_patients = replace(copied, groups=tuple(f"p{row}" for row in rows))
+        once, alike, apart = (
+            report_calibration(q, None, CONFIG).after.ece_if_right.mean for q in (p, of_patients, copied)
+        )
+        assert alike == pytest.approx(once, rel=0.05)
+        assert apart == pytest.approx(once / 5**0.5, rel=0.15)
+
     def test_a_calibrated_model_gives_the_error_that_stands_beside(self) -> None:
         """Labels drawn from the probabilities: the mean of many tests is the mean that one test expects."""
         errors, expected = [], []

@@ -571,6 +571,10 @@ def test_without_an_error_the_likeness_of_the_other_images_counts() -> None:
     assert alone.effective_n == pytest.approx(100 / (1 + 9 * 0.05))  # the assumed likeness
     assert 10 <= borrowed.effective_n < 13  # nearly each patient counts once
     assert borrowed.low < alone.low < 1 == alone.high == borrowed.high
+    pairs = np.tile(np.arange(12) < 2, 10)  # two positives and ten negatives of each patient
+    units = Units(np.repeat(np.arange(10), 12))
+    borrowed = share(np.where(pairs, units.index < 5, True), ~pairs, units)
+    assert borrowed.effective_n == pytest.approx(10)
 
 
 def test_means_over_classes_add_up_their_parts() -> None:
