@@ -91,6 +91,8 @@ def test_an_unknown_keyword_lists_what_exists(tmp_path: Path) -> None:
     assert "learning_rate" in str(error.value) and all(flag in str(error.value) for flag in FLAGS)
     with pytest.raises(UsageError, match="unknown key"):
         vitmed.build_model("vit_tiny", width_=3)
+    with pytest.raises(UsageError, match="weights auto"):
+        vitmed.build_model(weights="auto")
     with pytest.raises(vitmed.VitmedError) as missing:
         vitmed.train(tmp_path / "none")
     assert missing.value.problem and missing.value.fix and missing.value.exit_code == 3

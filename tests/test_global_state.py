@@ -143,6 +143,16 @@ def test_a_random_network_follows_the_seed_of_the_user() -> None:
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
+def test_another_default_dtype(trained: Trained) -> None:
+    image = next(trained.data.rglob("*.png"))
+    before = vitmed.load(trained.best, precision="fp32").predict(image)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert vitmed.load(trained.best, precision="fp32").predict(image) == before
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_reading_in_threads(unchanged: Any, tmp_path: Path) -> None:
     """Two threads that silence pydicom or OpenCV at once, the first one leaving last."""
     from concurrent.futures import ThreadPoolExecutor

@@ -129,6 +129,7 @@ def test_a_written_config_repeats_the_run(trained: Trained, vitmed: RUN, tmp_pat
 
 
 def test_summary(vitmed: RUN, trained: Trained) -> None:
+    assert package.summary(trained.best) == package.summary(str(trained.best))
     answer = vitmed("summary", "vit_tiny")
     assert answer.code == 0 and "5,717,416" in answer.out  # timm's vit_tiny_patch16_224 with 1,000 classes
     assert vitmed("summary", "mnist", "--num-classes", 10).code == 0

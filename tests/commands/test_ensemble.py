@@ -213,6 +213,8 @@ def test_what_cannot_be_joined(runs: list[Path], folds: Path, data: Path, tmp_pa
         ([runs[0], folds], "some are folds and some are single runs", there),
         (runs, "needs a folder", {}),
         ([folds], "exists already", {}),
+        (folds, "exists already", {}),
+        (str(runs[0]), "one run is no ensemble", there),
     ):
         with pytest.raises(UsageError, match=told):
             ensemble(given, **options)

@@ -94,7 +94,7 @@ def test_build_model_and_train_take_it_over(data: Path, made: PretrainResult, tm
     """Nothing fresh but the head; network, size, normalisation and the mean come from the file."""
     weights = read_weights(made.encoder)
     assert weights.normalize == "half" and "head.weight" not in weights.state
-    model = build_model(weights=str(made.encoder), num_classes=3)
+    model = build_model(weights=made.encoder, num_classes=3)
     assert model.pool == "mean" and torch.equal(model.fc_norm.weight, weights.state["norm.weight"])
     assert torch.equal(model.blocks[0].mlp.fc1.weight, weights.state["blocks.0.mlp.fc1.weight"])
     result = train(data, weights=made.encoder, output=tmp_path, name="run", **AFTER)
@@ -262,6 +262,9 @@ def test_bad_input_ends_before_there_is_a_run_folder(tmp_path: Path, vitmed: RUN
     for code, told, where, more in (
         (3, "no such folder", tmp_path / "nowhere", ()),
         (2, "random weights", data, ("--set", "model.weights=x.pt")),
+        (2, "random weights", data, ("--set", "model.weights=auto")),
+        (2, "leave model.pool out", data, ("--pool", "attention")),
+        (2, "data.fold=1", data, ("--folds", 3)),
         (2, "mask_ratio", data, ("--mask-ratio", "1.5")),
         (2, "16 of 16 patches are visible", data, ("--mask-ratio", "0.01")),
         (2, "did you mean 'epochs'", data, ("--set", "train.epoch=3")),

@@ -272,7 +272,9 @@ def test_a_process_without_torch_answers_and_sigterm_ends_it_with_0(trained: Tra
         # What came in before the signal is answered; what came after is told so, or finds nobody.
         assert all(one in (200, 503) or isinstance(one, httpx.TransportError) for one in left), left
         assert process.wait(60) == 0
-        assert process.stderr is not None and "stopped" in process.stderr.read()
+        assert process.stderr is not None
+        lines = process.stderr.read()
+        assert "stopped" in lines and re.search(r"\d{4}-\d\d-\d\dT[\d:]{8}[+-]\d\d:\d\d POST /v1/predict 200", lines)
     finally:
         process.kill()
 

@@ -13,7 +13,7 @@ from conftest import TINY, TINY_SETS, Trained, draw_classes, draw_splits, once, 
 from vitmed import compare, evaluate, train
 from vitmed.core.errors import DataError
 from vitmed.core.run_folder import ISSUES, RunFolder
-from vitmed.decisions.evaluation_folder import earlier_choices, find_evaluation, take_place
+from vitmed.decisions.evaluation_folder import earlier_choices, find_evaluation, read_evaluation, take_place
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
 
@@ -33,6 +33,22 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         return Trained(data, result.folder, result, ui, [], [])
 
     return once(tmp_path_factory, "longer", make)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"classes": 3}, {"classes": [1, 2]}, {"flow": "test"}, {"target": {"kind": "x"}}, {"target": 3}, {"folds": 3}],
+)
+def test_a_metrics_json_with_a_part_of_another_kind_is_refused(part: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "predictions.csv").write_text("path,label,prob_a,prob_b\nx.png,a,0.7,0.3\n")
+    whole = {"report": {}, "classes": ["a", "b"], "positive_class": "b"}
+    (tmp_path / "metrics.json").write_text(json.dumps(whole))
+    assert read_evaluation(tmp_path / "predictions.csv").predictions.positive == "b"
+    (tmp_path / "metrics.json").write_text(json.dumps(whole | part))
+    with pytest.raises(DataError, match=r"not the metrics\.json of a report"):
+        read_evaluation(tmp_path / "predictions.csv")
+    run = RunFolder(tmp_path.parent)
+    assert find_evaluation(run, tmp_path.name, "0" * 64) is None
 
 
 def stated(folder: Path) -> str:

@@ -217,11 +217,15 @@ def test_the_spread_of_areas_is_what_resampling_shows(classes: int, grouped: boo
     groups = tuple(f"P{i}" for i in patients) if grouped else None
     p = Predictions(tuple("abcd"[:classes]), ("x",) * 400, groups, labels, logits)
     result, units = evaluate_predictions(p, resamples=10), patients if grouped else np.arange(400)
-    draws = [PreparedPredictions(p).weighted(weights) for weights in bootstrap_weights(units, 1000, seed=0)]
-    names = ("auroc", "average_precision")
-    found = {name: (result["overall"][name], np.concatenate([d[0][name] for d in draws])) for name in names}
-    for name in names:
-        found[f"{name} of b"] = result["per_class"]["b"][name], np.concatenate([d[1][name][:, 1] for d in draws])
+    prepared, names = PreparedPredictions(p), ("auroc", "average_precision")
+    chunks = list(bootstrap_weights(units, 1000, seed=0))
+    draws, of_b = (
+        [prepared.apart(w) for w in chunks],
+        [weighted_areas(p.probabilities[:, 1], labels == 1, w) for w in chunks],
+    )
+    found = {name: (result["overall"][name], np.concatenate([d[name] for d in draws])) for name in names}
+    for k, name in enumerate(names):
+        found[f"{name} of b"] = result["per_class"]["b"][name], np.concatenate([areas[k] for areas in of_b])
     for name, (entry, drawn) in found.items():  # resampling knows nothing of the leverage of a patient
         most = 0.15 if name.startswith("auroc") else 0.2
         assert (entry["high"] - entry["low"]) / (2 * 1.96) == pytest.approx(np.std(drawn), rel=most), name

@@ -25,7 +25,7 @@ from vitmed.report.chapters import first_sentence
 from vitmed.report.headline import headline
 from vitmed.report.headline import verdict as line_of
 from vitmed.report.results import Results
-from vitmed.report.templates import sampling_of, worth
+from vitmed.report.templates import blocks_of, sampling_of
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -289,8 +289,9 @@ def test_independent_images_are_not_said_to_be_unlike_where_none_was_wrong() -> 
     p = draw("pure")
     logits = np.eye(2, dtype=np.float32)[p.labels] * 4
     logits[np.flatnonzero(p.labels == 0)[[0, 5, 9]]] *= -1  # all of the second class are right
-    told = worth(Results.of(evaluate_predictions(replace(p, logits=logits), 0)))
-    assert "(all are right; an intraclass correlation of at least 0.05 is assumed)" in told
+    found = Results.of(evaluate_predictions(replace(p, logits=logits), 0))
+    told = blocks_of("sections/results.html.j2", metrics=found)[0]
+    assert "(all are right; an intraclass correlation of at least 0.05 is assumed)" in str(told)
 
 
 def test_words() -> None:

@@ -124,6 +124,11 @@ def test_the_report_pools_and_tells_each_fold_and_can_be_made_again(done: Path, 
     (pooled_over,) = [note for note in metrics["notes"] if "Pooled over 3 models" in note]
     text = (done / "test" / "report.html").read_text()
     assert f'<p class="quiet">{pooled_over}' in text and f'<p class="note">{pooled_over}' not in text
+    assert "In a cross-validation of 3 folds, on 36 held-out images of 9 patients, the models reached " in text
+    spread = f"{statistics.mean(each):.3f} ± {statistics.stdev(each):.3f}"
+    assert re.search(rf"mean ± SD of the folds</th>.*{spread}", text, re.S)
+    methods = (done / "test" / "methods.md").read_text()
+    assert "The models of a cross-validation were evaluated on 36 held-out images of 9 patients" in methods
     configs = [(done / f"fold-{k}" / "config.yaml").read_text() for k in (1, 2, 3)]
     assert len({text.replace(f"fold: {k}", "") for k, text in enumerate(configs, 1)}) == 1  # one plan
     again = evaluate(done / "test" / "predictions.csv", output=tmp_path / "again")
@@ -280,6 +285,11 @@ def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been
     with pytest.raises(Interrupted) as told:
         run(data, tmp_path)
     assert f"--resume {tmp_path / 'all'}" in str(told.value) and "fold 2 of 3" in str(told.value)
+    image = next(data.rglob("*.png"))
+    extra = Path(shutil.copy(image, image.with_stem(f"{image.stem}_more")))
+    with pytest.raises(DataError, match="other images, labels or splits"):
+        train(resume=tmp_path / "all")
+    extra.unlink()
     train(resume=tmp_path / "all")
     assert len(calls) == 3  # the first fold was not trained again, the second had ended its epoch
     again, before = (Predictions.from_csv(place / "test" / "predictions.csv") for place in (tmp_path / "all", done))
@@ -486,6 +496,15 @@ def test_what_resumes(repeated: Path, data: Path) -> None:
         cross_validate(data, parallel=0)
     with pytest.raises(UsageError, match="one run is not divided"):
         train(data, parallel=2)
+
+
+def test_an_end_before_the_held_out_images_were_evaluated(repeated: Path, tmp_path: Path) -> None:
+    there = tmp_path / "all"
+    shutil.copytree(repeated, there)
+    shutil.rmtree(there / "ensemble" / "test")
+    cross_validate(resume=there)
+    table = Path("ensemble", "test", "predictions.csv")
+    assert (there / table).read_bytes() == (repeated / table).read_bytes()
 
 
 def test_a_first_fold_that_could_not_write_begins_again(data: Path, tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from vitmed.checks.detect import SMALL_CLASS, Copies, Image, Problem, in_order, make, run_checks
+from vitmed.checks.detect import SMALL_CLASS, Found, Image, Place, Problem, in_order, make, run_checks
 from vitmed.checks.shortcuts import FAMILIES
 from vitmed.core.config import Config, DataConfig
 from vitmed.core.dataset_cards import find_card
@@ -39,13 +39,6 @@ from vitmed.imaging.exact_views import mirrored_pair
 from vitmed.imaging.file_record import FileRecord
 
 LONG_WORD = 5  # letters; shorter names, such as a and b, differ by one letter on purpose
-
-
-class Place(NamedTuple):
-    """The split and the class of a file by its folders; None where they name none."""
-
-    split: str | None
-    label: str | None
 
 
 @dataclass(frozen=True)
@@ -286,9 +279,7 @@ def check_before_training(
     if source is None and splits.guess is not None and splits.guess.what == "patient":
         groups, source = groups_of(splits.guess.expression, [sample.path for _, sample in samples]), GUESSED
     images = [
-        Image(sample.path, record, splits.strata[sample.label], name, group).with_labels(
-            splits.target, splits.classes, sample.targets
-        )
+        Image.of(sample, record, Place(name, splits.strata[sample.label]), group, splits)
         for (name, sample), record, group in zip(samples, records, groups, strict=True)
     ]
     checked = run_checks(images, source, splits=("train",))
@@ -436,19 +427,10 @@ def _by_table(
     return kept
 
 
-@dataclass(frozen=True)
-class FolderCheck:
-    """What is wrong with a folder: every image; problems, worst first; exact and near copies; data_report.json."""
-
-    images: list[Image]
-    problems: list[Problem]
-    copies: dict[str, Copies]
-    content: dict[str, Any]
-
-
-def check_data(root: Path, config: Config, labels: str | Path | None, index: bool) -> FolderCheck:
-    """Decode every file of a folder once, and collect what is wrong with the data, with the labels of a CSV table or,
-    without, of the folders; `index` keeps the results in the cache folder. Raises DataError for no image."""
+def check_data(root: Path, config: Config, labels: str | Path | None, index: bool) -> tuple[Found, dict[str, Any]]:
+    """Decode every file of a folder once, and collect what is wrong with the data, worst first, and the content of
+    data_report.json. Labels are those of a CSV table or, without, of the folders; `index` keeps the results in the
+    cache folder. Raises DataError for no image."""
     data = config.data
     contents, request = read_contents(root), LabelRequest.of(data, config.evaluate.ordinal)
     if not contents.files and contents.unreadable:
@@ -477,10 +459,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     if not source:
         patients, source = _patients(data, root, contents.files, guess)
     parts = zip(read.samples[ALL], records, contents.places, patients, strict=True)
-    images = [
-        Image(s.path, record, place.label, place.split, group).with_labels(read.target, read.classes, s.targets)
-        for s, record, place, group in parts
-    ]
+    images = [Image.of(*part, read) for part in parts]
     checked = run_checks(images, source)
     classes = sorted({kind for image in images for kind in image.kinds})
     by_name = _name_problems(classes, guess if source is None else None, contents)
@@ -502,4 +481,4 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         "card": None if data.card is None else find_card(data.card).model_dump(include=OF_CARD),
         "problems": [{**asdict(problem), "files": list(problem.files)} for problem in problems],
     }
-    return FolderCheck(images, problems, {"exact": checked.exact, "near": checked.near}, numbers)
+    return replace(checked, problems=problems), numbers

@@ -16,12 +16,13 @@ import numpy as np
 import yaml
 
 from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
-from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
+from vitmed.core.base_models import NO_FINDING, UNKNOWN
 from vitmed.core.messages import bar
 from vitmed.core.text import counted, listed
 from vitmed.data.duplicates import find_copies
 from vitmed.data.folders import SPLITS
 from vitmed.data.patient_names import AS_ORIGINALS, group_word
+from vitmed.data.samples import Sample, Splits
 from vitmed.imaging.file_record import FileRecord, looks_like_a_person
 from vitmed.metrics.intervals import wilson
 
@@ -78,6 +79,13 @@ def in_order(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(problems, key=lambda f: (severities.index(f.severity), codes.index(f.code)))
 
 
+class Place(NamedTuple):
+    """The split and the class of a file by its folders; None where they name none."""
+
+    split: str | None
+    label: str | None
+
+
 class Image(NamedTuple):
     """An image: its path relative to the root, the record of its file, and where it belongs (None: unknown)."""
 
@@ -89,22 +97,25 @@ class Image(NamedTuple):
     kinds: tuple[str, ...] = ()  # what it counts for by class: its label, or the findings that it has, or "no finding"
     values: tuple[float, ...] = ()  # findings, NaN where not known, or the number; () of classes and grades
 
-    def with_labels(self, target: Target, outputs: Sequence[str], targets: Sequence[float]) -> Self:
-        """The same with what it is labelled as; arguments as of `Splits` and `Sample`."""
-        if target.kind != "findings" or self.label is None:
-            return self._replace(kinds=() if self.label is None else (self.label,), values=tuple(targets))
-        kinds = tuple(name for name, value in zip(outputs, targets, strict=True) if value == 1)
-        values = tuple(math.nan if value == UNKNOWN else value for value in targets)
-        return self._replace(kinds=kinds or (NO_FINDING,), values=values)
+    @classmethod
+    def of(cls, sample: Sample, record: FileRecord, place: Place, group: str | None, read: Splits) -> Self:
+        """The image of a sample of the images `read`, with what it is labelled as."""
+        kinds: tuple[str, ...] = () if place.label is None else (place.label,)
+        values = tuple(sample.targets)
+        if read.target.kind == "findings" and kinds:
+            found = tuple(name for name, value in zip(read.classes, values, strict=True) if value == 1)
+            kinds = found or (NO_FINDING,)
+            values = tuple(math.nan if value == UNKNOWN else value for value in values)
+        return cls(sample.path, record, place.label, place.split, group, kinds, values)
 
 
 @dataclass(frozen=True)
 class Found:
-    """Problems, with the copies, shortcuts and counts that they come from."""
+    """What is wrong with images: problems, with the copies, "exact" and "near", shortcuts and counts behind them."""
 
+    images: Sequence[Image]
     problems: list[Problem]
-    exact: Copies
-    near: Copies
+    copies: dict[str, Copies]
     shortcuts: list[tuple[str | None, Shortcut]]
     counts: dict[str, int]
 
@@ -116,7 +127,7 @@ def run_checks(images: Sequence[Image], source: str | None, splits: Sequence[str
     """
     with bar("looking for copies", unit="steps"):
         exact_copies, near_copies = find_copies([image.record for image in images])
-    exact, near = _sort_copies(images, exact_copies), _sort_copies(images, near_copies, near=True)
+    copies = {"exact": _sort_copies(images, exact_copies), "near": _sort_copies(images, near_copies, near=True)}
     shortcuts: list[tuple[str | None, Shortcut]] = []
     with bar("looking for shortcuts", unit="steps"):
         for split in (None, *SPLITS):
@@ -129,8 +140,8 @@ def run_checks(images: Sequence[Image], source: str | None, splits: Sequence[str
                 records = [image.record for image in part]
                 shortcuts += [(split, shortcut) for shortcut in find_shortcuts(records, labels, groups)]
     copied = []
-    for copies, prefix, how in ((exact, "", "the same file"), (near, "near_", "the same picture")):
-        for code, sets in ((code, sets) for code, sets in copies.items() if sets):
+    for kind, prefix, how in (("exact", "", "the same file"), ("near", "near_", "the same picture")):
+        for code, sets in ((code, sets) for code, sets in copies[kind].items() if sets):
             named = [" = ".join(images[i].path for i in group) for group in sets]
             text = f"{how} {COPIES[code]}: {counted(len(sets), 'picture' if prefix else 'file')}"
             tested = len({i for group in sets for i in group if images[i].split == "test"})
@@ -156,7 +167,7 @@ def run_checks(images: Sequence[Image], source: str | None, splits: Sequence[str
         "duplicates_across_splits": sum(part.total() - max(part.values()) for part in parts if len(part) > 1),
         "patients_across_splits": sum(count > 1 for count in Counter(group for group, _ in places).values()),
     }
-    return Found(problems, exact, near, shortcuts, counts)
+    return Found(images, problems, copies, shortcuts, counts)
 
 
 def _file_problems(images: Sequence[Image]) -> Iterator[Problem]:

@@ -249,13 +249,13 @@ def print_comparison(comparison: Comparison) -> None:
     baseline; then the verdict of each pair, that of the best two first."""
     from vitmed.decisions.targets import TARGETS
     from vitmed.metrics.estimates import value_text
-    from vitmed.report.comparison_page import letters, terminal_tables
+    from vitmed.report.comparison_page import ComparisonTables
 
-    content, letter = comparison.content, letters(comparison.content)
+    content, tables = comparison.content, ComparisonTables(comparison.content)
     others = [of.text for of in content.seed_gaps] + [pair.verdict for pair in content.shown_pairs]
     others = [text for text in others if text != comparison.verdict]
     kind = TARGETS[content.kind]
-    for columns, rows, lines in terminal_tables(content):
+    for columns, rows, lines in tables.for_terminal():
         print_rows(columns, rows, *lines, caption="")
     for group in content.seeds:
         rows = []
@@ -263,9 +263,8 @@ def print_comparison(comparison: Comparison) -> None:
             if spread:
                 interval = "" if spread.low is None else f"{spread.low:.3f} to {spread.high:.3f}"
                 rows.append([kind.metrics[name].phrase, f"{spread.mean:.3f}", f"{spread.sd:.3f}", interval])
-        columns = (
-            f"number, {listed([letter[name] for name in group.seeds])}|>mean|>SD over seeds|>95 % interval of one run"
-        )
+        of = listed([tables.letters[name] for name in group.seeds])
+        columns = f"number, {of}|>mean|>SD over seeds|>95 % interval of one run"
         print_rows(columns, rows, caption="")
         others += [group.text] * (group.text != comparison.verdict)
     others += ["every pair of single runs: compare.json, with --output"] * content.of_seeds

@@ -86,12 +86,12 @@ def check(
     compile_group(config.data.group_regex or "")  # raises now, not after the scan
     new_folder(output, [root], filled=True)
     probe(Path(output).parent)
-    problems = check_data(root, config, labels, index)
+    checked, content = check_data(root, config, labels, index)
     folder = free_name(Path(output))
     with whole_folder(folder) as part, bar("writing the report", unit="steps"):
-        write_data_report(part, root, problems.content, problems.images, problems.problems, problems.copies)
+        write_data_report(part, root, checked, content)
     say(f"report: {folder / PAGE}, {folder / NUMBERS}; all copies: {folder / PAIRS_TABLE}")
-    result = DataCheck(folder, tuple(problems.problems), problems.content)
+    result = DataCheck(folder, tuple(checked.problems), content)
     if strict and not result.clean:
         raise CheckFailed(result)
     return result

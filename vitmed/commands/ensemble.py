@@ -14,7 +14,9 @@ from vitmed.studies.folds import EnsembleResult, join, read_candidate
 
 
 def ensemble(
-    runs: Annotated[Sequence[Path | str], Argument("Folders of cross-validate, or run folders with the same splits.")],
+    runs: Annotated[
+        Sequence[Path | str] | Path | str, Argument("Folders of cross-validate, or run folders with the same splits.")
+    ],
     *,
     output: Annotated[
         Path | str | None,
@@ -30,6 +32,7 @@ def ensemble(
     Raises:
         UsageError, DataError: runs that do not fit each other. CheckpointError: a run is incomplete or damaged.
     """
+    runs = [runs] if isinstance(runs, Path | str) else list(runs)
     if not runs:
         raise UsageError("no run is named", "vitmed ensemble RUN RUN --output FOLDER")
     if len({Path(run).resolve() for run in runs}) < len(runs):

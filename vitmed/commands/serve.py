@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -69,10 +70,17 @@ def serve(
         saved = replace(saved, preprocessing=preprocessing_of(saved, frame, window))
         with computing_elsewhere():
             model = load(saved, device=device, precision=precision)
-            log = None if scores is None else ScoreLog(Path(scores), model, listener().say)
+            report = listener().say  # of this thread
+            log = None if scores is None else ScoreLog(Path(scores), model, report)
             began = f"{saved.path.name} answers at {door.address}"
             with stop_signals() as asked:
-                listen(Service(model, limits, log, batch), door, asked, lambda: say(began), listener().say)
+                listen(
+                    Service(model, limits, log, batch),
+                    door,
+                    asked,
+                    began=lambda: say(began),
+                    log=lambda line: report(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {line}"),
+                )
     say("stopped; every request was answered")
 
 

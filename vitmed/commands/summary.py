@@ -27,6 +27,9 @@ def build_model(
         UsageError: an unknown name or field, or sizes that do not divide or do not fit the weights.
         CheckpointError: weights that cannot be used.
     """
+    fields = {key: str(value) if isinstance(value, Path) else value for key, value in fields.items()}
+    if fields.get("weights") == "auto":
+        raise UsageError("weights auto: only `train` chooses them, for its images", "name weights, or leave them out")
     config = build_config({"model": fields if model is None else {"name": model, **fields}}).model
     if config.start is None:
         return ViT(config, 1000 if num_classes is None else num_classes)
@@ -40,7 +43,7 @@ def build_model(
 
 def summary(
     model: Annotated[
-        str, Argument("A size (vit_tiny), a recipe (mnist), or a checkpoint; default vit_tiny.")
+        Path | str, Argument("A size (vit_tiny), a recipe (mnist), or a checkpoint; default vit_tiny.")
     ] = "vit_tiny",
     num_classes: Annotated[int | None, Option("Default 1000, or the checkpoint's.")] = None,
     **fields: Annotated[Any, Fields(Config, SUMMARY_FLAGS)],
@@ -50,6 +53,7 @@ def summary(
     Raises:
         VitmedError: there is no such model.
     """
+    model = str(model)
     if model.endswith(".pt") or (Path(model) / "best.pt").is_file():
         if fields or num_classes is not None:
             raise UsageError(f"{model}: a checkpoint fixes its own sizes", "leave the other options out")

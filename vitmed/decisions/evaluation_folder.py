@@ -120,15 +120,15 @@ def read_evaluation(file: Path, labelled: bool = True) -> Evaluated:
             )
         return policy.calibrate(read)
 
-    pooled, target = of_model and bool(metrics.get("folds")), Target.model_validate(metrics.get("target", {}))
-    convert = None if policy is None else calibrate
-    predictions: Any = read_predictions(file, target, labelled, as_decided=pooled, calibrate=convert)
     try:
-        folds = Folds.model_validate(metrics["folds"]) if pooled else None
-        if predictions.kind != "number" and folds is not None and not by_fold(folds):
-            predictions = replace(predictions, decided=None)
+        target = Target.model_validate(metrics.get("target", {}))
+        folds = Folds.model_validate(metrics["folds"]) if of_model and metrics.get("folds") else None
     except ValueError:
         raise no_report(beside) from None
+    convert = None if policy is None else calibrate
+    predictions: Any = read_predictions(file, target, labelled, as_decided=folds is not None, calibrate=convert)
+    if predictions.kind != "number" and folds is not None and not by_fold(folds):
+        predictions = replace(predictions, decided=None)
     if metrics["positive_class"] not in (None, *predictions.classes):
         raise no_report(beside)
     if predictions.kind == "classes":
@@ -142,7 +142,9 @@ def read_metrics(file: Path) -> dict[str, Any]:
         return {}
     try:
         content = json_of(file.read_text(encoding="utf-8"))
-        if {"report", "classes", "positive_class"} <= set(content) and isinstance(content["report"], dict):
+        named = isinstance(content["classes"], list) and all(isinstance(name, str) for name in content["classes"])
+        parts = content["report"], content.get("flow") or {}
+        if named and "positive_class" in content and all(isinstance(part, dict) for part in parts):
             return upgrade.results(content)
     except UsageError as error:
         raise DataError(f"{file}: {error.problem}", error.fix) from None
@@ -335,13 +337,14 @@ def _decisions(folds: Folds) -> str:
     return f"Each fold decides at its own threshold, chosen on its validation ({title}): {texts}."
 
 
-def spread_of(each: Sequence[Fold], name: str) -> str:
-    """Mean and standard deviation over folds, and each value: `0.911 ± 0.012 (0.903, 0.919)`."""
+def spread_of(each: Sequence[Fold], name: str, values_too: bool = True) -> str:
+    """Mean and standard deviation over folds, perhaps with each value: `0.911 ± 0.012 (0.903, 0.919)`."""
     values: list[Any] = [fold.numbers[name].value for fold in each]
     texts = ", ".join("undefined" if value is None else f"{value:.3f}" for value in values)
     if None in values:
-        return texts
-    return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f} ({texts})"
+        return texts if values_too else "undefined"
+    spread = f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}"
+    return f"{spread} ({texts})" if values_too else spread
 
 
 def numbered(texts: Sequence[str], between: str = ", ") -> str:

@@ -28,11 +28,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitmed.core.base_models import Kind
-from vitmed.core.errors import DataError
+from vitmed.core.errors import DataError, UsageError
 from vitmed.core.messages import bar
 from vitmed.core.text import NOTICE
 from vitmed.data.thread_batches import read_batches
-from vitmed.explanation.results import TITLES, UNCHECKED, Maps, mean_of_maps, places, spread
+from vitmed.explanation.results import TITLES, UNCHECKED, Maps, places, spread
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
@@ -207,8 +207,8 @@ def explain_predictions(
     saved: SavedModel, predictions: Predictions, chosen: np.ndarray, device: str, how: Preprocessing
 ) -> Maps:
     """Map where the network, or each member of an ensemble, looked in images that it predicted, for the `chosen` (S,)
-    of `predictions.answers`; `how` the files are read. Raises DataError for an image
-    that could be read before and cannot be read now."""
+    of `predictions.answers`; `how` the files are read. Raises DataError for an image that could be read before and
+    cannot be read now, UsageError for members whose grids of patches differ."""
     members = saved.members if isinstance(saved, Ensemble) else (saved,)
     paths, maps = predictions.paths, list[Maps]()
     for member in members:
@@ -228,7 +228,12 @@ def explain_predictions(
         images, places = (np.concatenate([getattr(part, name) for part in parts]) for name in ("images", "rows"))
         maps.append(Maps(images, targets, grids, places, parts[0].shift))
         del model  # before the next member takes its place on the device
-    return replace(mean_of_maps(maps, saved.shares if isinstance(saved, Ensemble) else (1.0,)), targets=chosen)
+    if len({grid.shape[1:] for of_member in maps for grid in of_member.grids.values()}) > 1:
+        raise UsageError("the members divide an image into different patches", "explain one of them")
+    shares = saved.shares if isinstance(saved, Ensemble) else (1.0,)
+    each = [{name: share * grid for name, grid in m.grids.items()} for share, m in zip(shares, maps, strict=True)]
+    mean = {name: np.sum([grids[name] for grids in each], axis=0).astype(np.float32) for name in METHODS}
+    return replace(maps[0], targets=chosen, grids=mean)
 
 
 def explanation_json(explanation: Explanation, checkpoint: str) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from pydantic import Field
 
 from vitmed.core.base_models import CLASSES, Frozen, Target
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError
 from vitmed.decisions.evaluation_folder import is_of, read_metrics
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.estimates import Estimate
@@ -159,21 +158,6 @@ class Robustness(Frozen):
     verdict: str = ""
     notes: list[str] = []
     skipped: dict[str, str] = {}
-
-
-def mean_of_maps(each: Sequence[Maps], shares: Sequence[float]) -> Maps:
-    """The weighted mean of the maps of several models for the same images.
-
-    Raises UsageError if their grids of patches differ.
-    """
-    first = each[0]
-    if len({grid.shape[1:] for maps in each for grid in maps.grids.values()}) > 1:
-        raise UsageError("the members divide an image into different patches", "explain one of them")
-    grids = {
-        name: np.sum([share * maps.grids[name] for share, maps in zip(shares, each, strict=True)], axis=0)
-        for name in first.grids
-    }
-    return replace(first, grids={name: grid.astype(np.float32) for name, grid in grids.items()})
 
 
 def known_verdicts(saved: SavedModel) -> dict[str, str]:

@@ -202,16 +202,15 @@ def measure_robustness(
     whole = kind.numbers.draw(clean, weights)
     drawn = {key: [kind.numbers.draw(p, weights) for p in part] for key, part in corrupted.items()}
     costs, before = {}, _error(number, whole)
+    errors = {key: np.array([_error(number, one) for one in part]) for key, part in drawn.items()}  # (5, 1 + R)
     for key, part in corrupted.items():
-        what, rows, each = CORRUPTIONS[key], list[Strength](), [_error(number, one) for one in drawn[key]]
-        for i, (value, p, own) in enumerate(zip(what.values, part, drawn[key], strict=True), 1):
-            numbers, lost = _numbers(kind, p, own, resamples), _estimate(_error(number, own) - before)
-            rows.append(Strength(strength=i, value=value, **numbers, lost=lost))
-        mean = np.mean(each, axis=0)
+        what, rows, mean = CORRUPTIONS[key], list[Strength](), errors[key].mean(axis=0)
+        for i, (value, p, own, error) in enumerate(zip(what.values, part, drawn[key], errors[key], strict=True), 1):
+            numbers = _numbers(kind, p, own, resamples)
+            rows.append(Strength(strength=i, value=value, **numbers, lost=_estimate(error - before)))
         words = {"title": what.title, "text": what.text, "source": what.source}
         costs[key] = CorruptionCost(**words, strengths=rows, error=_estimate(mean), lost=_estimate(mean - before))
-    errors = [_error(number, one) for part in drawn.values() for one in part]
-    error = np.mean(errors, axis=0) if errors else np.array([np.nan])
+    error = np.concatenate([*errors.values()]).mean(axis=0) if errors else np.array([np.nan])
     result = Robustness(
         n=len(clean),
         n_groups=None if clean.groups is None else int(units.max(initial=-1)) + 1,

@@ -176,6 +176,7 @@ class ViT(nn.Module):
         self.frozen: int | None = None  # number of frozen blocks; None: everything learns
         if not self.head.weight.is_meta:  # weights without memory get their values later
             self._initialise(positions, grid)
+        self.float()  # also where `torch.set_default_dtype` names another
 
     def freeze(self, blocks: int) -> None:
         """Freeze the embedding and the first `blocks` blocks: no gradient, no dropout, no drop path.

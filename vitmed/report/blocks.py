@@ -63,7 +63,7 @@ class Table(NamedTuple):
 class Headline(NamedTuple):
     """The first numbers, large: (title, number)."""
 
-    entries: Sequence[tuple[Markup, Estimate]]
+    entries: Sequence[tuple[Markup, Cell]]
 
 
 class Picture(NamedTuple):
@@ -167,9 +167,14 @@ def p_text(p: float | None) -> str:
     return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
+def p_words(p: float | None) -> str:
+    """`p = 0.012`, `p < 0.001`"""
+    return f"p {'' if p is not None and p < 0.001 else '= '}{p_text(p)}"
+
+
 def gap_cell(gap: Estimate, p: float | None) -> Cell:
     """A difference with its interval and p."""
-    chance = "" if p is None else f", p {'' if p < 0.001 else '= '}{p_text(p)}"
+    chance = "" if p is None else f", {p_words(p)}"
     return td(signed(gap), interval(gap) + chance)._replace(numbers=(gap.value, gap.low, gap.high, p))
 
 
@@ -228,7 +233,7 @@ class Sheet:
 
     def headline(self, entries: Iterable[tuple[str, str, Estimate]]) -> str:
         """The first numbers, large: (key, title, number)."""
-        return self.add(Headline([(words(title), entry) for _, title, entry in entries]))
+        return self.add(Headline([(words(title), cell(entry, why="no interval")) for _, title, entry in entries]))
 
     def group(self, css: str, summary: object = None, title: object = None, *, caller: Callable[[], str]) -> str:
         """The blocks between {% call %} and {% endcall %} as a group, folded below a summary if there is one."""
@@ -265,8 +270,7 @@ def html(block: Block) -> Markup:
             lines = Markup("\n").join(_element("tr", _joined(map(_cell, row))) for row in rows)
             return _element("div", _element("table", Markup("{}<tbody>{}</tbody>").format(top, lines), css), "scroll")
         case Headline(entries):
-            cells = ((title, td(value(entry), interval(entry) or "no interval")) for title, entry in entries)
-            numbers = (_element("dt", title) + _element("dd", _value(cell)) for title, cell in cells)
+            numbers = (_element("dt", title) + _element("dd", _value(cell)) for title, cell in entries)
             return _element("dl", Markup("\n").join(_element("div", number) for number in numbers), "headline")
         case Picture(_, title, caption, drawn):
             source = data_uri(drawn.small, drawn.kind)
@@ -328,8 +332,7 @@ def _lines(block: Block) -> Iterator[str]:
         case Items(entries):
             yield from ("", *(f"- {_phrase(entry)}" for entry in entries))
         case Headline(entries):
-            cells = ((title, td(value(entry), interval(entry) or "no interval")) for title, entry in entries)
-            yield from ("", *(f"- {_phrase(title)}: {_cell_text(cell)}" for title, cell in cells))
+            yield from ("", *(f"- {_phrase(title)}: {_cell_text(cell)}" for title, cell in entries))
         case Table(head):
             lines = [[_cell_text(cell) for cell in row] for row in grid(block)]
             width = max(map(len, lines), default=len(head))

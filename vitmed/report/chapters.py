@@ -11,10 +11,8 @@ items, and what a report may contain, are in checklists.yaml; here is when it co
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import yaml
@@ -39,8 +37,7 @@ MAIN = ("roc", "precision_recall", "reliability")
 KINDS = ("classes", "grades")  # of labels that have a chapter or a figure where it names none
 
 
-@dataclass(frozen=True)
-class Plot:
+class Plot(NamedTuple):
     """A figure of the report."""
 
     title: str
@@ -52,13 +49,13 @@ class Plot:
 
 
 class Section(NamedTuple):
-    """What a chapter is: see `Chapter`; the kinds of labels that have it, keys of `TARGETS`; and its figures."""
+    """What a chapter is: see `Chapter`; its figures; and the kinds of labels that have it, keys of `TARGETS`."""
 
     title: str
     question: str
     part: str
+    figures: Mapping[str, Plot]
     kinds: tuple[str, ...] = KINDS
-    figures: Mapping[str, Plot] = MappingProxyType({})
 
 
 DRAWN: dict[str, Callable[..., Figure | None]] = {
@@ -187,15 +184,6 @@ def more_images(metrics: Results) -> str | None:
     )
 
 
-TRAITS = {  # of patients that the guidelines ask for -> other words in the name of a column
-    "age": ("ages", "years"),
-    "sex": ("gender",),
-    "site": ("hospital", "centre", "center", "clinic", "institution"),
-    "device": ("scanner", "camera", "microscope", "machine"),
-    "severity": ("stage", "grade"),
-}
-
-
 class Item(Frozen):
     """One line of a checklist: the topics that answer it, or part of it, and what only the author knows."""
 
@@ -233,6 +221,7 @@ class Content(Frozen):
 
     topics: dict[str, Topic]
     author: dict[str, str]
+    traits: dict[str, tuple[str, ...]]  # of patients that they ask for -> other words in the name of a column
     guidelines: tuple[Guideline, ...]
 
 
@@ -277,7 +266,7 @@ def _line(item: Item, metrics: Results, shown: Collection[str]) -> Line:
     left = item.author
     if left == content().author["demography"]:  # what no column says about the patients of each split
         words = {word for column in _characteristics(metrics) for word in re.split("[^a-z]+", column.lower())}
-        traits = ", ".join(name for name, others in TRAITS.items() if not words & {name, *others})
+        traits = ", ".join(name for name, others in content().traits.items() if not words & {name, *others})
         left = f"{traits} of the patients of each split" if traits else ""
     missing = "; ".join([*absent, *([left] if left else [])])
     return Line(item, "not supplied" if not there else "in part" if missing else "answered", tuple(there), missing)

@@ -14,7 +14,7 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.paired_comparison import ComparedPair, ComparisonResults
-from vitmed.report.blocks import Cell, Table, cell, data_uri, html, p_cell, p_text, signed, td, words
+from vitmed.report.blocks import Table, cell, data_uri, html, p_cell, p_text, p_words, signed, td, words
 from vitmed.report.plots.analyses import differences
 from vitmed.report.plots.drawing import drawn
 from vitmed.report.templates import fill
@@ -40,7 +40,7 @@ class Row(NamedTuple):
     part: str = ""  # the class or finding, where it is of one
 
 
-def comparison_rows(content: ComparisonResults) -> list[Row]:
+def _rows(content: ComparisonResults) -> list[Row]:
     """The rows of the pairs that were asked, then those of each model with its own baseline."""
     kind, rows = TARGETS[content.kind], list[Row]()
     for pair in sorted(content.pairs, key=lambda pair: content.models[pair.second].baseline_of is not None):
@@ -65,86 +65,91 @@ def comparison_rows(content: ComparisonResults) -> list[Row]:
     return rows
 
 
-def letters(content: ComparisonResults) -> dict[str, str]:
-    """Model -> the letter that stands for it in a table; a number after 26 models."""
-    return {name: (string.ascii_uppercase[k : k + 1] or str(k + 1)) for k, name in enumerate(content.models)}
+class ComparisonTables:
+    """The rows of a comparison and the letter that stands for each model, a number after 26; drawn as tables."""
 
+    def __init__(self, content: ComparisonResults) -> None:
+        self.content, self.rows = content, _rows(content)
+        alphabet = string.ascii_uppercase
+        self.letters = {name: (alphabet[k : k + 1] or str(k + 1)) for k, name in enumerate(content.models)}
+        self.adjusted = any(row.p_holm not in (None, row.p) for row in self.rows)  # p, for several pairs
+        self.note = UNADJUSTED * any(content.models[pair.second].baseline_of for pair in content.pairs)
+        self.unit = content.resampling.removeprefix("by ")
 
-def terminal_tables(content: ComparisonResults) -> Iterator[tuple[str, list[list[str]], list[str]]]:
-    """Columns, rows and the lines below them: the numbers of each model, then the differences of two."""
-    rows, letter, numbers = comparison_rows(content), letters(content), dict[str, dict[str, str]]()
-    for row in rows:
-        values = {row.pair.first: value_text(row.first), row.pair.second: value_text(row.second)}
-        numbers[row.title] = numbers.get(row.title, {}) | values
-    identities = [(name, model.identity) for name, model in content.models.items()]
-    named = [f"{letter[name]}: {name}{f' ({which})' if which else ''}" for name, which in identities]
-    lines = [[title, *(values.get(name, "") for name in letter)] for title, values in numbers.items()]
-    yield f"number (95 % interval)|{'|'.join(f'>{of}' for of in letter.values())}", lines, named
-    adjusted, lines = _adjusted(rows), []
-    shown = content.shown_pairs
-    for row in (row for row in rows if row.pair in shown):
-        pair = f"{letter[row.pair.first]} - {letter[row.pair.second]}"
-        ps = [p_text(row.p), p_text(row.p_holm)][: 1 + adjusted]
-        lines.append([pair, row.title, value_text(row.gap, "+"), *ps])
-    columns = f"pair|number|>difference (95 % interval)|>p{'|>p, Holm' * adjusted}"
-    if lines:
-        yield columns, lines, [UNADJUSTED] * _with_baseline(content)
-    lines = []
-    for of in content.seed_gaps:
-        groups = " - ".join(f"mean of {listed([letter[name] for name in names])}" for names in of.groups)
-        for name in TARGETS[content.kind].headline:
-            if gap := of.difference.get(name):
-                title = TARGETS[content.kind].metrics[name].phrase
-                lines.append([groups, title, value_text(gap, "+"), p_text(gap.p), p_text(gap.p_holm)])
-    if lines:
-        over = f"over seeds and {content.resampling.removeprefix('by ')}s"
-        yield f"groups of seeds|number|>difference (95 % interval {over})|>p|>p, Holm", lines, []
+    def for_terminal(self) -> Iterator[tuple[str, list[list[str]], list[str]]]:
+        """Columns, rows and the lines below them: the numbers of each model, then the differences of two."""
+        content, letter, numbers = self.content, self.letters, dict[str, dict[str, str]]()
+        for row in self.rows:
+            values = {row.pair.first: value_text(row.first), row.pair.second: value_text(row.second)}
+            numbers[row.title] = numbers.get(row.title, {}) | values
+        identities = [(name, model.identity) for name, model in content.models.items()]
+        named = [f"{letter[name]}: {name}{f' ({which})' if which else ''}" for name, which in identities]
+        lines = [[title, *(values.get(name, "") for name in letter)] for title, values in numbers.items()]
+        yield f"number (95 % interval)|{'|'.join(f'>{of}' for of in letter.values())}", lines, named
+        lines, shown = [], content.shown_pairs
+        for row in (row for row in self.rows if row.pair in shown):
+            pair = f"{letter[row.pair.first]} - {letter[row.pair.second]}"
+            ps = [p_text(row.p), p_text(row.p_holm)][: 1 + self.adjusted]
+            lines.append([pair, row.title, value_text(row.gap, "+"), *ps])
+        columns = f"pair|number|>difference (95 % interval)|>p{'|>p, Holm' * self.adjusted}"
+        if lines:
+            yield columns, lines, [self.note] * bool(self.note)
+        lines = []
+        for of in content.seed_gaps:
+            groups = " - ".join(f"mean of {listed([letter[name] for name in names])}" for names in of.groups)
+            for name in TARGETS[content.kind].headline:
+                if gap := of.difference.get(name):
+                    title = TARGETS[content.kind].metrics[name].phrase
+                    lines.append([groups, title, value_text(gap, "+"), p_text(gap.p), p_text(gap.p_holm)])
+        if lines:
+            over = f"over seeds and {self.unit}s"
+            yield f"groups of seeds|number|>difference (95 % interval {over})|>p|>p, Holm", lines, []
 
+    def sentences(self) -> list[str]:
+        """For each pair a sentence for a paper: the numbers that are tested, of both models, their difference and p; of
+        findings those over all."""
+        content, lines = self.content, dict[tuple[str, str], list[str]]()
+        for row in self.rows:
+            if row.p is not None and row.gap.value is not None and (content.kind != "findings" or not row.part):
+                adjusted = row.p_holm not in (None, row.p)
+                holm = f", adjusted for several pairs {p_words(row.p_holm)}" if adjusted else ""
+                first, second, gap = value_text(row.first), value_text(row.second), value_text(row.gap, "+")
+                text = f"{row.title} {first} and {second} (difference {gap}, {p_words(row.p)}{holm})"
+                lines.setdefault((row.pair.first, row.pair.second), []).append(text)
+        of = "" if content.patients is None else f" of {counted(content.patients, self.unit)}"
+        same = f"On the same {counted(content.images, 'image')}{of}"
+        brackets = f"in brackets: {content.level:.0%} confidence intervals {content.resampling}"
+        spread = [f"{text}." for text in (*(of.text for of in content.seed_gaps), *(of.text for of in content.seeds))]
+        return [
+            *spread,
+            *(f"{same}, {a} and {b} reached {'; '.join(texts)}; {brackets}." for (a, b), texts in lines.items()),
+        ]
 
-def _adjusted(rows: list[Row]) -> bool:
-    """Whether p is adjusted for several pairs."""
-    return any(row.p_holm not in (None, row.p) for row in rows)
-
-
-def _with_baseline(content: ComparisonResults) -> bool:
-    """Whether a model is compared with its own baseline."""
-    return any(content.models[pair.second].baseline_of for pair in content.pairs)
-
-
-def sentences(content: ComparisonResults) -> list[str]:
-    """For each pair a sentence for a paper: the numbers that are tested, of both models, their difference and p; of
-    findings those over all."""
-    of = "" if content.patients is None else f" of {counted(content.patients, content.resampling.removeprefix('by '))}"
-    lines = dict[tuple[str, str], list[str]]()
-    for row in comparison_rows(content):
-        if row.p is not None and row.gap.value is not None and (content.kind != "findings" or not row.part):
-            holm = f", adjusted for several pairs {_p(row.p_holm)}" if row.p_holm not in (None, row.p) else ""
-            first, second = value_text(row.first), value_text(row.second)
-            text = f"{row.title} {first} and {second} (difference {value_text(row.gap, '+')}, {_p(row.p)}{holm})"
-            lines.setdefault((row.pair.first, row.pair.second), []).append(text)
-    same = f"On the same {counted(content.images, 'image')}{of}"
-    brackets = f"in brackets: {content.level:.0%} confidence intervals {content.resampling}"
-    spread = [f"{text}." for text in (*(of.text for of in content.seed_gaps), *(of.text for of in content.seeds))]
-    return [
-        *spread,
-        *(f"{same}, {a} and {b} reached {'; '.join(texts)}; {brackets}." for (a, b), texts in lines.items()),
-    ]
-
-
-def _p(p: float | None) -> str:
-    return f"p {'' if p is not None and p < 0.001 else '= '}{p_text(p)}"
+    def table(self) -> Table:
+        """A table of blocks; the columns of a pair are its letters where there is one pair, else first and second."""
+        letter, adjusted, lines = self.letters, self.adjusted, []
+        pairs = {(letter[row.pair.first], letter[row.pair.second]) for row in self.rows}
+        one = len(pairs) == 1
+        first, second = next(iter(pairs)) if one else ("First", "Second")
+        head = ["Number", first, second, f"{first} minus {second if one else 'second'}", "p", "p, Holm"][: 5 + adjusted]
+        for row in self.rows:
+            pair = [] if one else [f"{letter[row.pair.first]} minus {letter[row.pair.second]}"]
+            ps = [row.p, row.p_holm][: 1 + adjusted]
+            values = [cell(row.first), cell(row.second), cell(row.gap, signed), *map(p_cell, ps)]
+            lines.append([td(text, head=k == 0) for k, text in enumerate((*pair, row.title, *values))])
+        return Table([words(title) for title in ["Pair"] * (not one) + head], lines)
 
 
 def write_comparison(folder: Path, content: ComparisonResults) -> None:
     """The page, the table as CSV and LaTeX, and the picture as PNG, SVG and PDF."""
-    rows = comparison_rows(content)
-    table, note = _table(content, rows), UNADJUSTED * _with_baseline(content)
+    tables = ComparisonTables(content)
+    table = tables.table()
     picture = drawn(differences(content), pdf=True)
     for suffix in ("png", "svg", "pdf"):
         write_bytes(folder / f"{PICTURE}.{suffix}", getattr(picture, suffix))
     columns = COLUMNS.format(of=",".join(f"{of}{end}" for of in ("first_value", "second_value") for end in ENDS))
     lines = [columns.split(",")]  # every number in a column of its own, empty where there is none
-    for row in rows:
+    for row in tables.rows:
         numbers = [end for found in (row.first, row.second, row.gap) for end in (found.value, found.low, found.high)]
         shown = ("" if x is None else f"{x:.6g}" for x in (*numbers, row.p, row.p_holm))
         lines.append([row.pair.first, row.pair.second, row.title, *shown])
@@ -160,29 +165,12 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
             lines.append([*groups, metrics[name].phrase, *("" if x is None else f"{x:.6g}" for x in numbers)])
     write_text(folder / TABLE, csv_text(lines))
     points = {name: f" ({model.point})" if model.point else "" for name, model in content.models.items()}
-    names = "; ".join(f"{letter}: {name}{points[name]}" for name, letter in letters(content).items())
+    names = "; ".join(f"{letter}: {name}{points[name]}" for name, letter in tables.letters.items())
     about = f"{counted(content.images, 'image')}, {content.level:.0%} intervals {content.resampling}"
     positive = f", positive class {content.positive_class}" if content.positive_class else ""
-    caption = f"Comparison of models{positive}: {about}. {names}. {note}".strip()
+    caption = f"Comparison of models{positive}: {about}. {names}. {tables.note}".strip()
     write_text(folder / LATEX, "\n".join([PREAMBLE, "", *latex(table, caption, "comparison")]) + "\n")
-    named = {letter: (name, content.models[name].identity) for name, letter in letters(content).items()}
-    context = {"about": about, "named": named, "table": table, "note": note, "sentences": sentences(content)}
+    named = {letter: (name, content.models[name].identity) for name, letter in tables.letters.items()}
+    context = {"about": about, "named": named, "table": table, "note": tables.note, "sentences": tables.sentences()}
     context |= {"picture": data_uri(picture.png), "notice": NOTICE}
     write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, **context))
-
-
-def _table(content: ComparisonResults, rows: list[Row]) -> Table:
-    """A table of blocks; the columns of a pair are its letters where there is one pair, else first and second."""
-    letter = letters(content)
-    pairs = {(letter[row.pair.first], letter[row.pair.second]) for row in rows}
-    one, adjusted = len(pairs) == 1, _adjusted(rows)
-    first, second = next(iter(pairs)) if one else ("First", "Second")
-    head = ["Number", first, second, f"{first} minus {second if one else 'second'}", "p", "p, Holm"][: 5 + adjusted]
-    lines = list[list[Cell]]()
-    for row in rows:
-        pair = [] if one else [td(f"{letter[row.pair.first]} minus {letter[row.pair.second]}")]
-        ps = [row.p, row.p_holm][: 1 + adjusted]
-        values = [cell(row.first), cell(row.second), cell(row.gap, signed)]
-        line = [*pair, td(row.title), *values, *map(p_cell, ps)]
-        lines.append([line[0]._replace(head=True), *line[1:]])
-    return Table([words(title) for title in ["Pair"] * (not one) + head], lines)

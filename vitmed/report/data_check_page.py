@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vitmed.checks.detect import COPIES, PROBLEMS, Copies, Image, Problem
+from vitmed.checks.detect import COPIES, PROBLEMS, Found
 from vitmed.core.errors import DataError
 from vitmed.core.files import write_json, write_text
 from vitmed.core.text_files import csv_text
@@ -28,29 +28,23 @@ CLASSES = 20  # classes with pictures
 SIDE = 96  # of a picture, px
 
 
-def write_data_report(
-    folder: Path,
-    root: Path,
-    content: Mapping[str, Any],
-    images: Sequence[Image],
-    problems: Sequence[Problem],
-    copies: Mapping[str, Copies],
-) -> None:
-    """Write page, numbers (the `content`) and copies.csv, each whole or not at all; copies are "exact" and "near"."""
+def write_data_report(folder: Path, root: Path, checked: Found, content: Mapping[str, Any]) -> None:
+    """Write page, numbers (the `content`) and copies.csv, each whole or not at all."""
+    images = checked.images
     write_json(folder / NUMBERS, content)
-    pairs: list[Sequence[str]] = [PAIR_COLUMNS]
-    for kind, what in (("exact", "file"), ("near", "picture")):  # the worst first
-        for code, (first, *others) in ((code, group) for code, found in copies[kind].items() for group in found):
-            for pair in ((images[first], images[other]) for other in others):
-                labels = ("; ".join(image.kinds) or image.label or "" for image in pair)
-                pairs.append((what, COPIES[code], *(i.path for i in pair), *labels, *(i.split or "" for i in pair)))
-    write_text(folder / PAIRS_TABLE, csv_text(pairs))
     groups = [
-        (f"the same {what} {COPIES[code]}", group[:4])
+        (what, COPIES[code], group)
         for kind, what in (("exact", "file"), ("near", "picture"))
-        for code, found in copies[kind].items()
+        for code, found in checked.copies[kind].items()  # the worst first
         for group in found
     ]
+    pairs: list[Sequence[str]] = [PAIR_COLUMNS]
+    for what, where, (first, *others) in groups:
+        for pair in ((images[first], images[other]) for other in others):
+            labels = ("; ".join(image.kinds) or image.label or "" for image in pair)
+            pairs.append((what, where, *(i.path for i in pair), *labels, *(i.split or "" for i in pair)))
+    write_text(folder / PAIRS_TABLE, csv_text(pairs))
+    shown = [(f"the same {what} {where}", group[:4]) for what, where, group in groups[:PAIRS]]
     examples = []
     for name in sorted({kind for image in images for kind in image.kinds or ("",)})[:CLASSES]:
         paths = [i.path for i in images if name in (i.kinds or ("",)) and not i.record.kind]
@@ -60,10 +54,10 @@ def write_data_report(
         "data_check.html.j2",
         title=f"Data check of {content['data']}",
         content=content,
-        problems=problems,
+        problems=checked.problems,
         meanings={code: meaning for code, (_, meaning, _) in PROBLEMS.items()},
         examples=examples,
-        pairs=[(title, _strip(root, [images[i].path for i in group])) for title, group in groups[:PAIRS]],
+        pairs=[(title, _strip(root, [images[i].path for i in group])) for title, group in shown],
     )
     write_text(folder / PAGE, html)
 

@@ -1,9 +1,9 @@
 """The report of a model on images, with its settings and facts; and the report made again from a predictions.csv."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -117,8 +117,7 @@ def _fitting(
     return config.model_copy(update=left)
 
 
-@dataclass(frozen=True)
-class ModelOnImages:
+class ModelOnImages(NamedTuple):
     """A model, the images that evaluate it, and notes for the head of the report."""
 
     network: Network
@@ -189,7 +188,8 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
     elif how.window is not None:
         of_file = file_window_index(how.window) is not None
         window.append(f"window of each file ({how.window})" if of_file else f"window {how.window} (centre/width)")
-    counts = {name: len(samples) for name, samples in saved.splits.samples.items()}
+    counts = ", ".join(f"{len(samples):,} {name}" for name, samples in saved.splits.samples.items())
+    had = f"the run had {counts}" if any(saved.splits.samples.values()) else NAMELESS
     augment, record = config.augment, saved.record
     crop = f", crops of {augment.crop:.0%} of the area or more" if augment.crop < 1 else ""
     chosen = f"the best by validation {train.monitor}" if train.choose == "best" else "the last"
@@ -200,13 +200,8 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
     terms = f"{model.licence or 'not known to vitmed'}{f'. {model.terms}' if model.terms else ''}"
     copies = f"mean output of {len(VIEWS[augment.views])} copies of an image ({augment.views})"
     return {
-        "Images": f"{what}: {images:,} evaluated; "
-        + (
-            f"the run had {', '.join(f'{n:,} {name}' for name, n in counts.items())}"
-            if any(counts.values())
-            else NAMELESS
-        ),
-        "Patients of the run": describe_patients(saved.splits) if any(counts.values()) else NAMELESS,
+        "Images": f"{what}: {images:,} evaluated; {had}",
+        "Patients of the run": NAMELESS if had == NAMELESS else describe_patients(saved.splits),
         "Splits of the run": "; ".join(f"{name}: {text}" for name, text in saved.splits.made.items()),
         "Model": describe_model(model),
         "Started from": "random weights" if model.start is None else f"{Path(model.start).name}, licence {terms}",

@@ -151,7 +151,13 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
     per_class = [f"{entry.n:,} {shown(name)}" for name, entry in metrics.per_class.items()]
     classes = f" ({_joined(per_class)})" if len(per_class) <= 10 else f" in {len(per_class):,} classes"
     classes = classes if per_class else ""
-    text = [f"The model was evaluated on {counted(metrics.n, 'image')}{patients}{classes}."]
+    images = f"{metrics.n:,} {metrics.what}image{'' if metrics.n == 1 else 's'}{patients}{classes}"
+    text = [f"The model was evaluated on {images}."]
+    if metrics.folds is not None:
+        folds = f"{len(metrics.folds.each)} folds; each image was evaluated by the model of the fold that held it out"
+        text = [f"The models of a cross-validation were evaluated on {images}, in {folds}."]
+    if metrics.target.kind == "classes" and len(per_class) > 2:
+        text.append("AUROC and average precision are the means over the classes, each against the rest.")
     if positive is not None:
         decided = "if this was the more likely class"
         if points is not None and points.by_fold:

@@ -37,15 +37,12 @@ def flow_of(
     checked: dict[str, Any] = {name: (counts or {}).get(name) for name in COUNTS}
     used, grouped, shared = sum(map(len, splits.samples.values())), splits.grouped, len(splits.shared())
     everyone: set[str] = set().union(*splits.groups().values())
-    parts: dict[str, SplitFlow] = {}
+    parts, several = dict[str, SplitFlow](), splits.target.kind == "findings"
     for name, samples in splits.samples.items():
         patients = [sample.group for sample in samples] if grouped else None
-        classes: Sequence[str] = splits.strata
-        labels: list[Sequence[int]] = [[sample.label] for sample in samples]
-        if splits.target.kind == "findings":
-            classes = splits.classes
-            labels = [[f for f, value in enumerate(sample.targets) if value == 1] for sample in samples]
-        parts[name] = SplitFlow(made=splits.made.get(name, ""), **_counts(labels, patients, classes))
+        labels = [[f for f, x in enumerate(s.targets) if x == 1] if several else [s.label] for s in samples]
+        counted_in = _counts(labels, patients, splits.classes if several else splits.strata)
+        parts[name] = SplitFlow(made=splits.made.get(name, ""), **counted_in)
     return Flow(
         **checked,
         used=used,

@@ -271,6 +271,12 @@ class Results(Numbers):
         return "group" if other else word  # other images may have groups of another kind
 
     @property
+    def what(self) -> str:
+        """ "held-out ", "test ", "validation ", or "" for other images: what kind of images these are."""
+        split = None if self.flow is None or self.flow.evaluated is None else self.flow.evaluated.split
+        return "held-out " if self.folds else {"test": "test ", "val": "validation "}.get(split or "", "")
+
+    @property
     def identity(self) -> str:
         """What tells two reports of the same title apart, in a line; "" where nothing is known."""
         return identity(self.report.run, self.report.created, self.weights_hash, self.report.rebuilt)

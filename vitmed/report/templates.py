@@ -5,7 +5,7 @@ Every template sees `metrics` (the `Results`), the functions and tables in `IN_T
 `Sheet`. A page has neither style attributes nor scripts of others: its Content-Security-Policy forbids them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.messages import is_warning
 from vitmed.core.text import LISTED, counted, counted_doing, format_probability, listed
 from vitmed.decisions.calibration import why_chosen
+from vitmed.decisions.evaluation_folder import spread_of
 from vitmed.decisions.operating_points import DecisionShares, OperatingPoints
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import percentage
@@ -218,13 +219,18 @@ def results_sentence(metrics: Results) -> str:
     phrases = [f"{phrase(title)} {share(entry)}" for _, title, entry in headline_of(metrics) if entry.value is not None]
     if not phrases:
         return "There are no images, so there are no results."
-    whose = f"{metrics.unit}s that are unknown" if metrics.n_groups is None else counted(metrics.n_groups, metrics.unit)
+    images = f"{metrics.n:,} {metrics.what}image{'' if metrics.n == 1 else 's'}"
+    groups, unit = metrics.n_groups, metrics.unit
+    whose = f" ({unit}s unknown)" if groups is None else f" of {counted(groups, unit)}"
     of_class = "" if positive is None else f" (positive class: {positive}"
     if points is not None and points.threshold is not None:
         of_class += f", from a probability of {format_probability(points.threshold)}"
     numbers = " and ".join(filter(None, [", ".join(phrases[:-1]), phrases[-1]]))
+    on, model = f"On {images}{whose}", "the model"
+    if metrics.folds is not None:
+        on, model = f"In a cross-validation of {len(metrics.folds.each)} folds, on {images}{whose}", "the models"
     return (
-        f"On {counted(metrics.n, 'image')} of {whose}, the model reached {numbers}{of_class}{')' if of_class else ''}; "
+        f"{on}, {model} reached {numbers}{of_class}{')' if of_class else ''}; "
         f"in brackets: {100 * metrics.level:.0f} % confidence intervals."
     )
 
@@ -265,38 +271,6 @@ def reasons(undefined: Mapping[str, str]) -> list[str]:
     return [*lines[:LISTED], *([f"and {counted(rest, 'number')} more, in metrics.json"] if rest else [])]
 
 
-def at_threshold(metrics: Results) -> str:
-    """The clause of the first sentence on what decides: the threshold, and what it was chosen for."""
-    points = metrics.operating_points
-    if points is None or points.positive is None:
-        ways = {"balanced": "the class that is likely for how common it is", "cost": "that of the lowest expected cost"}
-        return f", each called {ways.get(points.chosen if points else '', 'its likeliest class')}"
-    point = points.points[points.chosen]
-    aim = point.title.lower().replace("youden", "Youden")
-    aim += "" if point.asked is None or points.chosen == "cost" else f" {point.asked}"
-    if points.by_fold:
-        return f" at the threshold that each fold chose ({aim})"
-    if points.threshold is None:
-        return " at the threshold 0.5, the more likely class"
-    return f" at the threshold {format_probability(points.threshold)} ({aim}), chosen on validation"
-
-
-def at_threshold_of(metrics: Results, finding: str) -> str:
-    """As `at_threshold`, of one of several findings."""
-    if metrics.folds is not None:
-        return " at the threshold that each fold chose"
-    policy, threshold = (metrics.report.policy or {}).get("findings", {}).get(finding), None
-    if policy is not None:
-        threshold = policy["operating"]["points"][policy["operating"]["chosen"]]["threshold"]
-    return " at the threshold " + ("0.5" if threshold is None else f"{format_probability(threshold)}")
-
-
-def of_classes(classes: Sequence[str]) -> str:
-    """How many of the classes a table shows, where it does not show all."""
-    more = len(classes) > MOST_CLASSES
-    return f"{MOST_CLASSES} of {len(classes):,} classes shown; metrics.json has all. " if more else ""
-
-
 def main_methods(metrics: Results) -> str:
     """`AUROC (DeLong), balanced accuracy (MOVER), accuracy (Wilson)`: of the first numbers that have an interval."""
     first = [(name, metrics.overall[name]) for name in TARGETS[metrics.target.kind].headline[:3]]
@@ -329,42 +303,6 @@ def sampling_of(metrics: Results) -> str:
     return " ".join(text)
 
 
-def worth(metrics: Results) -> str:
-    """How much information the sample holds: patients, images of each, and the effective number of images."""
-    sample, right = metrics.sample, metrics.sample.accuracy
-    sizes, patients, positive = sample.images_per_patient, sample.n_patients, metrics.positive_class
-    if sizes is None or patients is None:
-        return ""
-    unit = metrics.unit
-    each = f"{sizes.min:,} to {sizes.max:,} per {unit}, median {sizes.median:,.4g}"
-    each = f"{sizes.max:,} per {unit}" if sizes.min == sizes.max else each
-    each = f", {each}" if patients > 1 else ""
-    text = f"{counted(sample.n_images, 'image')} of {counted(patients, unit)}{each}."
-    about = next((name for name in ("accuracy", "subset_accuracy") if name in metrics.overall), None)
-    if sizes.max == 1 or right.effective_n is None or about is None:
-        return text
-    if right.design_effect is None:
-        seen = "No image is wrong" if metrics.overall[about].value else "No image is right"
-        return (
-            f"{text} {seen}, so the images cannot show how alike those of one {unit} are: the intervals assume an "
-            f"intraclass correlation of {LIKENESS}."
-        )
-    shown = right.icc is not None and abs(right.icc) >= 0.005  # else it would be 0.00 beside a design effect above 1
-    alike = f"intraclass correlation of being right {right.icc:.2f}, " if shown else ""
-    how = f"{alike}design effect {right.design_effect:.1f}"
-    if right.design_effect <= 1:
-        how = f"images of one {unit} are no more alike in being right than those of different {unit}s"
-    assumed = f"an intraclass correlation of at least {LIKENESS} is assumed"
-    parts = [f"{right.effective_n:,.0f} for the {name_of(about)} ({how})"]
-    if positive is not None:
-        for name, one in sample.classes[metrics.classes.index(positive)]:
-            if one.effective_n is not None:
-                all_are = "right" if metrics.per_class[positive][name].value == 1 else "wrong"
-                assumption = "" if one.design_effect is not None else f" (all are {all_are}; {assumed})"
-                parts.append(f"{one.effective_n:,.0f} for the {name}{assumption}")
-    return f"{text} Effective number of independent images: {', '.join(parts)}."
-
-
 IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "titles": TITLES,
     "titled": lambda names: [TITLES[name] for name in names],
@@ -381,6 +319,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "few_groups": FEW_GROUPS,
     "fewest": FEWEST,
     "most_classes": MOST_CLASSES,
+    "likeness": LIKENESS,
     "words": lambda metrics: TARGETS[metrics.target.kind].words,
     "thousands": lambda n: "unknown" if n is None else f"{n:,}",
     "chance": format_probability,
@@ -388,8 +327,8 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
         one.__name__: one
         for one in (
             *(number, value, interval, signed, share, percent, in_percent, percentage, phrase, reasons),
-            *(td, cell, cells, counted, counted_doing, summary_of, title_of, titles_of, sampling_of, worth, at, rows),
-            *(at_threshold, at_threshold_of, of_classes, methods_text, results_sentence, why_chosen),
+            *(td, cell, cells, counted, counted_doing, summary_of, title_of, titles_of, sampling_of, at, rows),
+            *(name_of, methods_text, results_sentence, spread_of, why_chosen),
         )
     },
 }

@@ -467,7 +467,8 @@ def _verdict(pair: paired.ComparedPair, kind: TargetKind, both: tuple[Any, Any],
     a, b = both
     decided = a.kind == "number" or np.array_equal(a.predicted, b.predicted)
     if decided and same_predictions(a, b):
-        return f"{pair.first} and {pair.second} are the same: they predict the same for every image"
+        but = " but for their operating points: by the likeliest class" if pair.likeliest else ":"
+        return f"{pair.first} and {pair.second} are the same{but} they predict the same for every image"
     (usual, second), name, metrics = list(pair.tests)[:2], _deciding(pair), kind.metrics
     units, patients, unit = int(a.units.max()) + 1, a.groups is not None, target_of(a).unit
     same = name == second and pair.difference[usual].value is not None

@@ -24,7 +24,7 @@ from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.text import counted, duration_text, round_up
 from vitmed.data.samples import Splits
 from vitmed.data.scan import hash_files
-from vitmed.data.splits import held_out, site_names
+from vitmed.data.splits import held_out, make_splits, site_names
 from vitmed.decisions.evaluation_folder import (
     Evaluated,
     Fold,
@@ -56,7 +56,7 @@ from vitmed.report.participant_flow import folds_flow
 from vitmed.report.results import Origin, Results
 from vitmed.report.write import Report, read_baselines
 from vitmed.studies.cluster import HERE, Places
-from vitmed.studies.study import Job, Study, conduct, read_study, settings_of
+from vitmed.studies.study import Job, Study, check_same_data, conduct, read_study, settings_of
 from vitmed.training.plan.time import Clock
 from vitmed.training.run import resumed_settings
 
@@ -72,6 +72,7 @@ class Divided(BaseModel):
     repeats: int = 1  # how often the images are divided
     window: Any  # of the configuration; each fold chooses its own from it
     sites: tuple[str, ...] = ()  # names of the folds, where each is a site
+    data: str = ""  # the digest of the splits of the first fold; "" before it is planned
 
     @property
     def places(self) -> list[tuple[int, int]]:
@@ -173,10 +174,13 @@ class CrossValidation(Study[Evaluation]):
         return Job(name, title, {**arguments, "fold": fold, "offline": self.offline})
 
     def begin(self) -> None:
-        if RunFolder(self.folder.joined).ensemble.is_file():
+        joined = RunFolder(self.folder.joined)
+        if joined.ensemble.is_file() and not self.untested(joined):
             raise UsageError(f"{self.folder.path}: these folds are finished and evaluated", "start a new run")
         if self.first is None and self.planned is None:
             raise CheckpointError(f"{self.folder.path}: its first fold had not begun", AGAIN)
+        if self.first is None and self.divided.data:
+            check_same_data(self.settings, self.divided.data, self.folder)
 
     def jobs(self) -> Iterator[Job | None]:
         """As `Study.jobs`: the others wait for the plan of the first."""
@@ -188,6 +192,11 @@ class CrossValidation(Study[Evaluation]):
                 continue
             while self.planned is None:
                 yield None
+            if not self.divided.data:
+                settings = self.settings
+                digest = make_splits(settings.data, ordinal=settings.evaluate.ordinal).digest
+                self.divided = self.divided.model_copy(update={"data": digest})
+                write_json(self.folder.folds, self.divided.model_dump())
             sets = [f"data.window={wide}", f"data.repeat={repeat}"]
             sets += [f"train.time={self.time.each(begun):.1f}"] if self.time else []
             yield self.job(repeat, fold, config=self.planned, sets=tuple(sets))
@@ -208,16 +217,22 @@ class CrossValidation(Study[Evaluation]):
             tested.append(Tested(run, saved, table, read_evaluation(table)))
         return tested
 
+    def untested(self, joined: RunFolder) -> bool:
+        """Whether there are images that no fold has seen, and the ensemble has no evaluation on them yet."""
+        return bool(load_ensemble(joined.ensemble).splits.samples["test"]) and not joined.evaluations("test")
+
     def finish(self) -> Evaluation:
         folder, pooled = self.folder, self.folder.path / "test"
         if not (pooled / PREDICTIONS).is_file():  # else an earlier process ended before it joined the folds
             report_evaluation(_pool(folder, self.tested(), self.divided), {})
         if all(run.best.is_file() for run in self.done()):
-            with gathering() as kept:
-                joined = vitmed.ensemble([folder.path])
-            kept.warn_gravest("--verbose")
-            if load_ensemble(RunFolder(joined.folder).ensemble).splits.samples["test"]:
-                vitmed.evaluate(joined.folder, report=self.settings.evaluate.report)
+            joined = RunFolder(folder.joined)
+            if not joined.ensemble.is_file():
+                with gathering() as kept:
+                    vitmed.ensemble([folder.path])
+                kept.warn_gravest("--verbose")
+            if self.untested(joined):
+                vitmed.evaluate(joined.path, report=self.settings.evaluate.report)
         evaluated = read_evaluation(pooled / PREDICTIONS)
         return Evaluation(evaluated.predictions, Results.read(evaluated.metrics), pooled)
 

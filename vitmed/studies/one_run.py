@@ -304,8 +304,13 @@ def new_pretraining(config: PretrainConfig, output: str | Path, name: str | None
     if config.augment.policy not in POLICIES:
         raise unknown_key("policy", config.augment.policy, POLICIES)
     model, data = config.model, config.data
-    if model.start is not None:
+    if model.start is not None or (model.weights == "auto" and "weights" in model.model_fields_set):
         raise UsageError("pretraining starts from random weights", "leave model.weights out")
+    if model.pool in ("attention", "coca"):
+        problem = f"--pool {model.pool} has weights of its own, which pretraining does not train"
+        raise UsageError(problem, "leave model.pool out")
+    if data.divided and data.fold is None:
+        raise UsageError("pretraining leaves out the test images of one fold: which?", "data.fold=1")
     stem, pool = ("patch" if model.stem == "auto" else model.stem), ("mean" if model.pool == "auto" else model.pool)
     positions = model.positions if "positions" in model.model_fields_set else "sincos_2d"
     # The class token learns nothing, so a later head uses the mean of the patches, as in the paper.

@@ -11,10 +11,10 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.areas import threshold_counts
+from vitmed.metrics.areas import threshold_counts, weighted_areas
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.kinds.classes import PreparedPredictions, bootstrap, evaluate_predictions, metric_values
-from vitmed.metrics.metric_table import METRICS, PER_CLASS
+from vitmed.metrics.metric_table import AREAS, METRICS, PER_CLASS
 from vitmed.metrics.predictions import Predictions, group_index, positive_class
 
 
@@ -70,8 +70,11 @@ def reference(p: Predictions, weight: np.ndarray) -> dict[str, float]:
 
 
 def compare(p: Predictions, weight: np.ndarray) -> None:
-    overall, per_class = PreparedPredictions(p).weighted(weight[None])
-    found = {name: v[0] for name, v in overall.items()}
+    prepared = PreparedPredictions(p)
+    found = {name: v[0] for name, v in prepared.apart(weight[None]).items()}
+    each = [weighted_areas(p.probabilities[:, c], p.labels == c, weight[None]) for c in range(len(p.classes))]
+    per_class = prepared.counted(weight[None])[1]
+    per_class |= {name: np.stack(of, axis=1) for name, of in zip(AREAS, zip(*each, strict=True), strict=True)}
     found |= {f"{name}/{c}": v[0, c] for name, v in per_class.items() for c in range(len(p.classes))}
     expected = reference(p, weight)
     assert set(found) == set(expected)

@@ -49,9 +49,9 @@ def tuned(
     monkeypatch: pytest.MonkeyPatch, seconds: Callable[[Engine], float], asked: Config | None = None,
     loss: Callable[[Engine], float] = lambda engine: 0.7, steps: int = 10**6,
 ) -> Tuned:  # fmt: skip
-    """What is chosen on a machine where a step takes a tenth of `seconds`."""
+    """What is chosen on a machine where 50 images take `seconds`."""
     asked = asked or config()
-    monkeypatch.setattr(Race, "_step", lambda race, engine: (seconds(engine) / 10, loss(engine)))
+    monkeypatch.setattr(Race, "_step", lambda race, engine: (seconds(engine) * len(race.images) / 50, loss(engine)))
     return autotune(ViT(asked.model, 2), objective(), asked, steps, torch.arange(2))
 
 
@@ -119,6 +119,27 @@ def test_without_memory_for_a_copy_nothing_is_measured(monkeypatch: pytest.Monke
 
     found = tuned(monkeypatch, full)
     assert found.engine == found.usual and "too little memory" in str(found)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1])
+def test_what_is_compiled_is_the_batch_of_the_run_and_not_beside_others(
+    monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    """Another batch would be compiled once more. A run that is long only because others compute gains less than it
+    costs, since the compiler takes as much longer."""
+    monkeypatch.setattr(tuning, "missing_compiler", lambda device: None)
+    sizes: list[int] = []
+
+    def step(race: Race, engine: Engine) -> tuple[float, float]:
+        race.computed, race.had = race.computed + share, race.had + 1
+        sizes.extend([len(race.images)] * engine.compile)
+        return (0.01 if engine.compile else 0.02) * len(race.images), 0.7
+
+    monkeypatch.setattr(Race, "_step", step)
+    asked = config(train__batch_size=32)
+    steps = int(2 * tuning.COMPILES_FROM * 50 / 32)  # at 50 images/s twice as long as needed
+    found = autotune(ViT(asked.model, 2), objective(), asked, steps, torch.arange(2))
+    assert found.engine.compile == (share == 1) and set(sizes) == ({32} if share == 1 else set())
 
 
 def test_without_a_compiler_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

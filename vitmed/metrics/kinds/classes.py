@@ -20,7 +20,7 @@ from vitmed.metrics.bootstrap import bootstrap_weights, widened_level
 from vitmed.metrics.estimates import FEWEST, ClassNumbers, Estimate, Numbers, estimate, of_share, of_shares, sample_size
 from vitmed.metrics.intervals import NONE, Part, Share, ratio
 from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps, below_chance
-from vitmed.metrics.metric_table import AREAS, METRICS, PER_CLASS, Metric
+from vitmed.metrics.metric_table import AREAS, METRICS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, area_gap, class_difference, share_difference
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
@@ -48,26 +48,22 @@ class PreparedPredictions(Prepared):
 
     def apart(self, weights: np.ndarray, drawn: bool = False) -> dict[str, np.ndarray]:
         """`drawn`: without AUROC and average precision, which take most of the time."""
-        return (self.counted(weights) if drawn else self.weighted(weights))[0]
+        overall, _ = self.counted(weights)
+        if not drawn:
+            classes = self.classes if self.positive is None else [self.positive]
+            areas = [weighted_areas(self.probabilities[:, c], self.labels == c, weights) for c in classes]
+            for name, values in zip(AREAS, zip(*areas, strict=True), strict=True):
+                overall[name] = values[0] if self.positive is not None else self.mean(np.stack(values, axis=1))
+        return overall
 
     @cached_property
     def point(self) -> dict[str, float]:
         """The numbers that are no areas."""
         return {name: float(v[0]) for name, v in self.counted(np.ones((1, len(self.labels))))[0].items()}
 
-    def weighted(self, weights: np.ndarray) -> Both:
-        """All numbers for image weights (R, S)."""
-        overall, per_class = self.counted(weights)
-        truths = [self.labels == c for c in range(self.size)]
-        areas = [weighted_areas(self.probabilities[:, c], truth, weights) for c, truth in enumerate(truths)]
-        for name, of_classes in zip(AREAS, zip(*areas, strict=True), strict=True):
-            values = per_class[name] = np.stack(of_classes, axis=1)
-            overall[name] = self.mean(values) if self.positive is None else values[:, self.positive]
-        return {name: overall[name] for name in METRICS}, {name: per_class[name] for name in PER_CLASS}
-
     def counted(self, weights: np.ndarray, units: np.ndarray | None = None) -> Both:
-        """As `weighted`, without areas. With `units`, the number (S,) of each image's, the weights are of whole units,
-        (R, G): much faster."""
+        """The numbers that are no areas, for image weights (R, S). With `units`, the number (S,) of each image's, the
+        weights are of whole units, (R, G): much faster."""
         if units is None:
             return self._numbers(_grouped(weights, self.cell, len(self.cells)), weights @ self.losses)
         g, c = weights.shape[1], len(self.cells)

@@ -16,11 +16,9 @@ from vitmed.decisions.reliability import Reliability
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import NetBenefit, percentage
 from vitmed.metrics.estimates import Estimate, value_text
-from vitmed.metrics.metric_table import TITLES
 from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.metrics.patient_level import outside, shares
 from vitmed.metrics.predictions import Predictions, positive_index
-from vitmed.metrics.subgroups import Stratum
 from vitmed.report.plots import drawing
 from vitmed.report.plots.drawing import BLACK, BLUE, GREY, RED
 from vitmed.report.results import Results
@@ -287,36 +285,24 @@ def forest(predictions: Predictions, metrics: Results) -> Figure | None:
     positive, whole = metrics.positive_class, dict(metrics.overall)
     if positive is not None:
         whole |= {kind: metrics.per_class[positive][kind] for kind in FOREST}
-    everyone = Stratum(name="all", n=metrics.n, n_groups=metrics.n_groups, overall=whole)
-    rows: list[str | Stratum] = [everyone]  # a text is the heading of a column
+
+    def label(name: str, n: int | str, n_groups: int | None) -> str:
+        patients = "" if n_groups is None else f", {counted(n_groups, metrics.unit)}"
+        return f"{drawing.short(name, 26)} (n{n if isinstance(n, str) else f'={n:,}'}{patients})"
+
+    rows, headings = [(label("all", metrics.n, metrics.n_groups), whole)], list[int]()
     for name, column in columns.items():
-        rows += [drawing.short(name, 30), *column.strata]
-    present = {kind for column in columns.values() for stratum in column.strata for kind in stratum.overall}
+        headings.append(len(rows))
+        rows.append((drawing.short(name, 30), {}))
+        rows += [(label(stratum.name, stratum.n, stratum.n_groups), stratum.overall) for stratum in column.strata]
+    present = {kind for _, numbers in rows[1:] for kind in numbers}
     kinds = [kind for kind in (FOREST_MANY if positive is None else FOREST) if kind in present][:3]
     figure = Figure(figsize=(9.2, 0.29 * len(rows) + 1.2), layout="constrained")
     panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
-    for axes, kind in zip(panels, kinds, strict=True):
-        if (value := whole[kind].value) is not None:
-            axes.axvline(value, color=GREY, linestyle="--", linewidth=1)
-        for y, row in enumerate(rows):
-            if isinstance(row, Stratum) and kind in row.overall:
-                drawing.draw_estimate(axes, y, row.overall[kind], *(("black", "D") if y == 0 else (BLUE, "o")))
-        axes.set_xlabel(TITLES[kind])
-        drawing.add_grid(axes, "x")
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
-    names = list[str]()
-    for row in rows:
-        if isinstance(row, str):
-            names.append(row)
-            continue
-        n = row.n if isinstance(row.n, str) else f"={row.n:,}"
-        patients = "" if row.n_groups is None else f", {counted(row.n_groups, metrics.unit)}"
-        names.append(f"{drawing.short(row.name, 26)} (n{n}{patients})")
-    panels[0].set_yticks(range(len(rows)), names, fontsize=9)
-    for label, row in zip(panels[0].get_yticklabels(), rows, strict=True):
-        if isinstance(row, str):
-            label.set_fontweight("bold")
-        elif not row.overall:
-            label.set_color("0.45")
-    panels[0].set_ylim(len(rows) - 0.5, -0.5)
+    drawing.forest(panels, rows, {kind: whole[kind] for kind in kinds}, diamond=True)
+    for y, text in enumerate(panels[0].get_yticklabels()):
+        if y in headings:
+            text.set_fontweight("bold")
+        elif not rows[y][1]:
+            text.set_color("0.45")
     return figure

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from vitmed.core.text import counted
 from vitmed.metrics.areas import threshold_counts
-from vitmed.metrics.estimates import ClassNumbers, Numbers, value_text
+from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, value_text
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
-from vitmed.metrics.metric_table import METRICS, TITLES
+from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.report.plots import drawing
 from vitmed.report.plots.drawing import BLACK, BLUE, COLOURS, GREEN, GREY, LEGEND, ORANGE, RED
@@ -29,28 +28,18 @@ def by_finding(predictions: FindingPredictions, metrics: Results) -> Figure:
     names = sorted(metrics.classes, key=lambda name: -metrics.per_class[name].n)[:MOST]
     figure = Figure(figsize=(9.2, 0.29 * len(names) + 1.2), layout="constrained")
     panels = figure.subplots(1, len(COLUMNS), sharey=True, squeeze=False)[0]
-    for axes, kind in zip(panels, COLUMNS, strict=True):
-        mean = metrics.overall.get(kind if kind == "auroc" else f"{kind}_macro")
-        if mean is not None and mean.value is not None:
-            axes.axvline(mean.value, color=GREY, linestyle="--", linewidth=1)
-    draw_rates(panels, {name: metrics.per_class[name] for name in names})
+    means = {kind: metrics.overall.get(kind if kind == "auroc" else f"{kind}_macro") for kind in COLUMNS}
+    draw_rates(panels, {name: metrics.per_class[name] for name in names}, means)
     return figure
 
 
-def draw_rates(panels: Sequence[Axes], rates: Mapping[str, ClassNumbers]) -> None:
-    """The numbers `COLUMNS` with their intervals, one in each panel, a name in each line; the panels share y."""
-    for axes, kind in zip(panels, COLUMNS, strict=True):
-        for y, entry in enumerate(rates.values()):
-            drawing.draw_estimate(axes, y, entry[kind], BLUE)
-        axes.set_xlabel(TITLES[kind])
+def draw_rates(panels: Sequence[Axes], rates: Mapping[str, ClassNumbers], means: Mapping[str, Estimate | None]) -> None:
+    """A forest of shares, with the number of images beside each name."""
+    drawing.forest(panels, [(f"{drawing.short(name, 26)} (n={own.n:,})", own) for name, own in rates.items()], means)
+    for axes in panels:
         axes.set_xlim(max(0.0, axes.get_xlim()[0]), 1.0)
         for line in axes.lines:
             line.set_clip_on(False)  # a point at 1 is drawn whole
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
-        drawing.add_grid(axes, "x")
-    labels = [f"{drawing.short(name, 26)} (n={entry.n:,})" for name, entry in rates.items()]
-    panels[0].set_yticks(range(len(rates)), labels, fontsize=9)
-    panels[0].set_ylim(len(rates) - 0.5, -0.5)
 
 
 def cuts(predictions: Predictions, metrics: Results) -> Figure | None:
@@ -60,7 +49,7 @@ def cuts(predictions: Predictions, metrics: Results) -> Figure | None:
         return None
     figure = Figure(figsize=(12, max(2.6, 0.4 * len(grades.cuts) + 1.3)), layout="constrained")
     left, right = np.asarray(figure.subfigures(1, 2, width_ratios=(3, 1.3)))
-    draw_rates(left.subplots(1, len(COLUMNS), sharey=True), grades.cuts)
+    draw_rates(left.subplots(1, len(COLUMNS), sharey=True), grades.cuts, dict.fromkeys(COLUMNS))
     most = max(abs(bar.grades) for bar in grades.distances)
     share = {bar.grades: bar.share.value or 0.0 for bar in grades.distances}
     top = {bar.grades: bar.share.high or bar.share.value or 0.0 for bar in grades.distances}

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vitmed.core.config import ABOUT_WEIGHTS, Config, PretrainConfig
 from vitmed.core.load_config import AnyConfig
-from vitmed.core.messages import Advance, bar
+from vitmed.core.messages import Advance, bar, say
 from vitmed.core.text import counted, first_line, listed
 from vitmed.models import hardware
 from vitmed.models.hardware import busy, missing_compiler, pick_precision, seconds_of, seeded, using_threads
@@ -129,6 +129,10 @@ class Race:
         rows = torch.linspace(0, len(self.targets) - 1, count).long()  # of all classes
         self.labels = self.targets[rows].to(self.device)
         self.rates: dict[Engine, float] = {}  # images/s
+        self.computed, self.had = (
+            0.0,
+            0.0,
+        )  # CPU seconds of the steps, and what their threads had without other programs
 
     def run(self) -> Tuned:
         train, usual = self.config.train, usual_engine(self.config, self.device)
@@ -153,10 +157,13 @@ class Race:
                 break
             best = fewer
         note = ""
-        long = self.steps * train.batch_size / self.rates[best] > COMPILES_FROM
+        alone = min(1.0, self.computed / self.had) if self.had else 1.0  # compilers, too, take longer beside others
+        long = alone * self.steps * train.batch_size / self.rates[best] > COMPILES_FROM
         if train.compile is None and long and not (note := missing_compiler(self.device) or ""):
+            say("compiling the network, to see whether that is faster; it takes a minute or more")
+            self.images, self.labels = images, labels  # another batch would be compiled again
             try:
-                best = self._fastest(best, [best.model_copy(update={"compile": True})])
+                best = self._fastest(best, [best.model_copy(update={"compile": True}), usual])
                 note = "" if best.compile else "compiling does not make it faster"
             except RuntimeError as error:
                 if not hardware.is_of_compiler(error):
@@ -193,8 +200,11 @@ class Race:
             losses.append(objective.part(self.model, objective.prepare(self.images, self.labels)))
             losses[0].backward()
 
+        began = time.process_time()
         with using_threads(engine.threads), seeded(self.config.train.seed, self.device):
             seconds = seconds_of(step, self.device)
+        if engine.threads is not None and not engine.compile:
+            self.computed, self.had = self.computed + time.process_time() - began, self.had + seconds * engine.threads
         self.model.zero_grad(set_to_none=True)
         self.done += 1
         self.advance(self.done, self.done)
