@@ -299,24 +299,9 @@ def refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
         raise not_plain(path, "a norm inside an MLP that is not gated")
 
 
-DIMENSIONS = {  # of the tensors that decide the network, or are resampled
-    "cls_token": 3,
-    "pos_embed": 3,
-    "reg_token": 3,
-    "patch_embed.proj.weight": 4,
-    "patch_embed.stem.0.weight": 4,
-    "blocks.0.norm1.weight": 1,
-    "blocks.0.mlp.fc1.weight": 2,
-    "blocks.0.mlp.fc2.weight": 2,
-    "rope.periods": 1,
-    "blocks.0.attn.qkv.weight": 2,
-    "attn_pool.latent": 3,
-}
-
-
 def refuse_shapes(state: State, path: Path) -> None:
-    """Raise CheckpointError for a tensor of `DIMENSIONS` with another number of them."""
-    for name, count in DIMENSIONS.items():
+    """Raise CheckpointError for a tensor with another number of dimensions than layouts.yaml states."""
+    for name, count in tensor_names()["dimensions"].items():
         shape = tuple(state[name].shape) if name in state else (1,) * count
         if len(shape) != count or 0 in shape:
             raise CheckpointError(f"{path}: {name} has the shape {shape}, expected {count} dimensions", AGAIN)

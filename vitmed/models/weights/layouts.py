@@ -22,15 +22,6 @@ from vitmed.models.weights.files import State, is_rotary, tensor_names
 
 HEAD = ("head.weight", "head.bias")
 
-PLAIN = re.compile(  # every tensor of a ViT, in timm's names
-    r"cls_token|reg_token|pos_embed|rope\.periods|patch_embed\.(proj\.(weight|bias)|stem\..+)|"
-    r"(norm_pre|norm|fc_norm|head)\.(weight|bias)|"
-    r"attn_pool\.(latent|(q|kv|proj|norm|norm_k|mlp\.fc[12])\.(weight|bias))|"
-    r"blocks\.\d+\.((norm[12]|attn\.(qkv|proj)|mlp\.(fc[12]|norm))\.(weight|bias)|ls[12]\.gamma)"
-)
-
-_BLOCK = r"blocks\.(\d+)\."
-
 
 @cache
 def _rules(layout: str) -> list[tuple[str, str]]:
@@ -102,7 +93,7 @@ def _eva02(state: State) -> State:
     """EVA-02 and EVA-X, whose heads are 64 wide: they turn neighbours in a query or key, `layers.turn` turns numbers
     half a head apart, so the rows that give them change places. A pretrained network reads the mean."""
     state = {name: value for name, value in state.items() if "rope" not in name}  # constants
-    for name in [name for name in state if re.fullmatch(_BLOCK + r"attn\.qkv\.\w+", name)]:
+    for name in [name for name in state if re.fullmatch(r"blocks\.\d+\.attn\.qkv\.\w+", name)]:
         query, key, value = state[name].chunk(3)
         pairs = (part.unflatten(0, (-1, 32, 2)).transpose(1, 2).flatten(0, 2) for part in (query, key))
         state[name] = torch.cat([*pairs, value])
@@ -239,8 +230,8 @@ def describe(state: State, layout: str) -> dict[str, Any]:
     pool, class_token = "mean" if "fc_norm.weight" in state else "cls", "cls_token" in state
     if "attn_pool.latent" in state:
         pool = "coca" if "attn_pool.norm_k.weight" in state else "attention"
-    special = DINOV3_HEADS if rotary else SIGLIP_HEADS if pool == "attention" else HEADS
-    heads = special.get(width, width // 64 if width % 64 == 0 else None)
+    published = tensor_names()["heads"]["rotary" if rotary else pool if pool == "attention" else "others"]
+    heads = published.get(width, width // 64 if width % 64 == 0 else None)
     if "rope.periods" in state:
         heads = width // (4 * len(state["rope.periods"]))
     patches = state["pos_embed"].shape[1] - class_token if "pos_embed" in state else (224 // patch[-1]) ** 2
@@ -270,9 +261,6 @@ def describe(state: State, layout: str) -> dict[str, Any]:
 
 
 TORCHVISION_HAS = {"class_token", "conv_proj.weight"}
-HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # published widths with heads that are not 64 wide
-SIGLIP_HEADS = {1152: 16, 1536: 16}
-DINOV3_HEADS = {4096: 32}
 
 LAYOUTS: dict[str, Callable[[State], State | None]] = {
     "timm": _timm,

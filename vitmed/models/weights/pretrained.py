@@ -30,7 +30,7 @@ from vitmed.models.vit import ViT
 from vitmed.models.weights import catalogue, files
 from vitmed.models.weights.catalogue import DISTILLED, MASKED, SUPERVISED, Entry
 from vitmed.models.weights.files import State
-from vitmed.models.weights.layouts import HEAD, LAYOUTS, PLAIN, convert, describe, join_positions
+from vitmed.models.weights.layouts import HEAD, LAYOUTS, convert, describe, join_positions
 
 Constants = tuple[Sequence[float], Sequence[float]]  # mean and standard deviation of each channel
 
@@ -130,7 +130,8 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
         layout, converted = convert(state) or ("", state)
     except (KeyError, ValueError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"{path}: its tensors do not fit each other ({first_line(error)})", files.AGAIN) from None
-    plain = {name: value.float() for name, value in converted.items() if layout and PLAIN.fullmatch(name)}
+    known = re.compile("|".join(files.tensor_names()["plain"]))
+    plain = {name: value.float() for name, value in converted.items() if layout and known.fullmatch(name)}
     unused = (*left_out, *(name for name in converted if name not in plain))
     files.refuse_others(unused, state, path)
     if not layout:
@@ -326,24 +327,20 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
 
 ARCHITECTURE = {*ModelConfig.model_fields} - ABOUT_WEIGHTS - {"dropout", "attention_dropout", "drop_path"}
 
-
-# Where a training script keeps the weights, in order of preference.
-INNER = ["weights", "state_dict_ema", "model_ema", "model", "model_state_dict", "state_dict", "module", "teacher"]
-INNER += ["student"]
-PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "teacher.", "student.", "encoder_q.")
 BACKBONE = "backbone."
 
 
 def _unwrap(found: Any, path: Path) -> tuple[State, tuple[str, ...]]:
     """The state dict in a training script's file, without prefixes, and the names of tensors outside the backbone."""
-    while isinstance(found, dict) and (inner := next((k for k in INNER if isinstance(found.get(k), dict)), None)):
-        found = found[inner]
+    names = files.tensor_names()
+    while isinstance(found, dict) and (inner := [key for key in names["inner"] if isinstance(found.get(key), dict)]):
+        found = found[inner[0]]
     state = {str(k): v for k, v in found.items() if isinstance(v, Tensor)} if isinstance(found, dict) else {}
     if not state:
         raise CheckpointError(f"{path}: holds no state dict", "use a file of named tensors")
     if any(name.startswith("teacher.") for name in state):  # an average of the student, and better
         state = {name: value for name, value in state.items() if name.startswith("teacher.")}
-    while prefix := next((p for p in PREFIXES if all(name.startswith(p) for name in state)), None):
+    while prefix := next((p for p in names["prefixes"] if all(name.startswith(p) for name in state)), None):
         state = {name.removeprefix(prefix): value for name, value in state.items()}
     if not any(name.startswith(BACKBONE) for name in state):
         return state, ()
