@@ -234,18 +234,6 @@ class Run(Generic[AnyConfig]):
         report(self.state.history)
         self.task.after_epoch(self, record)
 
-    def resumable(self, error: errors.VitmedError) -> errors.VitmedError:
-        """The same error with the command that continues the run, where there is a last.pt.
-
-        A run goes on with the images that it began with, or not at all.
-        """
-        if not self.folder.last.is_file():
-            return error
-        if isinstance(error, errors.DataError):
-            fix = "start a new run (--on-bad-file skip leaves unreadable files out); or restore the files as they were"
-            return errors.DataError(error.problem, f"{fix}, then continue: {self.go_on}")
-        return type(error)(error.problem, f"{error.fix}; then continue from {self.folder.last.name}: {self.go_on}")
-
     def _ticker(self) -> Callable[[], None]:
         """What the loop calls before every step: it notes the time used, and of a limited time rank 0's share."""
         state, clock, limit = self.state, self.session.clock, self.config.train.time
