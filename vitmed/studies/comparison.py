@@ -318,10 +318,13 @@ def compare_models(
     notes += [few] * (units < FEWEST.get(unit, FEW_GROUPS)) + [doubt] * (unit != "patient")
     described = dict[str, paired.ComparedModel]()
     for model in models:
-        likeliest = None
+        stated = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
+        facts: dict[str, Any] = {key: value for key, value in stated.items() if value}  # a baseline has no report
         if any(pair.likeliest and model.name in (pair.first, pair.second) for pair in pairs):
             likeliest = kind.numbers.evaluate(model.predictions.without_point(), resamples)
-        described[model.name] = _described(model, found[model.name], points[model.name], likeliest)
+            facts["likeliest"] = paired.ModelNumbers(overall=likeliest.overall, per_class=likeliest.per_class)
+        facts |= {"overall": numbers[model.name], "per_class": found[model.name].per_class, "point": points[model.name]}
+        described[model.name] = paired.ComparedModel(baseline_of=next(iter(model.baseline_of), None), **facts)
     return paired.ComparisonResults(
         kind=of,
         images=len(first),
@@ -337,16 +340,6 @@ def compare_models(
         verdict=verdict if not only_seeds else gaps[0].text if gaps else seeds[0].text,
         **over_seeds,
     )
-
-
-def _described(model: Model, found: Any, point: str, likeliest: Any) -> paired.ComparedModel:
-    """A model with its numbers. A baseline has no report: the one beside its table is about another model."""
-    stated = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
-    of = {"overall": found.overall, "per_class": found.per_class}
-    of |= {key: value for key, value in stated.items() if value}
-    if likeliest is not None:
-        of["likeliest"] = paired.ModelNumbers(overall=likeliest.overall, per_class=likeliest.per_class)
-    return paired.ComparedModel(baseline_of=next(iter(model.baseline_of), None), point=point, **of)
 
 
 def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:

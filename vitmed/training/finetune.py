@@ -128,14 +128,9 @@ class Finetune(Task[Config]):
         self._save(run, run.folder.last, run.state.state_dict())
 
     def _save(self, run: Run[Config], path: Path, training: dict[str, Any] | None = None) -> None:
-        record = run.state.history[-1] if run.state.history else {}
-        weights = full(merged(run.state.evaluated_model))  # by all ranks: each may hold a part
-        run.ranks.first(lambda: self.save(run, path, weights=weights, record=record, training=training))
-
-    def save(self, run: Run[Config], path: Path, **parts: Any) -> None:
-        """Save a checkpoint of the run: `weights`, `record` and `training` of `save_checkpoint`."""
-        parts["fingerprints"] = self.fingerprints
-        save_checkpoint(path, run.config, run.splits, run.hashes, self.seen, **parts)
+        parts = {"record": run.state.history[-1] if run.state.history else {}, "fingerprints": self.fingerprints}
+        parts |= {"weights": full(merged(run.state.evaluated_model)), "training": training}  # by all ranks, each a part
+        run.ranks.first(lambda: save_checkpoint(path, run.config, run.splits, run.hashes, self.seen, **parts))
 
     def end(self, run: Run[Config]) -> None:
         """Say which epoch is kept, after the last."""
@@ -413,7 +408,8 @@ def _fit_frozen(run: Run[Config], task: Finetune) -> None:
     head = fit_logistic(features, run.splits, run.images, "the pretrained features")
     record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
     place = run.folder.best if train.freeze else run.folder.baseline
-    task.save(run, place, weights=merged(task.model) | head.state(), record=record)
+    parts = {"weights": merged(task.model) | head.state(), "record": record, "fingerprints": task.fingerprints}
+    save_checkpoint(place, run.config, run.splits, run.hashes, task.seen, **parts)
     if train.probe_first:
         for network in (task.model, run.state.evaluated_model):
             network.load_state_dict(head.state(), strict=False)
