@@ -59,9 +59,8 @@ def describe_model(model: ModelConfig) -> str:
     size = size_of(model)
     words = f"ViT of width {size.width}, {counted(size.depth, 'block')}, {counted(size.heads, 'head')}"
     name = model.name if size == SIZES[model.name] else words
-    return (
-        f"{name}, {model.image_size} px images, {model.patch_size} px patches, {model.stem} stem, {model.pool} pooling"
-    )
+    sides = f"{model.image_size} px images, {model.patch_size} px patches"
+    return f"{name}, {sides}, {model.stem} stem, {model.pool} pooling"
 
 
 def summarise(model: nn.Module, config: ModelConfig) -> str:

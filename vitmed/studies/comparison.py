@@ -142,9 +142,8 @@ def table_of(path: Path) -> Path:
         path = run.path
     elif path.suffix in (".pt", ".pt2", ".onnx"):
         images = "" if path.suffix == ".pt" else " --data DIR"  # an exported model knows none
-        raise DataError(
-            f"{path}: a model, not its predictions", f"vitmed evaluate {path}{images}, then name its report"
-        )
+        fix = f"vitmed evaluate {path}{images}, then name its report"
+        raise DataError(f"{path}: a model, not its predictions", fix)
     elif not path.is_dir():
         return path
     if (path / PREDICTIONS).is_file():
@@ -449,9 +448,8 @@ def _compare_family(
 
 
 def _adjusted(tests: Sequence[Test]) -> list[Test]:
-    return [
-        test.model_copy(update={"p_holm": p}) for test, p in zip(tests, paired.holm([t.p for t in tests]), strict=True)
-    ]
+    adjusted = zip(tests, paired.holm([test.p for test in tests]), strict=True)
+    return [test.model_copy(update={"p_holm": p}) for test, p in adjusted]
 
 
 def _verdict(pair: paired.ComparedPair, kind: TargetKind, both: tuple[Any, Any], pairs: int, group: str) -> str:

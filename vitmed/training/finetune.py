@@ -68,12 +68,7 @@ class Finetune(Task[Config]):
 
     @classmethod
     def new(
-        cls,
-        config: Config,
-        splits: Splits,
-        session: Session,
-        weights: Weights | None = None,
-        start: str = "from random weights",
+        cls, config: Config, splits: Splits, session: Session, weights: Weights | None = None, start: str = ""
     ) -> Self:
         """Build a network before training, from weights or random numbers, and report what it learns from; `start` says
         where other weights come from. Raises VitmedError for sizes or weights that do not fit."""
@@ -89,8 +84,9 @@ class Finetune(Task[Config]):
             model.freeze(config.train.freeze_blocks)
         model = model.to(session.device)
         _describe_data(config, splits)
-        start = start if weights is None else f"{report}; images normalised by {config.data.normalize}"
-        _describe_network(config, model, start, session)
+        if weights is not None:
+            start = f"{report}; images normalised by {config.data.normalize}"
+        _describe_network(config, model, start or "from random weights", session)
         if config.train.balance == "adjust" and config.train.probe_first:
             fix = "--balance loss, or --no-probe-first"
             warn(f"--balance adjust changes nothing: the head is fitted before training (train.probe_first); {fix}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol
@@ -42,6 +42,7 @@ from vitmed.training.train_state import Record, new_state
 
 EachEpoch = Callable[[Record], bool | None]  # whether to end the run after this epoch
 Reports = Callable[[list[Record]], None]
+Last = Checkpoint | PretrainingState  # what a last.pt holds
 
 
 @dataclass(frozen=True)
@@ -116,13 +117,7 @@ class Run(Generic[AnyConfig]):
 
     @classmethod
     def resumed(
-        cls,
-        task: Task[AnyConfig],
-        config: AnyConfig,
-        read: ReadSplits,
-        folder: RunFolder,
-        session: Session,
-        last: Checkpoint | PretrainingState,
+        cls, task: Task[AnyConfig], config: AnyConfig, read: ReadSplits, folder: RunFolder, session: Session, last: Last
     ) -> Run[AnyConfig]:
         """A run as `last`, its last.pt, left it, perhaps with another `train.time`."""
         run = cls(task, config, read, folder, session)
@@ -254,12 +249,13 @@ class Run(Generic[AnyConfig]):
             problem = "--batch-size auto measures the whole network, and --shard-model divides it"
             raise errors.UsageError(problem, "name --micro-batch N")
         most = -(-total // ranks.world)
-        fit = ranks.first(lambda: fit_memory(self.state, self.config, most, self.precision, ranks.local_world))
-        at_once = max(part.stop - part.start for part in ranks.parts(total, fit.micro_batch))
-        self._set_parts(at_once, fit.grad_checkpointing)
-        how = ", with gradient checkpointing" if fit.grad_checkpointing else ""
+        found = ranks.first(lambda: fit_memory(self.state, self.config, most, self.precision, ranks.local_world))
+        fitting, recompute, why = found
+        at_once = max(part.stop - part.start for part in ranks.parts(total, fitting))
+        self._set_parts(at_once, recompute)
+        how = ", with gradient checkpointing" if recompute else ""
         whose = f" on each of {ranks.world} processes" if ranks.wide else ""
-        say(f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({fit.why}; --micro-batch {at_once})")
+        say(f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({why}; --micro-batch {at_once})")
 
     def _set_parts(self, micro_batch: int, grad_checkpointing: bool) -> None:
         """Change how many images are computed at once, from the next batch and in the configuration."""
@@ -295,12 +291,7 @@ def monitor_text(record: Record, monitor: str) -> str:
 
 
 def folder_to_resume(
-    path: Path,
-    name: str | None,
-    output: Path | str,
-    changes: Iterable[str],
-    flags: Mapping[str, str],
-    allowed: set[str],
+    path: Path, name: str | None, output: Path | str, changes: list[str], flags: Mapping[str, str], allowed: set[str]
 ) -> RunFolder:
     """The run folder given to --resume, which holds a last.pt; `changes` are the settings given beside it, of which
     some are `allowed`, and `flags` are keyword -> setting."""

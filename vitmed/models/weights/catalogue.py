@@ -82,10 +82,8 @@ def entry_of(name: str) -> Entry:
     if name in public_weights():
         return public_weights()[name]
     near = difflib.get_close_matches(name.lower(), public_weights(), n=4, cutoff=0.5)
-    raise UsageError(
-        f"no public weights are named '{name}', and there is no such file",
-        (f"did you mean {' or '.join(near)}? " if near else "") + "All names: vitmed weights list",
-    )
+    fix = (f"did you mean {' or '.join(near)}? " if near else "") + "All names: vitmed weights list"
+    raise UsageError(f"no public weights are named '{name}', and there is no such file", fix)
 
 
 def weight_path(name: str, folder: str | Path | None = None) -> Path:

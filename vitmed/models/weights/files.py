@@ -58,10 +58,8 @@ def safe_load(path: Path, foreign: bool = False) -> Any:
     else:
         what = "not a checkpoint or weight file" if start else "the file is empty (0 bytes)"
         raise CheckpointError(f"{path}: {what}", "name the .pt file of a run, or a .pth file")
-    with (
-        _reading(path, "not a readable checkpoint"),
-        torch.serialization.safe_globals([argparse.Namespace] if foreign else []),
-    ):
+    allowed: list[Any] = [argparse.Namespace] if foreign else []
+    with _reading(path, "not a readable checkpoint"), torch.serialization.safe_globals(allowed):
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
@@ -290,11 +288,8 @@ def refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
         raise not_plain(path, "it has no learned positions, nor DINOv3's rotary ones with four storage tokens")
     given, taken = (state[f"blocks.0.mlp.fc{i}.weight"].shape[i - 1] for i in (1, 2))
     if given not in (taken, 2 * taken):
-        raise not_plain(
-            path,
-            f"blocks.0.mlp.fc1 gives {given} numbers and fc2 takes {taken}, expected {taken} (an MLP) or {2 * taken} "
-            "(packed SwiGLU)",
-        )
+        expected = f"{taken} (an MLP) or {2 * taken} (packed SwiGLU)"
+        raise not_plain(path, f"blocks.0.mlp.fc1 gives {given} numbers and fc2 takes {taken}, expected {expected}")
     if given == taken and "blocks.0.mlp.norm.weight" in state:
         raise not_plain(path, "a norm inside an MLP that is not gated")
 
