@@ -248,8 +248,9 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
         means = in_means(pooled)
         if fewer := [str(k) for k, test in enumerate(predictions, 1) if (means & ~in_means(test)).any()]:
             notes.append(
-                f"The means over findings of {_folds(fewer)} leave out findings that the pooled means count, because "
-                "too few patients of a fold have them. Compare the folds in the report of each finding."
+                f"The means over findings of fold{'s' if len(fewer) > 1 else ''} {', '.join(fewer)} leave out findings "
+                "that the pooled means count, because too few patients of a fold have them. Compare the folds in the "
+                "report of each finding."
             )
     notes += by_name([r.report.notes for r in results])
     with bar("drawing the report", unit="steps"):
@@ -321,12 +322,9 @@ def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
         if len({note for _, note in same}) > 1:
             texts.append(f"{len(numbers)} of {len(notes)} folds (figures of fold {numbers[0]}): {first}")
         else:
-            texts.append(first if len(numbers) == len(notes) else f"{_folds(numbers)}: {first}")
+            which = f"fold{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+            texts.append(first if len(numbers) == len(notes) else f"{which}: {first}")
     return texts
-
-
-def _folds(numbers: Sequence[str]) -> str:
-    return f"fold{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
 
 # --- folds or runs as one model

@@ -372,8 +372,20 @@ def fit_baselines(run: Run[Config], task: Finetune) -> Baselines:
     """Fit the baselines of a run on train and val, and return what predicts a split with them: it alone reads test."""
     train, logits = run.config.train, dict[str, BySplit]()
     untrained = run.config.model.start is not None and run.state.step == 0
-    if untrained and (train.baseline or train.freeze or train.probe_first):
-        _fit_frozen(run, task)
+    if untrained and (train.baseline or train.freeze or train.probe_first):  # the result of --freeze, else a baseline
+
+        def features(split: str) -> np.ndarray:
+            with bar(f"features of {split}") as advance:
+                return frozen_features(task.model, run.images[split], advance)
+
+        head = fit_logistic(features, run.splits, run.images, "the pretrained features")
+        record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
+        place = run.folder.best if train.freeze else run.folder.baseline
+        parts = {"weights": merged(task.model) | head.state(), "record": record, "fingerprints": task.fingerprints}
+        save_checkpoint(place, run.config, run.splits, run.hashes, task.seen, **parts)
+        if train.probe_first:
+            for network in (task.model, run.state.evaluated_model):
+                network.load_state_dict(head.state(), strict=False)
 
     def frozen(split: str) -> np.ndarray:
         images, saved = run.images[split], load_checkpoint(run.folder.baseline)
@@ -391,21 +403,3 @@ def fit_baselines(run: Run[Config], task: Finetune) -> Baselines:
     if train.baseline:
         logits["colour_and_size"] = fit_colours(run.splits, run.images)
     return predictions
-
-
-def _fit_frozen(run: Run[Config], task: Finetune) -> None:
-    """A linear model of the frozen network's features: the result of `--freeze`, otherwise baseline.pt."""
-    train = run.config.train
-
-    def features(split: str) -> np.ndarray:
-        with bar(f"features of {split}") as advance:
-            return frozen_features(task.model, run.images[split], advance)
-
-    head = fit_logistic(features, run.splits, run.images, "the pretrained features")
-    record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
-    place = run.folder.best if train.freeze else run.folder.baseline
-    parts = {"weights": merged(task.model) | head.state(), "record": record, "fingerprints": task.fingerprints}
-    save_checkpoint(place, run.config, run.splits, run.hashes, task.seen, **parts)
-    if train.probe_first:
-        for network in (task.model, run.state.evaluated_model):
-            network.load_state_dict(head.state(), strict=False)

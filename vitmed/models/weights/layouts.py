@@ -65,7 +65,13 @@ def _timm(state: State) -> State | None:
     tower of OpenCLIP (BiomedCLIP), of CONCH and of KEEP."""
     if any(name.startswith(("visual.trunk.", "visual.patch_embed.")) for name in state):
         state = _rename(state, _rules("conch"))
-        _unpack_conch(state)
+        if (query := state.get("attn_pool.latent")) is not None:
+            # CoCa's pooling: the normalised query is a constant, and keys and values are two tensors
+            pool = "visual.attn_pool_contrast."
+            weight, bias = (state.pop(f"{pool}ln_q.{part}") for part in ("weight", "bias"))
+            state["attn_pool.latent"] = F.layer_norm(query, query.shape[-1:], weight, bias, COCA_EPS)[None]
+            state["attn_pool.kv.weight"] = torch.cat([state.pop(f"{pool}attn.{x}_proj_weight") for x in "kv"])
+            _split_pooling(state, "bias", state.pop(f"{pool}attn.in_proj_bias"))
     if "embeds.proj.weight" in state:
         state = _naflex(state)
     if "patch_embed.proj.weight" not in state:
@@ -110,18 +116,6 @@ def _naflex(state: State) -> State:
     if "pos_embed" in state:
         state["pos_embed"] = state["pos_embed"].flatten(1, 2)
     return state
-
-
-def _unpack_conch(state: State) -> None:
-    """CoCa's pooling in CONCH: the normalised query is a constant, and keys and values are two tensors."""
-    pool = "visual.attn_pool_contrast."
-    if "attn_pool.latent" not in state:
-        return
-    query = state["attn_pool.latent"]
-    weight, bias = (state.pop(f"{pool}ln_q.{part}") for part in ("weight", "bias"))
-    state["attn_pool.latent"] = F.layer_norm(query, query.shape[-1:], weight, bias, COCA_EPS)[None]
-    state["attn_pool.kv.weight"] = torch.cat([state.pop(f"{pool}attn.{x}_proj_weight") for x in "kv"])
-    _split_pooling(state, "bias", state.pop(f"{pool}attn.in_proj_bias"))
 
 
 def _split_pooling(state: State, part: str, joint: Tensor) -> None:
