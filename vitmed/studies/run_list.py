@@ -5,7 +5,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -26,7 +26,6 @@ from vitmed.models.sizes import model_label
 
 DEPTH = 3  # folders below the one that is listed: study/cross-validation/fold-1
 KILLED = "its process was killed, or the machine stopped"
-Records = Sequence[dict[str, Any]]
 
 RunKind = Literal["training", "pretraining", "cross-validation", "ensemble", "no network", "ranking", "not known"]
 State = Literal["finished", "running", "stopped", "interrupted", "not evaluated", "incomplete", "damaged"]
