@@ -8,9 +8,8 @@ Letters of the shapes:
 Parameter names are timm's, so a timm, DeiT, MAE or DINO state dict loads without renaming.
 """
 
-from __future__ import annotations
-
 import math
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -191,7 +190,7 @@ class ViT(nn.Module):
             block.requires_grad_(False)
         self.train(self.training)
 
-    def train(self, mode: bool = True) -> ViT:
+    def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self.frozen is not None:
             for part in (self.patch_embed, self.pos_drop, *self.blocks[: self.frozen]):

@@ -5,7 +5,6 @@ import datetime
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -259,11 +258,10 @@ def _evaluated(run: Run[Config], task: Finetune, baselines: Baselines | None, tr
         if trained and (complete := known_evaluation(open_model(best), split)):  # before the run was interrupted
             say(f"{complete.folder}: is complete already")
             return complete
-        others, page = partial(baselines, split), run.config.evaluate.report
-        maps: dict[str, Any] = {}
+        pages: dict[str, Any] = {"report": run.config.evaluate.report}
         if short:
-            page, maps = split == "test", {"map_images": 0}
-        return vitmed.evaluate(best, split=split, device=device, baselines=others, report=page, **maps)
+            pages = {"report": split == "test", "map_images": 0}
+        return vitmed.evaluate(best, split=split, device=device, baselines=lambda: baselines(split), **pages)
 
     val = evaluated("val")
     test = evaluated("test") if run.config.train.test else None

@@ -19,7 +19,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,7 +103,7 @@ class Study(ABC, Generic[Result]):
     def finish(self) -> Result:
         """Join what the runs show, once all have ended."""
 
-    def watch(self, job: Job) -> AbstractContextManager[OnEpoch | None]:
+    def watch(self, job: Job) -> contextlib.AbstractContextManager[OnEpoch | None]:
         """Give what follows each epoch of a run, around its submission; see `Executor.submit`."""
         return contextlib.nullcontext()
 

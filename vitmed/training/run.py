@@ -3,15 +3,13 @@
 `Run.new` and `Run.resumed` build it whole; what is trained, and how it is validated and saved, is its `Task`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol
+from typing import Any, ClassVar, Generic, Protocol, Self
 
 import torch
 from torch import nn
@@ -55,7 +53,7 @@ class Session:
     clock: Clock = field(default_factory=Clock)
 
     @classmethod
-    def of(cls, config: AnyConfig, ranks: Ranks = ALONE, clock: Clock | None = None) -> Session:
+    def of(cls, config: AnyConfig, ranks: Ranks = ALONE, clock: Clock | None = None) -> Self:
         """The session of a configuration. Raises UsageError if this machine cannot compute so."""
         device = pick_device(config.train.device)
         precision = pick_precision(config.train.precision, device)
@@ -70,13 +68,13 @@ class Task(Protocol[AnyConfig]):
     model: nn.Module
 
     def objective(self, config: AnyConfig, train: Images, session: Session) -> Objective: ...  # made small in training
-    def validate(self, run: Run[AnyConfig]) -> Record: ...  # of the epoch that has just ended
-    def save_epoch(self, run: Run[AnyConfig], record: Record) -> None: ...  # the weights, where they are to be kept
-    def save_last(self, run: Run[AnyConfig]) -> None: ...  # last.pt, from which `--resume` continues
-    def seconds_after(self, run: Run[AnyConfig]) -> float: ...  # estimates now what follows training
-    def write_start(self, run: Run[AnyConfig]) -> None: ...  # what is known before the first batch
-    def before_step(self, run: Run[AnyConfig]) -> None: ...  # says something
-    def after_epoch(self, run: Run[AnyConfig], record: Record) -> None: ...  # says what a finished epoch shows
+    def validate(self, run: "Run[AnyConfig]") -> Record: ...  # of the epoch that has just ended
+    def save_epoch(self, run: "Run[AnyConfig]", record: Record) -> None: ...  # the weights, where they are to be kept
+    def save_last(self, run: "Run[AnyConfig]") -> None: ...  # last.pt, from which `--resume` continues
+    def seconds_after(self, run: "Run[AnyConfig]") -> float: ...  # estimates now what follows training
+    def write_start(self, run: "Run[AnyConfig]") -> None: ...  # what is known before the first batch
+    def before_step(self, run: "Run[AnyConfig]") -> None: ...  # says something
+    def after_epoch(self, run: "Run[AnyConfig]", record: Record) -> None: ...  # says what a finished epoch shows
 
 
 class Run(Generic[AnyConfig]):
@@ -97,7 +95,7 @@ class Run(Generic[AnyConfig]):
     @classmethod
     def new(
         cls, task: Task[AnyConfig], config: AnyConfig, read: ReadSplits, folder: RunFolder, session: Session
-    ) -> Run[AnyConfig]:
+    ) -> Self:
         """A run before its first batch; everything known so far is written into its folder."""
         ranks, device = session.ranks, session.device
         place = ranks.first(lambda: pick_place(config.train.augment_on, device, ranks.local_world))
@@ -118,7 +116,7 @@ class Run(Generic[AnyConfig]):
     @classmethod
     def resumed(
         cls, task: Task[AnyConfig], config: AnyConfig, read: ReadSplits, folder: RunFolder, session: Session, last: Last
-    ) -> Run[AnyConfig]:
+    ) -> Self:
         """A run as `last`, its last.pt, left it, perhaps with another `train.time`."""
         run = cls(task, config, read, folder, session)
         try:
