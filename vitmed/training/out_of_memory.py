@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import OutOfMemoryError, VitmedError
@@ -96,7 +95,7 @@ def fit_memory(
     return max(1, count), recompute, why
 
 
-def _fit_device(compute: Callable[[int], None], most: int, moments: int, model: nn.Module) -> tuple[int, str]:
+def _fit_device(compute: Callable[[int], None], most: int, moments: int, model: torch.nn.Module) -> tuple[int, str]:
     """Try the batch, its half, its quarter ... beside the moments that the optimiser will need, in bytes; 0 if none
     fits."""
     count, why, device = most, "as tried", next(model.parameters()).device

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self
 
 import torch
-from torch import nn
 
 from vitmed.core import errors
 from vitmed.core.files import write_json, write_text
@@ -65,7 +64,7 @@ class Task(Protocol[AnyConfig]):
     """What a run trains: `Finetune` or `Pretrain`, on the device of its session. `command` starts such a run."""
 
     command: ClassVar[str]
-    model: nn.Module
+    model: torch.nn.Module
 
     def objective(self, config: AnyConfig, train: Images, session: Session) -> Objective: ...  # made small in training
     def validate(self, run: "Run[AnyConfig]") -> Record: ...  # of the epoch that has just ended
@@ -167,7 +166,7 @@ class Run(Generic[AnyConfig]):
         if ranks.wide:
             self.state.load_state_dict(ranks.first(self.state.state_dict))  # rank 0 may have fitted the head
         if ranks.wide and self.device.type == "cuda":  # it does not work on a CPU
-            nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
+            torch.nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
         use_attention(self.model, config.train.attention)
         if config.train.compile:
             hardware.compile_network(self.model)
