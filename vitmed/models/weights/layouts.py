@@ -224,7 +224,7 @@ def describe(state: State, layout: str) -> dict[str, Any]:
     pool, class_token = "mean" if "fc_norm.weight" in state else "cls", "cls_token" in state
     if "attn_pool.latent" in state:
         pool = "coca" if "attn_pool.norm_k.weight" in state else "attention"
-    published = tensor_names()["heads"]["rotary" if rotary else pool if pool == "attention" else "others"]
+    published = tensor_names()["heads"]["rotary" if rotary else "attention" if pool == "attention" else "others"]
     heads = published.get(width, width // 64 if width % 64 == 0 else None)
     if "rope.periods" in state:
         heads = width // (4 * len(state["rope.periods"]))
