@@ -26,6 +26,7 @@ from vitmed import evaluate, explain, predict, train
 from vitmed.cli.terminal import Terminal
 from vitmed.core.messages import Ui, listening, say, warn
 from vitmed.data.folders import new_outside_data
+from vitmed.imaging.decode import is_image
 from vitmed.metrics.predictions import Predictions
 
 RUN = Callable[..., Answer]
@@ -102,6 +103,13 @@ def test_what_looks_like_a_data_folder_is_one(vitmed: RUN, tmp_path: Path) -> No
     assert listing(tmp_path) == before
     for free in (tmp_path, tmp_path / "demo", tmp_path / "empty" / "a" / "b"):
         new_outside_data(free, filled=True)
+
+
+@pytest.mark.skipif(not Path("/proc/kmsg").exists(), reason="a file of Linux")
+def test_files_of_the_kernel_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading /proc/kmsg waits until the kernel has something to say; a folder beside / is no reason to look there."""
+    monkeypatch.setattr("builtins.open", lambda *args, **more: pytest.fail(f"opens {args[0]}"))
+    assert not is_image("/proc/kmsg")
 
 
 def test_a_run_is_no_place_for_a_run_or_a_plan(trained: Trained, vitmed: RUN) -> None:

@@ -77,6 +77,12 @@ class TestFit:
         losses = {f: log_loss(p.logits * ours.scale[0] * f, p.labels) for f in (0.99, 0.999, 1, 1.001, 1.01)}
         assert min(losses, key=lambda f: losses[f]) == 1
 
+    def test_a_model_that_is_all_but_right_stays_so(self) -> None:
+        """Logits that would have to be 1.005 times as large: the answer lies between 1 and that."""
+        p = draw(400, 2)
+        right = replace(p, logits=p.logits * np.float32(fitted(p).scale[0] / 1.005))
+        assert 1 <= fitted(right).scale[0] <= 1.0051
+
     def test_vector_scaling_mends_what_temperature_cannot(self) -> None:
         p = draw(3000)
         bent = replace(p, logits=p.logits * np.float32([1, 0.5, 2]) + np.float32([0, 2, -1]))
@@ -130,6 +136,12 @@ class TestFit:
             penalised = [size * log_loss(logits * s, labels) + np.log(s) ** 2 / (2 * 0.2**2) for s in grid]
             assert fitted(flat).scale[0] == pytest.approx(grid[np.argmin(penalised)], rel=2e-3)
 
+    def test_a_model_is_made_at_most_twenty_times_as_sure(self) -> None:
+        labels = np.arange(2000) % 2
+        p = Predictions(("a", "b"), ("x",) * 2000, None, labels, (0.01 * np.eye(2)[labels]).astype(np.float32))
+        found = fitted(p)
+        assert found.scale == (20.0, 20.0) and "bounded" in found.note
+
     def test_logits_that_say_the_opposite_are_made_flat(self) -> None:
         p = draw(500, 2)
         found = fitted(replace(p, labels=1 - p.labels))
@@ -173,6 +185,8 @@ class TestFit:
     def test_what_cannot_be_cross_validated_is_not_calibrated(self) -> None:
         one = fitted(draw(200, 2, patients=1), "auto")
         assert one.method == "none" and "one patient" in one.note and one.trials == ()
+        two = fitted(draw(200, 2, patients=2), "auto")  # each patient is left out once
+        assert two.note == "" and [trial.method for trial in two.trials] == ["temperature", "vector"]
         few = draw(60, 2, patients=3)
         apart = replace(few, labels=(np.arange(60) % 3 == 0).astype(np.int64))  # a fold without one of the classes
         assert fitted(apart, "auto").trials[0].method == "temperature"
@@ -349,6 +363,28 @@ class TestMeasures:
         assert change.high < 0  # three times too extreme before: the calibration helps
         assert report_calibration(p, None, CONFIG).change == {}
 
+    def test_vector_scaling_says_for_how_many_images_another_class_is_likeliest(self) -> None:
+        """A bias of 1 for class a turns the first two of four images from b to a; by the truth, both, one or none of
+        them become right."""
+        logits = np.log(np.array([[0.4, 0.6], [0.35, 0.65], [0.9, 0.1], [0.1, 0.9]])).astype(np.float32)
+        vector = Calibration(method="vector", scale=(1.0, 1.0), bias=(1.0, 0.0))
+        for labels, change in (([0, 0, 0, 0], 0.5), ([0, 1, 0, 0], 0.0), ([1, 1, 0, 1], -0.5)):
+            raw = Predictions(("a", "b"), tuple("wxyz"), None, np.array(labels), logits)
+            found = report_calibration(vector.calibrate(raw), vector, CONFIG)
+            assert found.another_class == 2 and found.change["accuracy"].value == pytest.approx(change)
+
+    def test_equal_images_of_a_patient_make_a_calibration_error_as_large_as_the_patients_alone_do(self) -> None:
+        """200 images, each 5 times: of one patient they are 200 trials, and of independent patients 1,000."""
+        p = draw(200, 2, too_sure=1.0)
+        rows = np.repeat(np.arange(200), 5)
+        copied = replace(p, paths=("x",) * 1000, labels=p.labels[rows], logits=p.logits[rows])
+        of_patients = replace(copied, groups=tuple(f"p{row}" for row in rows))
+        once, alike, apart = (
+            report_calibration(q, None, CONFIG).after.ece_if_right.mean for q in (p, of_patients, copied)
+        )
+        assert alike == pytest.approx(once, rel=0.05)
+        assert apart == pytest.approx(once / 5**0.5, rel=0.15)
+
     def test_a_calibrated_model_gives_the_error_that_stands_beside(self) -> None:
         """Labels drawn from the probabilities: the mean of many tests is the mean that one test expects."""
         errors, expected = [], []
@@ -395,6 +431,7 @@ class TestMeasures:
         ("change", "measure", "why"),
         [
             ("one class", "brier_skill", "all images are of one class"),
+            ("no images", "brier_skill", "there are no images"),
             ("one class", "slope of infected", "all images are of one class"),
             ("constant", "slope of infected", "the same for all images"),
             ("perfect", "slope of infected", "without an error"),
@@ -404,6 +441,8 @@ class TestMeasures:
         p = draw(60, 2)
         if change == "one class":
             p = replace(p, labels=np.zeros(60, np.int64))
+        elif change == "no images":
+            p = draw(0, 2)
         elif change == "constant":
             p = replace(p, logits=np.ones((60, 2), np.float32))
         else:
@@ -435,14 +474,24 @@ class TestBootstrap:
         assert drawn[:, 0].mean() == pytest.approx(10, rel=0.02)
 
 
-def test_three_positive_images_give_no_interval_of_calibration() -> None:
+def test_fewer_than_five_positive_images_give_no_interval_of_calibration() -> None:
     """Where the Brier score has no interval because a class is too rare, its skill and the slope have none either."""
     p = draw(400, classes=2, too_sure=1.0)
-    rare = replace(p, labels=np.where(np.isin(np.arange(400), np.flatnonzero(p.labels == 0)[:3]), 0, 1))
-    for known, some in ((p, True), (rare, False)):
+    positive = np.flatnonzero(p.labels == 0)
+    for count, some in ((len(positive), True), (5, True), (4, False), (3, False)):
+        known = replace(p, labels=np.where(np.isin(np.arange(400), positive[:count]), 0, 1))
         after = report_calibration(known, None, CONFIG).after
         (own,) = after.per_class.values()
         assert all((one.low is not None) == some for one in (after.brier_skill, own.o_e, own.intercept, own.slope))
+
+
+def test_one_positive_image_has_a_ratio_of_observed_to_expected() -> None:
+    """One of 40 images is infected; O:E is 1 / the sum of the probabilities. Undefined of none and of all."""
+    p = draw(40, classes=2)
+    expected = 1 / p.probabilities[:, 0].sum()
+    for infected, value in ((1, pytest.approx(expected)), (0, None), (40, None)):
+        known = replace(p, labels=np.where(np.arange(40) < infected, 0, 1))
+        assert report_calibration(known, None, CONFIG).after.per_class["infected"].o_e.value == value
 
 
 @pytest.mark.parametrize(
@@ -461,4 +510,12 @@ def test_the_choice_is_said_in_plain_words(method: str, than: list[str], said: s
     assert said in why_chosen(method, trials)
     assert trials[0].text.endswith(
         "by 0.010 from the uncalibrated probabilities (standard error 0.004; more than 0.004 is needed)"
+    )
+
+
+@pytest.mark.parametrize(("gain", "verb"), [(0.02, "lowers"), (-0.02, "raises")])
+def test_a_trial_says_which_way_the_log_loss_moves(gain: float, verb: str) -> None:
+    assert Trial(method="vector", than="temperature", gain=gain, error=0.004).text == (
+        f"vector scaling {verb} the log loss by 0.020 from temperature scaling "
+        "(standard error 0.004; more than 0.008 is needed)"
     )

@@ -300,6 +300,14 @@ class TestAnswers:
         tied = replace(p, logits=np.array([[3, 0], [3, 0], [3, 0], [1, 0]], np.float32))  # three share one error
         assert report_abstention(tied, None, CONFIG).curve.risk == pytest.approx(np.repeat([1 / 3, 1 / 4], [75, 25]))
 
+    @pytest.mark.parametrize(("patients", "known"), [(1, False), (2, True)])
+    def test_one_patient_gives_the_curve_no_interval_and_two_do(self, patients: int, known: bool) -> None:
+        p = decided(np.linspace(4, 1, 40), np.arange(40) % 4 == 0)
+        found = report_abstention(replace(p, groups=tuple(f"P{i % patients}" for i in range(40))), None, CONFIG)
+        curve = found.curve
+        assert (curve.low[49] is not None, curve.high[49] is not None) == (known, known)
+        assert not known or curve.low[49] <= curve.risk[49] <= curve.high[49]
+
     def test_certainty_is_the_distance_from_the_threshold(self) -> None:
         logits = np.array([[0, 0], [2, 0], [-4, 0]], np.float32)
         p = Predictions(("a", "b"), ("x",) * 3, None, None, logits, positive="a")

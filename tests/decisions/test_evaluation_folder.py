@@ -12,8 +12,8 @@ from conftest import TINY, TINY_SETS, Trained, draw_classes, draw_splits, once, 
 
 from vitmed import compare, evaluate, train
 from vitmed.core.errors import DataError
-from vitmed.core.run_folder import RunFolder
-from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
+from vitmed.core.run_folder import ISSUES, RunFolder
+from vitmed.decisions.evaluation_folder import earlier_choices, find_evaluation, read_evaluation, take_place
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
 
@@ -100,6 +100,50 @@ def test_compare_takes_the_test_of_best_pt(longer: Trained, tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"has no evaluation of its best\.pt") as error:
         compare(tmp_path / "run", baseline)
     assert "vitmed evaluate" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("beside", "taken"),
+    [
+        ({}, True),
+        ({"metrics.json": "{}"}, True),
+        ({"metrics.json": "{}", ISSUES: "", "baseline_predictions.csv": ""}, True),
+        ({"report.html": "a page"}, False),
+        ({"notes of a physician.txt": "ours"}, False),
+        ({"predictions.csv": "path,label\nb.png,ill\n"}, False),  # other predictions
+    ],
+)
+def test_an_evaluation_replaces_only_what_it_holds_itself(tmp_path: Path, beside: dict[str, str], taken: bool) -> None:
+    """The folder `test` of a run has the predictions without a report: an evaluation with the same ones and a report
+    takes its place. Anything else in the folder is kept, and so is the folder."""
+    new, place, table = tmp_path / "test-2", tmp_path / "test", "path,label\na.png,ill\n"
+    for folder, files in ((new, {"report.html": "new"}), (place, beside)):
+        folder.mkdir()
+        for name, text in ({"predictions.csv": table} | files).items():
+            (folder / name).write_text(text)
+    assert take_place(new, place) == (place if taken else new)
+    assert new.exists() != taken and (taken or {file.name for file in place.iterdir()} == {"predictions.csv", *beside})
+    assert ((place if taken else new) / "report.html").read_text() == "new"
+
+
+def test_an_evaluation_without_a_report_replaces_nothing(tmp_path: Path) -> None:
+    for name in ("test", "test-2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "predictions.csv").write_text("path\na.png\n")
+    assert take_place(tmp_path / "test-2", tmp_path / "test") == tmp_path / "test-2"
+    assert (tmp_path / "test").is_dir() and (tmp_path / "test-2").is_dir()
+
+
+def test_only_evaluations_of_other_weights_or_choices_are_named(tmp_path: Path) -> None:
+    """Two folders of the test: one of these weights, one of others."""
+    for name, weights in (("test", "a" * 64), ("test-2", "b" * 64)):
+        (tmp_path / name).mkdir()
+        content = {"report": {"policy": None}, "classes": ["x", "y"], "positive_class": None, "weights_hash": weights}
+        (tmp_path / name / "metrics.json").write_text(json.dumps(content))
+    (note,) = earlier_choices(RunFolder(tmp_path), "a" * 64, None)
+    assert "other weights or another decision policy: test-2." in note
+    shutil.rmtree(tmp_path / "test-2")
+    assert earlier_choices(RunFolder(tmp_path), "a" * 64, None) == []
 
 
 def test_folders_of_somebody_else_are_passed_over(longer: Trained, tmp_path: Path) -> None:

@@ -129,6 +129,13 @@ class TestChoice:
         p = of([0.2, 0.2, 0.2, 0.7, 0.7, 0.7], [0, 0, 1, 0, 1, 1])
         assert choose_points(p, config()).points["youden"].threshold == pytest.approx(0.45)
 
+    def test_a_positive_image_that_scores_lowest_of_all_counts(self) -> None:
+        """One of four positive images lies below every negative image, so a threshold reaches 1, 2 or 3 of 4."""
+        p = of([0.9, 0.8, 0.7, 0.1, 0.6, 0.5, 0.4, 0.3], [1, 1, 1, 1, 0, 0, 0, 0])
+        for target, threshold in ((0.25, 0.85), (0.5, 0.75), (0.6, 0.65), (0.75, 0.65), (0.8, None)):
+            point = choose_points(p, config(target_sensitivity=target)).points["target_sensitivity"]
+            assert point.threshold == (None if threshold is None else pytest.approx(threshold))
+
     def test_the_likeliest_class_decides_unless_a_point_is_asked_for(self) -> None:
         p = draw()
         found = choose_points(p, config())
@@ -170,6 +177,7 @@ class TestChoice:
     ) -> None:
         found = choose_points(p, config(**asked))
         assert found.chosen == "default" and why in found.notes[0]
+        assert found.points[next(iter(asked))].promised is None  # no numbers for a point that does not exist
         assert apply_point(p, found) is p
         json.dumps(report_points(draw(), found, config()).to_dict(), allow_nan=False)
 
@@ -244,6 +252,16 @@ class TestChoice:
         beside = report_points(p, choose_points(p, config()), config())
         assert beside["chosen"] == "default"  # reported even where it does not decide
         assert beside["points"]["balanced"]["reached"] == report["points"]["balanced"]["reached"]
+
+    def test_balanced_accuracy_compares_each_probability_with_how_common_its_class_is(self) -> None:
+        """1.01 times as probable as common beats 1.0083 times; a right answer costs nothing, however common."""
+        point, common = PolicyPoint(threshold=None, asked=None, why=""), np.array([0.6, 0.3, 0.1])
+        asked = {"chosen": "balanced", "points": {"balanced": point}, "expected": tuple(common.tolist())}
+        operating = PolicyPoints(positive=None, costs=None, notes=(), **asked)
+        chances = np.vstack([[0.606, 0.3025, 0.0915], np.random.default_rng(0).dirichlet(20 * common, 2000)])
+        p = Predictions(("a", "b", "c"), ("x",) * 2001, None, None, np.log(chances).astype(np.float32))
+        called = apply_point(p, operating).predicted
+        assert called[0] == 0 and (called == (p.probabilities / common).argmax(axis=1)).all()
 
     def test_a_class_with_few_validation_images_is_named(self) -> None:
         labels = np.array([0] * 50 + [1] * 20 + [2] * 3)

@@ -85,6 +85,7 @@ def test_what_cannot_be_fitted() -> None:
     rng = np.random.default_rng(0)
     x, y = features(rng, 30)
     assert fit_ood_score(x[:10], y[:10], x) is None
+    assert fit_ood_score(x[:19], y[:19], x) is None and fit_ood_score(x[:20], y[:20], x).n == 20
     assert fit_ood_score(np.ones((30, 4)), y, np.ones((5, 4))) is None
     assert fit_ood_score(x, y, x[:0]) is None
     few = fit_ood_score(x, y, x[:5])  # more features than a class has images: the covariance is shrunk

@@ -117,6 +117,26 @@ def test_without_a_comparison_nothing_is_accepted() -> None:
     assert found.choice == "fp32, not bf16: bf16 is 0.9 times as fast as fp32, so the decisions were not compared"
 
 
+def test_another_set_of_as_many_classes_is_another_decision() -> None:
+    """0.50, 0.27 and 0.23, and then 0.50, 0.23 and 0.27: with a least probability of 0.25 the second class leaves the
+    set and the third enters it. The predicted class and the answer stay."""
+    policy = policy_of(3, prediction_sets=sets_of(0.25, 0.25, 0.25), calibration=Calibration.none(3))
+    first, second = (
+        policy.apply(predictions(np.log([row, [0.9, 0.06, 0.04]]))) for row in ([0.5, 0.27, 0.23], [0.5, 0.23, 0.27])
+    )
+    assert [first.set_of(0), second.set_of(0)] == [("well", "ill"), ("well", "worse")]
+    assert first.columns["answer"] == second.columns["answer"]
+    assert changed(first, second).tolist() == [True, False]
+
+
+def test_a_border_at_a_probability_of_none_or_all_is_far_away_but_not_infinite() -> None:
+    """No image reaches it, so that rounding is far from it: the images are not computed twice."""
+    policy = policy_of(prediction_sets=sets_of(0.0, 1.0))
+    assert np.isfinite(policy.borders(predictions([-2.0, 3.0]))).all()
+    found = compared(policy, predictions([-2.0, 3.0]), predictions([-2.0, 3.1]))
+    assert found.twice == 0 and found.accepted
+
+
 COSTS = [(0.0, 1.0, 4.0), (2.0, 0.0, 1.0), (5.0, 3.0, 0.0)]
 POLICIES = {
     "threshold": policy_of(threshold=0.3),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -70,9 +72,10 @@ def test_an_unknown_finding_does_not_count() -> None:
 def test_a_number() -> None:
     target = Target(kind="number", unit="years", centre=50, spread=10)
     logits = np.array([[0.0, 0.0], [1.0, 0.0]], dtype=np.float32)
-    found = watch_number(
-        NumberPredictions(("age",), ("a", "b"), None, np.array([52.0, 75.0]), logits, target=target, reach=1.0)
-    )
+    p = NumberPredictions(("age",), ("a", "b"), None, np.array([52.0, 75.0]), logits, target=target, reach=1.0)
+    found = watch_number(p)
+    assert list(watch_number(replace(p, reach=None))) == ["predicted number", "error", "absolute error"]
+    assert list(watch_number(replace(p, labels=None))) == ["predicted number"]
     assert found["predicted number"].values.tolist() == [50, 60]
     assert found["error"].values.tolist() == [-2, -15] and found["absolute error"].values.tolist() == [2, 15]
     assert found["true numbers inside the intervals"].values.tolist() == [True, False]

@@ -18,6 +18,7 @@ from vitmed.metrics.intervals import (
     Units,
     correlation,
     influence_spread,
+    jackknife_interval,
     log_interval,
     quantile,
     satterthwaite,
@@ -574,6 +575,10 @@ def test_without_an_error_the_likeness_of_the_other_images_counts() -> None:
     assert alone.effective_n == pytest.approx(100 / (1 + 9 * 0.05))  # the assumed likeness
     assert 10 <= borrowed.effective_n < 13  # nearly each patient counts once
     assert borrowed.low < alone.low < 1 == alone.high == borrowed.high
+    pairs = np.tile(np.arange(12) < 2, 10)  # two positives and ten negatives of each patient
+    units = Units(np.repeat(np.arange(10), 12))
+    borrowed = share(np.where(pairs, units.index < 5, True), ~pairs, units)
+    assert borrowed.effective_n == pytest.approx(10)
 
 
 def test_means_over_classes_add_up_their_parts() -> None:
@@ -638,3 +643,13 @@ def test_normal_influences_have_the_usual_degrees_of_freedom_and_one_heavy_image
     assert influence_spread(normal, Units(np.arange(2000))).degrees == pytest.approx(2000, rel=0.02)
     heavy = np.where(np.arange(200) == 0, 1.0, 1e-3)
     assert influence_spread(heavy, Units(np.arange(200))).degrees == pytest.approx(2, abs=0.1)
+
+
+@pytest.mark.parametrize("size", [4, 10, 50])
+def test_the_jackknife_of_a_mean_of_equal_residuals_is_students_interval(size: int) -> None:
+    """Every number is 2 or 4: no number counts more than another, so the degrees of freedom are n - 1."""
+    numbers = np.where(np.arange(size) % 2, 2.0, 4.0)
+    moved = (numbers.sum() - numbers) / (size - 1)
+    expected = stats.t.interval(0.95, size - 1, 3.0, stats.sem(numbers))
+    assert jackknife_interval(3.0, moved, skewed=False) == pytest.approx(expected, rel=1e-9)
+    assert jackknife_interval(3.0, moved, skewed=True) == pytest.approx(expected, rel=1e-9)  # it is symmetric

@@ -7,7 +7,7 @@ from scipy import stats
 
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.classes import PreparedPredictions
-from vitmed.metrics.paired_comparison import seed_gap, share_difference, tango, tango_score
+from vitmed.metrics.paired_comparison import holm, seed_gap, share_difference, tango, tango_score
 from vitmed.metrics.predictions import Predictions
 
 Z = stats.norm.ppf(0.975)
@@ -58,6 +58,23 @@ def test_no_difference_is_mcnemars_test() -> None:
     assert found.statistic == pytest.approx(25 / np.sqrt(239)) and found.statistic**2 == pytest.approx(2.615, abs=5e-4)
     assert found.p == pytest.approx(0.106, abs=5e-4)
     assert tango_score(0.0, 132, 107, 1144) == found.statistic
+
+
+def test_holm_by_hand() -> None:
+    """Of three values the smallest counts three times, the next twice, and none falls below the one before it."""
+    assert holm([0.03, None, 0.0001, 0.04]) == [pytest.approx(0.06), None, pytest.approx(0.0003), pytest.approx(0.06)]
+    assert holm([0.6, 0.5]) == [1.0, 1.0] and holm([0.0, None]) == [0.0, None] and holm([]) == []
+
+
+@pytest.mark.parametrize("each", [2, 5])
+def test_equal_images_of_a_patient_count_once(each: int) -> None:
+    """Of 20 patients, the first model alone is right on all images of 10, the second on those of 4: McNemar's test of
+    14 patients, its variance times 20 / 19, and Student's t of 19 degrees."""
+    first, second = (np.repeat(right, each) for right in rights(10, 4, 20))
+    gap, test = share_difference(first, second, np.ones(20 * each, bool), Units(np.repeat(np.arange(20), each)))
+    z = 6 / 14**0.5 * (19 / 20) ** 0.5
+    assert (gap.value, gap.units, gap.n) == (pytest.approx(0.3), 20, 20 * each)
+    assert test.statistic == pytest.approx(z) and test.p == pytest.approx(2 * stats.t.sf(z, 19))
 
 
 @pytest.mark.parametrize("patients", [False, True])

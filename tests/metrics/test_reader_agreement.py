@@ -42,6 +42,17 @@ def told(p: Predictions, *args: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("positive", ["healthy", "sick"])
+def test_yes_and_no_name_the_positive_class_and_the_other_wherever_it_stands(positive: str) -> None:
+    """A reader who calls each image as it is agrees with the reference, in every spelling."""
+    classes, cells = ("healthy", "sick"), ("yes", "No", "1", "0", "TRUE", "false", positive)
+    k = classes.index(positive)
+    labels, logits = np.where([1, 0, 1, 0, 1, 0, 1], k, 1 - k), np.zeros((7, 2), np.float32)
+    p = Predictions(classes, tuple("abcdefg"), None, labels, logits, positive=positive, columns={"anna": cells})
+    pair = agreement(p, ("anna",), resamples=0).pairs[0]
+    assert (pair.second, pair.n, pair.agreement.value, pair.kappa.value) == ("the reference", 7, 1.0, 1.0)
+
+
 @pytest.mark.parametrize("ordinal", [(), GRADES])
 def test_kappa_is_scikit_learns(ordinal: tuple[str, ...]) -> None:
     p = draw()

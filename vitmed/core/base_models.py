@@ -145,5 +145,5 @@ def flag_of(field: FieldInfo) -> Flag | None:
 def spellings(keyword: str, field: FieldInfo) -> list[str]:
     """The spellings of a flag: ["--batch-size", "-b"], or ["--ema/--no-ema"] for true and false."""
     name, flag = keyword.replace("_", "-"), flag_of(field)
-    long = f"--{name}/--no-{name}" if field.annotation is bool else f"--{name}"
+    long = f"--{name}/--no-{name}" if field.annotation in (bool, bool | None) else f"--{name}"
     return [long, *([flag.also] if flag and flag.also else [])]

@@ -109,7 +109,7 @@ def new_outside_data(path: str | Path, filled: bool = False) -> None:
     somebody's data folder: two or more folders, each with images and nothing else, also in one of its splits."""
     new_folder(path, filled=filled)
     place = Path(os.path.realpath(path))
-    for root in (place, *list(place.parents)[:3]):
+    for root in (place, *[parent for parent in list(place.parents)[:3] if parent != parent.parent]):  # not "/"
         with contextlib.suppress(OSError, DataError):  # nothing there, or no right to look
             for folder in (root, *split_folders(root).values()) if root.is_dir() else ():
                 inside = [list_folder(str(name)) for name in subfolders(folder)]

@@ -100,6 +100,8 @@ def is_image(path: str | os.PathLike[str]) -> bool:
         return False
     try:
         check_regular(path)
+        if not os.path.getsize(path):  # noqa: PTH202  (empty; or a file of the kernel, such as /proc/kmsg: reading waits)
+            return False
         with open(path, "rb") as stream:  # noqa: PTH123
             return dicom.has_magic(stream.read(132))
     except (OSError, DataError):

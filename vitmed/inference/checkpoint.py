@@ -24,7 +24,7 @@ from vitmed.core.text import first_line
 from vitmed.data.samples import Splits
 from vitmed.decisions.policy import DecisionPolicy, ReducedPrecision, policy_of
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.inference.saved_model import SavedModel, damage, expect, membership_of, read_membership
+from vitmed.inference.saved_model import Hashes, SavedModel, damage, expect, membership_of, read_membership
 from vitmed.models.hardware import seeded
 from vitmed.models.vit import ViT
 from vitmed.models.weights.files import AGAIN, DIGESTS, State, check_digests, digests_of, hash_of, safe_load
@@ -32,7 +32,6 @@ from vitmed.models.weights.pretrained import ENCODER, FORMAT, is_text
 
 VERSION = 1
 PRETRAINING = "vitmed pretraining"
-Hashes = dict[str, list[str]]  # split -> a digest of each image
 Tree = dict[str, Any]  # of tensors and plain types
 
 
@@ -199,11 +198,8 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if (path / "best.pt").is_file():
         path = path / "best.pt"
-    fold, report, running = (
-        path / "fold-1",
-        path / "test" / "predictions.csv",
-        path.is_dir() and is_running(RunFolder(path)),
-    )
+    fold, report = path / "fold-1", path / "test" / "predictions.csv"
+    running = path.is_dir() and is_running(RunFolder(path))
     ended = "it is being trained" if running else "it stopped before its first epoch ended, or it trained no network"
     for mark, what, fix in (
         ("ensemble.json", "an ensemble, where one network is expected", "name the best.pt of a member"),

@@ -20,7 +20,7 @@ from vitmed.data.thread_batches import Progress
 from vitmed.decisions.policy import policy_of
 from vitmed.imaging.preprocessing import JointPreprocessing, joint
 from vitmed.inference import saved_model
-from vitmed.inference.saved_model import Network, Outputs, Read, SavedModel
+from vitmed.inference.saved_model import Hashes, Network, Outputs, Read, SavedModel
 from vitmed.metrics.ensembles import averaged
 from vitmed.metrics.predictions_csv import DISAGREEMENT, OOD_SCORE
 
@@ -51,12 +51,7 @@ class Ensemble(SavedModel):
 
 
 def join_members(
-    path: Path,
-    members: Sequence[SavedModel],
-    shares: Sequence[float],
-    splits: Splits,
-    hashes: dict[str, list[str]],
-    chosen: dict[str, Any],
+    path: Path, members: Sequence[SavedModel], shares: Sequence[float], splits: Splits, hashes: Hashes, chosen: Any
 ) -> Ensemble:
     """An ensemble that is or will be at `path`, without a policy; `splits` and `hashes` are of all images that made the
     members, and of the test that none of them saw. Raises UsageError for members that cannot answer together."""
@@ -172,9 +167,8 @@ class EnsembleNetwork(Network):
             raise UsageError(f"{self.saved.path}: an ensemble has no features", "name the best.pt of a member")
         indices, arrays, problems = saved_model.run_batches(read, count, AT_ONCE, self._mean, progress)
         logits, spread, *scores = arrays or [np.empty((0, self.saved.splits.outputs), np.float32), np.empty(0)]
-        columns = saved_model.score_column(scores[0] if scores else None) | {
-            DISAGREEMENT: tuple(f"{value:.6g}" for value in spread)
-        }
+        columns = saved_model.score_column(scores[0] if scores else None)
+        columns[DISAGREEMENT] = tuple(f"{value:.6g}" for value in spread)
         return Outputs(indices, logits, columns, problems)
 
     def _mean(self, squares: np.ndarray) -> list[np.ndarray]:

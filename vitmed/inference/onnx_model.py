@@ -156,12 +156,10 @@ def load_onnx(path: Path) -> OnnxModel:
         if Preprocessing(**stated) != how:
             raise ValueError(f"preprocessing {stated}")
         target = Target.model_validate(content["target"])
-        splits = Splits(
-            path, classes, {}, dict(content["made"]), patients=content["patients"], target=target, bins=bins
-        )
-        hashes, fingerprints = (
-            {name: list(part) for name, part in content[key].items()} for key in ("images_sha256", "fingerprints")
-        )
+        made, patients = dict(content["made"]), content["patients"]
+        splits = Splits(path, classes, {}, made, patients=patients, target=target, bins=bins)
+        digests = (content["images_sha256"], content["fingerprints"])
+        hashes, fingerprints = ({name: list(part) for name, part in each.items()} for each in digests)
         record, versions, gate = (dict(content[key]) for key in ("record", "versions", "gate"))
         seen, policy = tuple(content["seen_sha256"]), policy_of(content["policy"], classes)
         about = path, config, classes, how, splits, hashes, record, versions, seen, policy, content["weights_sha256"]

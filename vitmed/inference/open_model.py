@@ -73,6 +73,7 @@ def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path
     return saved
 
 
+Copies = Mapping[str, Path]  # address -> where its copy lies
 RAW = (
     "holds no decision policy: the probabilities are raw and the likeliest class is predicted; predict with the "
     "best.pt of a run, which has calibration, operating point and prediction sets"
@@ -85,7 +86,7 @@ class ImageFiles:
 
     names: Sequence[str]
     how: Preprocessing
-    places: Mapping[str, Path] = field(default_factory=dict)  # of copies, by their addresses
+    places: Copies = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -113,13 +114,9 @@ class ImageFiles:
 
 
 def files_for(
-    names: Sequence[str],
-    saved: SavedModel,
-    frame: int | None,
-    window: str | None = None,
-    places: Mapping[str, Path] | None = None,
+    names: Sequence[str], saved: SavedModel, frame: int | None, window: str | None = None, places: Copies | None = None
 ) -> ImageFiles:
-    """Give the files as a model reads them; warns of what makes its answers worse. `places`: of copies, by address."""
+    """Give the files as a model reads them; warns of what makes its answers worse."""
     if saved.policy is None:
         warn(f"{saved.path}: {RAW}")
     files, deep = ImageFiles(names, preprocessing_of(saved, frame, window), places or {}), dict[Path, bool]()

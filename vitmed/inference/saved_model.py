@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Read = Callable[[int], np.ndarray]  # index -> (S, S, C) uint8; may raise DataError
 Columns = dict[str, tuple[str, ...]]  # further columns of a table: name -> a cell of each image
+Hashes = dict[str, list[str]]  # split -> a digest of each image, in the order of the samples
 PRECISIONS = ("auto", "fp32", "bf16")
 
 
@@ -49,13 +50,13 @@ class SavedModel:
     classes: tuple[str, ...]  # in the order of the logits
     preprocessing: Preprocessing  # how an image becomes the input
     splits: Splits  # the split of every image
-    hashes: dict[str, list[str]]  # split -> sha256 of its files, in the order of the samples
+    hashes: Hashes  # sha256 of the files
     record: dict[str, Any]  # of the epoch of these weights
     versions: dict[str, str]  # of vitmed and torch, when the file was written
     seen: tuple[str, ...] = field(default=(), repr=False)  # sha256 of images that the starting weights were made with
     policy: DecisionPolicy | None = field(default=None, repr=False)
     weights_hash: str = ""  # sha256 of the weights, which every evaluation of them states
-    fingerprints: dict[str, list[str]] = field(default_factory=dict, repr=False)  # as `hashes`: `data.duplicates`
+    fingerprints: Hashes = field(default_factory=dict, repr=False)  # of `data.duplicates`
 
     @property
     def facts(self) -> dict[str, str]:
@@ -87,10 +88,8 @@ class SavedModel:
     def chosen_policy(self) -> DecisionPolicy:
         """The policy. Raises CheckpointError if there is none."""
         if self.policy is None:
-            raise CheckpointError(
-                f"{self.path}: holds no decision policy",
-                "name the best.pt of a finished run; vitmed train --resume RUN finishes one",
-            )
+            fix = "name the best.pt of a finished run; vitmed train --resume RUN finishes one"
+            raise CheckpointError(f"{self.path}: holds no decision policy", fix)
         return self.policy
 
 
@@ -178,9 +177,9 @@ def check_finite(logits: np.ndarray, source: object) -> None:
         raise CheckpointError(f"{source}: its logits are not finite", "use another checkpoint of the run")
 
 
-def membership_of(splits: Splits, hashes: dict[str, list[str]], path: Path) -> dict[str, Any]:
-    """Plain types that describe the images of a checkpoint at `path`; the root is relative to its folder, and `hashes`
-    are split -> sha256 of its files, in the order of the samples; a split may be missing."""
+def membership_of(splits: Splits, hashes: Hashes, path: Path) -> dict[str, Any]:
+    """Plain types that describe the images of a checkpoint at `path`; the root is relative to its folder, and a split
+    may be missing in `hashes`, the sha256 of its files."""
     parts: dict[str, dict[str, Any]] = {}
     for name, samples in splits.samples.items():
         parts[name] = {"paths": [s.path for s in samples], "labels": [s.label for s in samples]}
@@ -196,7 +195,7 @@ def membership_of(splits: Splits, hashes: dict[str, list[str]], path: Path) -> d
     return data
 
 
-def read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, dict[str, list[str]]]:
+def read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, Hashes]:
     """The splits and hashes that `membership_of` stored. Raises KeyError, TypeError or ValueError for other content."""
     data, samples, hashes = content["data"], {}, {}
     classes, bins = tuple(content["classes"]), tuple(data.get("bins", ()))

@@ -158,33 +158,25 @@ def describe(device: torch.device) -> str:
     return f"{device.type}, {counted(torch.get_num_threads(), 'thread')}"
 
 
-def compile_network(model: nn.Module) -> None:
-    """Compile a network when it is first called, and again for other shapes.
+def compile_network(model: nn.Module, on: bool = True) -> None:
+    """Compile a network when it is first called, and again for other shapes; where it is not `on`, undo that.
 
     Random masks stay those of the network that is not compiled. The compiler's cache goes into vitmed's cache folder,
     unless TORCHINDUCTOR_CACHE_DIR names another; its default is named after the user, who may have no name in a
     container.
     """
-    if Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", "torchinductor_")).name.startswith("torchinductor_"):  # unset
+    named = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", "torchinductor_"))
+    if on and named.name.startswith("torchinductor_"):  # unset
         with contextlib.suppress(OSError):
             (folder := cache_folder() / "compiled").mkdir(parents=True, exist_ok=True)
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
-    if next(model.parameters()).device.type == "cpu":
-        use_gelu(model, whole_gelu)
-    model.compile(options={"fallback_random": True})
-
-
-def leave_uncompiled(model: nn.Module) -> None:
-    """Undo `compile_network`."""
-    use_gelu(model, F.gelu)
-    model._compiled_call_impl = None
-
-
-def use_gelu(model: nn.Module, gelu: Callable[[Tensor], Tensor]) -> None:
-    """Let every block compute GELU by a function."""
+    whole = on and next(model.parameters()).device.type == "cpu"
     for module in model.modules():
         if getattr(module, "gelu", None) in (F.gelu, whole_gelu):  # of `layers.Mlp`, and not an approximation of it
-            module.gelu = gelu  # type: ignore[assignment]
+            module.gelu = whole_gelu if whole else F.gelu  # type: ignore[assignment]
+    model._compiled_call_impl = None
+    if on:
+        model.compile(options={"fallback_random": True})
 
 
 @torch.library.custom_op("vitmed::gelu", mutates_args=())

@@ -51,39 +51,30 @@ class MAE(nn.Module):
     ):
         super().__init__()
         if not isinstance(encoder.patch_embed, PatchEmbed):
-            raise UsageError(
-                "a masked autoencoder needs the plain stem: the patches of a convolutional stem overlap",
-                "leave --stem out, or --stem patch; vitmed train --weights takes the stem of the encoder",
-            )
+            problem = "a masked autoencoder needs the plain stem: the patches of a convolutional stem overlap"
+            fix = "leave --stem out, or --stem patch; vitmed train --weights takes the stem of the encoder"
+            raise UsageError(problem, fix)
         added = encoder.pos_embed is not None and encoder.rope is None
         if encoder.cls_token is None or not added or not isinstance(encoder.norm_pre, nn.Identity):
-            raise UsageError(
-                "a masked autoencoder needs a class token, added positions and no norm before the blocks, unlike "
-                "SigLIP, DINOv3 and CLIP",
-                "--positions learned, or other weights",
-            )
+            needs = "a class token, added positions and no norm before the blocks, unlike SigLIP, DINOv3 and CLIP"
+            raise UsageError(f"a masked autoencoder needs {needs}", "--positions learned, or other weights")
         kernel = encoder.patch_embed.proj.weight  # (D, C, P, P)
         L = encoder.patches
         self.patch, self.patches = kernel.shape[-1], L
         self.visible = round(L * (1 - mask_ratio))  # V
         if not 0 < self.visible < L:
-            raise UsageError(
-                f"with mask ratio {mask_ratio:g}, {self.visible} of {L} patches are visible, expected some but not all",
-                "a smaller --patch-size, or another --mask-ratio",
-            )
+            seen = f"with mask ratio {mask_ratio:g}, {self.visible} of {L} patches are visible"
+            raise UsageError(f"{seen}, expected some but not all", "a smaller --patch-size, or another --mask-ratio")
         if decoder_width % decoder_heads or decoder_width % 4:
-            raise UsageError(
-                f"decoder width {decoder_width} with {decoder_heads} heads, expected a multiple of the heads and of 4",
-                "change mae.decoder_width",
-            )
+            sizes = f"decoder width {decoder_width} with {decoder_heads} heads"
+            raise UsageError(f"{sizes}, expected a multiple of the heads and of 4", "change mae.decoder_width")
         self.encoder, self.normalise_patches = encoder, normalise_patches
         self.decoder_embed = nn.Linear(kernel.shape[0], decoder_width)
         self.mask_token = nn.Parameter(torch.zeros(1, 1, decoder_width))
         places = sincos_2d(round(L**0.5), decoder_width)  # (1, 1 + L, E)
         self.register_buffer("decoder_places", places, persistent=False)
-        self.decoder_blocks = nn.ModuleList(
-            Block(ModelConfig(width=decoder_width, heads=decoder_heads)) for _ in range(decoder_depth)
-        )
+        block = ModelConfig(width=decoder_width, heads=decoder_heads)
+        self.decoder_blocks = nn.ModuleList(Block(block) for _ in range(decoder_depth))
         self.decoder_norm = nn.LayerNorm(decoder_width, eps=EPS)
         self.decoder_pred = nn.Linear(decoder_width, kernel[0].numel())
         for module in (self.decoder_embed, self.decoder_pred, *self.decoder_blocks.modules()):

@@ -1,7 +1,5 @@
 """`SIZES`: the sizes of a ViT by name, as in timm; and a network in words. Imports torch only for torchinfo's table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,12 +57,11 @@ def describe_model(model: ModelConfig) -> str:
     size = size_of(model)
     words = f"ViT of width {size.width}, {counted(size.depth, 'block')}, {counted(size.heads, 'head')}"
     name = model.name if size == SIZES[model.name] else words
-    return (
-        f"{name}, {model.image_size} px images, {model.patch_size} px patches, {model.stem} stem, {model.pool} pooling"
-    )
+    sides = f"{model.image_size} px images, {model.patch_size} px patches"
+    return f"{name}, {sides}, {model.stem} stem, {model.pool} pooling"
 
 
-def summarise(model: nn.Module, config: ModelConfig) -> str:
+def summarise(model: "nn.Module", config: ModelConfig) -> str:
     """Layers, shapes, parameters and multiply-adds for one image, by torchinfo; the multiply-adds by PyTorch's counter,
     since torchinfo counts a layer once, however many patches it is applied to, and no product of attention."""
     import torch

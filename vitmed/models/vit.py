@@ -8,9 +8,8 @@ Letters of the shapes:
 Parameter names are timm's, so a timm, DeiT, MAE or DINO state dict loads without renaming.
 """
 
-from __future__ import annotations
-
 import math
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -155,9 +154,8 @@ class ViT(nn.Module):
         if config.stem == "patch":
             self.patch_embed: nn.Module = layers.PatchEmbed(config.channels, width, config.patch_size)
         else:
-            self.patch_embed = layers.ConvStem(
-                config.channels, width, config.patch_size, residual=config.stem == "residual"
-            )
+            residual = config.stem == "residual"
+            self.patch_embed = layers.ConvStem(config.channels, width, config.patch_size, residual)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if config.class_token else None
         self.reg_token = nn.Parameter(torch.zeros(1, config.registers, width)) if config.registers else None
         places = torch.zeros(1, config.class_token + self.patches, width)
@@ -193,7 +191,7 @@ class ViT(nn.Module):
             block.requires_grad_(False)
         self.train(self.training)
 
-    def train(self, mode: bool = True) -> ViT:
+    def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self.frozen is not None:
             for part in (self.patch_embed, self.pos_drop, *self.blocks[: self.frozen]):

@@ -142,9 +142,8 @@ def table_of(path: Path) -> Path:
         path = run.path
     elif path.suffix in (".pt", ".pt2", ".onnx"):
         images = "" if path.suffix == ".pt" else " --data DIR"  # an exported model knows none
-        raise DataError(
-            f"{path}: a model, not its predictions", f"vitmed evaluate {path}{images}, then name its report"
-        )
+        fix = f"vitmed evaluate {path}{images}, then name its report"
+        raise DataError(f"{path}: a model, not its predictions", fix)
     elif not path.is_dir():
         return path
     if (path / PREDICTIONS).is_file():
@@ -318,10 +317,13 @@ def compare_models(
     notes += [few] * (units < FEWEST.get(unit, FEW_GROUPS)) + [doubt] * (unit != "patient")
     described = dict[str, paired.ComparedModel]()
     for model in models:
-        likeliest = None
+        stated = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
+        facts: dict[str, Any] = {key: value for key, value in stated.items() if value}  # a baseline has no report
         if any(pair.likeliest and model.name in (pair.first, pair.second) for pair in pairs):
             likeliest = kind.numbers.evaluate(model.predictions.without_point(), resamples)
-        described[model.name] = _described(model, found[model.name], points[model.name], likeliest)
+            facts["likeliest"] = paired.ModelNumbers(overall=likeliest.overall, per_class=likeliest.per_class)
+        facts |= {"overall": numbers[model.name], "per_class": found[model.name].per_class, "point": points[model.name]}
+        described[model.name] = paired.ComparedModel(baseline_of=next(iter(model.baseline_of), None), **facts)
     return paired.ComparisonResults(
         kind=of,
         images=len(first),
@@ -337,16 +339,6 @@ def compare_models(
         verdict=verdict if not only_seeds else gaps[0].text if gaps else seeds[0].text,
         **over_seeds,
     )
-
-
-def _described(model: Model, found: Any, point: str, likeliest: Any) -> paired.ComparedModel:
-    """A model with its numbers. A baseline has no report: the one beside its table is about another model."""
-    stated = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
-    of = {"overall": found.overall, "per_class": found.per_class}
-    of |= {key: value for key, value in stated.items() if value}
-    if likeliest is not None:
-        of["likeliest"] = paired.ModelNumbers(overall=likeliest.overall, per_class=likeliest.per_class)
-    return paired.ComparedModel(baseline_of=next(iter(model.baseline_of), None), point=point, **of)
 
 
 def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
@@ -456,9 +448,8 @@ def _compare_family(
 
 
 def _adjusted(tests: Sequence[Test]) -> list[Test]:
-    return [
-        test.model_copy(update={"p_holm": p}) for test, p in zip(tests, paired.holm([t.p for t in tests]), strict=True)
-    ]
+    adjusted = zip(tests, paired.holm([test.p for test in tests]), strict=True)
+    return [test.model_copy(update={"p_holm": p}) for test, p in adjusted]
 
 
 def _verdict(pair: paired.ComparedPair, kind: TargetKind, both: tuple[Any, Any], pairs: int, group: str) -> str:

@@ -63,6 +63,7 @@ from vitmed.training.run import resumed_settings
 AGAIN = "start again with vitmed cross-validate"
 JOINING, TABLES = 12.0, 2.0  # s of --time for what joins the folds: reports on all and the ensemble, or tables
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
+Tested = tuple[RunFolder, Checkpoint, Path, Evaluated]  # a fold, its best.pt, the table of its test, and what that says
 
 
 class Divided(BaseModel):
@@ -116,15 +117,6 @@ class SharedTime(NamedTuple):
         whole = round_up(self.used + -(-self.folds // self.parallel) * round_up(error.seconds) + self.joining)
         given = f"--time {duration_text(self.limit)} is too short for {counted(self.folds, 'fold')}"
         return TimeTooShortError(f"{given}: for each, {error.problem}", f"--time {duration_text(whole)}", whole)
-
-
-class Tested(NamedTuple):
-    """A fold, with the evaluation of its best.pt on its test and the table of that."""
-
-    run: RunFolder
-    saved: Checkpoint
-    table: Path
-    evaluated: Evaluated
 
 
 class CrossValidation(Study[Evaluation]):
@@ -214,7 +206,7 @@ class CrossValidation(Study[Evaluation]):
             if table is None:
                 problem = f"{run.path}: has no evaluation of its best.pt on its test"
                 raise CheckpointError(problem, f"vitmed evaluate {run.path}")
-            tested.append(Tested(run, saved, table, read_evaluation(table)))
+            tested.append((run, saved, table, read_evaluation(table)))
         return tested
 
     def untested(self, joined: RunFolder) -> bool:
@@ -271,17 +263,14 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
         means = in_means(pooled)
         if fewer := [str(k) for k, test in enumerate(predictions, 1) if (means & ~in_means(test)).any()]:
             notes.append(
-                f"The means over findings of {_folds(fewer)} leave out findings that the pooled means count, because "
-                "too few patients of a fold have them. Compare the folds in the report of each finding."
+                f"The means over findings of fold{'s' if len(fewer) > 1 else ''} {', '.join(fewer)} leave out findings "
+                "that the pooled means count, because too few patients of a fold have them. Compare the folds in the "
+                "report of each finding."
             )
     notes += by_name([r.report.notes for r in results])
     with bar("drawing the report", unit="steps"):
-        origin = Origin(
-            title=f"{len(runs)} folds of {data_folder(root).resolve().name}",
-            facts=_facts(results, results[once], pooled, folds),
-            notes=notes,
-            run=folder.name,
-        )
+        title, about = f"{len(runs)} folds of {data_folder(root).resolve().name}", _facts(results, once, pooled, folds)
+        origin = Origin(title=title, facts=about, notes=notes, run=folder.name)
         extra = Extra(
             flow=folds_flow(saved[once], runs[once], pooled, config.subgroups),
             folds=folds,
@@ -318,14 +307,14 @@ def by_fold_names(kind: str) -> list[str]:
     return [*TARGETS[kind].headline[:3], TARGETS[kind].val_loss]
 
 
-def _facts(results: Sequence[Results], once: Sequence[Results], pooled: Predictions, folds: Folds) -> dict[str, str]:
+def _facts(results: Sequence[Results], once: slice, pooled: Predictions, folds: Folds) -> dict[str, str]:
     """Data, model and training for the report, for all folds together or fold by fold; `once`: of the first repeat."""
-    facts = [r.report.facts for r in results]
-    often = "once" if len(once) == len(results) else f"{len(results) // len(once)} times"
-    joined = {"Images": f"{len(pooled):,}, each evaluated {often}: " + numbered([f"{r.n:,}" for r in once])}
+    facts, first = [r.report.facts for r in results], results[once]
+    often = "once" if len(first) == len(results) else f"{len(results) // len(first)} times"
+    joined = {"Images": f"{len(pooled):,}, each evaluated {often}: " + numbered([f"{r.n:,}" for r in first])}
     joined["Patients"] = "unknown"
     if pooled.groups is not None:
-        patients = numbered([f"{r.n_groups:,}" for r in once])
+        patients = numbered([f"{r.n_groups:,}" for r in first])
         joined["Patients"] = f"{len(set(pooled.groups)):,}, each in the test of one fold: {patients}"
     for key in facts[0]:
         if key not in OF_ONE_FOLD:
@@ -348,12 +337,9 @@ def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
         if len({note for _, note in same}) > 1:
             texts.append(f"{len(numbers)} of {len(notes)} folds (figures of fold {numbers[0]}): {first}")
         else:
-            texts.append(first if len(numbers) == len(notes) else f"{_folds(numbers)}: {first}")
+            which = f"fold{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+            texts.append(first if len(numbers) == len(notes) else f"{which}: {first}")
     return texts
-
-
-def _folds(numbers: Sequence[str]) -> str:
-    return f"fold{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
 
 # --- folds or runs as one model
@@ -399,9 +385,9 @@ def read_candidate(folder: RunFolder) -> Candidate:
     if done < folds:
         problem = f"{folder.path}: {folds - done} of {counted(folds, 'fold')} are not finished"
         raise CheckpointError(problem, f"vitmed cross-validate --resume {folder.path}")
-    tested = study.tested()
-    tests = out_of_fold([fold.evaluated.predictions for fold in tested], study.divided.folds)
-    return Candidate(folder, tuple(fold.saved for fold in tested), tests, study.divided.repeats, True)
+    _, members, _, evaluated = zip(*study.tested(), strict=True)
+    tests = out_of_fold([each.predictions for each in evaluated], study.divided.folds)
+    return Candidate(folder, members, tests, study.divided.repeats, True)
 
 
 def _choice(candidates: Sequence[Candidate], parts: Sequence[Any]) -> dict[str, Any]:
@@ -498,19 +484,12 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
             "less extreme than its calibration assumes."
         )
     notes = [about_policy, *leaks, *notes_of(policy)]
-    predictions, root = policy.apply(for_policy), members[0].splits.root
+    predictions, root, how = policy.apply(for_policy), members[0].splits.root, joined.preprocessing
+    title = f"{counted(len(members), 'model')}, images that chose the policy"
+    about = facts(joined, "the images on which the policy was chosen", len(predictions), "stored predictions")
     with bar("drawing the report", unit="steps"):
-        origin = Origin(
-            title=f"{counted(len(members), 'model')}, images that chose the policy",
-            facts=facts(joined, "the images on which the policy was chosen", len(predictions), "stored predictions"),
-            notes=notes,
-            run=place.name,
-        )
-        extra = Extra(
-            weights_hash=joined.weights_hash,
-            policy=policy,
-            read=lambda name: thumbnail(root / name, joined.preprocessing),
-        )
+        origin = Origin(title=title, facts=about, notes=notes, run=place.name)
+        extra = Extra(weights_hash=joined.weights_hash, policy=policy, read=lambda name: thumbnail(root / name, how))
         metrics = Report.of(predictions, origin, config, extra).write(place.path / "val")
     val = Evaluation(predictions, metrics, place.path / "val")
     save_ensemble(joined)  # last: without it the folder holds no ensemble

@@ -5,7 +5,6 @@ import datetime
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,7 @@ from vitmed.training.plan.time import Clock
 from vitmed.training.pretraining import Pretrain
 from vitmed.training.processes import Ranks
 from vitmed.training.run import EachEpoch, Run, Session, resumed_settings
-from vitmed.training.trackers import check_trackers, tracked
+from vitmed.training.trackers import Tracking, check_trackers
 
 ENOUGH = 0.8  # of the seconds that the reports are expected to take: with less left, there are fewer
 UNLABELLED_VAL = 0.05  # share of images for the validation of pretraining, where there are no classes
@@ -192,7 +191,7 @@ class OneRun:
             if leads and run.state.history:
                 write_bytes(folder.training_curves, drawn_curves(run.state.history).png)
 
-        with tracked(config.train.track if leads else (), folder) as tracking:
+        with Tracking(config.train.track if leads else (), folder) as tracking:
             tracking.start(config)
             tracking.epochs(run.state.history)
             with advising(run, Interrupted(f"stopped; {folder.path} is incomplete", fix)):
@@ -221,15 +220,22 @@ class OneRun:
 
 @contextlib.contextmanager
 def advising(run: Run[Any], incomplete: Interrupted | None = None) -> Iterator[None]:
-    """Add to what ends a run how it goes on; without a last.pt, Ctrl-C raises `incomplete`."""
+    """Add to what ends a run how it goes on; without a last.pt, Ctrl-C raises `incomplete`. A run goes on with the
+    images that it began with, or not at all."""
+    last = run.folder.last
     try:
         yield
     except (UsageError, DataError) as error:  # a full disk, an image that has become unreadable
-        raise run.resumable(error) from None
+        if not last.is_file():
+            raise error from None
+        if isinstance(error, DataError):
+            fix = "start a new run (--on-bad-file skip leaves unreadable files out); or restore the files as they were"
+            raise DataError(error.problem, f"{fix}, then continue: {run.go_on}") from None
+        raise type(error)(error.problem, f"{error.fix}; then continue from {last.name}: {run.go_on}") from None
     except KeyboardInterrupt as stopped:
-        if not run.folder.last.is_file():
+        if not last.is_file():
             raise incomplete or stopped from None
-        raise Interrupted(f"stopped at once; {run.folder.last} is saved", run.go_on) from None
+        raise Interrupted(f"stopped at once; {last} is saved", run.go_on) from None
 
 
 def _evaluated(run: Run[Config], task: Finetune, baselines: Baselines | None, trained: bool) -> TrainResult:
@@ -252,11 +258,10 @@ def _evaluated(run: Run[Config], task: Finetune, baselines: Baselines | None, tr
         if trained and (complete := known_evaluation(open_model(best), split)):  # before the run was interrupted
             say(f"{complete.folder}: is complete already")
             return complete
-        others, page = partial(baselines, split), run.config.evaluate.report
-        maps: dict[str, Any] = {}
+        pages: dict[str, Any] = {"report": run.config.evaluate.report}
         if short:
-            page, maps = split == "test", {"map_images": 0}
-        return vitmed.evaluate(best, split=split, device=device, baselines=others, report=page, **maps)
+            pages = {"report": split == "test", "map_images": 0}
+        return vitmed.evaluate(best, split=split, device=device, baselines=lambda: baselines(split), **pages)
 
     val = evaluated("val")
     test = evaluated("test") if run.config.train.test else None

@@ -253,20 +253,12 @@ def evaluate_colours(config: Config, output: str | Path, name: str | None) -> Tr
         logits, positive = logits_of(split), config.data.positive
         predictions = labelled_by(splits.target, splits.classes, samples, logits, positive, splits.columns)
         said = "No network: this shows what stain, light, format and size reveal about the labels."
-        origin = Origin(
-            title=f"{what}: colours and size alone",
-            facts={
-                "Model": baseline_text("colour_and_size", splits.target.kind),
-                "Images": f"{what}: {len(predictions):,} evaluated",
-                "Patients": describe_patients(splits),
-            },
-            notes=[*patient_notes(splits, split), said, *notes],
-            run=folder.name,
-        )
-        extra = Extra(
-            flow=flow.model_copy(update={"evaluated": evaluated_images(predictions, split)}),
-            read=lambda path: thumbnail(splits.root / path, preprocessing),
-        )
+        title, noted = f"{what}: colours and size alone", [*patient_notes(splits, split), said, *notes]
+        facts = {"Model": baseline_text("colour_and_size", splits.target.kind)}
+        facts |= {"Images": f"{what}: {len(predictions):,} evaluated", "Patients": describe_patients(splits)}
+        origin = Origin(title=title, facts=facts, notes=noted, run=folder.name)
+        of_split = flow.model_copy(update={"evaluated": evaluated_images(predictions, split)})
+        extra = Extra(flow=of_split, read=lambda path: thumbnail(splits.root / path, preprocessing))
         metrics = Report.of(predictions, origin, config.evaluate, extra).write(folder.path / split)
         results[split] = report_evaluation(Evaluation(predictions, metrics, folder.path / split), {})
     return TrainResult(folder.path, None, **results)

@@ -5,7 +5,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -26,7 +26,6 @@ from vitmed.models.sizes import model_label
 
 DEPTH = 3  # folders below the one that is listed: study/cross-validation/fold-1
 KILLED = "its process was killed, or the machine stopped"
-Records = Sequence[dict[str, Any]]
 
 RunKind = Literal["training", "pretraining", "cross-validation", "ensemble", "no network", "ranking", "not known"]
 State = Literal["finished", "running", "stopped", "interrupted", "not evaluated", "incomplete", "damaged"]
@@ -193,15 +192,18 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
     with _reading(run, run.metrics):
         records = read_json_lines(run.metrics)
         monitor = config.train.monitor if isinstance(config, Config) else "loss"
+        kept = max(
+            (i for i, record in enumerate(records) if record.get("kept")), default=len(records) - 1
+        )  # in best.pt
         if records:
             title = "loss" if monitor == "loss" else ALL_METRICS[monitor].title
-            value = Estimate(value=records[_kept(records)].get(f"val_{monitor}"), low=None, high=None)
+            value = Estimate(value=records[kept].get(f"val_{monitor}"), low=None, high=None)
             metric = RunMetric(name=monitor, title=title, estimate=value, of="validation")
             row |= {"done": len(records), "metric": metric}
             row["seconds"] = sum(float(record["seconds"]) for record in records)
         train, end = config.train, config.train.epochs
         if isinstance(config, Config) and config.train.choose == "best" and config.train.patience is not None:
-            end = min(end, _kept(records) + 1 + config.train.patience)
+            end = min(end, kept + 1 + config.train.patience)
         # As `finished` of training.early_stopping; that the time is over, the learning rate shows, which has come down.
         over = train.time is not None and bool(records) and records[-1]["lr"] - train.min_lr < 0.01 * train.lr
         ended = bool(records) and bool(records[-1]["epoch"] >= end or over)
@@ -222,11 +224,6 @@ def config_of(run: RunFolder) -> Config | PretrainConfig:
 
 def _data_name(root: str | None, run: RunFolder) -> str:
     return "" if root is None else Path(os.path.normpath(run.path.absolute() / root)).name
-
-
-def _kept(records: Records) -> int:
-    """The index of the epoch of best.pt, or else of the last."""
-    return max((i for i, record in enumerate(records) if record.get("kept")), default=len(records) - 1)
 
 
 def _evaluated(run: RunFolder, *splits: str) -> RunMetric | None:

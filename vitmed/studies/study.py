@@ -19,7 +19,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +37,6 @@ from vitmed.core.run_folder import PREDICTIONS, RunFolder, is_running, run_lock
 from vitmed.data.splits import make_splits
 from vitmed.report.headline import headline
 from vitmed.studies import cluster
-from vitmed.studies.cluster import Killed, RayCluster, opened, prepare, result_of, submit
 from vitmed.studies.ray_driver import free_port
 from vitmed.training.train_state import Record
 
@@ -105,7 +103,7 @@ class Study(ABC, Generic[Result]):
     def finish(self) -> Result:
         """Join what the runs show, once all have ended."""
 
-    def watch(self, job: Job) -> AbstractContextManager[OnEpoch | None]:
+    def watch(self, job: Job) -> contextlib.AbstractContextManager[OnEpoch | None]:
         """Give what follows each epoch of a run, around its submission; see `Executor.submit`."""
         return contextlib.nullcontext()
 
@@ -386,12 +384,12 @@ def train_on_nodes(on: str, devices: int, options: Mapping[str, Any], words: Seq
     output = Path(options.get("output") or "runs") if resumed is None else Path(resumed).parent
     make_folder(output)
     name = f"vitmed-{secrets.token_hex(4)}"
-    with opened(on, strict=bool(options.get("strict"))) as places:
-        if not isinstance(place := places.executor, RayCluster):
+    with cluster.opened(on, strict=bool(options.get("strict"))) as places:
+        if not isinstance(place := places.executor, cluster.RayCluster):
             raise errors.UsageError(f"--devices {devices} --on {on}: expected a Ray cluster", "--on ray:HOST:PORT")
         place.bundle = (0, devices)
-        prepare(place, files_of(options), output, parallel=devices)
-        address, port = result_of(submit(place, free_port))
+        cluster.prepare(place, files_of(options), output, parallel=devices)
+        address, port = cluster.result_of(cluster.submit(place, free_port))
         shared = {"MASTER_ADDR": address, "MASTER_PORT": f"{port}", "WORLD_SIZE": f"{devices}", "LOCAL_RANK": "0"}
         shared |= {"LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": f"{devices}", "OMP_NUM_THREADS": f"{place.cpus}"}
         logs = [output / f"{name}-rank-{rank}.log" for rank in range(devices)]
@@ -399,7 +397,7 @@ def train_on_nodes(on: str, devices: int, options: Mapping[str, Any], words: Seq
         stop, running = output / f".{name}.stop", list[Future[Any]]()
         for rank, log in enumerate(logs):
             place.bundle = (rank, devices)
-            running.append(submit(place, run_process, list(words), log, shared | {"RANK": f"{rank}"}, stop))
+            running.append(cluster.submit(place, run_process, list(words), log, shared | {"RANK": f"{rank}"}, stop))
         try:
             codes, stopped = _followed(running, logs[0], stop)
         finally:
@@ -448,8 +446,8 @@ def _followed(running: Sequence[Future[Any]], log: Path, stop: Path) -> tuple[li
 
 def _ended(future: Future[Any]) -> int:
     try:
-        return int(result_of(future))
-    except Killed:
+        return int(cluster.result_of(future))
+    except cluster.Killed:
         return -signal.SIGKILL
 
 

@@ -113,7 +113,19 @@ def stuck(
         return None
     losses = [record["train_loss"] for record in last]
     still = share >= FAIR and max(losses) - min(losses) <= STILL * max(losses)
-    cause = _cause(round(last[-1]["step"] * config.train.epochs / last[-1]["epoch"]), config)
+    lr, warmup, decay = config.train.lr, config.train.warmup_epochs, config.train.weight_decay
+    steps = round(last[-1]["step"] * config.train.epochs / last[-1]["epoch"])  # of the whole run as planned
+    few = f"{steps} optimiser steps are too few for a network that starts from random weights. "
+    few += "Try more --epochs, a smaller --batch-size, or --weights"
+    causes = (
+        (lr > 2e-3, f"the learning rate {lr:g} is too high for a ViT. Try --lr {min(lr / 10, 5e-4):g}"),
+        (warmup == 0 and lr > 1e-4, f"no warm-up at a learning rate of {lr:g}. Try --warmup-epochs 3, or --lr 1e-4"),
+        (decay > 0.5, f"weight decay {decay:g} pulls the weights to zero. Try --weight-decay 0.05"),
+        (lr < 1e-5, f"the learning rate {lr:g} is too low. Try --lr 5e-4"),
+        (steps < 500, few),
+        (True, "wrong labels, or images that show nothing. Look at contact_sheet.png, or try --lr 1e-4"),
+    )
+    cause = f"Likely cause: {next(text for likely, text in causes if likely)}."
     if still and all((r2 := record.get("val_r2")) is not None and r2 <= 0 for record in last):
         return f"the network does not learn: one number for all validation images is no worse. {cause}"
     if "top_class" not in last[-1]:  # findings and numbers have no one class that is always predicted
@@ -135,19 +147,3 @@ def stuck(
     most += f" ({prior[top]:.0%} of the training images are {top!r})"
     stays = f"stays at {losses[-1]:.3f} (guessing by class frequency gives {chance:.3f})"
     return f"the network does not learn: {most}, and the training loss {stays}. {cause}"
-
-
-def _cause(steps: int, config: Config) -> str:
-    """The likely cause and its fix; `steps` are those of the whole run as planned."""
-    lr, warmup, decay = config.train.lr, config.train.warmup_epochs, config.train.weight_decay
-    few = f"{steps} optimiser steps are too few for a network that starts from random weights. "
-    few += "Try more --epochs, a smaller --batch-size, or --weights"
-    causes = (
-        (lr > 2e-3, f"the learning rate {lr:g} is too high for a ViT. Try --lr {min(lr / 10, 5e-4):g}"),
-        (warmup == 0 and lr > 1e-4, f"no warm-up at a learning rate of {lr:g}. Try --warmup-epochs 3, or --lr 1e-4"),
-        (decay > 0.5, f"weight decay {decay:g} pulls the weights to zero. Try --weight-decay 0.05"),
-        (lr < 1e-5, f"the learning rate {lr:g} is too low. Try --lr 5e-4"),
-        (steps < 500, few),
-        (True, "wrong labels, or images that show nothing. Look at contact_sheet.png, or try --lr 1e-4"),
-    )
-    return f"Likely cause: {next(text for likely, text in causes if likely)}."

@@ -68,12 +68,7 @@ class Finetune(Task[Config]):
 
     @classmethod
     def new(
-        cls,
-        config: Config,
-        splits: Splits,
-        session: Session,
-        weights: Weights | None = None,
-        start: str = "from random weights",
+        cls, config: Config, splits: Splits, session: Session, weights: Weights | None = None, start: str = ""
     ) -> Self:
         """Build a network before training, from weights or random numbers, and report what it learns from; `start` says
         where other weights come from. Raises VitmedError for sizes or weights that do not fit."""
@@ -89,8 +84,9 @@ class Finetune(Task[Config]):
             model.freeze(config.train.freeze_blocks)
         model = model.to(session.device)
         _describe_data(config, splits)
-        start = start if weights is None else f"{report}; images normalised by {config.data.normalize}"
-        _describe_network(config, model, start, session)
+        if weights is not None:
+            start = f"{report}; images normalised by {config.data.normalize}"
+        _describe_network(config, model, start or "from random weights", session)
         if config.train.balance == "adjust" and config.train.probe_first:
             fix = "--balance loss, or --no-probe-first"
             warn(f"--balance adjust changes nothing: the head is fitted before training (train.probe_first); {fix}")
@@ -128,14 +124,9 @@ class Finetune(Task[Config]):
         self._save(run, run.folder.last, run.state.state_dict())
 
     def _save(self, run: Run[Config], path: Path, training: dict[str, Any] | None = None) -> None:
-        record = run.state.history[-1] if run.state.history else {}
-        weights = full(merged(run.state.evaluated_model))  # by all ranks: each may hold a part
-        run.ranks.first(lambda: self.save(run, path, weights=weights, record=record, training=training))
-
-    def save(self, run: Run[Config], path: Path, **parts: Any) -> None:
-        """Save a checkpoint of the run: `weights`, `record` and `training` of `save_checkpoint`."""
-        parts["fingerprints"] = self.fingerprints
-        save_checkpoint(path, run.config, run.splits, run.hashes, self.seen, **parts)
+        parts = {"record": run.state.history[-1] if run.state.history else {}, "fingerprints": self.fingerprints}
+        parts |= {"weights": full(merged(run.state.evaluated_model)), "training": training}  # by all ranks, each a part
+        run.ranks.first(lambda: save_checkpoint(path, run.config, run.splits, run.hashes, self.seen, **parts))
 
     def end(self, run: Run[Config]) -> None:
         """Say which epoch is kept, after the last."""
@@ -381,8 +372,20 @@ def fit_baselines(run: Run[Config], task: Finetune) -> Baselines:
     """Fit the baselines of a run on train and val, and return what predicts a split with them: it alone reads test."""
     train, logits = run.config.train, dict[str, BySplit]()
     untrained = run.config.model.start is not None and run.state.step == 0
-    if untrained and (train.baseline or train.freeze or train.probe_first):
-        _fit_frozen(run, task)
+    if untrained and (train.baseline or train.freeze or train.probe_first):  # the result of --freeze, else a baseline
+
+        def features(split: str) -> np.ndarray:
+            with bar(f"features of {split}") as advance:
+                return frozen_features(task.model, run.images[split], advance)
+
+        head = fit_logistic(features, run.splits, run.images, "the pretrained features")
+        record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
+        place = run.folder.best if train.freeze else run.folder.baseline
+        parts = {"weights": merged(task.model) | head.state(), "record": record, "fingerprints": task.fingerprints}
+        save_checkpoint(place, run.config, run.splits, run.hashes, task.seen, **parts)
+        if train.probe_first:
+            for network in (task.model, run.state.evaluated_model):
+                network.load_state_dict(head.state(), strict=False)
 
     def frozen(split: str) -> np.ndarray:
         images, saved = run.images[split], load_checkpoint(run.folder.baseline)
@@ -400,20 +403,3 @@ def fit_baselines(run: Run[Config], task: Finetune) -> Baselines:
     if train.baseline:
         logits["colour_and_size"] = fit_colours(run.splits, run.images)
     return predictions
-
-
-def _fit_frozen(run: Run[Config], task: Finetune) -> None:
-    """A linear model of the frozen network's features: the result of `--freeze`, otherwise baseline.pt."""
-    train = run.config.train
-
-    def features(split: str) -> np.ndarray:
-        with bar(f"features of {split}") as advance:
-            return frozen_features(task.model, run.images[split], advance)
-
-    head = fit_logistic(features, run.splits, run.images, "the pretrained features")
-    record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
-    place = run.folder.best if train.freeze else run.folder.baseline
-    task.save(run, place, weights=merged(task.model) | head.state(), record=record)
-    if train.probe_first:
-        for network in (task.model, run.state.evaluated_model):
-            network.load_state_dict(head.state(), strict=False)

@@ -13,10 +13,8 @@ from torch import Tensor
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.config import Config
-from vitmed.core.errors import UsageError
 from vitmed.data.loading import Images
 from vitmed.data.thread_batches import Progress
-from vitmed.decisions.targets import RANKING, TARGETS, refuse_idle
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 from vitmed.training import losses
@@ -42,19 +40,6 @@ class Learning:
     mixes: bool = False  # whether images may be mixed
     answers: Callable[[Tensor], Tensor] = lambda output: output
     chances: Callable[[Tensor], Tensor] = lambda logits: logits.softmax(dim=1)
-
-
-def check_target(config: Config, kind: str) -> None:
-    """Raises UsageError for a setting that does not go with the kind of label."""
-    refuse_idle(config, kind)
-    learning, train, augment = LEARNING[kind], config.train, config.augment
-    ranking = tuple(name for name in TARGETS[kind].metrics if name in RANKING)
-    rows = ("train.balance", train.balance, learning.balances), ("train.monitor", train.monitor, ranking)
-    for name, value, good in rows:
-        if value not in good:
-            raise UsageError(f"{name} {value}: not for {kind}", f"one of {', '.join(good)}")
-    if not learning.mixes and (augment.mixup or augment.cutmix):
-        raise UsageError(f"mixup and cutmix mix classes; these labels are {kind}", "leave them out")
 
 
 def mixup_and_cutmix(config: Config, classes: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:

@@ -10,10 +10,8 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from torch import nn
 
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import OutOfMemoryError, VitmedError
@@ -55,14 +53,6 @@ def memory_error(error: RuntimeError, config: Config | PretrainConfig) -> Runtim
     return error
 
 
-class Fit(NamedTuple):
-    """How many images fit the memory at once, whether it takes gradient checkpointing, and why, in words."""
-
-    micro_batch: int
-    grad_checkpointing: bool
-    why: str
-
-
 def one_batch(config: AnyConfig) -> AnyConfig:
     """With `micro_batch: auto`, the images of an optimiser step become one batch, which is computed in parts."""
     train = config.train
@@ -71,9 +61,12 @@ def one_batch(config: AnyConfig) -> AnyConfig:
     return with_values(config, {"train.batch_size": train.batch_size * train.accumulate, "train.accumulate": 1})
 
 
-def fit_memory(state: TrainState, config: AnyConfig, most: int, precision: Precision, processes: int) -> Fit:
+def fit_memory(
+    state: TrainState, config: AnyConfig, most: int, precision: Precision, processes: int
+) -> tuple[int, bool, str]:
     """How many images of a batch can be computed at once, of `most` that each of the `processes` computes that share
-    the memory of a CPU; changes nothing in the state, new, of a network on the device."""
+    the memory of a CPU; whether it takes gradient checkpointing; and why, in words. Changes nothing in the state, new,
+    of a network on the device."""
     model, given, side = state.model, config.train.grad_checkpointing, config.model.image_size
     device, before = next(model.parameters()).device, [buffer.clone() for buffer in model.buffers()]
     gradients = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
@@ -99,10 +92,10 @@ def fit_memory(state: TrainState, config: AnyConfig, most: int, precision: Preci
     checkpoint_gradients(model, given)
     for buffer, value in zip(model.buffers(), before, strict=True):
         buffer.copy_(value)
-    return Fit(max(1, count), recompute, why)
+    return max(1, count), recompute, why
 
 
-def _fit_device(compute: Callable[[int], None], most: int, moments: int, model: nn.Module) -> tuple[int, str]:
+def _fit_device(compute: Callable[[int], None], most: int, moments: int, model: torch.nn.Module) -> tuple[int, str]:
     """Try the batch, its half, its quarter ... beside the moments that the optimiser will need, in bytes; 0 if none
     fits."""
     count, why, device = most, "as tried", next(model.parameters()).device

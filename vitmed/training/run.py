@@ -3,18 +3,15 @@
 `Run.new` and `Run.resumed` build it whole; what is trained, and how it is validated and saved, is its `Task`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol
+from typing import Any, ClassVar, Generic, Protocol, Self
 
 import torch
-from torch import nn
 
 from vitmed.core import errors
 from vitmed.core.files import write_json, write_text
@@ -42,6 +39,7 @@ from vitmed.training.train_state import Record, new_state
 
 EachEpoch = Callable[[Record], bool | None]  # whether to end the run after this epoch
 Reports = Callable[[list[Record]], None]
+Last = Checkpoint | PretrainingState  # what a last.pt holds
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Session:
     clock: Clock = field(default_factory=Clock)
 
     @classmethod
-    def of(cls, config: AnyConfig, ranks: Ranks = ALONE, clock: Clock | None = None) -> Session:
+    def of(cls, config: AnyConfig, ranks: Ranks = ALONE, clock: Clock | None = None) -> Self:
         """The session of a configuration. Raises UsageError if this machine cannot compute so."""
         device = pick_device(config.train.device)
         precision = pick_precision(config.train.precision, device)
@@ -66,16 +64,16 @@ class Task(Protocol[AnyConfig]):
     """What a run trains: `Finetune` or `Pretrain`, on the device of its session. `command` starts such a run."""
 
     command: ClassVar[str]
-    model: nn.Module
+    model: torch.nn.Module
 
     def objective(self, config: AnyConfig, train: Images, session: Session) -> Objective: ...  # made small in training
-    def validate(self, run: Run[AnyConfig]) -> Record: ...  # of the epoch that has just ended
-    def save_epoch(self, run: Run[AnyConfig], record: Record) -> None: ...  # the weights, where they are to be kept
-    def save_last(self, run: Run[AnyConfig]) -> None: ...  # last.pt, from which `--resume` continues
-    def seconds_after(self, run: Run[AnyConfig]) -> float: ...  # estimates now what follows training
-    def write_start(self, run: Run[AnyConfig]) -> None: ...  # what is known before the first batch
-    def before_step(self, run: Run[AnyConfig]) -> None: ...  # says something
-    def after_epoch(self, run: Run[AnyConfig], record: Record) -> None: ...  # says what a finished epoch shows
+    def validate(self, run: "Run[AnyConfig]") -> Record: ...  # of the epoch that has just ended
+    def save_epoch(self, run: "Run[AnyConfig]", record: Record) -> None: ...  # the weights, where they are to be kept
+    def save_last(self, run: "Run[AnyConfig]") -> None: ...  # last.pt, from which `--resume` continues
+    def seconds_after(self, run: "Run[AnyConfig]") -> float: ...  # estimates now what follows training
+    def write_start(self, run: "Run[AnyConfig]") -> None: ...  # what is known before the first batch
+    def before_step(self, run: "Run[AnyConfig]") -> None: ...  # says something
+    def after_epoch(self, run: "Run[AnyConfig]", record: Record) -> None: ...  # says what a finished epoch shows
 
 
 class Run(Generic[AnyConfig]):
@@ -96,7 +94,7 @@ class Run(Generic[AnyConfig]):
     @classmethod
     def new(
         cls, task: Task[AnyConfig], config: AnyConfig, read: ReadSplits, folder: RunFolder, session: Session
-    ) -> Run[AnyConfig]:
+    ) -> Self:
         """A run before its first batch; everything known so far is written into its folder."""
         ranks, device = session.ranks, session.device
         place = ranks.first(lambda: pick_place(config.train.augment_on, device, ranks.local_world))
@@ -116,14 +114,8 @@ class Run(Generic[AnyConfig]):
 
     @classmethod
     def resumed(
-        cls,
-        task: Task[AnyConfig],
-        config: AnyConfig,
-        read: ReadSplits,
-        folder: RunFolder,
-        session: Session,
-        last: Checkpoint | PretrainingState,
-    ) -> Run[AnyConfig]:
+        cls, task: Task[AnyConfig], config: AnyConfig, read: ReadSplits, folder: RunFolder, session: Session, last: Last
+    ) -> Self:
         """A run as `last`, its last.pt, left it, perhaps with another `train.time`."""
         run = cls(task, config, read, folder, session)
         try:
@@ -174,7 +166,7 @@ class Run(Generic[AnyConfig]):
         if ranks.wide:
             self.state.load_state_dict(ranks.first(self.state.state_dict))  # rank 0 may have fitted the head
         if ranks.wide and self.device.type == "cuda":  # it does not work on a CPU
-            nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
+            torch.nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
         use_attention(self.model, config.train.attention)
         if config.train.compile:
             hardware.compile_network(self.model)
@@ -234,18 +226,6 @@ class Run(Generic[AnyConfig]):
         report(self.state.history)
         self.task.after_epoch(self, record)
 
-    def resumable(self, error: errors.VitmedError) -> errors.VitmedError:
-        """The same error with the command that continues the run, where there is a last.pt.
-
-        A run goes on with the images that it began with, or not at all.
-        """
-        if not self.folder.last.is_file():
-            return error
-        if isinstance(error, errors.DataError):
-            fix = "start a new run (--on-bad-file skip leaves unreadable files out); or restore the files as they were"
-            return errors.DataError(error.problem, f"{fix}, then continue: {self.go_on}")
-        return type(error)(error.problem, f"{error.fix}; then continue from {self.folder.last.name}: {self.go_on}")
-
     def _ticker(self) -> Callable[[], None]:
         """What the loop calls before every step: it notes the time used, and of a limited time rank 0's share."""
         state, clock, limit = self.state, self.session.clock, self.config.train.time
@@ -266,12 +246,13 @@ class Run(Generic[AnyConfig]):
             problem = "--batch-size auto measures the whole network, and --shard-model divides it"
             raise errors.UsageError(problem, "name --micro-batch N")
         most = -(-total // ranks.world)
-        fit = ranks.first(lambda: fit_memory(self.state, self.config, most, self.precision, ranks.local_world))
-        at_once = max(part.stop - part.start for part in ranks.parts(total, fit.micro_batch))
-        self._set_parts(at_once, fit.grad_checkpointing)
-        how = ", with gradient checkpointing" if fit.grad_checkpointing else ""
+        found = ranks.first(lambda: fit_memory(self.state, self.config, most, self.precision, ranks.local_world))
+        fitting, recompute, why = found
+        at_once = max(part.stop - part.start for part in ranks.parts(total, fitting))
+        self._set_parts(at_once, recompute)
+        how = ", with gradient checkpointing" if recompute else ""
         whose = f" on each of {ranks.world} processes" if ranks.wide else ""
-        say(f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({fit.why}; --micro-batch {at_once})")
+        say(f"batch: {counted(total, 'image')}, {at_once} at once{whose}{how} ({why}; --micro-batch {at_once})")
 
     def _set_parts(self, micro_batch: int, grad_checkpointing: bool) -> None:
         """Change how many images are computed at once, from the next batch and in the configuration."""
@@ -307,12 +288,7 @@ def monitor_text(record: Record, monitor: str) -> str:
 
 
 def folder_to_resume(
-    path: Path,
-    name: str | None,
-    output: Path | str,
-    changes: Iterable[str],
-    flags: Mapping[str, str],
-    allowed: set[str],
+    path: Path, name: str | None, output: Path | str, changes: list[str], flags: Mapping[str, str], allowed: set[str]
 ) -> RunFolder:
     """The run folder given to --resume, which holds a last.pt; `changes` are the settings given beside it, of which
     some are `allowed`, and `flags` are keyword -> setting."""

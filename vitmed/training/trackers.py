@@ -15,9 +15,9 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from vitmed.core.config import Config
@@ -161,7 +161,8 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 class Tracking:
-    """The trackers of a run. trackers.json keeps their ids, and how many epochs each has."""
+    """The trackers of a run, which they follow until the block ends, in whatever state. trackers.json keeps their ids,
+    and how many epochs each has."""
 
     def __init__(self, names: Sequence[str], folder: RunFolder):
         self._names, self._folder, self._offline = names, folder, is_offline()
@@ -172,29 +173,40 @@ class Tracking:
             runs = json.loads(folder.trackers.read_text(encoding="utf-8"))
             self._known = {name: {"id": str(run["id"]), "epochs": int(run["epochs"])} for name, run in runs.items()}
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Attach the files and end."""
+        interrupted = isinstance(error, Interrupted | KeyboardInterrupt)
+        state: State = "finished" if error is None else "interrupted" if interrupted else "failed"
+        for name, tracker in [*self._trackers.items()]:
+            with self._calling(name):
+                tracker.finish(self._files, state)
+
     def start(self, config: Config) -> None:
         """Begin, or go on with what trackers.json names."""
         settings = tracked_settings(config)
-
-        def begin(name: str) -> None:
-            tracker = TRACKERS[name]()
-            run = tracker.start(self._folder, self._offline, self._known.get(name, {}).get("id"), settings)
-            self._known.setdefault(name, {"id": run, "epochs": 0})
-            self._trackers[name] = tracker
-
-        self._each(begin, self._names, keep=True)
+        for name in self._names:
+            with self._calling(name):
+                tracker = TRACKERS[name]()
+                run = tracker.start(self._folder, self._offline, self._known.get(name, {}).get("id"), settings)
+                self._known.setdefault(name, {"id": run, "epochs": 0})
+                self._trackers[name] = tracker
+        if self._trackers:
+            write_json(self._folder.trackers, self._known)
 
     def epochs(self, history: Sequence[Record]) -> None:
         """Log the epochs that a tracker does not have yet."""
-
-        def log(name: str) -> None:
-            for record in history[self._known[name]["epochs"] :]:
-                numbers = {key: x for key, x in record.items() if isinstance(x, int | float) and math.isfinite(x)}
-                shown = {k: float(x) for k, x in numbers.items() if not isinstance(x, bool) and k not in POSITION}
-                self._trackers[name].log(shown, record["epoch"])
-                self._known[name]["epochs"] = record["epoch"]
-
-        self._each(log, keep=True)
+        for name, tracker in [*self._trackers.items()]:
+            with self._calling(name):
+                for record in history[self._known[name]["epochs"] :]:
+                    numbers = {key: x for key, x in record.items() if isinstance(x, int | float) and math.isfinite(x)}
+                    shown = {k: float(x) for k, x in numbers.items() if not isinstance(x, bool) and k not in POSITION}
+                    tracker.log(shown, record["epoch"])
+                    self._known[name]["epochs"] = record["epoch"]
+        if self._trackers:
+            write_json(self._folder.trackers, self._known)
 
     def result(self, split: str, numbers: Mapping[str, Estimate], folder: Path, step: int, pages: bool) -> None:
         """Log the final metrics of a split with the ends of their intervals at `step`, the last epoch; keep the figures
@@ -205,45 +217,25 @@ class Tracking:
             for end, number in (("", estimate.value), ("_low", estimate.low), ("_high", estimate.high))
             if number is not None
         }
-        self._each(lambda name: self._trackers[name].log(values, step))
+        for name, tracker in [*self._trackers.items()]:
+            with self._calling(name):
+                tracker.log(values, step)
         files = [*sorted(folder.glob("*.png")), *[page for page in [folder / REPORT] if pages and page.is_file()]]
         self._files |= {f"{split}/{file.name}": file for file in files}
 
-    def finish(self, state: State) -> None:
-        """Attach the files and end."""
-        self._each(lambda name: self._trackers[name].finish(self._files, state))
-
-    def _each(self, work: Callable[[str], None], names: Sequence[str] = (), keep: bool = False) -> None:
-        """Call this for every tracker, with the environment variables that the user has not set; one that fails is left
-        out from then on. `keep` writes trackers.json."""
-        for name in names or list(self._trackers):
-            before = dict(os.environ)
-            os.environ.update({key: value for key, value in TRACKERS[name].variables.items() if key not in before})
-            try:
-                work(name)
-            except (Exception, SystemExit) as error:
-                self._trackers.pop(name, None)
-                warn(f"--track {name} fails ({first_line(error)}); the run goes on without it")
-            finally:
-                for key in set(os.environ) - set(before):  # wandb leaves one of its own
-                    del os.environ[key]
-        if keep and self._trackers:
-            write_json(self._folder.trackers, self._known)
-
-
-@contextlib.contextmanager
-def tracked(names: Sequence[str], folder: RunFolder) -> Iterator[Tracking]:
-    """Let trackers follow a run, until it ends in whatever state."""
-    tracking = Tracking(names, folder)
-    state: State = "failed"
-    try:
-        yield tracking
-        state = "finished"
-    except (Interrupted, KeyboardInterrupt):
-        state = "interrupted"
-        raise
-    finally:
-        tracking.finish(state)
+    @contextlib.contextmanager
+    def _calling(self, name: str) -> Iterator[None]:
+        """With the environment variables that the user has not set; a tracker that fails is left out from then on."""
+        before = dict(os.environ)
+        os.environ.update({key: value for key, value in TRACKERS[name].variables.items() if key not in before})
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            self._trackers.pop(name, None)
+            warn(f"--track {name} fails ({first_line(error)}); the run goes on without it")
+        finally:
+            for key in set(os.environ) - set(before):  # wandb leaves one of its own
+                del os.environ[key]
 
 
 def tracked_settings(config: Config) -> dict[str, str]:

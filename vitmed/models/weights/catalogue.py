@@ -23,8 +23,6 @@ from vitmed.core.files import json_of
 from vitmed.core.run_folder import cache_folder
 from vitmed.imaging.preprocessing import CONSTANTS
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
 SUPERVISED, MASKED, DISTILLED, PAIRED = "supervised", "masked image", "self-distilled", "image and text"
 
 
@@ -42,8 +40,8 @@ class Entry(NamedTuple):
     note: str  # what it was trained on, and the source of the hash
     sha256: str | None = None  # whole or its first digits; None if none is published: vitmed then checks only the size
     licence: str = "Apache-2.0"  # SPDX identifier, or LicenseRef-... if there is none
-    mean: tuple[float, float, float] = IMAGENET_MEAN  # per channel (R, G, B), of values in 0..1
-    std: tuple[float, float, float] = IMAGENET_STD
+    mean: tuple[float, ...] = CONSTANTS["imagenet"][0]  # per channel (R, G, B), of values in 0..1
+    std: tuple[float, ...] = CONSTANTS["imagenet"][1]
     interpolation: str = "bicubic"  # how images were resized
     image_size: int = 224  # side of the square image, px
     layout: str = "timm"  # a key of `layouts.LAYOUTS`
@@ -84,10 +82,8 @@ def entry_of(name: str) -> Entry:
     if name in public_weights():
         return public_weights()[name]
     near = difflib.get_close_matches(name.lower(), public_weights(), n=4, cutoff=0.5)
-    raise UsageError(
-        f"no public weights are named '{name}', and there is no such file",
-        (f"did you mean {' or '.join(near)}? " if near else "") + "All names: vitmed weights list",
-    )
+    fix = (f"did you mean {' or '.join(near)}? " if near else "") + "All names: vitmed weights list"
+    raise UsageError(f"no public weights are named '{name}', and there is no such file", fix)
 
 
 def weight_path(name: str, folder: str | Path | None = None) -> Path:
@@ -155,6 +151,7 @@ def stops_sharing(licence: str | None) -> str | None:
 
 def about_weights(path: Path) -> dict[str, Any]:
     """Mean, std, interpolation and licence, of those that are known."""
+    numbers = _stated()[1]["resampling"]
     for name, section, mean, std, resized in (
         ("preprocessor_config.json", None, "image_mean", "image_std", "resample"),  # transformers
         ("config.json", "pretrained_cfg", "mean", "std", "interpolation"),  # timm
@@ -167,7 +164,7 @@ def about_weights(path: Path) -> dict[str, Any]:
             return {
                 "mean": tuple(float(value) for value in stated[mean]),
                 "std": tuple(float(value) for value in stated[std]) if stated.get(std) else None,
-                "interpolation": how if how in PIL_RESAMPLING.values() else PIL_RESAMPLING.get(how),
+                "interpolation": how if how in numbers.values() else numbers.get(how),
                 "licence": licence if isinstance(licence, str) else _licence_of_card(path.with_name("README.md")),
             }
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -193,10 +190,11 @@ def about_network(path: Path, swiglu: bool) -> dict[str, Any]:
         k: number for k, number in numbers.items() if isinstance(number, int | float) and number > 0
     }
     if act is not None and not swiglu:
-        if act not in ACTIVATIONS:
-            problem = f"{path}: config.json states the activation {act}, expected one of {', '.join(ACTIVATIONS)}"
+        known = _stated()[1]["activations"]
+        if act not in known:
+            problem = f"{path}: config.json states the activation {act}, expected one of {', '.join(known)}"
             raise CheckpointError(problem, "use the weights of a plain ViT; see docs/weights.md")
-        fields["mlp"] = ACTIVATIONS[act]
+        fields["mlp"] = known[act]
     return fields
 
 
@@ -221,13 +219,6 @@ def _licence_of_card(card: Path) -> str | None:
 
 
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".npz")
-PIL_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
-ACTIVATIONS = {  # transformers' names -> `ModelConfig.mlp`
-    "gelu": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
-}
 
 
 def _entry(
@@ -252,7 +243,7 @@ def _entry(
 
 @cache
 def _stated() -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The two documents of catalogue.yaml, read once: families of weights; norms, copies and terms."""
+    """The two documents of catalogue.yaml, read once: families of weights; norms, copies, terms and names."""
     families, about = yaml.safe_load_all(Path(__file__).with_name("catalogue.yaml").read_text(encoding="utf-8"))
     return families, about
 

@@ -15,7 +15,6 @@ from vitmed.core.errors import CheckpointError, UsageError, VitmedError
 from vitmed.core.messages import say, warn
 from vitmed.models.sizes import SIZES
 from vitmed.models.weights import catalogue
-from vitmed.models.weights.catalogue import Entry
 from vitmed.models.weights.pretrained import ARCHITECTURE, Weights, config_for_weights, read_weights
 
 # The catalogue's choice by size, best first: AugReg's are the ones that were measured on the development sets.
@@ -67,18 +66,17 @@ def warning_of(reason: str) -> str:
     """Say that a run has no weights, why, which command gets some, and what they gain; for the head of the report."""
     name = next(filter(_readable, TINY))
     offline = ", where there is a network, and name the file in VITMED_WEIGHTS" if is_offline() else ""
-    return (
-        f"training starts from random weights: {reason}. {GAIN}: vitmed weights fetch {name}{offline}, then train again"
-    )
+    fetch = f"vitmed weights fetch {name}{offline}, then train again"
+    return f"training starts from random weights: {reason}. {GAIN}: {fetch}"
 
 
-def unasked(entry: Entry) -> bool:
+def unasked(entry: catalogue.Entry) -> bool:
     """Whether weights may be downloaded without being named: free for every use, open to all, with a known sha256."""
     bound = entry.non_commercial or catalogue.terms_of(entry.licence) or catalogue.stops_sharing(entry.licence)
     return not (bound or entry.gated) and entry.sha256 is not None
 
 
-def outline(entry: Entry) -> Weights:
+def outline(entry: catalogue.Entry) -> Weights:
     """What is known of `TINY` and `SMALL` before their tensors are here: the network and the normalisation."""
     name = "vit_tiny" if entry.model.startswith("ViT-Ti") else "vit_small"
     size = SIZES[name]
@@ -125,20 +123,18 @@ def _named(place: Path, model: ModelConfig, small: bool) -> Choice | None:
         near, far = sorted((size, file.stat().st_size + 1))
         return round(far / near), min((rank for word, rank in best.items() if word in file.name), default=9), file.name
 
-    files, damaged, other = sorted(catalogue.weight_files(place), key=order), list[VitmedError](), False
+    files, known = sorted(catalogue.weight_files(place), key=order), catalogue.public_weights().values()
+    damaged, other = list[VitmedError](), False
     for file in files:
-        entry = next(
-            (entry for entry in catalogue.public_weights().values() if entry.sha256 and entry.file == file.name), None
-        )
+        entry = next((entry for entry in known if entry.sha256 and entry.file == file.name), None)
         try:
             weights = read_weights(file, entry if entry is not None and entry.file != "model.safetensors" else None)
         except (CheckpointError, UsageError) as error:
             damaged.append(error)
             continue
         if catalogue.forbids_commerce(weights.licence) or catalogue.stops_sharing(weights.licence):
-            warn(
-                f"{file}: its licence, {weights.licence}, forbids a use, so it is not chosen unasked: --weights {file}"
-            )
+            unfit = f"its licence, {weights.licence}, forbids a use"
+            warn(f"{file}: {unfit}, so it is not chosen unasked: --weights {file}")
         elif fits(model, weights):
             for left_out in damaged:
                 warn(f"VITMED_WEIGHTS: left out: {left_out.line}")

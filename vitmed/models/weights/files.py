@@ -58,10 +58,8 @@ def safe_load(path: Path, foreign: bool = False) -> Any:
     else:
         what = "not a checkpoint or weight file" if start else "the file is empty (0 bytes)"
         raise CheckpointError(f"{path}: {what}", "name the .pt file of a run, or a .pth file")
-    with (
-        _reading(path, "not a readable checkpoint"),
-        torch.serialization.safe_globals([argparse.Namespace] if foreign else []),
-    ):
+    allowed: list[Any] = [argparse.Namespace] if foreign else []
+    with _reading(path, "not a readable checkpoint"), torch.serialization.safe_globals(allowed):
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
@@ -290,33 +288,15 @@ def refuse_incomplete(state: State, unused: Iterable[str], path: Path) -> None:
         raise not_plain(path, "it has no learned positions, nor DINOv3's rotary ones with four storage tokens")
     given, taken = (state[f"blocks.0.mlp.fc{i}.weight"].shape[i - 1] for i in (1, 2))
     if given not in (taken, 2 * taken):
-        raise not_plain(
-            path,
-            f"blocks.0.mlp.fc1 gives {given} numbers and fc2 takes {taken}, expected {taken} (an MLP) or {2 * taken} "
-            "(packed SwiGLU)",
-        )
+        expected = f"{taken} (an MLP) or {2 * taken} (packed SwiGLU)"
+        raise not_plain(path, f"blocks.0.mlp.fc1 gives {given} numbers and fc2 takes {taken}, expected {expected}")
     if given == taken and "blocks.0.mlp.norm.weight" in state:
         raise not_plain(path, "a norm inside an MLP that is not gated")
 
 
-DIMENSIONS = {  # of the tensors that decide the network, or are resampled
-    "cls_token": 3,
-    "pos_embed": 3,
-    "reg_token": 3,
-    "patch_embed.proj.weight": 4,
-    "patch_embed.stem.0.weight": 4,
-    "blocks.0.norm1.weight": 1,
-    "blocks.0.mlp.fc1.weight": 2,
-    "blocks.0.mlp.fc2.weight": 2,
-    "rope.periods": 1,
-    "blocks.0.attn.qkv.weight": 2,
-    "attn_pool.latent": 3,
-}
-
-
 def refuse_shapes(state: State, path: Path) -> None:
-    """Raise CheckpointError for a tensor of `DIMENSIONS` with another number of them."""
-    for name, count in DIMENSIONS.items():
+    """Raise CheckpointError for a tensor with another number of dimensions than layouts.yaml states."""
+    for name, count in tensor_names()["dimensions"].items():
         shape = tuple(state[name].shape) if name in state else (1,) * count
         if len(shape) != count or 0 in shape:
             raise CheckpointError(f"{path}: {name} has the shape {shape}, expected {count} dimensions", AGAIN)

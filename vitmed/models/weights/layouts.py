@@ -22,15 +22,6 @@ from vitmed.models.weights.files import State, is_rotary, tensor_names
 
 HEAD = ("head.weight", "head.bias")
 
-PLAIN = re.compile(  # every tensor of a ViT, in timm's names
-    r"cls_token|reg_token|pos_embed|rope\.periods|patch_embed\.(proj\.(weight|bias)|stem\..+)|"
-    r"(norm_pre|norm|fc_norm|head)\.(weight|bias)|"
-    r"attn_pool\.(latent|(q|kv|proj|norm|norm_k|mlp\.fc[12])\.(weight|bias))|"
-    r"blocks\.\d+\.((norm[12]|attn\.(qkv|proj)|mlp\.(fc[12]|norm))\.(weight|bias)|ls[12]\.gamma)"
-)
-
-_BLOCK = r"blocks\.(\d+)\."
-
 
 @cache
 def _rules(layout: str) -> list[tuple[str, str]]:
@@ -74,7 +65,13 @@ def _timm(state: State) -> State | None:
     tower of OpenCLIP (BiomedCLIP), of CONCH and of KEEP."""
     if any(name.startswith(("visual.trunk.", "visual.patch_embed.")) for name in state):
         state = _rename(state, _rules("conch"))
-        _unpack_conch(state)
+        if (query := state.get("attn_pool.latent")) is not None:
+            # CoCa's pooling: the normalised query is a constant, and keys and values are two tensors
+            pool = "visual.attn_pool_contrast."
+            weight, bias = (state.pop(f"{pool}ln_q.{part}") for part in ("weight", "bias"))
+            state["attn_pool.latent"] = F.layer_norm(query, query.shape[-1:], weight, bias, COCA_EPS)[None]
+            state["attn_pool.kv.weight"] = torch.cat([state.pop(f"{pool}attn.{x}_proj_weight") for x in "kv"])
+            _split_pooling(state, "bias", state.pop(f"{pool}attn.in_proj_bias"))
     if "embeds.proj.weight" in state:
         state = _naflex(state)
     if "patch_embed.proj.weight" not in state:
@@ -102,7 +99,7 @@ def _eva02(state: State) -> State:
     """EVA-02 and EVA-X, whose heads are 64 wide: they turn neighbours in a query or key, `layers.turn` turns numbers
     half a head apart, so the rows that give them change places. A pretrained network reads the mean."""
     state = {name: value for name, value in state.items() if "rope" not in name}  # constants
-    for name in [name for name in state if re.fullmatch(_BLOCK + r"attn\.qkv\.\w+", name)]:
+    for name in [name for name in state if re.fullmatch(r"blocks\.\d+\.attn\.qkv\.\w+", name)]:
         query, key, value = state[name].chunk(3)
         pairs = (part.unflatten(0, (-1, 32, 2)).transpose(1, 2).flatten(0, 2) for part in (query, key))
         state[name] = torch.cat([*pairs, value])
@@ -119,18 +116,6 @@ def _naflex(state: State) -> State:
     if "pos_embed" in state:
         state["pos_embed"] = state["pos_embed"].flatten(1, 2)
     return state
-
-
-def _unpack_conch(state: State) -> None:
-    """CoCa's pooling in CONCH: the normalised query is a constant, and keys and values are two tensors."""
-    pool = "visual.attn_pool_contrast."
-    if "attn_pool.latent" not in state:
-        return
-    query = state["attn_pool.latent"]
-    weight, bias = (state.pop(f"{pool}ln_q.{part}") for part in ("weight", "bias"))
-    state["attn_pool.latent"] = F.layer_norm(query, query.shape[-1:], weight, bias, COCA_EPS)[None]
-    state["attn_pool.kv.weight"] = torch.cat([state.pop(f"{pool}attn.{x}_proj_weight") for x in "kv"])
-    _split_pooling(state, "bias", state.pop(f"{pool}attn.in_proj_bias"))
 
 
 def _split_pooling(state: State, part: str, joint: Tensor) -> None:
@@ -239,8 +224,8 @@ def describe(state: State, layout: str) -> dict[str, Any]:
     pool, class_token = "mean" if "fc_norm.weight" in state else "cls", "cls_token" in state
     if "attn_pool.latent" in state:
         pool = "coca" if "attn_pool.norm_k.weight" in state else "attention"
-    special = DINOV3_HEADS if rotary else SIGLIP_HEADS if pool == "attention" else HEADS
-    heads = special.get(width, width // 64 if width % 64 == 0 else None)
+    published = tensor_names()["heads"]["rotary" if rotary else "attention" if pool == "attention" else "others"]
+    heads = published.get(width, width // 64 if width % 64 == 0 else None)
     if "rope.periods" in state:
         heads = width // (4 * len(state["rope.periods"]))
     patches = state["pos_embed"].shape[1] - class_token if "pos_embed" in state else (224 // patch[-1]) ** 2
@@ -270,9 +255,6 @@ def describe(state: State, layout: str) -> dict[str, Any]:
 
 
 TORCHVISION_HAS = {"class_token", "conv_proj.weight"}
-HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # published widths with heads that are not 64 wide
-SIGLIP_HEADS = {1152: 16, 1536: 16}
-DINOV3_HEADS = {4096: 32}
 
 LAYOUTS: dict[str, Callable[[State], State | None]] = {
     "timm": _timm,

@@ -28,9 +28,7 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.sizes import SIZES
 from vitmed.models.vit import ViT
 from vitmed.models.weights import catalogue, files
-from vitmed.models.weights.catalogue import DISTILLED, MASKED, SUPERVISED, Entry
-from vitmed.models.weights.files import State
-from vitmed.models.weights.layouts import HEAD, LAYOUTS, PLAIN, convert, describe, join_positions
+from vitmed.models.weights.layouts import HEAD, LAYOUTS, convert, describe, join_positions
 
 Constants = tuple[Sequence[float], Sequence[float]]  # mean and standard deviation of each channel
 
@@ -59,7 +57,7 @@ class Weights:
 
     path: Path
     layout: str  # a key of `LAYOUTS`, or "vitmed"
-    state: State  # name -> tensor, float32; `pos_embed` is (1, L, D), or (1, 1 + L, D) with the class token first
+    state: files.State  # name -> tensor, float32; `pos_embed` is (1, L, D), or (1, 1 + L, D) with the class token first
     model: dict[str, Any]  # the fields of `ModelConfig` that the tensors decide
     kind: str  # how they were made: "vitmed", "masked image", "self-distilled" or "supervised"
     normalize: str  # the normalisation that the weights expect, a value of `DataConfig.normalize`
@@ -70,7 +68,7 @@ class Weights:
     licence: str | None = None  # SPDX identifier, or the publisher's name for it; `terms_of` knows what it demands
     seen: tuple[str, ...] = ()  # sha256 of the images that the weights were made with, if the file states them
     assumed: bool = False  # whether nothing states the normalisation: no file beside it, nor its name, nor its layout
-    entry: Entry | None = None  # of the catalogue, from which they come, perhaps through a checkpoint of vitmed
+    entry: catalogue.Entry | None = None  # from which they come, perhaps through a checkpoint of vitmed
 
 
 def open_weights(value: str, offline: bool = False, sha256: str | None = None) -> Weights:
@@ -100,10 +98,8 @@ def open_weights(value: str, offline: bool = False, sha256: str | None = None) -
         with unconnected(offline):
             entry, path = catalogue.entry_of(value), catalogue.fetch(value)
     if sha256 is not None and path.is_file() and (digest := digest_of(path)) != sha256:
-        raise CheckpointError(
-            f"{path}: its sha256 is {digest}, and the configuration states {sha256}",
-            "use the file that the run had, or name the new one on the command line: --weights FILE",
-        )
+        fix = "use the file that the run had, or name the new one on the command line: --weights FILE"
+        raise CheckpointError(f"{path}: its sha256 is {digest}, and the configuration states {sha256}", fix)
     if entry is not None:
         say(f"weights {value}: {entry.model}, {entry.kind}, licence {entry.licence}; {path}")
         if (terms := catalogue.terms_of(entry.licence)) is not None:
@@ -111,7 +107,7 @@ def open_weights(value: str, offline: bool = False, sha256: str | None = None) -
     return read_weights(path, entry)
 
 
-def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
+def read_weights(file: str | Path, entry: catalogue.Entry | None = None) -> Weights:
     """Read a weight file of any layout in `LAYOUTS`: `.pt`, `.pth`, `.bin`, `.safetensors` or Google's `.npz`.
 
     Without an entry of the catalogue, vitmed reads the files of a model hub in the same folder. Raises CheckpointError:
@@ -130,7 +126,8 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
         layout, converted = convert(state) or ("", state)
     except (KeyError, ValueError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"{path}: its tensors do not fit each other ({first_line(error)})", files.AGAIN) from None
-    plain = {name: value.float() for name, value in converted.items() if layout and PLAIN.fullmatch(name)}
+    known = re.compile("|".join(files.tensor_names()["plain"]))
+    plain = {name: value.float() for name, value in converted.items() if layout and known.fullmatch(name)}
     unused = (*left_out, *(name for name in converted if name not in plain))
     files.refuse_others(unused, state, path)
     if not layout:
@@ -142,8 +139,9 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     join_positions(plain, path)
     model = describe(plain, layout)
     if entry is None:
-        about, kind = catalogue.about_weights(path), SUPERVISED if "head.weight" in plain else DISTILLED
-        kind = MASKED if any("decoder" in name for name in unused) else kind  # only a masked autoencoder has one
+        about, masked = catalogue.about_weights(path), any("decoder" in name for name in unused)  # an autoencoder's
+        kind = catalogue.SUPERVISED if "head.weight" in plain else catalogue.DISTILLED
+        kind = catalogue.MASKED if masked else kind
         shown = catalogue.about_network(path, swiglu="swiglu" in model["mlp"])
     else:
         about, kind = {name: getattr(entry, name) for name in ("mean", "std", "interpolation", "licence")}, entry.kind
@@ -151,7 +149,7 @@ def read_weights(file: str | Path, entry: Entry | None = None) -> Weights:
     normalize = catalogue.normalisation(about.get("mean"), about.get("std"), layout)
     name = f"{path.absolute().parent.name}/{path.name}".lower()
     named = next((how for word, how in NAMED.items() if word in name), None) if not about.get("mean") else None
-    usual = kind != SUPERVISED or layout in ("torchvision", "Google npz")
+    usual = kind != catalogue.SUPERVISED or layout in ("torchvision", "Google npz")
     about |= {"assumed": not (usual or named or about.get("mean")), "entry": entry}
     return Weights(path, layout, plain, model | shown, kind, named or normalize, unused, **about)
 
@@ -168,11 +166,9 @@ def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
     if "name" in given and config.name in SIZES and not given & {"width", "depth"}:
         size = SIZES[config.name]
         if (size.width, size.depth) != (decided["width"], decided["depth"]):
-            raise UsageError(
-                f"--model {config.name} has width {size.width} and depth {size.depth}; {file} has width "
-                f"{decided['width']} and depth {decided['depth']}",
-                "omit --model: the weights decide",
-            )
+            asked = f"--model {config.name} has width {size.width} and depth {size.depth}"
+            has = f"{file} has width {decided['width']} and depth {decided['depth']}"
+            raise UsageError(f"{asked}; {has}", "omit --model: the weights decide")
     free = {"name", "image_size", "patch_size", "channels", "pool", "pool_width", "heads", "norm_eps"}
     free |= set() if "swiglu" in f"{config.mlp} {decided['mlp']}" else {"mlp"}  # no tensor shows which GELU it is
     for name in sorted((given & decided.keys()) - free):
@@ -184,10 +180,8 @@ def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
         trained_on = decided["image_size"] if decided["image_size"] <= 384 else 224  # DINOv2 ended training at 518
         decided["image_size"] = max(1, round(trained_on / patch)) * patch
     if "heads" not in given and decided["heads"] is None:
-        raise UsageError(
-            f"{file}: the number of attention heads is not in the file, and width {decided['width']} has no usual one",
-            "--set model.heads=N",
-        )
+        unknown = f"the number of attention heads is not in the file, and width {decided['width']} has no usual one"
+        raise UsageError(f"{file}: {unknown}", "--set model.heads=N")
     return config.model_copy(update={name: value for name, value in decided.items() if name not in given})
 
 
@@ -223,22 +217,18 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
     fits = {name: value for name, value in state.items() if name in own and value.shape == own[name].shape}
     if not fits.keys() >= set(HEAD):  # a bias alone, of a head that reads other features, is no head
         fits = {name: value for name, value in fits.items() if name not in HEAD}
-    fresh = tuple(
-        name for name in own if name not in fits and not name.endswith(("num_batches_tracked", "rope.periods"))
-    )
+    constants = ("num_batches_tracked", "rope.periods")
+    fresh = tuple(name for name in own if name not in fits and not name.endswith(constants))
     wrong = [name for name in fresh if name not in HEAD]
     if "blocks.0.norm1.weight" in wrong and "blocks.0.norm1.weight" in state:
         problem = f"{weights.path}: its network is {len(state['blocks.0.norm1.weight'])} wide, expected {model.width}"
         raise CheckpointError(problem, "omit the sizes of the model: the weights decide them")
     if wrong:
-        shapes = [
-            f"{name}: model {tuple(own[name].shape)}, file {tuple(state[name].shape) if name in state else 'lacks it'}"
-            for name in wrong[:5]
-        ]
-        raise CheckpointError(
-            f"{weights.path}: {len(wrong)} tensors other than the head do not fit:\n  " + "\n  ".join(shapes),
-            "omit the sizes of the model: the weights decide them; or use another file, if this one is incomplete",
-        )
+        there = {name: tuple(state[name].shape) if name in state else "lacks it" for name in wrong[:5]}
+        shapes = [f"{name}: model {tuple(own[name].shape)}, file {shape}" for name, shape in there.items()]
+        problem = f"{weights.path}: {len(wrong)} tensors other than the head do not fit:\n  " + "\n  ".join(shapes)
+        fix = "omit the sizes of the model: the weights decide them; or use another file, if this one is incomplete"
+        raise CheckpointError(problem, fix)
     model.load_state_dict({**own, **fits})
     unused = (*(name for name in state if name not in fits), *weights.unused)
     loaded = tuple(name for name in fits if name not in resized)
@@ -308,11 +298,9 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
         files.refuse_shapes(state, path)
         decided = model.model_dump(include=ARCHITECTURE, exclude_none=True)
         data, network = config["data"], SIZES[model.name]._asdict() | decided
-        about: dict[str, Any] = {
-            name: tuple(values) if (values := data.get(name)) else None for name in ("mean", "std")
-        }
+        about: dict[str, Any] = {name: tuple(data.get(name) or ()) or None for name in ("mean", "std")}
         about |= {"interpolation": data.get("interpolation"), "licence": config["model"].get("licence")}
-        normalize, kind = str(data["normalize"]), MASKED if encoder else "vitmed"
+        normalize, kind = str(data["normalize"]), catalogue.MASKED if encoder else "vitmed"
         if encoder:
             seen = checkpoint["seen"]
         else:
@@ -326,24 +314,20 @@ def _vitmed_weights(checkpoint: dict[str, Any], path: Path) -> Weights:
 
 ARCHITECTURE = {*ModelConfig.model_fields} - ABOUT_WEIGHTS - {"dropout", "attention_dropout", "drop_path"}
 
-
-# Where a training script keeps the weights, in order of preference.
-INNER = ["weights", "state_dict_ema", "model_ema", "model", "model_state_dict", "state_dict", "module", "teacher"]
-INNER += ["student"]
-PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "teacher.", "student.", "encoder_q.")
 BACKBONE = "backbone."
 
 
-def _unwrap(found: Any, path: Path) -> tuple[State, tuple[str, ...]]:
+def _unwrap(found: Any, path: Path) -> tuple[files.State, tuple[str, ...]]:
     """The state dict in a training script's file, without prefixes, and the names of tensors outside the backbone."""
-    while isinstance(found, dict) and (inner := next((k for k in INNER if isinstance(found.get(k), dict)), None)):
-        found = found[inner]
+    names = files.tensor_names()
+    while isinstance(found, dict) and (inner := [key for key in names["inner"] if isinstance(found.get(key), dict)]):
+        found = found[inner[0]]
     state = {str(k): v for k, v in found.items() if isinstance(v, Tensor)} if isinstance(found, dict) else {}
     if not state:
         raise CheckpointError(f"{path}: holds no state dict", "use a file of named tensors")
     if any(name.startswith("teacher.") for name in state):  # an average of the student, and better
         state = {name: value for name, value in state.items() if name.startswith("teacher.")}
-    while prefix := next((p for p in PREFIXES if all(name.startswith(p) for name in state)), None):
+    while prefix := next((p for p in names["prefixes"] if all(name.startswith(p) for name in state)), None):
         state = {name.removeprefix(prefix): value for name, value in state.items()}
     if not any(name.startswith(BACKBONE) for name in state):
         return state, ()

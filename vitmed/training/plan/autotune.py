@@ -190,7 +190,7 @@ class Race:
 
     def _step(self, engine: Engine) -> tuple[float, float]:
         """Seconds of a forward and a backward pass, and the loss."""
-        (hardware.compile_network if engine.compile else hardware.leave_uncompiled)(self.model)
+        hardware.compile_network(self.model, engine.compile)
         use_attention(self.model, engine.attention)
         self.model.train()
         objective = replace(self.objective, precision=pick_precision(engine.precision, self.device))

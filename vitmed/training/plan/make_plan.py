@@ -22,7 +22,7 @@ from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits, cells_of
 from vitmed.data.splits import make_splits
 from vitmed.decisions.operating_points import asked_point
-from vitmed.decisions.targets import ALL_METRICS, TARGETS
+from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS, refuse_idle
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.decode import read_size
@@ -35,7 +35,7 @@ from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import entry_of, terms_of
 from vitmed.models.weights.choice import TINY, Choice, choose_weights, fits, outline, warning_of
 from vitmed.models.weights.pretrained import Weights, config_for_weights, open_weights
-from vitmed.training.learning import check_target
+from vitmed.training.learning import LEARNING
 from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, PlannedSetting, Rule, fields_set, plan_settings
 from vitmed.training.plan.time import CANDIDATES, MOST_KNEES, Forecast, Forecaster, Networks, check_time, time_line
@@ -227,7 +227,15 @@ def config_of_target(config: Config, splits: Splits) -> Config:
     if kind == "grades" and not config.evaluate.ordinal:
         values["evaluate.ordinal"] = list(splits.classes)
     config = with_values(config, values)
-    check_target(config, kind)
+    refuse_idle(config, kind)
+    learning, train, augment = LEARNING[kind], config.train, config.augment
+    ranking = tuple(name for name in TARGETS[kind].metrics if name in RANKING)
+    rows = ("train.balance", train.balance, learning.balances), ("train.monitor", train.monitor, ranking)
+    for name, value, good in rows:
+        if value not in good:
+            raise UsageError(f"{name} {value}: not for {kind}", f"one of {', '.join(good)}")
+    if not learning.mixes and (augment.mixup or augment.cutmix):
+        raise UsageError(f"mixup and cutmix mix classes; these labels are {kind}", "leave them out")
     return config
 
 
