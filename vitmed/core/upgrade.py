@@ -153,22 +153,18 @@ def results(content: Mapping[str, Any]) -> dict[str, Any]:
         today = _without(today, gone.split("."))
     for column in today.get("subgroups") or ():
         today = _without(today, ["subgroups", column, "equalised_odds"])
-    if isinstance(today.get("readers"), list):  # of 0.2.0 without intervals
-        today["readers"] = [_with_intervals(row) for row in today["readers"]]
+    if isinstance(today.get("readers"), list):
+        today["readers"] = rows = [*today["readers"]]
+        for k, row in enumerate(rows):  # a comparison of 0.2.0 has numbers without intervals
+            if isinstance(row, Mapping) and "readers" in row and not isinstance(row.get("model"), Mapping):
+                numbers = {name: {"value": value, "low": None, "high": None} for name, value in row["readers"].items()}
+                rows[k] = {**row, "model": {"value": row.get("model"), "low": None, "high": None}, "readers": numbers}
     if isinstance(report := today.get("report"), Mapping):
         if isinstance(report.get("policy"), Mapping):
             check_policy(report["policy"])
         if isinstance(report.get("evaluate"), Mapping):
             today["report"] = {**report, **without_gone({"evaluate": report["evaluate"]})}
     return today
-
-
-def _with_intervals(row: Any) -> Any:
-    """A comparison with readers whose numbers may have an interval."""
-    if not isinstance(row, Mapping) or isinstance(row.get("model"), Mapping) or "readers" not in row:
-        return row
-    numbers = {name: {"value": value, "low": None, "high": None} for name, value in row["readers"].items()}
-    return {**row, "model": {"value": row.get("model"), "low": None, "high": None}, "readers": numbers}
 
 
 def _without(content: Any, keys: Sequence[str]) -> Any:

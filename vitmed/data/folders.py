@@ -72,7 +72,7 @@ def subfolders(root: Path) -> list[Path]:
     try:
         return [root / name for name in sorted(list_folder(str(root)).folders)]
     except OSError as error:
-        raise _unreadable(root, error) from None
+        raise DataError(f"{root}: cannot be read ({error.strerror})", "check its permissions") from None
 
 
 def image_names(folder: Path, prefix: str = "") -> list[str]:
@@ -87,7 +87,7 @@ def image_names(folder: Path, prefix: str = "") -> list[str]:
         try:
             inside = list_folder(where, followed)
         except OSError as error:
-            raise _unreadable(where, error) from None
+            raise DataError(f"{where}: cannot be read ({error.strerror})", "check its permissions") from None
         if not inside.folders:
             names.extend([prefix + name for name in inside.images] if prefix else inside.images)
             return
@@ -157,7 +157,3 @@ def list_folder(where: str, followed: frozenset[str] = frozenset()) -> FolderEnt
     if (listed.images or listed.others) and not os.access(where, os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), where)
     return listed
-
-
-def _unreadable(where: str | Path, error: OSError) -> DataError:
-    return DataError(f"{where}: cannot be read ({error.strerror})", "check its permissions")
