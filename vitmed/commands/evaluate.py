@@ -9,7 +9,7 @@ from vitmed.core import options
 from vitmed.core.config import EVALUATE_FLAGS, Config
 from vitmed.core.errors import excluded, unknown_key
 from vitmed.core.messages import bar, gathering, show
-from vitmed.core.options import FIRST, PRECISION, Argument, Option
+from vitmed.core.options import PRECISION, Argument, MainOption, Option
 from vitmed.core.places import output_folder
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
@@ -33,12 +33,10 @@ def evaluate(
     data: options.LabelledData = None,
     split: options.Split = "test",
     allow_leakage: options.AllowLeakage = False,
-    output: Annotated[Path | str | None, Option("Folder of the report.", "--output -o", panel=FIRST)] = None,
+    output: Annotated[Path | str | None, MainOption("Folder of the report.", "--output -o")] = None,
     positive: Annotated[
         str | None,
-        Option(
-            "Three classes or more: this class, or several, against the rest.", metavar="CLASS[,CLASS]", panel=FIRST
-        ),
+        MainOption("Three classes or more: this class, or several, against the rest.", metavar="CLASS[,CLASS]"),
     ] = None,
     precision: Annotated[str, Option(f"{PRECISION}fp32.", metavar="auto|fp32|bf16")] = "fp32",
     fail_under: options.Gates = (),

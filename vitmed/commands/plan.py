@@ -10,7 +10,7 @@ from vitmed.core.errors import TimeTooShortError
 from vitmed.core.files import free_name, is_stream, write_text
 from vitmed.core.load_config import load_config, read_overrides, with_values
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.options import FIRST, ConfigFile, Data, Force, Offline, Option, Sets, Settings
+from vitmed.core.options import ConfigFile, Data, Force, MainOption, Offline, Sets, Settings
 from vitmed.core.places import data_folder, new_file
 from vitmed.models.hardware import describe as describe_device
 from vitmed.studies.folds import SharedTime
@@ -34,9 +34,7 @@ def plan(
     *,
     config: ConfigFile = None,
     sets: Sets = (),
-    output: Annotated[
-        Path | str, Option("File to write; default plan.yaml.", "--output -o", panel=FIRST)
-    ] = "plan.yaml",
+    output: Annotated[Path | str, MainOption("File to write; default plan.yaml.", "--output -o")] = "plan.yaml",
     force: Force = False,
     offline: Offline = False,
     **flags: Settings,

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from vitmed.core.errors import UsageError
 from vitmed.core.messages import listener, say, warn
-from vitmed.core.options import HTTP, Argument, AskedWindow, Option, Precision
+from vitmed.core.options import Argument, AskedWindow, HttpOption, Precision
 from vitmed.core.process import stop_signals
 from vitmed.inference.load import load
 from vitmed.inference.open_model import RAW, open_model, preprocessing_of
@@ -22,24 +22,19 @@ FIX = "pip install 'vitmed[serve]'"
 def serve(
     checkpoint: Annotated[Path | str, Argument("A run folder, a checkpoint, or an exported .onnx file.")],
     *,
-    host: Annotated[
-        str, Option("Address to listen at, this machine alone; default 127.0.0.1.", panel=HTTP)
-    ] = "127.0.0.1",
-    port: Annotated[int, Option("0 takes a free one; default 8000.", min=0, max=65535, panel=HTTP)] = 8000,
+    host: Annotated[str, HttpOption("Address to listen at, this machine alone; default 127.0.0.1.")] = "127.0.0.1",
+    port: Annotated[int, HttpOption("0 takes a free one; default 8000.", min=0, max=65535)] = 8000,
     api_key_file: Annotated[
-        Path | str | None, Option("Holds the key of requests; default the variable VITMED_API_KEY.", panel=HTTP)
+        Path | str | None, HttpOption("Holds the key of requests; default the variable VITMED_API_KEY.")
     ] = None,
-    no_key: Annotated[bool, Option("Let other machines in without a key.", panel=HTTP)] = False,
-    max_megabytes: Annotated[float, Option("Of a request; default 32.", panel=HTTP)] = 32,
-    max_images: Annotated[int, Option("Of a request; default 16.", min=1, panel=HTTP)] = 16,
-    timeout: Annotated[
-        float, Option("Seconds for a request to arrive, and to be answered; default 30.", panel=HTTP)
-    ] = 30,
-    queue: Annotated[int, Option("Images that may wait; default 256.", min=1, panel=HTTP)] = 256,
-    batch: Annotated[int | None, Option("Computed at once; default as in predict.", min=1, max=64, panel=HTTP)] = None,
+    no_key: Annotated[bool, HttpOption("Let other machines in without a key.")] = False,
+    max_megabytes: Annotated[float, HttpOption("Of a request; default 32.")] = 32,
+    max_images: Annotated[int, HttpOption("Of a request; default 16.", min=1)] = 16,
+    timeout: Annotated[float, HttpOption("Seconds for a request to arrive, and to be answered; default 30.")] = 30,
+    queue: Annotated[int, HttpOption("Images that may wait; default 256.", min=1)] = 256,
+    batch: Annotated[int | None, HttpOption("Computed at once; default as in predict.", min=1, max=64)] = None,
     scores: Annotated[
-        Path | str | None,
-        Option("Log what the model says, without names, for monitor.", metavar="FILE.csv", panel=HTTP),
+        Path | str | None, HttpOption("Log what the model says, without names, for monitor.", metavar="FILE.csv")
     ] = None,
     precision: Precision = "auto",
     device: str = "auto",

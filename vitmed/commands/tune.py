@@ -10,7 +10,7 @@ from vitmed.core.downloads import unconnected
 from vitmed.core.errors import UsageError, excluded
 from vitmed.core.load_config import load_config, read_overrides
 from vitmed.core.messages import listener
-from vitmed.core.options import FIRST, Fields, Option
+from vitmed.core.options import Fields, MainOption
 from vitmed.core.places import elsewhere
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import RunFolder
@@ -27,30 +27,23 @@ def tune(
     config: options.ConfigFile = None,
     sets: options.Sets = (),
     trials: Annotated[
-        int | None, Option("Trials; default 20, or as many as --time allows.", metavar="N", panel=FIRST, min=1)
+        int | None, MainOption("Trials; default 20, or as many as --time allows.", metavar="N", min=1)
     ] = None,
     time: Annotated[
-        str | float | None, Option("How long the whole command may take, such as 2h.", metavar="TIME", panel=FIRST)
+        str | float | None, MainOption("How long the whole command may take, such as 2h.", metavar="TIME")
     ] = None,
     space: Annotated[
         Sequence[str],
-        Option(
-            "A setting to search, instead of the plan's; can be repeated.", metavar="SETTING=LOW..HIGH|A,B", panel=FIRST
-        ),
+        MainOption("A setting to search, instead of the plan's; can be repeated.", metavar="SETTING=LOW..HIGH|A,B"),
     ] = (),
     grid: Annotated[
         Sequence[str],
-        Option(
-            "Train every combination of these values instead; can be repeated.", metavar="SETTING=A,B,C", panel=FIRST
-        ),
+        MainOption("Train every combination of these values instead; can be repeated.", metavar="SETTING=A,B,C"),
     ] = (),
     seeds: Annotated[
-        str | Sequence[int] | None,
-        Option("With --grid, seeds of training; default --seed.", metavar="A,B,C", panel=FIRST),
+        str | Sequence[int] | None, MainOption("With --grid, seeds of training; default --seed.", metavar="A,B,C")
     ] = None,
-    prune: Annotated[
-        bool | None, Option("Stop poor trials early, as by default.", "--prune/--no-prune", panel=FIRST)
-    ] = None,
+    prune: Annotated[bool | None, MainOption("Stop poor trials early, as by default.", "--prune/--no-prune")] = None,
     output: options.RunsFolder = "runs",
     name: options.RunName = None,
     resume: options.Resume = None,

@@ -20,6 +20,7 @@ and the built-in ones; a type that is not known here must not be the first of a 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +33,6 @@ CHECK_FLAGS = flags_of(Config, *(f"data.{name}" for name in OF_CHECK), "evaluate
 PRETRAIN_FLAGS = flags_of(PretrainConfig, without=("model.weights", "data.positive"))
 SIGNATURES = (Collection, PretrainConfig, EVALUATE_FLAGS, PRETRAIN_FLAGS, PROBE_FLAGS, SUMMARY_FLAGS, TUNE_FLAGS)
 FIRST, *_, LAST = PANELS
-HTTP = "HTTP"  # a panel of `serve`
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,10 @@ class Option:
     max: int | None = None
 
 
+MainOption = partial(Option, panel=FIRST)  # under the first heading of --help
+HttpOption = partial(Option, panel="HTTP")  # of `serve`
+
+
 @dataclass(frozen=True)
 class Fields:
     """The fields of a configuration that `**flags` takes: keyword -> field."""
@@ -63,16 +67,12 @@ class Fields:
 
 # What several verbs take.
 Data = Annotated[Path | str | None, Argument("Folder: <class>/ or {train,val,test}/<class>/.")]
-ConfigFile = Annotated[
-    str | Path | None, Option("YAML file, or name of a recipe.", "--config -c", "FILE|NAME", panel=FIRST)
-]
+ConfigFile = Annotated[str | Path | None, MainOption("YAML file, or name of a recipe.", "--config -c", "FILE|NAME")]
 Sets = Annotated[
     Sequence[str], Option("Any field of docs/configuration.md.", "--set", "SECTION.FIELD=VALUE", panel="Training")
 ]
 Settings = Annotated[Any, Fields(Config, FLAGS)]
-RunsFolder = Annotated[
-    Path | str, Option("Folder in which to make the run folder; default runs.", "--output -o", panel=FIRST)
-]
+RunsFolder = Annotated[Path | str, MainOption("Folder in which to make the run folder; default runs.", "--output -o")]
 RunName = Annotated[str | None, Option("Name of the run folder; default date, data and model.")]
 Resume = Annotated[Path | str | None, Option("Run folder of an interrupted run to continue.", panel="Training")]
 PARALLEL = "Trainings at the same time; default 1, on a cluster its GPUs or nodes."
@@ -86,17 +86,16 @@ Gates = Annotated[Sequence[str], Option("Exit code 6 if the result is worse.", m
 Offline = Annotated[bool, Option("Open no connection.", panel="Model")]
 WINDOW = "Of deep images, such as DICOM, for a model of 8-bit images: 40/400."
 AskedWindow = Annotated[str | None, Option(WINDOW, metavar="CENTRE/WIDTH")]
-Force = Annotated[bool, Option("Replace an existing file.", panel=FIRST)]
+Force = Annotated[bool, MainOption("Replace an existing file.")]
 NewDataFolder = Annotated[Path | str, Argument("A new or empty folder.", "DIR")]
 
 RunFile = Annotated[Path | str, Argument("A run folder, or its best.pt.")]  # to take out
 
 # Which images to evaluate, and which to predict, with what.
-LABELLED = "Another labelled folder; classes are matched by name."
-LabelledData = Annotated[Path | str | None, Option(LABELLED, panel=FIRST)]
-Split = Annotated[str, Option("Split to evaluate; default test.", metavar="test|val|train", panel=FIRST)]
+LabelledData = Annotated[Path | str | None, MainOption("Another labelled folder; classes are matched by name.")]
+Split = Annotated[str, MainOption("Split to evaluate; default test.", metavar="test|val|train")]
 LEAKAGE = "Also evaluate images that the model was trained on."
-AllowLeakage = Annotated[bool, Option(LEAKAGE, "--allow-leakage/--no-allow-leakage", panel=FIRST)]
+AllowLeakage = Annotated[bool, MainOption(LEAKAGE, "--allow-leakage/--no-allow-leakage")]
 Images = Annotated[Sequence[str | Path] | str | Path, Argument("Image files, folders or patterns.")]
 CHECKPOINT = Option("Default: best.pt of the newest run in --runs.")
 Runs = Annotated[Path | str, Option("Folder of the runs; default runs.")]
