@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -102,7 +103,10 @@ def setting(default: Any, description: str, flag: Flag | None = None, **limits: 
     return field
 
 
-def share(default: Any, description: str, flag: Flag = SHARE) -> Any:
+optional = partial(setting, None)  # a field that is None where nothing sets it
+
+
+def share(description: str, flag: Flag = SHARE, default: float | None = None) -> Any:
     """A field above 0 and below 1."""
     return setting(default, description, flag, gt=0, lt=1)
 

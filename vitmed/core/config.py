@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from vitmed.core.base_models import Flag, Section, flags_of, names_in, setting, share
+from vitmed.core.base_models import Flag, Section, flags_of, names_in, optional, setting, share
 from vitmed.core.text import read_duration
 
 GROUP_WORDS = ("names", "dicom", "copies")  # values of data.groups that are not a table
@@ -41,7 +41,7 @@ class DataConfig(Section):
 
     panel = "Data"
 
-    root: str | None = setting(None, "Folder of images. In a YAML file, relative to that file.")
+    root: str | None = optional("Folder of images. In a YAML file, relative to that file.")
     resize: Literal["pad", "squash", "crop"] = setting(
         "pad", "How an image becomes square: pad keeps all of it, squash distorts it, crop cuts its sides.", Flag()
     )
@@ -54,9 +54,9 @@ class DataConfig(Section):
         "std; half: to -1..1; image: each channel of each image to mean 0 and std 1; given: data.mean and data.std.",
         Flag(),
     )
-    mean: list[float] | None = setting(None, "Mean of each channel for normalize: given; pixel values are 0..1.")
-    std: list[float] | None = setting(
-        None, "Standard deviation of each channel for normalize: given; pixel values are 0..1."
+    mean: list[float] | None = optional("Mean of each channel for normalize: given; pixel values are 0..1.")
+    std: list[float] | None = optional(
+        "Standard deviation of each channel for normalize: given; pixel values are 0..1."
     )
     window: str | list[float] | None = setting(
         "auto",
@@ -65,44 +65,39 @@ class DataConfig(Section):
         "images only. Chosen once and stored with the model. See docs/formats.md.",
         Flag(metavar="auto|percentiles|dicom|LOW,HIGH"),
     )
-    frame: int | None = setting(
-        None, "Which frame or page of a file that has several, from 0. null refuses such files.", Flag(), ge=0
+    frame: int | None = optional(
+        "Which frame or page of a file that has several, from 0. null refuses such files.", Flag(), ge=0
     )
     val_fraction: float = setting(0.15, "Share split off for validation where there is no val folder.", gt=0, lt=1)
     test_fraction: float = setting(0.15, "Share split off for the test where there is no test folder.", gt=0, lt=1)
     split_seed: int = setting(
         0, "Seed of the split. Apart from train.seed, so that seeds of training can be compared.", ge=0, lt=2**63
     )
-    max_train: int | None = setting(None, "Train on a stratified sample of this many images.", Flag(), ge=2)
-    card: str | None = setting(
-        None,
+    max_train: int | None = optional("Train on a stratified sample of this many images.", Flag(), ge=2)
+    card: str | None = optional(
         "Public data set that the images are, by its name in `vitmed data list`. Its card says how to find the "
         "patients, which augmentation policy fits, and what the columns of its tables are called; your own settings "
         "win. vitmed prints what the card warns of. See docs/datasets.md.",
         Flag(metavar="NAME"),
     )
-    group_regex: str | None = setting(
-        None,
+    group_regex: str | None = optional(
         "Regular expression that finds the patient in a file's path; a patient is never split. The path is relative "
         "to the data root; the patient is the first bracket that matches, or the whole match. Names of several "
         "shapes need an alternative each, with its own bracket.",
         Flag(panel="Patients", metavar="REGEX", first=True),
     )
-    groups: str | None = setting(
-        None,
+    groups: str | None = optional(
         "Where to find the patient ID, instead of --group-regex: file names, DICOM's PatientID, or a CSV table. "
         "copies: patients are unknown, but copies of one picture stay in one split. The table has columns "
         "path and patient; in a YAML file, its path is relative to that file.",
         Flag(panel="Patients", metavar="names|dicom|copies|TABLE"),
     )
-    labels: str | None = setting(
-        None,
+    labels: str | None = optional(
         "CSV table with columns path and label, instead of a folder for each class. More columns: docs/patients.md. "
         "In a YAML file, relative to that file.",
         Flag(metavar="TABLE"),
     )
-    split_column: str | None = setting(
-        None,
+    split_column: str | None = optional(
         "Column of the table of labels that names the splits, where it is not split, subset or partition.",
         Flag(panel="Patients", metavar="COLUMN"),
     )
@@ -125,14 +120,13 @@ class DataConfig(Section):
         Flag(),
     )
     unit: str = setting("", "Unit of the number that is predicted, such as years.", Flag(metavar="UNIT"))
-    folds: int | None = setting(
-        None, "Divide all images into this many folds, one of which is the test.", Flag(panel="Patients"), ge=2
+    folds: int | None = optional(
+        "Divide all images into this many folds, one of which is the test.", Flag(panel="Patients"), ge=2
     )
-    fold: int | None = setting(
-        None, "Which fold is the test, from 1; by default train does each in turn.", Flag(panel="Patients"), ge=1
+    fold: int | None = optional(
+        "Which fold is the test, from 1; by default train does each in turn.", Flag(panel="Patients"), ge=1
     )
-    sites: str | None = setting(
-        None,
+    sites: str | None = optional(
         "Column of the table of labels, such as the hospital: each of its values is a fold. Each model is "
         "tested on a site that it has never seen.",
         Flag(panel="Patients", metavar="COLUMN"),
@@ -142,7 +136,6 @@ class DataConfig(Section):
     )
     repeat: int = setting(1, "Which of the repeats this fold belongs to, from 1.", ge=1)
     hold_out: float | None = share(
-        None,
         "With folds: share of the images, by patient where known, that no fold contains. It is the test of the "
         "ensemble. A test folder of the data is held out in the same way.",
         Flag(panel="Patients", metavar="SHARE"),
@@ -158,8 +151,7 @@ class DataConfig(Section):
         "Continue even if a patient is in two of the folder's own splits, or a file has two labels.",
         Flag(panel="Patients"),
     )
-    positive: str | None = setting(
-        None,
+    positive: str | None = optional(
         "Two classes: the positive one, whose sensitivity is reported. Default: the class whose name does not mean "
         "normal. Three or more: vitmed evaluate RUN --positive CLASS.",
         Flag(metavar="CLASS"),
@@ -207,9 +199,9 @@ class ModelConfig(Section):
     image_size: int = setting(224, "Side of the square input, px.", Flag(first=True), ge=4, le=2048)
     patch_size: int = setting(16, "Side of a patch, px; must divide the image size.", Flag(), ge=1, le=256)
     channels: int = setting(3, "Input channels: 1 grey, 2 grey + alpha, 3 RGB, 4 RGB + alpha.", Flag(), ge=1, le=4)
-    width: int | None = setting(None, "Embedding width; default from the name.", ge=4, le=8192)
-    depth: int | None = setting(None, "Number of blocks; default from the name.", ge=1, le=128)
-    heads: int | None = setting(None, "Attention heads; must divide width; default from the name.", ge=1)
+    width: int | None = optional("Embedding width; default from the name.", ge=4, le=8192)
+    depth: int | None = optional("Number of blocks; default from the name.", ge=1, le=128)
+    heads: int | None = optional("Attention heads; must divide width; default from the name.", ge=1)
     mlp_ratio: float = setting(4.0, "Hidden width of the MLP / width.", gt=0, le=64)
     stem: Literal["auto", "patch", "conv", "residual"] = setting(
         "auto",
@@ -227,7 +219,7 @@ class ModelConfig(Section):
         "attention: as in SigLIP; coca: as in CONCH. auto: mean from scratch, what the publisher uses with weights.",
         Flag(),
     )
-    pool_width: int | None = setting(None, "Width of attention pooling; null: the width of the network.", ge=4, le=8192)
+    pool_width: int | None = optional("Width of attention pooling; null: the width of the network.", ge=4, le=8192)
     class_token: bool = setting(True, "Whether the network has a class token; SigLIP has none.")
     registers: int = setting(0, "Learned tokens without a place; some DINOv2 weights have 4.", ge=0, le=64)
     layer_scale: bool = setting(False, "Scale each branch by learned numbers, as DINOv2 and UNI do.")
@@ -248,17 +240,11 @@ class ModelConfig(Section):
         "weights. auto: those on this machine that fit, else a download (docs/weights.md), else random weights.",
         Flag(metavar="FILE|NAME|none", first=True),
     )
-    weights_sha256: str | None = setting(
-        None, "Of the weight file; written by a run, which repeats only with this file."
-    )
-    weights_reason: str | None = setting(
-        None, "Why `auto` chose these weights, or why there are none; written by a run."
-    )
-    licence: str | None = setting(
-        None, "Licence of the weights, where it is known; the checkpoint and the report keep it."
-    )
-    terms: str | None = setting(
-        None, "What that licence demands of a model made from the weights, where vitmed knows; kept like the licence."
+    weights_sha256: str | None = optional("Of the weight file; written by a run, which repeats only with this file.")
+    weights_reason: str | None = optional("Why `auto` chose these weights, or why there are none; written by a run.")
+    licence: str | None = optional("Licence of the weights, where it is known; the checkpoint and the report keep it.")
+    terms: str | None = optional(
+        "What that licence demands of a model made from the weights, where vitmed knows; kept like the licence."
     )
 
     _none = field_validator("weights", mode="before")(lambda value: None if value == "none" else value)
@@ -311,8 +297,7 @@ class LoopConfig(Section):
     panel = "Training"
 
     epochs: int = setting(30, "Passes over the training images.", Flag(first=True), ge=1)
-    time: float | None = setting(
-        None,
+    time: float | None = optional(
         "How long the whole command may take, such as 20m, 2h or 1h30m. From scratch the plan chooses the network, the "
         "image size and the epochs that fit. In YAML a number is in seconds. See docs/training.md.",
         Flag(metavar="TIME", text=True),
@@ -320,8 +305,7 @@ class LoopConfig(Section):
     )
     batch_size: int = setting(32, BATCH, Flag(also="-b", metavar="N|auto", first=True, text=True), ge=1)
     accumulate: int = setting(1, "Batches per optimiser step; effective batch = batch_size x accumulate.", Flag(), ge=1)
-    micro_batch: int | Literal["auto"] | None = setting(
-        None,
+    micro_batch: int | Literal["auto"] | None = optional(
         "Images of a batch that are computed at once, or auto: as many as fit the memory. null: the whole batch. It "
         "changes no result but rounding and, with a convolutional stem, the batch statistics, which are those of the "
         "images computed at once. Memory that runs out lowers it.",
@@ -359,17 +343,17 @@ class LoopConfig(Section):
         "of the run and 6 seconds; the answer is kept in the cache folder and in the run.",
         Flag(),
     )
-    compile: bool | None = setting(
-        None, "Compile the network; default: where a long run earns the time of compiling.", Flag()
+    compile: bool | None = optional(
+        "Compile the network; default: where a long run earns the time of compiling.", Flag()
     )
     attention: Literal["auto", "fused", "explicit"] = setting(
         "auto", "Kernel of attention in training: PyTorch's fused one, or plain matrices. No effect on the result."
     )
-    threads: int | None = setting(
-        None, "Threads of a training step on a CPU; default the fastest number up to that of the cores.", ge=1
+    threads: int | None = optional(
+        "Threads of a training step on a CPU; default the fastest number up to that of the cores.", ge=1
     )
-    workers: int | None = setting(
-        None, "Processes that load images; default from the number of cores.", Flag(also="-j"), ge=0
+    workers: int | None = optional(
+        "Processes that load images; default from the number of cores.", Flag(also="-j"), ge=0
     )
 
     @model_validator(mode="before")
@@ -415,11 +399,11 @@ class TrainConfig(LoopConfig):
     probe_first: bool = setting(
         False, "Start the head from the logistic regression that --freeze fits, then train everything.", Flag()
     )
-    freeze_blocks: int | None = setting(
-        None, "Keep the embedding and the first N blocks as they are. null trains everything.", Flag(metavar="N"), ge=0
+    freeze_blocks: int | None = optional(
+        "Keep the embedding and the first N blocks as they are. null trains everything.", Flag(metavar="N"), ge=0
     )
-    lora: int | None = setting(
-        None, "Train low-rank additions to the blocks' matrices, and the head (LoRA).", Flag(metavar="RANK"), ge=1
+    lora: int | None = optional(
+        "Train low-rank additions to the blocks' matrices, and the head (LoRA).", Flag(metavar="RANK"), ge=1
     )
     baseline: bool = setting(True, "Also fit baselines that need no training, and compare them at the end.", Flag())
     smoothing: float = setting(0.05, "Label smoothing.", Flag(), ge=0, lt=1)
@@ -430,7 +414,7 @@ class TrainConfig(LoopConfig):
         Flag(),
     )
     ema: bool = setting(True, "Evaluate and keep an exponential moving average of the weights.", Flag())
-    ema_decay: float | None = setting(None, "Default min(0.999, 1 - 10 / steps), with a warm-up.", gt=0, lt=1)
+    ema_decay: float | None = optional("Default min(0.999, 1 - 10 / steps), with a warm-up.", gt=0, lt=1)
     monitor: str = setting(
         "auroc", "Validation metric that picks the best checkpoint and stops early.", Flag(metavar="METRIC")
     )
@@ -459,9 +443,7 @@ class TrainConfig(LoopConfig):
         "Also show the run in mlflow or wandb. A tracker that fails stops no run. See docs/tracking.md.",
         Flag(metavar="NAME", panel="Output"),
     )
-    save_every: int | None = setting(
-        None, "Also keep a checkpoint every N epochs.", Flag(metavar="N", panel="Output"), ge=1
-    )
+    save_every: int | None = optional("Also keep a checkpoint every N epochs.", Flag(metavar="N", panel="Output"), ge=1)
 
     _track = field_validator("track", mode="before")(names_in)
 
@@ -531,26 +513,18 @@ class EvaluateConfig(Section):
         "Three classes or more: decide for the highest balanced accuracy, by probability / prevalence in validation.",
         Flag(),
     )
-    target_sensitivity: float | None = share(
-        None, "Two classes: decide at the highest threshold with this sensitivity."
-    )
-    target_specificity: float | None = share(None, "Two classes: decide at the lowest threshold with this specificity.")
-    cost: str | list[list[float]] | None = setting(
-        None,
+    target_sensitivity: float | None = share("Two classes: decide at the highest threshold with this sensitivity.")
+    target_specificity: float | None = share("Two classes: decide at the lowest threshold with this specificity.")
+    cost: str | list[list[float]] | None = optional(
         "Decide for the lowest expected cost: 10:1, or [[0,10],[1,0]] with the truth as row. Of two classes '10:1' "
         "means that a missed positive costs 10 times a false alarm; of more, give a matrix whose columns are the "
         "predictions. Of grades, 'absolute' costs the error in grades and 'squared' its square.",
         Flag(metavar="MISSED:ALARM|MATRIX|absolute|squared"),
     )
-    prevalence: float | None = share(
-        None, "Two classes: how common the positive class is where the model is to be used."
-    )
-    coverage: float = share(0.9, "How often the prediction set of an image holds its true class.")
-    max_risk: float | None = share(
-        None, "Abstain on uncertain images, to keep the share of wrong answers at or below this."
-    )
-    map_images: int | None = setting(
-        None,
+    prevalence: float | None = share("Two classes: how common the positive class is where the model is to be used.")
+    coverage: float = share("How often the prediction set of an image holds its true class.", default=0.9)
+    max_risk: float | None = share("Abstain on uncertain images, to keep the share of wrong answers at or below this.")
+    map_images: int | None = optional(
         "Images on which attention maps are evaluated; 0: no maps. null: as many as take some seconds, and none of "
         "train and val.",
         Flag(metavar="N"),
@@ -574,11 +548,9 @@ class EvaluateConfig(Section):
         Flag(panel="Output"),
     )
 
-    @field_validator("subgroups", "raters", "rater_scores", mode="before")
-    @classmethod
-    def _one_or_several(cls, value: Any) -> Any:
-        return list(dict.fromkeys([value] if isinstance(value, str) else value)) if value else []
-
+    _columns = field_validator("subgroups", "raters", "rater_scores", mode="before")(
+        lambda value: list(dict.fromkeys([value] if isinstance(value, str) else value)) if value else []
+    )
     _ordinal = field_validator("ordinal", mode="before")(names_in)
     _cost = field_validator("cost", mode="before")(read_cost)
 
@@ -690,7 +662,7 @@ class PretrainTrainConfig(LoopConfig):
     )
     min_lr: float = setting(0.0, "Learning rate at the end of the cosine.", ge=0)
     warmup_epochs: float = setting(10.0, "Linear warm-up, in epochs; at most a third of the run.", Flag(), ge=0)
-    clip_norm: float | None = setting(None, "Clip the gradient to this norm; null is off.", gt=0)
+    clip_norm: float | None = optional("Clip the gradient to this norm; null is off.", gt=0)
     # What training chooses and pretraining does not.
     balance: ClassVar[str] = "none"
     betas: ClassVar[tuple[float, float]] = (0.9, 0.95)  # of the MAE paper
@@ -718,15 +690,15 @@ class MaeConfig(Section):
 
     panel = "Training"
 
-    mask_ratio: float = share(0.75, "Share of patches that is hidden.")
+    mask_ratio: float = share("Share of patches that is hidden.", default=0.75)
     normalise_patches: bool = setting(
         True, "Predict each patch at mean 0 and standard deviation 1, which the paper found better."
     )
-    decoder_width: int | None = setting(
-        None, "Default 512 for encoders of 768 and more, else about half the encoder's.", ge=4, le=8192
+    decoder_width: int | None = optional(
+        "Default 512 for encoders of 768 and more, else about half the encoder's.", ge=4, le=8192
     )
-    decoder_depth: int | None = setting(None, "Default 8 for encoders of 768 and more, else 4.", ge=1, le=128)
-    decoder_heads: int | None = setting(None, "Default the decoder's width / 32.", ge=1)
+    decoder_depth: int | None = optional("Default 8 for encoders of 768 and more, else 4.", ge=1, le=128)
+    decoder_heads: int | None = optional("Default the decoder's width / 32.", ge=1)
 
 
 class PretrainConfig(RunConfig):
