@@ -662,7 +662,11 @@ def test_what_a_number_does_not_show_is_said(ages: TrainResult, vitmed: Callable
 
 
 def test_the_charts_of_a_monitor_are_as_asked(ages: TrainResult) -> None:
-    for given, said in (({"false_alarms": 1.0}, "--false-alarms 1,"), ({"shift": 9.0}, "--shift 9")):
+    for given, said in (
+        ({"false_alarms": 1.0}, "--false-alarms 1,"),
+        ({"false_alarms": 1e-5}, "--false-alarms 1e-05"),
+        ({"shift": 9.0}, "--shift 9"),
+    ):
         with pytest.raises(UsageError, match=said):
             monitor(ages.folder, ages.folder / "test" / "predictions.csv", **given)
 

@@ -159,6 +159,8 @@ def test_what_is_no_run_is_refused(trained: Trained, tmp_path: Path) -> None:
             found(trained.folder, place)
     with pytest.raises(CheckpointError):
         found(trained.folder, tmp_path / "none")
+    with pytest.raises(UsageError, match="runs are compared by"):
+        found(trained.best, trained.folder / "last.pt")
 
 
 def test_the_command_line_names_files_and_json_does_not(

@@ -207,9 +207,11 @@ def test_runs_with_the_same_splits_are_joined(runs: list[Path], data: Path, tmp_
 
 def test_what_cannot_be_joined(runs: list[Path], folds: Path, data: Path, tmp_path: Path) -> None:
     there = {"output": tmp_path / "e"}
+    copy = shutil.copytree(runs[0], tmp_path / "copy")
     for given, told, options in (
         (runs[:1], "one run is no ensemble", there),
         ([runs[0], runs[0]], "named twice", there),
+        ([runs[0], copy], "hold the same model", there),
         ([runs[0], folds], "some are folds and some are single runs", there),
         (runs, "needs a folder", {}),
         ([folds], "exists already", {}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vitmed.imaging.window import ROWS, FileWindow, Linear, Sigmoid, Table, file_window_index, to_grey
+from vitmed.imaging.window import ROWS, FileWindow, Linear, Sigmoid, Table, asked_window, file_window_index, to_grey
 
 ENTRIES = np.linspace(255, 0, 4096).astype(np.float32)
 
@@ -34,6 +34,10 @@ def test_every_value_of_a_large_image_is_mapped(window: FileWindow, formula: obj
 def test_neighbours_that_float32_cannot_tell_apart(dtype: type) -> None:
     values = np.array([2**24 + 1, 2**24 + 2, 2**24 + 3, 2**24 + 4], dtype)
     assert to_grey(values, Linear(2**24 + 1, 2**24 + 4)).tolist() == [0, 85, 170, 255]
+
+
+def test_the_window_of_floats_from_0_to_1_is_no_threshold() -> None:
+    assert asked_window("0.5/1") == Linear(0, 1) and asked_window("128.5/256") == Linear(0.5, 255.5)
 
 
 def test_linear_windows_by_hand() -> None:

@@ -38,6 +38,9 @@ def ensemble(
     if len({Path(run).resolve() for run in runs}) < len(runs):
         raise UsageError("a run is named twice", "name each run once")
     candidates = [read_candidate(RunFolder(run)) for run in runs]
+    hashes = [member.weights_hash for one in candidates for member in one.members]
+    if len({*hashes}) < len(hashes):
+        raise UsageError(f"{listed([one.name for one in candidates])}: some hold the same model", "name each once")
     if len({one.folds for one in candidates}) > 1:
         problem = f"{listed([one.name for one in candidates])}: some are folds and some are single runs"
         raise UsageError(problem, "join folds with folds of the same images, or runs with runs")

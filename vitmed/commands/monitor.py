@@ -50,9 +50,11 @@ def monitor(
         GateError: a chart gives an alarm.
         CheckpointError, DataError, UsageError: an argument that cannot be used.
     """
-    if not (period >= 100 and 0 < false_alarms < 1 and 0 < shift <= 5):
+    if not (period >= 100 and 0.01 <= false_alarms < 1 and 0 < shift <= 5):
         given = f"--period {period}, --false-alarms {false_alarms:g}, --shift {shift:g}"
-        raise UsageError(given, "--period is 100 or more, --false-alarms between 0 and 1, --shift above 0 and up to 5")
+        raise UsageError(
+            given, "--period is 100 or more, --false-alarms from 0.01 to below 1, --shift above 0 and up to 5"
+        )
     folder, reference = read_reference(Path(run), split)
     table, notes = in_order(read_table(new))
     place = output_folder(output, folder.parent / "monitoring")

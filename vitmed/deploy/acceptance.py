@@ -78,6 +78,10 @@ def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> N
                 f"{criterion.metric} is at most 1, and {limit}: the criterion can show nothing",
                 "write a share, such as 0.05 for 5 %",
             )
+        ranks = criterion.metric not in kind.metrics or kind.metrics[criterion.metric].ranks
+        if ranks and (criterion.at_most if share else criterion.at_least) is not None:
+            problem = f"the criterion of {criterion.metric} limits it on the better side"
+            raise UsageError(problem, f"{'at_least' if share else 'at_most'}: LIMIT")
         if criterion.in_each is not None:
             check_columns([criterion.in_each], new.columns, "in_each:")
         if criterion.worse_by_less_than is not None and given < 2:
@@ -194,9 +198,10 @@ class Criterion(Frozen):
 
     metric: str  # its name in metrics.json
     of: str | None = None  # a class or finding
-    at_least: float | None = None
-    at_most: float | None = None
-    worse_by_less_than: float | None = Field(None, gt=0)  # the margin of non-inferiority against the second model
+    at_least: float | None = Field(None, strict=True)
+    at_most: float | None = Field(None, strict=True)
+    # the margin of non-inferiority against the second model
+    worse_by_less_than: float | None = Field(None, gt=0, strict=True)
     in_each: str | None = None  # a column of the table; each of its strata must meet the criterion
     by: Literal["interval", "estimate"] = "interval"  # whether the interval must show it, or the number alone
     why: str = ""  # where the limit comes from

@@ -83,7 +83,7 @@ def to_grey(values: np.ndarray, window: FileWindow) -> np.ndarray:
 
 
 def asked_window(window: Window) -> Linear | None:
-    """What centre and width, such as "40/400", ask for; LINEAR_EXACT below a width of 1. None for any other `Window`.
+    """What centre and width, such as "40/400", ask for; LINEAR_EXACT up to a width of 1. None for any other `Window`.
     Raises UsageError where they are no numbers, or the width is not above 0."""
     if not isinstance(window, str) or "/" not in window:
         return None
@@ -96,7 +96,7 @@ def asked_window(window: Window) -> Linear | None:
             f"--window {window}: expected the centre and the width of the window",
             "for example 40/400; of two limits LOW and HIGH that is (LOW + HIGH) / 2 and HIGH - LOW",
         )
-    return Linear.of(centre, width, exact=width < 1)
+    return Linear.of(centre, width, exact=width <= 1)  # LINEAR of width 1 is a threshold
 
 
 def file_window_index(window: object) -> int | None:

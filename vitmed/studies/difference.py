@@ -90,6 +90,8 @@ def read_facts(path: Path) -> RunFacts:
     if not path.exists():
         raise CheckpointError(f"{path}: no such file or folder", "name a run folder, or its best.pt")
     run = RunFolder(path.parent if path.suffix == ".pt" else path)
+    if path.suffix == ".pt" and path not in (run.best, run.encoder):
+        raise UsageError(f"{path}: runs are compared by their best.pt", f"name the run folder: {run.path}")
     if run.folds.is_file():
         raise UsageError(f"{path}: holds folds, expected a run", f"name a fold of each: {path / 'fold-1'}")
     if run.ensemble.is_file() or run.ranking.is_file() or not run.config.is_file():
