@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs, recording
+from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, draw_classes, draw_nothing, draw_pairs, recording
 from matplotlib.text import Text
 from PIL import Image
 from sklearn.metrics import roc_auc_score
@@ -294,6 +294,14 @@ def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been
     assert len(calls) == 3  # the first fold was not trained again, the second had ended its epoch
     again, before = (Predictions.from_csv(place / "test" / "predictions.csv") for place in (tmp_path / "all", done))
     assert again.paths == before.paths and np.array_equal(again.logits, before.logits)
+
+
+def test_folds_of_grades_are_reported_by_what_decides_between_grades(tmp_path: Path) -> None:
+    data = draw_classes(tmp_path / "data", 12, ("amber", "blue", "green"))
+    asked: dict[str, object] = {"ordinal": "amber,blue,green", "group_regex": None, "folds": 2, "report": False}
+    found = numbers(run(data, tmp_path, **asked))
+    assert [*found["folds"]["each"][0]["numbers"]][:2] == ["quadratic_kappa", "grade_error"]
+    assert "Quadratic kappa by fold" in found["report"]["facts"]
 
 
 def test_bad_use_and_folds_that_are_done(data: Path, done: Path, tmp_path: Path, vitmed: RUN) -> None:

@@ -278,7 +278,7 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
             read=lambda path: thumbnail(root / path, saved[0].preprocessing),
         )
         metrics = Report.of(pooled, origin, config, extra).write(folder.path / "test")
-    kind = TARGETS[pooled.kind]
+    kind = TARGETS[results[0].target.kind]
     for name in kind.headline[:2]:
         say(f"{kind.metrics[name].title} by fold: {spread_of(folds.each, name)}")
     return Evaluation(pooled, metrics, folder.path / "test")
@@ -286,7 +286,7 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
 
 def _each(results: Sequence[Results], evaluated: Sequence[Evaluated], pooled: Any, config: EvaluateConfig) -> Folds:
     """The numbers of each fold on its test, and its policy, for the pooled report."""
-    policies, names = [e.policy for e in evaluated], by_fold_names(pooled.kind)
+    policies, names = [e.policy for e in evaluated], by_fold_names(results[0].target.kind)
     if pooled.kind == "classes":
         return folds_of_classes(results, policies, names, metric_values(pooled)["auroc"], config)
     names += [name for name in ("coverage", "width") if all(name in r.overall for r in results)]
@@ -320,7 +320,8 @@ def _facts(results: Sequence[Results], once: slice, pooled: Predictions, folds: 
         if key not in OF_ONE_FOLD:
             texts = [str(of_fold.get(key, "not known")) for of_fold in facts]
             joined[key] = texts[0] if len(set(texts)) == 1 else numbered(texts, "; ")
-    titles = {name: TARGETS[pooled.kind].metrics[name].title for name in by_fold_names(pooled.kind)}
+    kind = results[0].target.kind
+    titles = {name: TARGETS[kind].metrics[name].title for name in by_fold_names(kind)}
     return joined | {f"{title} by fold": spread_of(folds.each, name) for name, title in titles.items()}
 
 
