@@ -129,17 +129,17 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (44_407, 38_000),  # 110 compare groups of seeds, 160 refuse and warn
-    "files": (202, 210),
+    "lines": (44_198, 38_000),  # of them 110 compare groups of seeds, 240 refuse and warn
+    "files": (208, 210),
     "functions in 1,000 lines": (56.5, 46),  # fewer lines, such as those of the future import, not more functions
-    "imports, % of the lines": (7.3, 6),
+    "imports, % of the lines": (7.4, 6),
     "functions with more than 6 parameters": (15, 10),  # 14 are public verbs
     "functions over 60 lines": (3, 5),
-    "files under 60 lines": (3, 0),  # verbs whose work is done by one object of another room
+    "files under 60 lines": (8, 0),  # verbs whose work is done by one object of another room
     "fmt: skip": (0, 0),
     "isinstance of predictions": (0, 0),
-    "files in commands": (24, 30),
-    "lines in commands": (2_104, 2_500),  # --window of three verbs, several classes as one, refusals
+    "files in commands": (28, 30),
+    "lines in commands": (2_146, 2_500),  # --window of three verbs, several classes as one, refusals
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
