@@ -189,6 +189,8 @@ def test_a_bomb_is_refused_before_it_unpacks(tmp_path: Path, monkeypatch: pytest
 def test_missing_files_and_foreign_suffixes(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.png: no such file"):
         read_image(tmp_path / "none.png")
+    with pytest.raises(DataError, match=r"none: no such file"):
+        read_image(tmp_path / "none")
     (tmp_path / "link.png").symlink_to(tmp_path / "gone.png")
     with pytest.raises(DataError, match=r"link\.png: a broken link"):
         read_image(tmp_path / "link.png")

@@ -124,10 +124,10 @@ def decoding_version() -> str:
 
 def _reader(path: Path) -> ModuleType:
     """The module that reads a file, chosen by its content, not by its suffix."""
+    check_regular(path)
     named = READERS.get(path.suffix.lower())
     if named is None and not is_image(path):
         raise DataError(f"{path}: not an image type that vitmed reads", f"use {', '.join(READERS)}")
-    check_regular(path)
     with path.open("rb") as stream:
         head = stream.read(132)
     if not head:
