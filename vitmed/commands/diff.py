@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def diff(
-    first: Annotated[Path | str, Argument("A run folder, or a checkpoint in it.", "RUN")],
+    first: Annotated[Path | str, Argument("A run folder, or its best.pt.", "RUN")],
     second: Annotated[Path | str, Argument("Another one.", "RUN")],
 ) -> "RunDiff":
     """Report what differs between two runs; no image is read.
