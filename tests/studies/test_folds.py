@@ -31,7 +31,9 @@ from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report import participant_flow
+from vitmed.report.methods_text import methods_text
 from vitmed.report.results import Results
+from vitmed.report.templates import results_sentence
 from vitmed.studies.folds import by_name
 from vitmed.studies.one_run import TrainResult
 from vitmed.studies.study import Job
@@ -129,6 +131,7 @@ def test_the_report_pools_and_tells_each_fold_and_can_be_made_again(done: Path, 
     assert re.search(rf"mean ± SD of the folds</th>.*{spread}", text, re.S)
     methods = (done / "test" / "methods.md").read_text()
     assert "The models of a cross-validation were evaluated on 36 held-out images of 9 patients" in methods
+    assert "in 3 folds. Each image was evaluated by the model of the fold that held it out." in methods
     configs = [(done / f"fold-{k}" / "config.yaml").read_text() for k in (1, 2, 3)]
     assert len({text.replace(f"fold: {k}", "") for k, text in enumerate(configs, 1)}) == 1  # one plan
     again = evaluate(done / "test" / "predictions.csv", output=tmp_path / "again")
@@ -493,6 +496,12 @@ def test_repeats_average_what_models_say_of_images_that_they_never_saw(repeated:
     assert len(away) == 2  # patients
     found = numbers(repeated)
     assert len(found["folds"]["each"]) == 4 and any("divided 2 times" in note for note in found["report"]["notes"])
+    metrics = Results.read(found)
+    assert results_sentence(metrics).startswith("In a cross-validation of 2 folds, repeated 2 times, on ")
+    (design, *_) = methods_text(metrics, str).paragraphs
+    assert (
+        "in 2 folds, divided 2 times. Each image was evaluated by the mean of the 2 models that held it out." in design
+    )
 
 
 def test_what_resumes(repeated: Path, data: Path) -> None:

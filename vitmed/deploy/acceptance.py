@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
@@ -198,10 +198,10 @@ class Criterion(Frozen):
 
     metric: str  # its name in metrics.json
     of: str | None = None  # a class or finding
-    at_least: float | None = Field(None, strict=True)
-    at_most: float | None = Field(None, strict=True)
+    at_least: float | None = None
+    at_most: float | None = None
     # the margin of non-inferiority against the second model
-    worse_by_less_than: float | None = Field(None, gt=0, strict=True)
+    worse_by_less_than: float | None = Field(None, gt=0)
     in_each: str | None = None  # a column of the table; each of its strata must meet the criterion
     by: Literal["interval", "estimate"] = "interval"  # whether the interval must show it, or the number alone
     why: str = ""  # where the limit comes from
@@ -211,6 +211,13 @@ class Criterion(Frozen):
         """Its words -> the number in the criterion."""
         given = {"at least": self.at_least, "at most": self.at_most, "worse by less than": self.worse_by_less_than}
         return {words: limit for words, limit in given.items() if limit is not None}
+
+    @field_validator("at_least", "at_most", "worse_by_less_than", mode="before")
+    @classmethod
+    def _number(cls, value: object) -> object:
+        if isinstance(value, bool):
+            raise ValueError("expected a number, found true or false")
+        return value
 
     @model_validator(mode="after")
     def _one_limit(self) -> Self:

@@ -153,9 +153,12 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
     classes = classes if per_class else ""
     images = f"{metrics.n:,} {metrics.what}image{'' if metrics.n == 1 else 's'}{patients}{classes}"
     text = [f"The model was evaluated on {images}."]
-    if metrics.folds is not None:
-        folds = f"{len(metrics.folds.each)} folds; each image was evaluated by the model of the fold that held it out"
-        text = [f"The models of a cross-validation were evaluated on {images}, in {folds}."]
+    folds, times = metrics.divided
+    if folds:
+        by = f"the mean of the {times} models" if times > 1 else "the model of the fold"
+        often = f", divided {times} times" if times > 1 else ""
+        text = [f"The models of a cross-validation were evaluated on {images}, in {folds} folds{often}."]
+        text.append(f"Each image was evaluated by {by} that held it out.")
     if metrics.target.kind == "classes" and len(per_class) > 2:
         text.append("AUROC and average precision are the means over the classes, each against the rest.")
     if positive is not None:

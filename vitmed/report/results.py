@@ -277,6 +277,13 @@ class Results(Numbers):
         return "held-out " if self.folds else {"test": "test ", "val": "validation "}.get(split or "", "")
 
     @property
+    def divided(self) -> tuple[int, int]:
+        """How many folds, and how often the images were divided into them; (0, 1) without folds."""
+        folds = [] if self.folds is None else self.folds.each
+        times = max(1, round(sum(fold.images for fold in folds) / max(1, self.n)))
+        return len(folds) // times, times
+
+    @property
     def identity(self) -> str:
         """What tells two reports of the same title apart, in a line; "" where nothing is known."""
         return identity(self.report.run, self.report.created, self.weights_hash, self.report.rebuilt)

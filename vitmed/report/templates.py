@@ -227,8 +227,10 @@ def results_sentence(metrics: Results) -> str:
         of_class += f", from a probability of {format_probability(points.threshold)}"
     numbers = " and ".join(filter(None, [", ".join(phrases[:-1]), phrases[-1]]))
     on, model = f"On {images}{whose}", "the model"
-    if metrics.folds is not None:
-        on, model = f"In a cross-validation of {len(metrics.folds.each)} folds, on {images}{whose}", "the models"
+    folds, times = metrics.divided
+    if folds:
+        repeated = f" repeated {times} times," if times > 1 else ""
+        on, model = f"In a cross-validation of {folds} folds,{repeated} on {images}{whose}", "the models"
     return (
         f"{on}, {model} reached {numbers}{of_class}{')' if of_class else ''}; "
         f"in brackets: {100 * metrics.level:.0f} % confidence intervals."

@@ -73,7 +73,7 @@ class Divided(BaseModel):
     repeats: int = 1  # how often the images are divided
     window: Any  # of the configuration; each fold chooses its own from it
     sites: tuple[str, ...] = ()  # names of the folds, where each is a site
-    data: str = ""  # the digest of the splits of the first fold; "" before it is planned
+    data: str = ""  # the digest of the splits of the first fold; "" in files of 0.2.0
 
     @property
     def places(self) -> list[tuple[int, int]]:
@@ -140,9 +140,10 @@ class CrossValidation(Study[Evaluation]):
             if len(sites) < 2:
                 raise DataError(f"{data.root}: the column {data.sites} has one value: {sites[0]}", "--folds 5")
             say(f"a fold for each {data.sites}: {', '.join(sites)}")
+        splits = make_splits(data, ordinal=config.evaluate.ordinal)
         made = RunFolder.create(folder.parent, folder.name)
         content = {"folds": data.folds or len(sites), "window": data.window, "repeats": data.repeats, "sites": sites}
-        write_json(made.folds, content)
+        write_json(made.folds, content | {"data": splits.digest})
         if (time := SharedTime.of(config, places.runs, clock)) is not None:
             first = {**first, "time": time.each()}
         study = cls(made, first, places)
@@ -184,11 +185,6 @@ class CrossValidation(Study[Evaluation]):
                 continue
             while self.planned is None:
                 yield None
-            if not self.divided.data:
-                settings = self.settings
-                digest = make_splits(settings.data, ordinal=settings.evaluate.ordinal).digest
-                self.divided = self.divided.model_copy(update={"data": digest})
-                write_json(self.folder.folds, self.divided.model_dump())
             sets = [f"data.window={wide}", f"data.repeat={repeat}"]
             sets += [f"train.time={self.time.each(begun):.1f}"] if self.time else []
             yield self.job(repeat, fold, config=self.planned, sets=tuple(sets))

@@ -37,6 +37,7 @@ GAIN = 1.05  # how many times as fast as the usual engine another one has to be
 SAME_LOSS = 0.01  # largest difference from the loss in fp32, relative
 LEAST_STEPS = 10  # that measuring takes
 COMPILES_FROM = 1800.0  # seconds of training from which compiling, which takes 10 to 40, is tried
+LEAST_COMPILED = 200  # steps of a run from which six whole ones are few enough to see what compiling gains
 STEP = 0.25  # s that a measured step takes, about
 
 
@@ -129,10 +130,8 @@ class Race:
         rows = torch.linspace(0, len(self.targets) - 1, count).long()  # of all classes
         self.labels = self.targets[rows].to(self.device)
         self.rates: dict[Engine, float] = {}  # images/s
-        self.computed, self.had = (
-            0.0,
-            0.0,
-        )  # CPU seconds of the steps, and what their threads had without other programs
+        # CPU seconds of the steps, and what their threads had if no other program computed
+        self.computed, self.had = 0.0, 0.0
 
     def run(self) -> Tuned:
         train, usual = self.config.train, usual_engine(self.config, self.device)
@@ -159,16 +158,21 @@ class Race:
         note = ""
         alone = min(1.0, self.computed / self.had) if self.had else 1.0  # compilers, too, take longer beside others
         long = alone * self.steps * train.batch_size / self.rates[best] > COMPILES_FROM
+        long = long and self.steps >= LEAST_COMPILED
         if train.compile is None and long and not (note := missing_compiler(self.device) or ""):
             say("compiling the network, to see whether that is faster; it takes a minute or more")
-            self.images, self.labels = images, labels  # another batch would be compiled again
+            if train.micro_batch != "auto":  # whose batch is not known yet; another one is compiled again
+                self.images, self.labels = images, labels
             try:
                 best = self._fastest(best, [best.model_copy(update={"compile": True}), usual])
                 note = "" if best.compile else "compiling does not make it faster"
-            except RuntimeError as error:
-                if not hardware.is_of_compiler(error):
+            except (RuntimeError, MemoryError) as error:
+                if is_out_of_memory(error):
+                    note = "not compiled: too little memory to try it"
+                elif hardware.is_of_compiler(error):
+                    note = f"not compiled, because the compiler failed: {first_line(error)}"
+                else:
                     raise
-                note = f"not compiled, because the compiler failed: {first_line(error)}"
         spent = f"measured in {time.perf_counter() - self.start:.1f} s" + (f"; {note}" if note else "")
         return Tuned(engine=best, usual=usual, rates=(self.rates[best], self.rates[usual]), note=spent)
 
