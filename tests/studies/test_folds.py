@@ -299,6 +299,20 @@ def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been
     assert again.paths == before.paths and np.array_equal(again.logits, before.logits)
 
 
+def test_a_fold_that_learnt_nothing_is_named_on_the_page_of_all(done: Path, tmp_path: Path) -> None:
+    there = tmp_path / "all"
+    shutil.copytree(done, there)
+    for place in ("test", "ensemble"):
+        shutil.rmtree(there / place)
+    file = there / "fold-1" / "test" / "metrics.json"
+    content = json.loads(file.read_text())
+    content["confusion_matrix"] = [[sum(row), 0] for row in content["confusion_matrix"]]
+    file.write_text(json.dumps(content))
+    cross_validate(resume=there)
+    (note,) = [note for note in numbers(there)["report"]["notes"] if "does not distinguish" in note]
+    assert note.startswith("fold 1: Every image is predicted as ")
+
+
 def test_folds_of_grades_are_reported_by_what_decides_between_grades(tmp_path: Path) -> None:
     data = draw_classes(tmp_path / "data", 12, ("amber", "blue", "green"))
     asked: dict[str, object] = {"ordinal": "amber,blue,green", "group_regex": None, "folds": 2, "report": False}

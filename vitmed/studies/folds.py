@@ -45,7 +45,7 @@ from vitmed.inference.checkpoint import Checkpoint, load_checkpoint
 from vitmed.inference.ensemble import join_members, load_ensemble, save_ensemble
 from vitmed.inference.open_model import open_network
 from vitmed.metrics.ensembles import aligned, averaged, out_of_fold, pool
-from vitmed.metrics.estimates import Estimate, value_text
+from vitmed.metrics.estimates import Estimate, learnt_nothing, value_text
 from vitmed.metrics.kinds.classes import evaluate_predictions, metric_values
 from vitmed.metrics.kinds.findings import in_means
 from vitmed.metrics.predictions import Predictions
@@ -263,6 +263,8 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
                 "that the pooled means count, because too few patients of a fold have them. Compare the folds in the "
                 "report of each finding."
             )
+    if not learnt_nothing(TARGETS[results[0].target.kind].numbers.evaluate(pooled, 0)):
+        notes += by_name([learnt_nothing(r) for r in results])  # of single folds, which the pooled numbers hide
     notes += by_name([r.report.notes for r in results])
     with bar("drawing the report", unit="steps"):
         title, about = f"{len(runs)} folds of {data_folder(root).resolve().name}", _facts(results, once, pooled, folds)
