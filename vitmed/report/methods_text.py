@@ -151,7 +151,7 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
     per_class = [f"{entry.n:,} {shown(name)}" for name, entry in metrics.per_class.items()]
     classes = f" ({_joined(per_class)})" if len(per_class) <= 10 else f" in {len(per_class):,} classes"
     classes = classes if per_class else ""
-    images = f"{metrics.n:,} {metrics.what}image{'' if metrics.n == 1 else 's'}{patients}{classes}"
+    images = f"{metrics.images}{patients}{classes}"
     text = [f"The model was evaluated on {images}."]
     folds, times = metrics.divided
     if folds:

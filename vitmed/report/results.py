@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from vitmed.core import upgrade
 from vitmed.core.base_models import CLASSES, Frozen, Target
-from vitmed.core.text import identity
+from vitmed.core.text import counted, identity
 from vitmed.data.patient_names import group_word
 from vitmed.decisions.conformal import IntervalResults, PredictionSets
 from vitmed.decisions.evaluation_folder import Folds
@@ -271,10 +271,11 @@ class Results(Numbers):
         return "group" if other else word  # other images may have groups of another kind
 
     @property
-    def what(self) -> str:
-        """ "held-out ", "test ", "validation ", or "" for other images: what kind of images these are."""
+    def images(self) -> str:
+        """`1,656 test images`: how many, and of which split; of folds "held-out", of other images no word."""
         split = None if self.flow is None or self.flow.evaluated is None else self.flow.evaluated.split
-        return "held-out " if self.folds else {"test": "test ", "val": "validation "}.get(split or "", "")
+        word = "held-out " if self.folds else {"test": "test ", "val": "validation "}.get(split or "", "")
+        return counted(self.n, f"{word}image")
 
     @property
     def divided(self) -> tuple[int, int]:

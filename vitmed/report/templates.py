@@ -219,18 +219,17 @@ def results_sentence(metrics: Results) -> str:
     phrases = [f"{phrase(title)} {share(entry)}" for _, title, entry in headline_of(metrics) if entry.value is not None]
     if not phrases:
         return "There are no images, so there are no results."
-    images = f"{metrics.n:,} {metrics.what}image{'' if metrics.n == 1 else 's'}"
     groups, unit = metrics.n_groups, metrics.unit
     whose = f" ({unit}s unknown)" if groups is None else f" of {counted(groups, unit)}"
     of_class = "" if positive is None else f" (positive class: {positive}"
     if points is not None and points.threshold is not None:
         of_class += f", from a probability of {format_probability(points.threshold)}"
     numbers = " and ".join(filter(None, [", ".join(phrases[:-1]), phrases[-1]]))
-    on, model = f"On {images}{whose}", "the model"
+    on, model = f"On {metrics.images}{whose}", "the model"
     folds, times = metrics.divided
     if folds:
         repeated = f" repeated {times} times," if times > 1 else ""
-        on, model = f"In a cross-validation of {folds} folds,{repeated} on {images}{whose}", "the models"
+        on, model = f"In a cross-validation of {folds} folds,{repeated} on {metrics.images}{whose}", "the models"
     return (
         f"{on}, {model} reached {numbers}{of_class}{')' if of_class else ''}; "
         f"in brackets: {100 * metrics.level:.0f} % confidence intervals."

@@ -63,7 +63,6 @@ from vitmed.training.run import resumed_settings
 AGAIN = "start again with vitmed cross-validate"
 JOINING, TABLES = 12.0, 2.0  # s of --time for what joins the folds: reports on all and the ensemble, or tables
 OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
-Tested = tuple[RunFolder, Checkpoint, Path, Evaluated]  # a fold, its best.pt, the table of its test, and what that says
 
 
 class Divided(BaseModel):
@@ -117,6 +116,15 @@ class SharedTime(NamedTuple):
         whole = round_up(self.used + -(-self.folds // self.parallel) * round_up(error.seconds) + self.joining)
         given = f"--time {duration_text(self.limit)} is too short for {counted(self.folds, 'fold')}"
         return TimeTooShortError(f"{given}: for each, {error.problem}", f"--time {duration_text(whole)}", whole)
+
+
+class Tested(NamedTuple):
+    """A fold, its best.pt, the table of its test, and what that says."""
+
+    run: RunFolder
+    saved: Checkpoint
+    table: Path
+    evaluated: Evaluated
 
 
 class CrossValidation(Study[Evaluation]):
@@ -202,7 +210,7 @@ class CrossValidation(Study[Evaluation]):
             if table is None:
                 problem = f"{run.path}: has no evaluation of its best.pt on its test"
                 raise CheckpointError(problem, f"vitmed evaluate {run.path}")
-            tested.append((run, saved, table, read_evaluation(table)))
+            tested.append(Tested(run, saved, table, read_evaluation(table)))
         return tested
 
     def untested(self, joined: RunFolder) -> bool:
@@ -384,9 +392,9 @@ def read_candidate(folder: RunFolder) -> Candidate:
     if done < folds:
         problem = f"{folder.path}: {folds - done} of {counted(folds, 'fold')} are not finished"
         raise CheckpointError(problem, f"vitmed cross-validate --resume {folder.path}")
-    _, members, _, evaluated = zip(*study.tested(), strict=True)
-    tests = out_of_fold([each.predictions for each in evaluated], study.divided.folds)
-    return Candidate(folder, members, tests, study.divided.repeats, True)
+    tested = study.tested()
+    tests = out_of_fold([fold.evaluated.predictions for fold in tested], study.divided.folds)
+    return Candidate(folder, tuple(fold.saved for fold in tested), tests, study.divided.repeats, True)
 
 
 def _choice(candidates: Sequence[Candidate], parts: Sequence[Any]) -> dict[str, Any]:
