@@ -35,9 +35,10 @@ from vitmed.training import loop
 from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune
 from vitmed.training.loop import Control
+from vitmed.training.optimiser import ema_decay, steps_per_epoch
 from vitmed.training.plan.make_plan import make_plan
 from vitmed.training.run import Run, Session
-from vitmed.training.train_state import TrainState, ema_decay, steps_per_epoch
+from vitmed.training.train_state import TrainState
 
 WAYS = ("raw", "averaged", "recomputed")
 NUMBERS = ("log_loss", "auroc", "balanced_accuracy")

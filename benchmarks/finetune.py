@@ -54,10 +54,10 @@ from vitmed.models.hardware import pick_precision, seeded
 from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, add_grid, png
 from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune, fit_baselines
+from vitmed.training.optimiser import ema_decay
 from vitmed.training.plan.make_plan import make_plan
 from vitmed.training.plan.time import Clock
 from vitmed.training.run import Run, Session
-from vitmed.training.train_state import ema_decay
 
 CPU = torch.device("cpu")
 PARTS = ("val", "shift")

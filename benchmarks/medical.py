@@ -82,9 +82,10 @@ from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune, fit_colours
 from vitmed.training.learning import objective_of
 from vitmed.training.loop import Control, Stream, train_epoch
+from vitmed.training.optimiser import ema_decay
 from vitmed.training.plan.make_plan import Plan, make_plan
 from vitmed.training.run import Run, Session
-from vitmed.training.train_state import ema_decay, new_state
+from vitmed.training.train_state import new_state
 
 CPU = torch.device("cpu")
 clock = time.process_time  # other work on the machine changes it little, and the contenders compute alike

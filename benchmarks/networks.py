@@ -43,9 +43,10 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     from vitmed.models.vit import ViT, use_attention
     from vitmed.training.learning import objective_of
     from vitmed.training.loop import Batch, Control, Gradients, Stream, optimiser_step
+    from vitmed.training.optimiser import scheduled_lr
     from vitmed.training.plan.autotune import autotune, open_fields
     from vitmed.training.processes import ALONE
-    from vitmed.training.train_state import new_state, scheduled_lr
+    from vitmed.training.train_state import new_state
 
     train = {"batch_size": options.batch, "precision": "auto" if options.bf16 else "fp32"}
     config = build_config({"model": options.model, "train": train, "augment": {"policy": "none"}})

@@ -49,8 +49,8 @@ from vitmed.models.vit import ViT
 from vitmed.report.evaluate import note_prevalence
 from vitmed.studies.one_run import TrainResult
 from vitmed.training.learning import objective_of
+from vitmed.training.optimiser import parameter_groups
 from vitmed.training.plan.make_plan import LAST_KEPT, check_against_splits, config_of_target, make_plan
-from vitmed.training.train_state import parameter_groups
 
 KINDS = ("two", "three", "grades", "findings", "number")  # classes are two or more, which settings tell apart
 OF = {"two": "classes", "three": "classes"}

@@ -31,7 +31,8 @@ from vitmed.training.early_stopping import epoch_record, validate
 from vitmed.training.learning import mixup_and_cutmix, objective_of
 from vitmed.training.loop import Control, LossWatch, Stream, fit
 from vitmed.training.losses import class_weights
-from vitmed.training.train_state import Record, TrainState, new_state, scheduled_lr, steps_per_epoch
+from vitmed.training.optimiser import scheduled_lr, steps_per_epoch
+from vitmed.training.train_state import Record, TrainState, new_state
 
 CPU, FP32 = torch.device("cpu"), Precision("fp32", torch.float32, "")
 CLASSES = ("amber", "blue")

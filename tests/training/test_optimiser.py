@@ -11,7 +11,7 @@ from torch import nn
 
 from vitmed.core.load_config import load_config
 from vitmed.models.vit import ViT
-from vitmed.training.train_state import (
+from vitmed.training.optimiser import (
     MovingAverage,
     adamw,
     ema_decay,

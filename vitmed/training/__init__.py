@@ -1,7 +1,8 @@
 """Loop, optimiser and schedules, pretraining, baselines.
 
 loop               the batches; the loop, and what shows, ends and relieves it; micro-batches; clipping
-train_state        what changes while training: AdamW, the schedule of the learning rate, moving average (EMA)
+train_state        what changes while training, and what of it a checkpoint keeps
+optimiser          AdamW, its parameter groups (layer decay), the schedule of the learning rate, moving average (EMA)
 losses             the loss of a batch
 learning           how each kind of label is learned; mixup and cutmix; linear models of features
 early_stopping     the record of an epoch, which is the best, when training ends, and a network that does not learn

@@ -16,8 +16,9 @@ from vitmed.decisions.targets import TARGETS
 from vitmed.inference.predict import predict_all
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
+from vitmed.training.optimiser import scheduled_lr
 from vitmed.training.processes import ALONE, Ranks
-from vitmed.training.train_state import Record, TrainState, scheduled_lr
+from vitmed.training.train_state import Record, TrainState
 
 WINDOW = 3  # last epochs, which must agree
 ONE_CLASS = 0.95  # share of validation images predicted as one class

@@ -29,9 +29,10 @@ from vitmed.models.hardware import seeded
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients
 from vitmed.training.early_stopping import finished
 from vitmed.training.losses import Objective
+from vitmed.training.optimiser import scheduled_lr, set_learning_rate
 from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.processes import ALONE, Ranks, sync_gradients, whole
-from vitmed.training.train_state import RUNNING, Record, TrainState, scheduled_lr, set_learning_rate
+from vitmed.training.train_state import RUNNING, Record, TrainState
 
 MASKS = 1  # marks the seed of dropout and drop path; mixing has another
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from vitmed.core.load_config import load_config
+from vitmed.training.optimiser import scheduled_lr
 from vitmed.training.plan.time import MOST_CONTENTION, Contention, TimeBudget
-from vitmed.training.train_state import scheduled_lr
 
 BATCHES = 10
 CONFIG = load_config(
