@@ -108,3 +108,20 @@ def test_an_expression_is_printed_as_text(ui: Recorder) -> None:
         r"looking for patients in the file paths by --group-regex '(\x1b[31mP)'",
         r"looking for patients in the file paths by --group-regex '(P\d+)_'",  # as a shell reads it
     ]
+
+
+def test_a_table_of_patients_that_lies_in_the_folder_is_named(tmp_path: Path, ui: Recorder) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(6):
+            (tmp_path / name / f"{i}.png").write_text(f"{name} {i}")
+    (tmp_path / "notes.csv").write_text("date;text\n")  # no rows
+    (tmp_path / "sizes.csv").write_text("path,width\na/0.png,3\n")  # no patients
+    table = tmp_path / "who.csv"
+    rows = [f"{name}/{i}.png,p{i // 2}" for name in "ab" for i in range(6)]
+    table.write_text("\n".join(["path,patient", *rows]))
+    splits = make_splits(DataConfig(root=str(tmp_path)))
+    patients.report_patients(splits, "a risk")
+    assert ui.warned[-1].endswith(f"who.csv in the folder names them: --groups {table}")
+    grouped = make_splits(DataConfig(root=str(tmp_path), groups=str(table)))
+    assert grouped.grouped and not grouped.shared()

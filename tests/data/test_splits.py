@@ -230,6 +230,10 @@ def test_folders_that_are_no_data_set(tmp_path: Path) -> None:
     assert "neither class folders nor images" in told(tmp_path / "empty")
     assert "3 images but no class folders" in told(touch(tmp_path / "loose", {"": 3}))
     assert "one class folder, 'a'" in told(touch(tmp_path / "one", {"a": 3}))
+    for name in ("loose", "one"):
+        table = tmp_path / name / "labels.csv"
+        table.write_text("path,label,patient\n")
+        assert f"--labels {table}" in told(tmp_path / name)
     message = told(touch(tmp_path / "deep", {"set/a": 3, "set/b": 3}))
     assert f"name {tmp_path / 'deep' / 'set'}" in message
     assert "no train folder" in told(touch(tmp_path / "notrain", {"val/a": 3, "val/b": 3, "test/a": 3, "test/b": 3}))

@@ -14,7 +14,7 @@ from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
 from vitmed.core.text import counted_doing, lines_of, listed
-from vitmed.data.folders import SPLIT_WORDS, class_names, image_names, import_fix, split_folders, subfolders
+from vitmed.data.folders import SPLIT_WORDS, class_names, image_names, import_fix, labels_fix, split_folders, subfolders
 from vitmed.data.label_kinds import LabelRequest, Labels, finding_strata, grade_order, plain_grade, read_targets
 from vitmed.data.patient_names import known_by_column
 from vitmed.data.patients import find_patients, suggest_groups
@@ -210,7 +210,9 @@ def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
     classes = class_names(first)
     if len(classes) < 2:
         only = first / classes[0]
-        fix = f"name {only}" if only.is_dir() and len(subfolders(only)) > 1 else "add a folder for each other class"
+        fix = f"{labels_fix(root)}add a folder for each other class"
+        if only.is_dir() and len(subfolders(only)) > 1:
+            fix = f"name {only}"
         raise DataError(f"{first}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)
     images = list_by_folder(root, folders or {ALL: root}, classes)
     if request.kind == "grades":

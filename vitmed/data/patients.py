@@ -3,6 +3,7 @@
 And what a reader must know about patients and splits before believing a number.
 """
 
+import contextlib
 import itertools
 import re
 import shlex
@@ -21,6 +22,7 @@ from vitmed.core.files import check_regular
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.text import counted, counted_doing, lines_of, visible
 from vitmed.data.duplicates import find_copies
+from vitmed.data.folders import tables_in
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.patient_names import AS_ORIGINALS, Guess, guess_copies, guess_patients, known_by_column
 from vitmed.data.samples import Splits
@@ -256,12 +258,24 @@ def describe_patients(splits: Splits) -> str:
     return f"{counts}, {shared}{f'; identified {splits.patients}' * bool(splits.patients)}"
 
 
+def table_of_patients(root: Path) -> Path | None:
+    """A table that lies in the data folder and has a column of paths and one of patients; None without one."""
+    for file in tables_in(root):
+        with contextlib.suppress(DataError, UsageError):
+            table = read_table(file)
+            if table.find(PATH_NAMES) is not None and table.find(GROUP_NAMES) is not None:
+                return file
+    return None
+
+
 def report_patients(splits: Splits, risk: str) -> None:
     """Report the patients of each split or, if they are unknown, the risk and what the file names suggest."""
     for text in splits.notes:
         warn(text)
     if splits.grouped:
         say(f"{splits.unit}s: {describe_patients(splits)}")
+    elif (table := table_of_patients(splits.root)) is not None:
+        warn(f"patients are unknown: {risk}. {table.name} in the folder names them: --groups {shlex.quote(str(table))}")
     elif (guess := splits.guess) is None:
         warn(f"patients are unknown: {risk} (use --group-regex or --groups)")
     else:
