@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +12,13 @@ import torch
 from conftest import draw_splits
 from tiny_config import tiny_config
 
+from vitmed.core.base_models import NO_FINDING, Target
 from vitmed.core.config import DataConfig
 from vitmed.data.splits import make_splits
 from vitmed.training.plan import time as module
 from vitmed.training.plan.time import (
     EACH_EPOCH,
+    EACH_FINDING,
     EACH_IMAGE,
     EXACT,
     IN_TRAINING,
@@ -113,6 +116,8 @@ def test_what_follows_training_is_remembered_for_runs_like_it(
     def after(**fields: bool) -> After:
         return After(forecaster.splits, config(**fields), CPU)
 
+    several = replace(forecaster.splits, target=Target(kind="findings"), bins=("amber", "blue", NO_FINDING))
+    assert After(several, config(), CPU).usual == after().usual + 2 * EACH_FINDING  # a page for each
     first = after()
     assert first.seconds(0.5) == pytest.approx(first.fixed + (24 + 4 * 8 + 12) / 3 * 0.5)
     first.keep(9.0 + first.steps * 0.5)

@@ -53,6 +53,7 @@ STARTING = 9.0  # Python and its libraries, the plan, the autotuner, the contact
 OF_A_FOLD = 4.0  # the same where a process trains several
 REPORTING = 18.0  # policy, two evaluations with figures and attention maps; the end of Python
 TABLES = 4.0  # the same with --no-report
+EACH_FINDING = 2.0  # a page of its own
 LEARNED = (0.5, 4.0)  # times as long as these two, at most, that a run here has shown it to take
 EACH_IMAGE = 0.0005  # duplicates, baselines, intervals
 EACH_EPOCH = 0.1  # checkpoints
@@ -139,7 +140,9 @@ class After:
             passes += val + test
         self.steps = passes * forward_share(config, device)
         evaluate = config.evaluate
-        self.usual = (REPORTING if evaluate.report else TABLES) + EACH_IMAGE * (val + test)
+        pages = len(splits.classes) if splits.target.kind == "findings" else 0
+        self.usual = REPORTING + EACH_FINDING * pages if evaluate.report else TABLES
+        self.usual += EACH_IMAGE * (val + test)
         what = [evaluate.report, evaluate.map_images, config.train.test, splits.target.kind, len(splits.classes)]
         self.file, self.fixed = measured_file("after", what, device), self.usual
         with suppress(OSError, ValueError):
