@@ -418,10 +418,11 @@ class TrainConfig(LoopConfig):
     monitor: str = setting(
         "auroc", "Validation metric that picks the best checkpoint and stops early.", Flag(metavar="METRIC")
     )
-    choose: Literal["best", "last"] = setting(
+    choose: Literal["best", "loss", "last"] = setting(
         "best",
-        "Which epoch best.pt holds: the best by monitor, or the last, without early stopping. Use last where "
-        "validation is too small, or too like the training images, to choose by.",
+        "Which epoch best.pt holds: the best by monitor; the one with the lowest validation loss, which few images "
+        "state more surely; or the last, without early stopping, where validation is too small, or too like the "
+        "training images, to choose by.",
     )
     patience: int | None = setting(
         10, "Stop after this many epochs without a better monitor. null never stops early.", Flag(), ge=1

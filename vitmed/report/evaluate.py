@@ -192,7 +192,8 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
     had = f"the run had {counts}" if any(saved.splits.samples.values()) else NAMELESS
     augment, record = config.augment, saved.record
     crop = f", crops of {augment.crop:.0%} of the area or more" if augment.crop < 1 else ""
-    chosen = f"the best by validation {train.monitor}" if train.choose == "best" else "the last"
+    by_loss = "that with the lowest validation loss"
+    chosen = {"best": f"the best by validation {train.monitor}", "loss": by_loss, "last": "the last"}[train.choose]
     choice = f"epoch {record.get('epoch')}, {chosen}; the test set was not used"
     if "C" in record:
         each = "an inverse penalty for each finding" if record["C"] is None else f"inverse penalty C = {record['C']:g}"

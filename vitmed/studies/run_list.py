@@ -201,7 +201,7 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
             row |= {"done": len(records), "metric": metric}
             row["seconds"] = sum(float(record["seconds"]) for record in records)
         train, end = config.train, config.train.epochs
-        if isinstance(config, Config) and config.train.choose == "best" and config.train.patience is not None:
+        if isinstance(config, Config) and config.train.choose != "last" and config.train.patience is not None:
             end = min(end, kept + 1 + config.train.patience)
         # As `finished` of training.early_stopping; that the time is over, the learning rate shows, which has come down.
         over = train.time is not None and bool(records) and records[-1]["lr"] - train.min_lr < 0.01 * train.lr

@@ -57,7 +57,8 @@ def epoch_record(state: TrainState, predictions: Predictions, config: Config, ki
     sign = 1 if metric.higher_is_better else -1
     # an undefined monitor comes last; of equal ones the lower loss wins
     now, before = ((x is not None, sign * (x or 0.0), -y) for x, y in ((value, loss), (state.best, state.best_loss)))
-    if best := state.epoch == 0 or now > before:
+    better = loss < state.best_loss if config.train.choose == "loss" else now > before
+    if best := state.epoch == 0 or better:
         state.best, state.best_loss = value, loss
     if kept := best or config.train.choose == "last":
         state.best_epoch = state.epoch + 1
@@ -98,9 +99,9 @@ def finished(state: TrainState, config: Config | PretrainConfig) -> bool:
 
 
 def stops_early(state: TrainState, config: Config | PretrainConfig) -> bool:
-    """Early stopping: whether the monitor has not improved for `patience` epochs."""
+    """Early stopping: whether what chooses the epoch has not improved for `patience` epochs."""
     train = config.train
-    return train.choose == "best" and train.patience is not None and state.epoch >= state.best_epoch + train.patience
+    return train.choose != "last" and train.patience is not None and state.epoch >= state.best_epoch + train.patience
 
 
 def stuck(

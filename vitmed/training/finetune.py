@@ -42,6 +42,7 @@ from vitmed.training.processes import full
 from vitmed.training.run import Run, Session, Task, monitor_text
 from vitmed.training.train_state import Record, TrainState
 
+KEPT = {"best": "best epoch", "loss": "epoch with the lowest validation loss", "last": "last epoch"}  # train.choose
 SURE = 10.0  # s of training that tell its speed: the first include the start of the loader processes
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)  # of colours
 LEVELS = np.arange(256, dtype=np.float64)
@@ -134,7 +135,7 @@ class Finetune(Task[Config]):
             raise CheckpointError(f"{run.folder.path}: best.pt is missing", "start a new run")
         train, best = run.config.train, run.state.best_epoch
         value = monitor_text(run.state.history[best - 1], train.monitor)
-        say(f"{train.choose} epoch: {best}, validation {value}; kept in {run.folder.best.name}")
+        say(f"{KEPT[train.choose]}: {best}, validation {value}; kept in {run.folder.best.name}")
 
     def after_epoch(self, run: Run[Config], record: Record) -> None:
         """As in `Task`: warn of an undefined monitor and of a network that does not learn; say why training ends."""
@@ -151,16 +152,19 @@ class Finetune(Task[Config]):
         if state.share >= 1:
             say(f"the time for training is used, in {counted(state.epoch, 'epoch')}")
         elif state.epoch < config.train.epochs and stops_early(state, config):
-            say(f"stopped early: {monitor} has not improved for {config.train.patience} epochs")
+            what = "the validation loss" if config.train.choose == "loss" else monitor
+            say(f"stopped early: {what} has not improved for {config.train.patience} epochs")
 
     def seconds_after(self, run: Run[Config]) -> float:
-        """As in `Task`: what such a run took here, by the speed of this one, longer where others share the cores."""
+        """As in `Task`: what such a run took here, by the speed of this one, longer where others share the cores. The
+        planned speed counts like `SURE` seconds, because the first steps are slow."""
         seconds, waited, images = map(sum, zip(*timings(run.state), strict=True))
         now = time.monotonic(), time.thread_time(), waited
         if self.after is None or self.contention is None:
             self.after, self.contention = After(run.splits, run.config, run.device), Contention(*now)
-        factor, step = self.contention.factor(*now), 1 / self.planned_rate if self.planned_rate else 0.0
-        return factor * self.after.seconds((seconds - waited) / images / factor if images else step)
+        factor, known = self.contention.factor(*now), SURE if self.planned_rate else 0.0
+        rows = images + known * (self.planned_rate or 0.0)
+        return factor * self.after.seconds((known + (seconds - waited) / factor) / rows if rows else 0.0)
 
     def before_step(self, run: Run[Config]) -> None:
         """As in `Task`: say once that training goes at less than half of the planned images/s, and what that means."""

@@ -79,10 +79,11 @@ def test_good_weights_and_few_images_want_few_steps() -> None:
 
 
 def test_few_validation_images_do_not_choose_the_epoch() -> None:
-    found = {val: values(PlanInputs(SCRATCH, 3000, val, 130, "cpu", 192)) for val in (60, 5000)}
-    assert found[60]["train.choose"] == "last" and "train.patience" not in found[60]
-    assert found[5000]["train.choose"] == "best"
-    assert found[5000]["train.patience"] >= found[5000]["train.warmup_epochs"] + 1
+    found = {val: values(PlanInputs(SCRATCH, 3000, val, 130, "cpu", 192)) for val in (40, 60, 5000)}
+    assert found[40]["train.choose"] == "last" and "train.patience" not in found[40]
+    assert [found[val]["train.choose"] for val in (60, 5000)] == ["loss", "best"]
+    for val in (60, 5000):
+        assert found[val]["train.patience"] >= found[val]["train.warmup_epochs"] + 1
 
 
 def test_classes_far_apart_are_named_and_how_to_decide_then() -> None:

@@ -46,6 +46,10 @@ LAST_KEPT = (
     "--{} {} changes nothing: this run keeps its last epoch (train.choose last), so it does not stop early; "
     "--set train.choose=best keeps the best one"
 )
+LOWEST_KEPT = (
+    "--{} {} does not choose the epoch: this run keeps the one with the lowest validation loss (train.choose loss); "
+    "--set train.choose=best keeps the best by the monitor"
+)
 SEEN = (
     "the publisher names the images of {} among those that {} was made with: the network may know the test images, and "
     "a result on them is too good"
@@ -118,11 +122,12 @@ def make_plan(config: Config, plans: bool, processes: int = 1) -> Plan:
             settings, complete = plan_settings(config, inputs, time_rules(config, inputs, forecaster))
             if not (sized or inputs.scratch or "epochs" in fields_set(config, "train")):
                 settings, complete = input_for_time(settings, complete, forecaster)
-    usual = TrainConfig()
-    for name in {"patience", "monitor"} & fields_set(config, "train") if trains else ():
-        value = getattr(config.train, name)
-        if complete.train.choose == "last" and (plans or value != getattr(usual, name)):
-            warn(LAST_KEPT.format(name, value))
+    usual, train = TrainConfig(), config.train
+    last = trains and complete.train.choose == "last"
+    if last and "patience" in fields_set(config, "train") and (plans or train.patience != usual.patience):
+        warn(LAST_KEPT.format("patience", train.patience))
+    if trains and complete.train.choose != "best" and train.monitor != TARGETS[splits.target.kind].monitor:
+        warn((LAST_KEPT if last else LOWEST_KEPT).format("monitor", train.monitor))
     if weights is None:
         complete = from_scratch(complete)
     if inputs.side > SHRUNK * (size := complete.model.image_size):

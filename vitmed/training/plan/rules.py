@@ -59,11 +59,12 @@ class Rule(NamedTuple):
     why: str
 
     def fits(self, inputs: PlanInputs) -> bool:
-        """Whether every limit holds: equal, one of a list, or compared with a number, as in `<= 1000`."""
+        """Whether every limit holds: equal, one of a list, or compared with numbers, as in `>= 50 <= 1000`."""
         for name, limit in self.limits.items():
-            value, (sign, *numbers) = getattr(inputs, name), str(limit).split()
-            if sign in COMPARE:
-                holds = COMPARE[sign](value, float(numbers[0]))
+            value, words = getattr(inputs, name), str(limit).split()
+            if words[0] in COMPARE:
+                pairs = zip(words[::2], words[1::2], strict=True)
+                holds = all(COMPARE[sign](value, float(number)) for sign, number in pairs)
             else:
                 holds = value in limit if isinstance(limit, list) else value == limit
             if not holds:

@@ -63,7 +63,7 @@ IN_TRAINING = 1.2  # how many times as long a step takes there as alone: loading
 CLEARLY = 1.2  # times as long: from here a network is clearly larger
 MOST_KNEES = 3  # passes beyond the knee that may still help: more are not made, however much time there is
 RECENT = 30.0  # s, over which contention is measured, at least
-LEAST_USED = 0.5  # s of CPU time from which contention is measured
+LEAST_USED = 3.0  # s of CPU time from which contention is measured: the first steps wait for memory and files
 MOST_CONTENTION = 8.0  # times as long
 
 
