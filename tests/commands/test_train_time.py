@@ -252,7 +252,9 @@ def test_the_real_first_step_does_not_say_how_long_the_evaluation_takes() -> Non
     """On a busy core it took 3.6 s for 32 images, at a planned 39 images/s; the time for five passes was gone."""
     after = After.__new__(After)
     after.fixed, after.steps = REPORTING, 1200.0
-    task = SimpleNamespace(after=after, contention=Contention(0.0, 0.0, 0.0), planned_rate=39.0)
+    task = SimpleNamespace(
+        after=after, contention=Contention(time.monotonic(), time.thread_time(), 0.0), planned_rate=39.0
+    )
     running = {"seconds": 3.56, "waited": 0.3, "images": 32}
     run = SimpleNamespace(state=SimpleNamespace(running=running, history=[]))
     assert Finetune.seconds_after(task, run) < REPORTING + 1200 * 1.3 / 39  # type: ignore[arg-type]
