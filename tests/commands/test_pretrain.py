@@ -240,8 +240,9 @@ def test_what_cannot_be_resumed(data: Path, made: PretrainResult, tmp_path: Path
     ):
         with pytest.raises((CheckpointError, UsageError), match=told):
             pretrain(resume=run, **given)
-    with pytest.raises(CheckpointError, match="not a vitmed checkpoint"):
+    with pytest.raises(CheckpointError, match="the state of a pretraining run") as error:
         train(resume=made.folder)
+    assert error.value.fix == f"vitmed pretrain --resume {made.folder}"
     with pytest.raises(Interrupted), listening(interrupt_at(1)):
         start(data, tmp_path)
     other = draw_splits(tmp_path / "data", seed=3)
