@@ -21,7 +21,7 @@ from vitmed.core.load_config import build_config, load_config
 from vitmed.core.messages import Silent, bar, gathering, listening, same_words, say, show, warn
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
-from vitmed.core.text import counted, duration_text, round_up
+from vitmed.core.text import counted, duration_text, listed, round_up
 from vitmed.data.samples import Splits
 from vitmed.data.scan import hash_files
 from vitmed.data.splits import held_out, make_splits, site_names
@@ -476,6 +476,10 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     joined = join_members(place.ensemble, members, each, splits, hashes, chosen)
     for_policy = replace(averaged(parts), positive=members[0].config.data.positive)
     config = members[0].config.evaluate
+    differing = [f"evaluate.{k}" for k, value in config if any(getattr(m.config.evaluate, k) != value for m in members)]
+    differing += ["data.positive"] * any(m.config.data.positive != for_policy.positive for m in members)
+    if differing:
+        warn(f"the runs differ in {listed(differing)}: the ensemble takes the settings of {candidates[0].name}")
     policy = choose_policy(for_policy, config, None, joined.weights_hash)
     with listening(Silent()):
         network = open_network(joined, policy, "cpu", "fp32")
