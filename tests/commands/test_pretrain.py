@@ -265,6 +265,7 @@ def test_bad_input_ends_before_there_is_a_run_folder(tmp_path: Path, vitmed: RUN
         (2, "random weights", data, ("--set", "model.weights=x.pt")),
         (2, "leave model.pool out", data, ("--pool", "attention")),
         (2, "data.fold=1", data, ("--folds", 3)),
+        (2, "changes nothing for labels of the kind classes", data, ("--uncertain", "ones")),
         (2, "mask_ratio", data, ("--mask-ratio", "1.5")),
         (2, "16 of 16 patches are visible", data, ("--mask-ratio", "0.01")),
         (2, "did you mean 'epochs'", data, ("--set", "train.epoch=3")),
