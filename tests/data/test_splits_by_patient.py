@@ -340,3 +340,5 @@ def test_a_site_of_validation_alone_is_no_fold(tmp_path: Path) -> None:
     assert site_names(config) == ["A", "B"]
     made = [make_splits(config.model_copy(update={"fold": fold})).made["test"] for fold in (1, 2)]
     assert made == ["site A, fold 1 of 2", "site B, fold 2 of 2"]
+    table.write_text("\n".join(rows).replace("train,B", 'train,"B,\n north"'))
+    assert site_names(config) == ["A", "B, north"]

@@ -233,7 +233,7 @@ def _site_cells(images: Splits, samples: Samples, config: DataConfig) -> list[st
     column = images.columns.index(config.sites)
     if empty := [sample.path for sample in images.every if not sample.columns[column].strip()]:
         raise DataError(f"{images.source}: {empty[0]} has no {config.sites}", "fill the column for every image")
-    return [sample.columns[column].strip() for sample in samples]
+    return [" ".join(sample.columns[column].split()) for sample in samples]  # one line, in messages and tables
 
 
 def _take_site(images: Splits, samples: Samples, config: DataConfig) -> tuple[Samples, Samples, str]:

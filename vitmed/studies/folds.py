@@ -147,7 +147,7 @@ class CrossValidation(Study[Evaluation]):
             sites = site_names(data, ordinal=config.evaluate.ordinal)
             if len(sites) < 2:
                 raise DataError(f"{data.root}: the column {data.sites} has one value: {sites[0]}", "--folds 5")
-            say(f"a fold for each {data.sites}: {', '.join(sites)}")
+            say(f"a fold for each {data.sites}: {'; '.join(sites)}")
         splits = make_splits(data, ordinal=config.evaluate.ordinal)
         made = RunFolder.create(folder.parent, folder.name)
         content = {"folds": data.folds or len(sites), "window": data.window, "repeats": data.repeats, "sites": sites}
@@ -256,7 +256,7 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
     shared = [key for key in baselines[0] if all(key in of_fold for of_fold in baselines)]
     notes, repeats = fold_notes(folds), divided.repeats
     if divided.sites:
-        notes.append(f"Each fold is a site that its model never saw: {numbered(divided.sites)}.")
+        notes.append(f"Each fold is a site that its model never saw: {numbered(divided.sites, '; ')}.")
     elif repeats > 1:
         notes.append(
             f"The images were divided {repeats} times: folds 1 to {divided.folds} are the first time, and so on. "
