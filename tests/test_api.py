@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,27 @@ def test_an_unknown_keyword_lists_what_exists(tmp_path: Path) -> None:
     assert missing.value.problem and missing.value.fix and missing.value.exit_code == 3
     model = vitmed.build_model("vit_tiny", 2, image_size=32, patch_size=8, width=24, depth=1, channels=1)
     assert isinstance(model, torch.nn.Module) and model(torch.zeros(1, 1, 32, 32)).shape == (1, 2)
+
+
+def test_a_value_that_the_command_line_refuses_is_refused(trained: Trained, tmp_path: Path) -> None:
+    folder = trained.folder
+    for name, args, given, told in (
+        ("serve", (folder,), {"port": 99_999}, "port=99999: expected 0 to 65535"),
+        ("serve", (folder,), {"host": 3}, "host=3: expected str"),
+        ("compare", (folder, folder), {"resamples": -1}, "resamples=-1: expected 0 or more"),
+        ("compare", (folder, folder), {"resamples": "x"}, "resamples='x': expected int"),
+        ("stress", (folder,), {"images": 2.5}, "images=2.5: expected int"),
+        ("demo", (tmp_path,), {"cells": 5}, "cells=5: expected 200 to 100000"),
+        ("tune", (trained.data,), {"devices": 0}, "devices=0: expected 1 or more"),
+        ("train", (trained.data,), {"parallel": 0, "folds": 2}, "parallel=0: expected 1 or more"),
+        ("train", (trained.data,), {"output": 5}, r"output=5: expected pathlib.Path \| str"),
+        ("evaluate", (5,), {}, "checkpoint=5: expected"),
+    ):
+        with pytest.raises(UsageError, match=told) as error:
+            getattr(vitmed, name)(*args, **given)
+        assert error.value.fix == f"see help(vitmed.{name})"
+    again = pickle.loads(pickle.dumps(vitmed.train))  # for processes of the caller
+    assert again is vitmed.train and list(tmp_path.iterdir()) == []
 
 
 def test_a_run_leaves_the_process_as_it_was(trained: Trained) -> None:

@@ -21,7 +21,7 @@ import sklearn.linear_model
 import sklearn.neighbors  # noqa: F401
 import torch
 import torchvision.transforms.v2  # noqa: F401
-from conftest import TINY, TINY_NETWORK, TINY_SETS, Trained, draw_image, draw_only, draw_splits
+from conftest import BARE, TINY, TINY_NETWORK, TINY_SETS, Trained, draw_image, draw_only, draw_splits
 from PIL import Image
 
 import vitmed
@@ -143,12 +143,17 @@ def test_a_random_network_follows_the_seed_of_the_user() -> None:
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
-def test_another_default_dtype(trained: Trained) -> None:
+@pytest.mark.usefixtures("no_figures")
+def test_another_default_dtype(trained: Trained, tmp_path: Path) -> None:
     image = next(trained.data.rglob("*.png"))
+    given: dict[str, Any] = BARE | {"output": tmp_path, "epochs": 1}
     before = vitmed.load(trained.best, precision="fp32").predict(image)
     torch.set_default_dtype(torch.float64)
     try:
         assert vitmed.load(trained.best, precision="fp32").predict(image) == before
+        vitmed.train(trained.data, sets=TINY_SETS, **given)
+        vitmed.train(trained.data, weights=trained.best, lora=2, augment_on="device", **given)
+        vitmed.pretrain(trained.data, sets=TINY_NETWORK, output=tmp_path, epochs=1, image_size=16, patch_size=8)
     finally:
         torch.set_default_dtype(torch.float32)
 

@@ -149,8 +149,9 @@ def test_folds_are_named_one_by_one(trained: Trained, copied: Path, tmp_path: Pa
 )  # fmt: skip
 def test_what_cannot_be_read_is_named(trained: Trained, copied: Path, file: str, content: str, told: str) -> None:
     (copied / file).write_text(content)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=told) as error:
         found(trained.folder, copied)
+    assert error.value.problem.count(str(copied)) == 1
 
 
 def test_what_is_no_run_is_refused(trained: Trained, tmp_path: Path) -> None:

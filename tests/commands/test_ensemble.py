@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import BARE, TINY_SETS, Answer, draw_nothing, draw_pairs
+import torch
+from conftest import BARE, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
-from vitmed import cross_validate, ensemble, evaluate, explain, export, load, predict, stress, train
+from vitmed import cross_validate, ensemble, evaluate, explain, export, load, monitor, predict, stress, train
 from vitmed.core.errors import CheckpointError, DataError, UsageError
+from vitmed.core.messages import listening
 from vitmed.core.run_folder import RunFolder
 from vitmed.imaging.preprocessing import JointPreprocessing
 from vitmed.inference.checkpoint import load_checkpoint
@@ -168,6 +170,9 @@ def test_other_commands_take_an_ensemble(folds: Path, data: Path, tmp_path: Path
     assert explained.maps.keys() == members[0].maps.keys() >= {"rollout"}
     for name, grid in explained.maps.items():
         assert grid == pytest.approx(np.mean([one.maps[name] for one in members], axis=0), abs=1e-6)
+    with pytest.raises(UsageError, match="holds no decision policy") as policies:
+        monitor(folds / "test", folds / "test" / "predictions.csv")
+    assert policies.value.fix == f"name the folds: vitmed monitor {folds}"
     refused = vitmed("bundle", folds, "--to", tmp_path / "b.tar")
     assert refused.code in (2, 4) and "one network" in refused.err, refused.err
     said = vitmed("predict", str(image), "--checkpoint", str(folds), "--json")
@@ -203,6 +208,19 @@ def test_runs_with_the_same_splits_are_joined(runs: list[Path], data: Path, tmp_
     tested = evaluate(tmp_path / "both")
     assert tested.folder == tmp_path / "both" / "test"
     assert tested.metrics.weights_hash == joined.weights_hash
+
+
+def test_settings_of_evaluation_are_those_of_the_first_run_and_said_to_be(runs: list[Path], tmp_path: Path) -> None:
+    other = shutil.copytree(runs[1], tmp_path / "other")
+    saved = torch.load(other / "best.pt", weights_only=True)
+    saved["config"]["evaluate"]["target_sensitivity"] = 0.9
+    saved["config"]["data"]["positive"] = saved["classes"][0]
+    del saved["digests"]
+    torch.save(saved, other / "best.pt")
+    with listening(Recorder()) as told:
+        ensemble([runs[0], other], output=tmp_path / "both")
+    (warning,) = (text for text in told.warned if "differ" in text)
+    assert "evaluate.target_sensitivity, data.positive" in warning and "settings of two" in warning
 
 
 def test_what_cannot_be_joined(runs: list[Path], folds: Path, data: Path, tmp_path: Path) -> None:

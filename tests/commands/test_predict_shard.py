@@ -181,7 +181,7 @@ def test_wrong_commands(trained: Trained, images: Path, tmp_path: Path, vitmed: 
         ((*given, "-o", tmp_path / "p", "--csv", tmp_path / "p.csv"), 2, "vitmed merge"),
         ((*given, "-o", images / "parts"), 2, "lies in the data folder"),
         ((*given, "-o", trained.best), 2, "it is a file, expected a folder"),
-        (("merge", tmp_path / "none"), 3, "holds no part of predictions"),
+        (("merge", tmp_path / "none"), 3, "no such folder"),
         (("merge", images), 3, "holds no part of predictions"),
     ):
         answer = vitmed(*args)

@@ -240,8 +240,9 @@ def test_what_cannot_be_resumed(data: Path, made: PretrainResult, tmp_path: Path
     ):
         with pytest.raises((CheckpointError, UsageError), match=told):
             pretrain(resume=run, **given)
-    with pytest.raises(CheckpointError, match="not a vitmed checkpoint"):
+    with pytest.raises(CheckpointError, match="the state of a pretraining run") as error:
         train(resume=made.folder)
+    assert error.value.fix == f"vitmed pretrain --resume {made.folder}"
     with pytest.raises(Interrupted), listening(interrupt_at(1)):
         start(data, tmp_path)
     other = draw_splits(tmp_path / "data", seed=3)
@@ -264,6 +265,7 @@ def test_bad_input_ends_before_there_is_a_run_folder(tmp_path: Path, vitmed: RUN
         (2, "random weights", data, ("--set", "model.weights=x.pt")),
         (2, "leave model.pool out", data, ("--pool", "attention")),
         (2, "data.fold=1", data, ("--folds", 3)),
+        (2, "changes nothing for labels of the kind classes", data, ("--uncertain", "ones")),
         (2, "mask_ratio", data, ("--mask-ratio", "1.5")),
         (2, "16 of 16 patches are visible", data, ("--mask-ratio", "0.01")),
         (2, "did you mean 'epochs'", data, ("--set", "train.epoch=3")),

@@ -78,6 +78,7 @@ def test_a_damaged_file_is_named_and_the_others_are_listed(place: Path) -> None:
     damages: list[tuple[str, bytes | None]] = [
         ("config.yaml", b"data: [1, 2"),
         ("config.yaml", b"\xff\xfe"),
+        ("config.yaml", b""),
         ("config.yaml", b"data: {no_such_field: 1}\nevaluate: {}\n"),
         ("config.yaml", None),
         ("metrics.jsonl", b"3\n"),
@@ -98,6 +99,18 @@ def test_a_damaged_file_is_named_and_the_others_are_listed(place: Path) -> None:
         assert bad_run.state == "damaged" and bad_run.problem.startswith(f"{file}: "), (i, bad_run)
         assert str(place) not in bad_run.problem
     assert found["done"].state == "finished"
+
+
+def test_a_link_to_what_is_listed_lists_no_run_twice(place: Path, tmp_path: Path) -> None:
+    names = {run.run for run in runs(place).runs}
+    (place / "loop").mkdir()
+    (place / "loop" / "self").symlink_to(place)
+    (place / "newest").symlink_to("done")
+    (place / "round").symlink_to("round")
+    shutil.copytree(place / "done", tmp_path / "elsewhere" / "run")
+    (place / "other").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "all").symlink_to(tmp_path)
+    assert {run.run for run in runs(place).runs} == names | {"other/run"}
 
 
 def test_a_torn_last_line_and_a_damaged_environment_hide_nothing(place: Path) -> None:

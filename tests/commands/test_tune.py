@@ -347,7 +347,7 @@ def test_with_a_time_the_plan_is_one_that_fits_often(
         ({"grid": ["model.heads=2"], "space": ["lr=1e-4..1e-3"]}, "--seeds go with --grid"),
         ({"grid": ["model.heads=2"], "trials": 3}, "--seeds go with --grid"),
         ({"seeds": "0,1"}, "--seeds go with --grid"),
-        ({"trials": 0}, "--trials 0"),
+        ({"trials": 0}, "trials=0"),
         ({"time": "5"}, "not a duration"),
         ({"folds": 3}, "do not go with tune"),
         ({"parallel": 0}, "--parallel 0"),

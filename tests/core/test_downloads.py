@@ -376,7 +376,8 @@ def test_offline_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     with unconnected(True):
         assert is_offline()
     for name in ("VITMED_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-        for value, meant in {"1": True, "true": True, "YES": True, " on ": True, "0": False, "": False}.items():
+        yes, no = ("1", "true", "YES", " on ", "y", "2", "ja"), ("0", "", "False", " no ", "off")
+        for value, meant in (dict.fromkeys(yes, True) | dict.fromkeys(no, False)).items():
             monkeypatch.setenv(name, value)
             assert is_offline() is meant, (name, value)
         monkeypatch.delenv(name)

@@ -137,6 +137,17 @@ def test_each_site_is_a_fold(tmp_path: Path) -> None:
         split(root, **settings)
 
 
+def test_a_patient_of_two_sites_is_not_mended_by_dividing_anew(tmp_path: Path) -> None:
+    root, table = files(tmp_path / "cells", [f"{i}.png" for i in range(12)]), tmp_path / "labels.csv"
+    rows = [f"{i}.png,{'ab'[i % 2]},p{i // 2 % 5},{['north', 'south'][i // 6]}" for i in range(12)]
+    table.write_text("\n".join(["path,label,patient,hospital", *rows]))
+    for resplit in (False, True):
+        with pytest.raises(DataError, match=r"'p0' in (train|val) and test") as error:
+            split(root, labels=str(table), sites="hospital", resplit=resplit)
+        assert error.value.fix.startswith("give all images of a patient one value of hospital")
+        assert "--resplit" not in error.value.fix and "--allow-leakage" in error.value.fix
+
+
 def test_many_patients_are_divided_evenly_and_fast() -> None:
     """Whole patients; sizes and classes of the folds within 1 % of each other; the seed decides."""
     rng = np.random.default_rng(0)
@@ -329,3 +340,5 @@ def test_a_site_of_validation_alone_is_no_fold(tmp_path: Path) -> None:
     assert site_names(config) == ["A", "B"]
     made = [make_splits(config.model_copy(update={"fold": fold})).made["test"] for fold in (1, 2)]
     assert made == ["site A, fold 1 of 2", "site B, fold 2 of 2"]
+    table.write_text("\n".join(rows).replace("train,B", 'train,"B,\n north"'))
+    assert site_names(config) == ["A", "B, north"]

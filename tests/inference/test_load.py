@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -91,6 +92,10 @@ def test_what_cannot_be_read_is_named(model: Model, tmp_path: Path) -> None:
         (np.zeros((3, 64, 64), np.uint8), "put the channels last"),
         (torch.zeros(3, 64, 64), "type Tensor"),
         (None, "type NoneType"),
+        (io.BytesIO(b"\x89PNG torn"), "type BytesIO"),
+        (bytearray(b"\x89PNG torn"), "type bytearray"),
+        (np.zeros((8, 8, 2)), r"float64 and the shape \(8, 8, 2\)"),
+        (np.array([["a", "b"]]), "array of <U1"),
     ):
         with pytest.raises(DataError, match=problem):
             model.predict(image)

@@ -16,7 +16,7 @@ def demo(
         Path | str, Option("Folder for images and runs; default vitmed-demo.", "--output -o")
     ] = "vitmed-demo",
     *,
-    seed: Annotated[int, Option("Seed of the drawing and of the training; default 0.")] = 0,
+    seed: Annotated[int, Option("Seed of the drawing and of the training; default 0.", min=0)] = 0,
     cells: Annotated[int, Option("About how many images to draw; default 1000.", min=200, max=100_000)] = 1000,
     device: str = "auto",
     fail_under: Gates = (),

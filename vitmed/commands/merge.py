@@ -28,7 +28,8 @@ def merge(
     check_pyarrow(folder)
     files = sorted(folder.glob("part-*.parquet"))
     if not files:
-        raise DataError(f"{folder}: holds no part of predictions", "vitmed predict IMAGES --output FOLDER")
+        what = "holds no part of predictions" if folder.is_dir() else "no such folder"
+        raise DataError(f"{folder}: {what}", "vitmed predict IMAGES --output FOLDER")
     file = Path(folder / PREDICTIONS if output is None else output)
     if file.suffix.lower() == ".parquet":
         raise UsageError(f"{file}: merge writes a CSV table; vitmed {READER} also Parquet", "name a .csv file")

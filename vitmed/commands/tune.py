@@ -74,8 +74,6 @@ def tune(
     sets, space, grid = ([given] if isinstance(given, str) else given for given in (sets, space, grid))
     if is_rank():
         raise UsageError("tune: not as one of the processes of torchrun", "vitmed tune DIR --devices N")
-    if trials is not None and trials < 1:
-        raise UsageError(f"--trials {trials}: expected at least 1", "--trials 2")
     seconds = load_config(None, {"train.time": time}).train.time
     try:
         import optuna

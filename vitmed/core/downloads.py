@@ -52,9 +52,9 @@ def unconnected(offline: bool) -> Iterator[None]:
 
 
 def is_offline(names: Sequence[str] = OFFLINE) -> bool:
-    """Whether a block of `unconnected` or one of these variables forbids connections."""
+    """Whether a block of `unconnected` or one of these variables forbids connections; a value that is unknown does."""
     values = (os.environ.get(name, "").strip().lower() for name in names)
-    return _OFFLINE.get() or any(value in ("1", "true", "yes", "on") for value in values)
+    return _OFFLINE.get() or any(value not in ("", "0", "false", "no", "off") for value in values)
 
 
 class Source(NamedTuple):

@@ -17,15 +17,20 @@ below, also as `options.Data`, or `Annotated[...]`, and uses names of this file 
 and the built-in ones; a type that is not known here must not be the first of a union.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial, wraps
+from numbers import Integral, Real
+from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, get_args, get_origin
 
 from vitmed.core.base_models import PANELS, flags_of
 from vitmed.core.config import EVALUATE_FLAGS, FLAGS, PROBE_FLAGS, TUNE_FLAGS, Config, PretrainConfig, RunConfig
+from vitmed.core.errors import UsageError
 
 SUMMARY_FLAGS = flags_of(Config, "model.image_size", "model.patch_size", "model.channels")
 OF_CHECK = ["card", "group_regex", "groups", "labels", "split_column", "target", "findings", "uncertain", "unit"]
@@ -63,6 +68,37 @@ class Fields:
 
     kind: type[RunConfig]
     flags: Mapping[str, str]
+
+
+# What is declared in a signature -> what a program may give.
+TAKEN: dict[Any, Any] = {Path: PathLike, int: Integral, float: Real, bool: object, str: str, NoneType: NoneType}
+TAKEN |= {Sequence: Iterable, Collection: Iterable}
+
+
+@cache
+def checked(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The verb for Python, which refuses what the command line refuses: a wrong type, a number beyond the limits."""
+    declared = inspect.signature(verb).parameters
+
+    @wraps(verb)
+    def call(*args: Any, **given: Any) -> Any:
+        for name, value in (dict(zip(declared, args, strict=False)) | given).items():
+            kind: Any = declared[name].annotation if name in declared else None
+            how = kind.__metadata__[0] if get_origin(kind) is Annotated else None
+            kind = kind if how is None else get_args(kind)[0]
+            kinds = [get_origin(one) or one for one in (get_args(kind) if isinstance(kind, UnionType) else (kind,))]
+            low, high = (how.min, how.max) if isinstance(how, Option) else (None, None)
+            if {*kinds} <= TAKEN.keys() and not isinstance(value, tuple(TAKEN[one] for one in kinds)):
+                expected = getattr(kind, "__name__", kind)
+            elif low is not None and value is not None and not low <= value <= (high or value):
+                expected = f"{low} or more" if high is None else f"{low} to {high}"
+            else:
+                continue
+            raise UsageError(f"{name}={value!r}: expected {expected}", f"see help(vitmed.{verb.__name__})")
+        return verb(*args, **given)
+
+    call.__module__ = "vitmed"  # where pickle finds it
+    return call
 
 
 # What several verbs take.

@@ -51,7 +51,7 @@ def make_splits(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
     for name in SPLITS:
         if name != "test" or config.sites is None:  # a site may lack a class
             _check_classes(images, name, parts[name])
-    splits = checked(images, parts, made, config.allow_leakage)
+    splits = checked(images, parts, made, config)
     if config.max_train is not None and config.max_train < len(parts["train"]):
         chosen = stratified_sample(images, parts["train"], config.max_train, config.split_seed)
         text = f"{splits.made['train']}, a stratified sample of {len(chosen):,}"
@@ -114,7 +114,7 @@ def _unlabelled_splits(config: PretrainDataConfig) -> Splits:
     if config.max_train is not None and config.max_train < len(parts["train"]):
         parts["train"] = stratified_sample(images, parts["train"], config.max_train, config.split_seed)
         made["train"] = f"a sample of {len(parts['train']):,} of the others"
-    return checked(images, parts, made, config.allow_leakage)
+    return checked(images, parts, made, config)
 
 
 def held_out(config: DataConfig, ordinal: Sequence[str] = ()) -> tuple[Sample, ...]:
@@ -142,14 +142,14 @@ def _listed(config: DataConfig, ordinal: Sequence[str]) -> Splits:
     return images
 
 
-def checked(images: Splits, parts: dict[str, Samples], made: dict[str, str], allow_leakage: bool) -> Splits:
+def checked(images: Splits, parts: dict[str, Samples], made: dict[str, str], config: DataConfig) -> Splits:
     """The images in these splits. Raises DataError for patients in two of them, unless leakage is allowed."""
     origins = {name: made[name] for name in SPLITS}
     splits = replace(images, samples={name: parts[name] for name in SPLITS}, made=origins, copies={})
     if not (shared := splits.shared()):
         return splits
     count = f"{counted_doing(len(shared), splits.unit)} in two splits"
-    if allow_leakage:
+    if config.allow_leakage:
         return replace(splits, notes=(*splits.notes, f"{count} (--allow-leakage): the result is optimistic"))
     better, every = list[str](), images.every
     for k, name in enumerate(images.columns):  # does it name splits of which no two share a patient?
@@ -157,14 +157,16 @@ def checked(images: Splits, parts: dict[str, Samples], made: dict[str, str], all
         groups, named = map(set, zip(*pairs, strict=True))
         if {"train"} < named <= set(SPLITS) and len(pairs) == len(groups):
             better.append(name)
-    column = f"--split-column {shlex.quote(better[0])}, whose splits share no {splits.unit}; or " if better else ""
+    ways = [f"--split-column {shlex.quote(better[0])}, whose splits share no {splits.unit}"] if better else []
+    if config.sites is not None:
+        ways.append(f"give all images of a {splits.unit} one value of {config.sites}, since each value is a fold")
+    if ALL not in images.samples:
+        of = "folder" if images.source == images.root else "table"
+        ways.append(f"--resplit ignores the splits of the {of} and splits by {splits.unit}")
+        ways.append(f"move all images of a {splits.unit} to one split")
+    ways.append("--allow-leakage: the result is then optimistic, and says so")
     names = [f"{group!r} in {' and '.join(of_group)}" for group, of_group in shared.items()]
-    raise DataError(
-        f"{images.source}: {count}:\n{lines_of(names, NAMED)}",
-        f"{column}--resplit ignores the splits of the {'folder' if images.source == images.root else 'table'} and "
-        f"splits by {splits.unit}; or move all images of a {splits.unit} to one split; or --allow-leakage: the result "
-        "is then optimistic, and says so",
-    )
+    raise DataError(f"{images.source}: {count}:\n{lines_of(names, NAMED)}", "; or ".join(ways))
 
 
 def with_copies(images: Splits, ready: bool, cache: bool) -> Splits:
@@ -231,7 +233,7 @@ def _site_cells(images: Splits, samples: Samples, config: DataConfig) -> list[st
     column = images.columns.index(config.sites)
     if empty := [sample.path for sample in images.every if not sample.columns[column].strip()]:
         raise DataError(f"{images.source}: {empty[0]} has no {config.sites}", "fill the column for every image")
-    return [sample.columns[column].strip() for sample in samples]
+    return [" ".join(sample.columns[column].split()) for sample in samples]  # one line, in messages and tables
 
 
 def _take_site(images: Splits, samples: Samples, config: DataConfig) -> tuple[Samples, Samples, str]:

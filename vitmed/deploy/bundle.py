@@ -84,7 +84,7 @@ def _add_wheels(folder: Path, place: Path, extras: Collection[str], exported: bo
     _run("wheel", "pack", place / "own", "-d", place)
     (place / "pins.txt").write_text(_run("pip", "list", "--format=freeze", "--exclude=vitmed"))
     wheel = str(next(place.glob("*.whl"))) + f"[{','.join(extras)}]" * bool(extras)
-    _run("pip", "wheel", "-q", "-w", folder, "-c", place / "pins.txt", wheel, *["onnxruntime"] * exported)
+    _run("pip", "wheel", "-w", folder, "-c", place / "pins.txt", wheel, *["onnxruntime"] * exported)
 
 
 def _add_model(top: Path, saved: SavedModel) -> None:
@@ -151,10 +151,9 @@ def _run(module: str, *arguments: str | Path) -> str:
     command = [sys.executable, "-P", "-m", module, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", env=os.environ | ALONE)
     if done.returncode:
-        said = [
-            line.strip() for line in done.stderr.splitlines() if "ERROR" in line or "requested (constraint)" in line
-        ]
-        why = "; ".join(said) or done.stderr.strip()[-300:]
+        lacking = re.findall(r"requested \(constraint\) ([\w.-]+)", done.stdout)  # pip calls it a conflict
+        said = [line.strip() for line in done.stderr.splitlines() if "ERROR" in line] or [done.stderr.strip()[-300:]]
+        why = f"it finds no wheel of this version of {listed(lacking)}" if lacking else "; ".join(said)
         fix = "make room; or name a folder with the wheels of the installed versions: PIP_NO_INDEX=1 PIP_FIND_LINKS=DIR"
         raise UsageError(f"{module} fails ({why})", fix)
     return done.stdout

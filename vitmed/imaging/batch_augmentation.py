@@ -57,7 +57,7 @@ class Draws:
         counter = torch.arange(self.drawn, self.drawn + count, device=self.keys.device)
         self.drawn += count
         bits = _mixed(self.keys[:, None] + counter * GOLDEN) & (1 << 24) - 1  # (B, count)
-        return (low + (high - low) * (bits / (1 << 24))).reshape(len(bits), *shape)
+        return (low + (high - low) * (bits.float() / (1 << 24))).reshape(len(bits), *shape)
 
     def chosen(self, p: float) -> Tensor:
         """(B, 1, 1, 1) bool, true with probability p."""
@@ -167,12 +167,12 @@ def blur(x: Tensor, draw: Draws, p: float) -> Tensor:
     B, C, S, _ = x.shape
     chosen, gauss = draw.chosen(p), draw.chosen(0.5)
     wide, sigma = draw.chosen(2 / 3), draw.uniform(0.5, 3, 1)
-    place = torch.arange(-4.0, 5.0, device=x.device)
+    place = torch.arange(-4.0, 5.0, device=x.device, dtype=x.dtype)
     reach = torch.where(wide.view(B, 1), 2, 1)
     line = torch.where(place.abs() <= reach, torch.exp(-0.5 * (place / sigma) ** 2), 0)  # (B, 9)
     line = line / line.sum(dim=1, keepdim=True)
     disk = _tensor(DISKS, x)[draw.uniform(0, 3).long()]  # (B, 9, 9)
-    soft = torch.exp(-0.5 * (torch.arange(-1.0, 2.0, device=x.device) / draw.uniform(0.1, 0.5, 1)) ** 2)
+    soft = torch.exp(-0.5 * (place[3:6] / draw.uniform(0.1, 0.5, 1)) ** 2)
     soft = soft / soft.sum(dim=1, keepdim=True)  # (B, 3)
     disk = F.conv2d(disk[None], (soft[:, :, None] * soft[:, None, :])[:, None], padding=1, groups=B)[0]
     kernel = torch.where(gauss[:, 0], line[:, :, None] * line[:, None, :], disk)
@@ -269,7 +269,7 @@ def _quantised(x: Tensor, quality: Tensor, table: np.ndarray) -> Tensor:
 
 def _grid(x: Tensor) -> Tensor:
     """(1, S, S, 2): column and row of every pixel, where the image reaches from -1 to 1."""
-    line = (2 * torch.arange(x.shape[-1], device=x.device) + 1) / x.shape[-1] - 1
+    line = (2 * torch.arange(x.shape[-1], device=x.device, dtype=x.dtype) + 1) / x.shape[-1] - 1
     return torch.stack(torch.meshgrid(line, line, indexing="xy"), dim=-1)[None]
 
 

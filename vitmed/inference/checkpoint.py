@@ -179,7 +179,11 @@ def load_pretraining(path: Path) -> PretrainingState:
 
 def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:
     content = safe_load(path)
-    if not isinstance(content, dict) or not is_text(content.get("format"), format):
+    found = content.get("format") if isinstance(content, dict) else None
+    if not is_text(found, format):
+        if is_text(found, PRETRAINING):
+            problem = f"{path}: the state of a pretraining run, which has no classifier"
+            raise CheckpointError(problem, f"vitmed pretrain --resume {path.parent}")
         raise CheckpointError(f"{path}: not {what}", fix)
     if str(content.get("version")) != str(VERSION):
         problem = f"{path}: checkpoint version {str(content.get('version'))[:20]}, this vitmed reads {VERSION}"

@@ -241,7 +241,7 @@ class Model:
 
 def _listed(images: ImageLike | Sequence[ImageLike]) -> tuple[bool, list[ImageLike]]:
     """Whether it is an image alone, and the images."""
-    alone = isinstance(images, str | Path | bytes | np.ndarray | Image.Image) or not isinstance(images, Iterable)
+    alone = isinstance(images, ImageLike | bytearray | io.IOBase) or not isinstance(images, Iterable)
     return alone, [images] if alone else list(images)  # type: ignore[list-item, arg-type]
 
 
@@ -255,8 +255,9 @@ def _raw(image: np.ndarray) -> RawImage | Image.Image:
         raise DataError(f"an array of shape {image.shape}, expected (H, W) or (H, W, C)", fix)
     if image.dtype == np.uint8:
         return Image.fromarray(image)
-    if image.ndim == 3 and image.shape[2] != 3:
-        raise DataError(f"an array of {image.dtype} with {image.shape[2]} channels", "give grey or colour values")
+    if image.dtype.kind not in "buif" or (image.ndim == 3 and image.shape[2] != 3):
+        fix = "give real numbers, grey (H, W) or in three colours (H, W, 3)"
+        raise DataError(f"an array of {image.dtype} and the shape {image.shape}", fix)
     if not np.isfinite(image).all():
         raise DataError("an array with values that are not finite", "leave them out")
     return RawImage(image, 8 * image.dtype.itemsize)

@@ -104,7 +104,7 @@ def speedup(model: ViT, preprocessing: Preprocessing, device: torch.device, prec
         for _ in range(1 + ROUNDS):  # in turn, so that both have a share of the moments without other work
             for each in (FP32, precision):
                 side, size = preprocessing.image_size, batch_size(model.tokens * model.width, device, each)
-                x = torch.zeros(size, preprocessing.channels, side, side, device=device)
+                x = torch.zeros(size, preprocessing.channels, side, side, device=device, dtype=torch.float32)
                 with torch.autocast(device.type, precision.dtype, enabled=each.mixed):
                     times[each.name].append(seconds_of(partial(model, x), device) / size)
     return min(times[FP32.name][1:]) / min(times[precision.name][1:])  # the first round warms up

@@ -83,6 +83,7 @@ class MAE(nn.Module):
                 nn.init.zeros_(module.bias)
         nn.init.normal_(self.mask_token, std=0.02)
         self.encoder.head.requires_grad_(False)
+        self.float()  # also where `torch.set_default_dtype` names another
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         return self.loss(x, self.reconstruct(x, noise))

@@ -69,17 +69,14 @@ def summarise(model: "nn.Module", config: ModelConfig) -> str:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    from vitmed.models.hardware import seeded
-
-    size = (1, config.channels, config.image_size, config.image_size)
     device = next(model.parameters()).device
-    columns = ("input_size", "output_size", "num_params", "mult_adds")
-    with seeded(0, device):  # torchinfo draws a random input
-        table = torchinfo.summary(model, size, depth=3, col_names=columns, verbose=0, device=device)
+    side, columns = config.image_size, ("input_size", "output_size", "num_params", "mult_adds")
+    image = torch.zeros(1, config.channels, side, side, device=device, dtype=torch.float32)
+    table = torchinfo.summary(model, input_data=image, depth=3, col_names=columns, verbose=0, device=device)
     # On the way of plain matrix products, which the counter knows; a multiply-add is two operations.
     counter, before = FlopCounterMode(display=False), model.training
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
-        model.eval()(torch.zeros(size, device=device))
+        model.eval()(image)
     model.train(before)
     names = {module: f"{type(model).__name__}.{name}" for name, module in model.named_modules()}
     for layer in table.summary_list:

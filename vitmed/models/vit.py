@@ -322,7 +322,7 @@ def add_low_rank(model: ViT, rank: int) -> None:
         for name in ADAPTED:
             linear = block.get_submodule(name)
             assert isinstance(linear, nn.Linear)
-            addition = LowRank(linear.out_features, linear.in_features, rank).to(linear.weight.device)
+            addition = LowRank(linear.out_features, linear.in_features, rank).to(linear.weight)
             parametrize.register_parametrization(linear, "weight", addition)
 
 

@@ -99,7 +99,8 @@ def read_facts(path: Path) -> RunFacts:
     try:
         config = config_of(run)
     except VitmedError as error:
-        raise DataError(f"{run.config}: {error.problem}", "name another run") from None
+        problem = error.problem.removeprefix(f"{run.config}: ")
+        raise DataError(f"{run.config}: {problem}", "name another run") from None
     tree = config.model_dump()
     shown = {f"{section}.{name}": v for section, part in tree.items() for name, v in part.items()}
     compared = dict(shown)

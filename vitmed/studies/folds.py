@@ -21,7 +21,7 @@ from vitmed.core.load_config import build_config, load_config
 from vitmed.core.messages import Silent, bar, gathering, listening, same_words, say, show, warn
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
-from vitmed.core.text import counted, duration_text, round_up
+from vitmed.core.text import counted, duration_text, listed, round_up
 from vitmed.data.samples import Splits
 from vitmed.data.scan import hash_files
 from vitmed.data.splits import held_out, make_splits, site_names
@@ -147,7 +147,7 @@ class CrossValidation(Study[Evaluation]):
             sites = site_names(data, ordinal=config.evaluate.ordinal)
             if len(sites) < 2:
                 raise DataError(f"{data.root}: the column {data.sites} has one value: {sites[0]}", "--folds 5")
-            say(f"a fold for each {data.sites}: {', '.join(sites)}")
+            say(f"a fold for each {data.sites}: {'; '.join(sites)}")
         splits = make_splits(data, ordinal=config.evaluate.ordinal)
         made = RunFolder.create(folder.parent, folder.name)
         content = {"folds": data.folds or len(sites), "window": data.window, "repeats": data.repeats, "sites": sites}
@@ -256,7 +256,7 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
     shared = [key for key in baselines[0] if all(key in of_fold for of_fold in baselines)]
     notes, repeats = fold_notes(folds), divided.repeats
     if divided.sites:
-        notes.append(f"Each fold is a site that its model never saw: {numbered(divided.sites)}.")
+        notes.append(f"Each fold is a site that its model never saw: {numbered(divided.sites, '; ')}.")
     elif repeats > 1:
         notes.append(
             f"The images were divided {repeats} times: folds 1 to {divided.folds} are the first time, and so on. "
@@ -476,6 +476,10 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     joined = join_members(place.ensemble, members, each, splits, hashes, chosen)
     for_policy = replace(averaged(parts), positive=members[0].config.data.positive)
     config = members[0].config.evaluate
+    differing = [f"evaluate.{k}" for k, value in config if any(getattr(m.config.evaluate, k) != value for m in members)]
+    differing += ["data.positive"] * any(m.config.data.positive != for_policy.positive for m in members)
+    if differing:
+        warn(f"the runs differ in {listed(differing)}: the ensemble takes the settings of {candidates[0].name}")
     policy = choose_policy(for_policy, config, None, joined.weights_hash)
     with listening(Silent()):
         network = open_network(joined, policy, "cpu", "fp32")

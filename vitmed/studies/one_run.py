@@ -26,6 +26,7 @@ from vitmed.data.loading import ReadSplits, read_splits
 from vitmed.data.patients import show_expression
 from vitmed.data.samples import Splits
 from vitmed.data.splits import pretraining_splits
+from vitmed.decisions.targets import refuse_idle
 from vitmed.imaging.augmentation import POLICIES
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint, load_pretraining, set_data_root
@@ -328,6 +329,7 @@ def new_pretraining(config: PretrainConfig, output: str | Path, name: str | None
     report_card(config.data.card)
     show_expression(config.data.group_regex)
     splits, held_out = pretraining_splits(config.data)
+    refuse_idle(Config(data=config.data), splits.target.kind)
     count, val = (len(splits.samples[split]) for split in ("train", "val"))
     situation = PlanInputs(SCRATCH, count, val, median_side(splits), pick_device(config.train.device).type, width=0)
     settings, _ = plan_settings(Config(model=config.model), situation)  # as `train` would plan for random weights

@@ -15,7 +15,7 @@ from pydantic import ConfigDict
 from vitmed.core import upgrade
 from vitmed.core.base_models import CLASSES, Frozen, Target
 from vitmed.core.config import Config, PretrainConfig
-from vitmed.core.errors import VitmedError
+from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.files import read_json_lines
 from vitmed.core.load_config import build_config, read_config
 from vitmed.core.run_folder import HOLDER, NUMBERS, RunFolder, is_running
@@ -217,6 +217,8 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
 
 def config_of(run: RunFolder) -> Config | PretrainConfig:
     tree = read_config(run.config)
+    if not {"evaluate", "mae"} & tree.keys():
+        raise DataError(f"{run.config}: has neither evaluate nor mae, so it is not whole", "restore it")
     kind: Any = Config if "evaluate" in tree else PretrainConfig
     return build_config(tree, kind)  # type: ignore[no-any-return]
 
@@ -264,8 +266,9 @@ def _heads(run: RunFolder, split: str) -> list[Head]:
 
 def list_runs(top: Path, order: str) -> list[ListedRun]:
     """List the runs in a folder, and itself if it is one, by a key of `ORDERS`, each followed by the runs in it: newer
-    ones and better metrics first, unknown last, then by name. A folder that may not be read is left out."""
-    key = ORDERS[order]
+    ones and better metrics first, unknown last, then by name. A folder that may not be read is left out; so is a link
+    to a folder inside this one, or around it."""
+    key, whole = ORDERS[order], top.resolve()
 
     def below(folder: Path, outer: str | None, depth: int) -> list[list[ListedRun]]:
         """Each run with those in it, where the folder lies in the run `outer`."""
@@ -273,10 +276,12 @@ def list_runs(top: Path, order: str) -> list[ListedRun]:
         with contextlib.suppress(OSError), os.scandir(f"{folder}/.") as entries:  # also needs the right to enter it
             for entry in entries:
                 names.add(entry.name)
-                if entry.name[:1] != "." and entry.is_dir():
-                    inner.append(folder / entry.name)
+                if entry.name[:1] != "." and Path(entry).is_dir():  # False for a link to itself
+                    target = Path(os.path.realpath(entry)) if entry.is_symlink() else None
+                    if target is None or not (target.is_relative_to(whole) or whole.is_relative_to(target)):
+                        inner.append(folder / entry.name)
         is_run = any(file.name in names for file in run.marks)
-        name = folder.resolve().name if folder == top else folder.relative_to(top).as_posix()
+        name = whole.name if folder == top else folder.relative_to(top).as_posix()
         groups = [group for path in inner if depth for group in below(path, name if is_run else outer, depth - 1)]
         groups.sort(key=lambda group: natural(group[0].run))
         groups.sort(key=lambda group: ((value := key(group[0])) is None, value))

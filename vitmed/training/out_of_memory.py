@@ -73,7 +73,7 @@ def fit_memory(
 
     def compute(count: int) -> None:
         """The gradients of some images of a batch at random."""
-        x = torch.rand(most, config.model.channels, side, side, device=device)  # the whole batch is there
+        x = torch.rand(most, config.model.channels, side, side, device=device).float()  # the whole batch
         with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
             loss = model(x[:count]).float().mean()
         loss.backward()

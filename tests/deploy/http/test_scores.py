@@ -55,6 +55,20 @@ def test_a_torn_line_is_dropped_and_the_log_goes_on(trained: Trained, exported: 
     assert len({row["weights_hash"] for row in rows(file)}) == 1
 
 
+def test_two_servers_write_no_log_together(trained: Trained, exported: Path, tmp_path: Path) -> None:
+    file, model = tmp_path / "scores.csv", package.load(exported)
+    log = ScoreLog(file, model, pytest.fail)
+    with pytest.raises(UsageError, match="is open in another server"):
+        ScoreLog(file, model, pytest.fail)
+    file.rename(tmp_path / "old.csv")
+    log.add(model.predictions([model.square(images_of(trained)[0])]))  # begins the file anew
+    with pytest.raises(UsageError, match="is open in another server"):
+        ScoreLog(file, model, pytest.fail)
+    log.close()
+    log_of(file, model, images_of(trained)[:1])
+    assert len(rows(file)) == 2
+
+
 def test_another_file_is_left_as_it_is(trained: Trained, exported: Path, tmp_path: Path) -> None:
     other, file, model = tmp_path / "other.csv", tmp_path / "scores.csv", package.load(exported)
     other.write_text("name,age\nMiller,50\n")

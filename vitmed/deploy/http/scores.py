@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from vitmed.core.base_models import NO_FINDING
 from vitmed.core.errors import UsageError
+from vitmed.core.files import claim
 from vitmed.core.text_files import csv_text
 from vitmed.inference.load import Answer, Model
 from vitmed.metrics.predictions import Predictions
@@ -88,12 +89,14 @@ class ScoreLog:
         self.first = first = csv_text([[TIME, WEIGHTS, ID, *self.columns]])
         try:
             self.stream = file.open("a+b", buffering=0)
+            busy = claim(self.stream.fileno()) is False
             self.stream.seek(0)
             known = self.stream.readline().decode("utf-8", "replace")
             row = self.stream.readline().decode("utf-8", "replace").split(",")
-            if known and (known != first or row[1:2] not in ([], [self.weights_hash])):
+            if busy or (known and (known != first or row[1:2] not in ([], [self.weights_hash]))):
                 self.stream.close()
                 problem = f"{file}: is there already and not the log of scores of this model"
+                problem = f"{file}: is open in another server" if busy else problem
                 raise UsageError(problem, "name another file with --scores")
             size = self.stream.seek(0, os.SEEK_END)  # a process that was killed may have left the beginning of a line
             start = max(0, size - 2**20)
@@ -114,6 +117,7 @@ class ScoreLog:
         if not self.file.exists() or self.file.is_file():
             before, self.stream = self.stream, self.file.open("a+b", buffering=0)
             before.close()
+            claim(self.stream.fileno())
             if not self.stream.seek(0, os.SEEK_END):
                 self._write(self.first)
 
