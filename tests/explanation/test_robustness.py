@@ -78,8 +78,14 @@ def test_the_verdict_names_what_hurts_and_what_does_not() -> None:
     assert found["worst"] == "defocus"
     assert found["verdict"].startswith("Defocus blur hurts most: balanced accuracy falls by")
     assert "No loss is shown for: JPEG." in found["verdict"]
+    assert "Next is" not in found["verdict"]
+    milder = measure_robustness(clean, {"jpeg": strengths(3.5), "hue": [clean] * 5, "defocus": strengths(3)}, 200)
+    assert ". Next is JPEG, by 0." in milder["verdict"] and milder["worst"] == "defocus"
     found = measure_robustness(clean, {"jpeg": [clean] * 5}, resamples=200)
     assert found["worst"] is None and "No corruption is shown" in found["verdict"]
+    gained = measure_robustness(draw(1), {"jpeg": [draw(1.5)] * 5, "hue": [draw(2)] * 5}, resamples=200)
+    gain = "to lower balanced accuracy; on the mean of the five strengths each corruption raises it."
+    assert gained["worst"] is None and gained["verdict"] == f"No corruption is shown {gain}"
     guess = draw(0)
     assert any(
         "better than guessing" in note for note in measure_robustness(guess, {"jpeg": [guess] * 5}, 200)["notes"]
