@@ -15,6 +15,7 @@ predictions, so that the intervals of differences are paired.
 Letters: S images, R resamples.
 """
 
+import contextlib
 import io
 import time
 import zlib
@@ -302,16 +303,15 @@ def _words(result: Robustness, clean: Predictions) -> dict[str, Any]:
     return {"undefined": reasons, "worst": worst, "verdict": sentence, "notes": notes}
 
 
-def known_stress(run: Path, weights_hash: str) -> Robustness | None:
-    """The newest stress test of these weights in a run folder; None where there is none."""
+def known_stress(run: Path, weights_hash: str, what: str) -> Robustness | None:
+    """The newest stress test of these weights in a run folder, of the same images where there is one: `what`, such as
+    "test of cells". None where there is none."""
+    found = list[Robustness]()
     for file in sorted(run.glob(f"{FOLDER}*/{NUMBERS}"), key=lambda file: -file.stat().st_mtime_ns):
-        try:
-            stress = Robustness.model_validate_json(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # a file that vitmed did not write
-            continue
-        if stress.weights_sha256 == weights_hash:
-            return stress
-    return None
+        with contextlib.suppress(OSError, ValueError):  # a file that vitmed did not write
+            found.append(Robustness.model_validate_json(file.read_text(encoding="utf-8")))
+    of_weights = (stress for stress in found if stress.weights_sha256 == weights_hash)
+    return next(iter(sorted(of_weights, key=lambda stress: stress.what != what)), None)
 
 
 @dataclass(frozen=True)

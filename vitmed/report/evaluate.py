@@ -171,7 +171,7 @@ def report_images(
             internal=internal,
             baselines=baselines() if baselines else beside,
             policy=policy,
-            parts={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash)},
+            parts={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash, what)},
             maps=maps,
             read=lambda path: thumbnail(chosen.root / path, saved.preprocessing),
             records=read_json_lines(run.metrics),
