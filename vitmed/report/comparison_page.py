@@ -12,7 +12,7 @@ from vitmed.core.text import NOTICE, counted, listed
 from vitmed.core.text_files import csv_text
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
-from vitmed.metrics.metric_table import METRICS
+from vitmed.metrics.metric_table import METRICS, methods
 from vitmed.metrics.paired_comparison import ComparedPair, ComparisonResults
 from vitmed.report.blocks import Table, cell, data_uri, html, p_cell, p_text, p_words, signed, td, words
 from vitmed.report.plots.analyses import differences
@@ -125,6 +125,27 @@ class ComparisonTables:
             *(f"{same}, {a} and {b} reached {'; '.join(texts)}; {brackets}." for (a, b), texts in lines.items()),
         ]
 
+    def methods(self) -> tuple[list[str], list[str]]:
+        """How the p values and the intervals of the differences were computed, for a paper, and the references."""
+        of, cited, lines = methods(), list[str](), ["Differences were paired: both models saw the same images."]
+        used = dict[tuple[str, str, int | None], dict[str, None]]()
+        for row in self.rows:
+            number, how = row.title.removesuffix(LIKELIEST).removeprefix(f"{row.part}: "), row.gap.method or ""
+            tested = how.replace("tango", "mcnemar")
+            for what, key, end in (("P-values", tested, row.p), ("intervals", how, row.gap.low)):
+                if end is not None and how:
+                    used.setdefault((what, key, row.gap.resamples), {})[number] = None
+        if self.content.seed_gaps:
+            used["intervals", "seeds", None] = {"means over seeds": None}
+        for (what, how, resamples), numbers in sorted(used.items(), key=lambda item: item[0][0]):
+            known = (of.tests if what == "P-values" else of.intervals)[how]
+            cited += [source for source in known.sources if source not in cited]
+            by = f"{known.text}{'' if resamples is None else f' ({resamples:,} resamples)'}"
+            cites = sorted(cited.index(source) + 1 for source in known.sources)
+            lines.append(f"For differences in {', '.join(numbers)}, {what} were computed with {by} {cites}.")
+        lines += ["P-values were adjusted for several pairs by the method of Holm (1979)."] * self.adjusted
+        return lines, [of.references[source] for source in cited]
+
     def table(self) -> Table:
         """A table of blocks; the columns of a pair are its letters where there is one pair, else first and second."""
         letter, adjusted, lines = self.letters, self.adjusted, []
@@ -173,4 +194,7 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     named = {letter: (name, content.models[name].identity) for name, letter in tables.letters.items()}
     context = {"about": about, "named": named, "table": table, "note": tables.note, "sentences": tables.sentences()}
     context |= {"picture": data_uri(picture.png), "notice": NOTICE}
-    write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, **context))
+    how, sources = tables.methods()
+    write_text(
+        folder / PAGE, fill("comparison.html.j2", content=content, html=html, how=how, sources=sources, **context)
+    )
