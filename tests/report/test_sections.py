@@ -222,6 +222,25 @@ def test_a_baseline_without_an_operating_point_is_compared_by_the_likeliest_clas
     assert "likeliest class, also the model, whose operating point no baseline has" in " ".join(text.split())
 
 
+@pytest.mark.parametrize("cost", ["absolute", [[0, 1, 1, 1], [5, 0, 1, 1], [5, 5, 0, 1], [5, 5, 5, 0]]])
+def test_costs_decide_for_the_baseline_too(cost: Any, tmp_path: Path) -> None:
+    """They need no threshold: the lowest expected cost of its probabilities, as of the model."""
+    rng, grades = np.random.default_rng(0), tuple("abcd")
+    labels = rng.integers(4, size=120)
+    raw = [rng.normal(size=(120, 4)) - skill * np.abs(np.arange(4) - labels[:, None]) for skill in (2.0, 0.3)]
+    model, baseline = (Predictions(grades, tuple(map(str, range(120))), None, labels, np.float32(z)) for z in raw)
+    config = EvaluateConfig(resamples=20, ordinal=list(model.classes), cost=cost)
+    policy = choose_policy(model, config)
+    given = {"policy": policy, "baselines": {"colour_and_size": baseline}}
+    metrics = write_report(tmp_path / "r", policy.apply(model), config, title="t", **given)
+    matrix = np.abs(np.subtract.outer(np.arange(4), np.arange(4))) if cost == "absolute" else np.array(cost)
+    cheapest = (baseline.probabilities @ matrix).argmin(axis=1)
+    beside = metrics.baselines["colour_and_size"]
+    assert not beside.likeliest and (cheapest != baseline.predicted).any()
+    assert beside.overall["accuracy"].value == pytest.approx((cheapest == baseline.labels).mean())
+    assert metrics.overall["accuracy"].value == pytest.approx((policy.apply(model).predicted == model.labels).mean())
+
+
 def test_the_most_serious_warning_is_on_the_first_screen_and_none_is_lost(tmp_path: Path) -> None:
     text, metrics = page(tmp_path / "notes", draw("one patient"), notes=["Beware."])
     assert len(metrics["notes"]) == 2
