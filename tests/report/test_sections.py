@@ -241,6 +241,19 @@ def test_costs_decide_for_the_baseline_too(cost: Any, tmp_path: Path) -> None:
     assert metrics.overall["accuracy"].value == pytest.approx((policy.apply(model).predicted == model.labels).mean())
 
 
+@pytest.mark.parametrize("ordinal", [["a", "b", "c"], []])
+def test_a_report_of_grades_says_that_a_set_can_have_holes(ordinal: list[str], tmp_path: Path) -> None:
+    labels = np.arange(90) % 3
+    logits = 3 * np.eye(3, dtype=np.float32)[np.where(np.arange(90) % 2, labels, 2 - labels)]  # 0 and 2 are confused
+    p = Predictions(("a", "b", "c"), tuple(map(str, range(90))), None, labels, logits + np.float32([0, -3, 0]))
+    config = EvaluateConfig(resamples=20, ordinal=ordinal)
+    decided = choose_policy(p, config).apply(p)
+    assert (decided.members == [True, False, True]).all(axis=1).any()
+    write_report(tmp_path / "r", decided, config, title="t", policy=choose_policy(p, config))
+    text = " ".join((tmp_path / "r" / "report.html").read_text().split())
+    assert ("A set can leave out a grade between two that it holds" in text) == bool(ordinal)
+
+
 def test_the_most_serious_warning_is_on_the_first_screen_and_none_is_lost(tmp_path: Path) -> None:
     text, metrics = page(tmp_path / "notes", draw("one patient"), notes=["Beware."])
     assert len(metrics["notes"]) == 2
