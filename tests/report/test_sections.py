@@ -21,9 +21,11 @@ from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.chapters import first_sentence
+from vitmed.report.blocks import Group, Picture
+from vitmed.report.chapters import document, first_sentence
 from vitmed.report.headline import headline
 from vitmed.report.headline import verdict as line_of
+from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
 from vitmed.report.templates import blocks_of, sampling_of
 
@@ -252,6 +254,27 @@ def test_a_report_of_grades_says_that_a_set_can_have_holes(ordinal: list[str], t
     write_report(tmp_path / "r", decided, config, title="t", policy=choose_policy(p, config))
     text = " ".join((tmp_path / "r" / "report.html").read_text().split())
     assert ("A set can leave out a grade between two that it holds" in text) == bool(ordinal)
+
+
+def test_a_caption_is_of_this_figure(tmp_path: Path) -> None:
+    """Not of what another kind of label, or another number of classes, would have."""
+
+    def caption(name: str, metrics: Results) -> str:
+        drawn = Drawn(b"", b"", b"", "", name)
+        chapters = document(metrics, {name: drawn}).chapters
+        groups = (block for chapter in chapters for block in chapter.blocks if isinstance(block, Group))
+        return next(block.caption for group in groups for block in group.blocks if isinstance(block, Picture))
+
+    two, three = (page(tmp_path / case, draw(f"{case} classes"))[1] for case in ("two", "three"))
+    number = page(tmp_path / "number", of_kind("number", 5))[1]
+    assert "Band: 95 % interval" in caption("roc", two) and "Band" not in caption("roc", three)
+    assert "Each curve is that of a class against the rest." in caption("roc", three)
+    assert "Bars" not in (dots := caption("per_patient", two)) and "Each dot is a patient" in dots
+    assert caption("flow", two).endswith("of each class.") and caption("flow", number).endswith("range of the number.")
+    assert "largest errors outside the intervals" in caption("attention_maps", number)
+    assert "The most confident errors" in caption("attention_maps", three)
+    assert "log score" in caption("training_curves", number) and "log loss" in caption("training_curves", two)
+    assert "intended" not in caption("decision_curve", two)
 
 
 def test_the_most_serious_warning_is_on_the_first_screen_and_none_is_lost(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from vitmed.report.blocks import ROWS, Block, Chapter, Document, Group, Picture,
 from vitmed.report.plots import analyses, curves, kinds, pictures
 from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
-from vitmed.report.templates import FOLDER, Curve, blocks_of, fill
+from vitmed.report.templates import FOLDER, Curve, blocks_of, caption, fill
 
 MANY = 12  # own reports of findings, beyond which each has the figures in `MAIN` alone: drawing takes 2 s a report
 MAIN = ("roc", "precision_recall", "reliability")
@@ -41,7 +41,7 @@ class Plot(NamedTuple):
     """A figure of the report."""
 
     title: str
-    text: str  # one to three sentences below it, for a reader who sees such a figure for the first time
+    text: str  # one to three sentences below it, for a first reader of such a figure; a `caption`
     draw: Callable[..., Figure | None]  # of the predictions and `Results`, or `pictures`, or `maps`
     pictures: bool = False  # it shows the images themselves, which `draw` gets as a function that reads them
     maps: bool = False  # it shows attention maps, which `draw` gets
@@ -118,7 +118,8 @@ def document(metrics: Results, figures: Mapping[str, Drawn], slider: Curve | Non
             more = {"found": found, "checklists": lists, "chapters": sections()}
             blocks = blocks_of(f"sections/{key}.html.j2", **context, **more)
         plots = section.figures.items()
-        shown = [Picture(name, of.title, of.text, figures[name]) for name, of in plots if name in figures]
+        drawn = ((name, of, figures[name]) for name, of in plots if name in figures)
+        shown = [Picture(name, of.title, caption(of.text, metrics), figure) for name, of, figure in drawn]
         if key == "summary":  # a wide confusion matrix (many classes) goes below the ROC curve
             shown.sort(key=lambda picture: picture.wide)
         blocks += [Group(shown, "figures")] if shown else []

@@ -152,6 +152,11 @@ def blocks_of(template: str, **context: Any) -> list[Block]:
     return sheet.blocks
 
 
+def caption(text: str, metrics: Results) -> str:
+    """The caption of a figure, with what its text says of this report."""
+    return _environment().from_string(text).render(metrics=metrics)
+
+
 @cache
 def _environment() -> Environment:
     """It keeps the compiled templates: compiling them takes most of the time of a page."""
