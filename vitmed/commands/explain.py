@@ -84,6 +84,8 @@ def explain(
     _write(explanation, maps, saved.path.name)
     for name in maps.grids:
         say(f"{TITLES[name]}: {verdicts.get(name, UNCHECKED)}")
+    side = next(iter(maps.grids.values())).shape[1]
+    say(f"a map has {side} x {side} patches and shows nothing smaller than {100 / side:.0f} % of the side of the image")
     say(f"{counted(len(predictions), 'picture')} in the folder {folder}")
     return explanation
 
