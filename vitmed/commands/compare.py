@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from vitmed.core.errors import GateError
 from vitmed.core.files import whole_folder, write_json
-from vitmed.core.messages import is_wrong, warn
+from vitmed.core.messages import gravity, warn
 from vitmed.core.options import Argument, Option
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.text import listed
@@ -69,7 +69,8 @@ def compare(
     said = defaultdict[str, list[str]](list)
     for model in read:
         of_report = [] if model.known is None else model.known.metrics.get("notes", [])
-        for note in dict.fromkeys([*model.predictions.notes, *(note for note in of_report if is_wrong(note))]):
+        grave = (note for note in of_report if gravity(note) < 3)  # leaked, at chance or optimistic
+        for note in dict.fromkeys([*model.predictions.notes, *grave]):
             said[note].append(model.name)
     notes += [f"{listed(names)}: {note}" for note, names in said.items()]
     content = compare_models(models, resamples, notes)

@@ -216,12 +216,6 @@ def is_warning(text: str) -> bool:
     return gravity(text) <= len(GRAVE)
 
 
-def is_wrong(text: str) -> bool:
-    """Whether a note says that images leaked into training, that a model is at chance, or that a result is optimistic
-    or too early: the first three of `GRAVE`, which hold whatever the result is compared with."""
-    return gravity(text) < 3
-
-
 def gravest_first(texts: Iterable[str]) -> list[str]:
     """Each text once, sorted by `gravity`."""
     return sorted(dict.fromkeys(texts), key=gravity)

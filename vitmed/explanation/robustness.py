@@ -260,24 +260,22 @@ def _verdict(found: Robustness) -> tuple[str | None, str]:
     part, lost, rises = parts[worst], parts[worst].lost, not ALL_METRICS[found.number].higher_is_better
     number = TARGETS[found.target.kind].metrics[found.number].phrase
     unit = f" {found.target.unit}" if found.target.unit else ""
-
-    def change(lost: Estimate) -> str:
-        return f"{lost.value:.3f}{unit} ({lost.low:.3f} to {lost.high:.3f})"
-
+    losses = {key: each.lost for key, each in parts.items()}
+    change = {key: f"{of.value:.3f}{unit} ({of.low:.3f} to {of.high:.3f})" for key, of in losses.items()}
     spared = [other.title for other in parts.values() if other.lost.low is not None and other.lost.low <= 0]
     if part.title in spared:
         verb, noun = ("raise", "rise") if rises else ("lower", "fall")
-        largest = f"the largest {noun} is {change(lost)}, by {part.title}"
+        largest = f"the largest {noun} is {change[worst]}, by {part.title}"
         if lost.value is not None and lost.value < 0:
             largest = f"on the mean of the five strengths each corruption {'lowers' if rises else 'raises'} it"
         return None, f"No corruption is shown to {verb} {number}; {largest}."
     clean, last = found.clean[found.number].value, part.strengths[-1][found.number].value
     text = (
-        f"{part.title} hurts most: {number} {'rises' if rises else 'falls'} by {change(lost)} on the mean of the five "
+        f"{part.title} hurts most: {number} {'rises' if rises else 'falls'} by {change[worst]} on the mean of the five "
         f"strengths, and from {clean:.3f} to {last:.3f} at the strongest."
     )
     if others and parts[others[0]].title not in spared:
-        text += f" Next is {parts[others[0]].title}, by {change(parts[others[0]].lost)}."
+        text += f" Next is {parts[others[0]].title}, by {change[others[0]]}."
     return worst, text + (f" No loss is shown for: {', '.join(spared)}." if spared else "")
 
 

@@ -48,7 +48,6 @@ HEADLINE: dict[type[Prepared], tuple[str, ...]] = {  # the numbers of a stratum
 OF_THE_POSITIVE_CLASS = ("sensitivity", "specificity", "ppv", "npv")
 COMPARED = ("quadratic_kappa", "auroc", "balanced_accuracy", "accuracy", "sensitivity", "specificity", "mae")
 TITLES = {name: metric_table.TITLES[name] for name in COMPARED}
-SMALLER_IS_BETTER = ("mae",)
 PARTS = {2: "median", 3: "tertiles", 4: "quartiles", 5: "quintiles"}  # into how many parts numbers are cut
 NO_GAP: dict[str, Any] = dict.fromkeys(("value", "low", "high", "method"))
 Compared = Callable[[np.ndarray], dict[str, np.ndarray]]  # atoms that are inside, (R, A) of 0 and 1 -> name -> (R,)
@@ -255,7 +254,7 @@ def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
         many = f"{FEWEST} of the images that it counts, of {estimates.FEWEST} patients"
         return Gap(**NO_GAP, metric=name, reason=f"fewer than two strata have {many}")
     most, least = (strata[int(pick(values[:, 0]))] for pick in (np.nanargmax, np.nanargmin))
-    best, worst = (least, most) if name in SMALLER_IS_BETTER else (most, least)
+    best, worst = (least, most) if name == "mae" else (most, least)
     wide = np.where(known, values, -np.inf).max(axis=0) - np.where(known, values, np.inf).min(axis=0)
     wide = np.where(wide < 1e-12, 0.0, wide)[count == count[0]]
     gap, by_chance = NO_GAP, None

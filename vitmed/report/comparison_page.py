@@ -3,7 +3,7 @@
 import string
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from vitmed.report.write import PREAMBLE, latex
 
 PAGE, TABLE, LATEX, PICTURE = "comparison.html", "comparison.csv", "comparison.tex", "differences"
 UNADJUSTED = "The p of a model and its own baseline, which nobody named, is not adjusted for several pairs."
-COLUMNS = "first,second,number,{of},difference,difference_low,difference_high,p,p_holm"
-ENDS = ("", "_low", "_high")
+COLUMNS = "first_value,first_value_low,first_value_high,second_value,second_value_low,second_value_high"
+COLUMNS = f"first,second,number,{COLUMNS},difference,difference_low,difference_high,p,p_holm"
 LIKELIEST = ", likeliest class"  # of numbers that are not at the operating points, since these differ
 
 
@@ -168,8 +168,7 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     picture = drawn(differences(content), pdf=True)
     for suffix in ("png", "svg", "pdf"):
         write_bytes(folder / f"{PICTURE}.{suffix}", getattr(picture, suffix))
-    columns = COLUMNS.format(of=",".join(f"{of}{end}" for of in ("first_value", "second_value") for end in ENDS))
-    lines = [columns.split(",")]  # every number in a column of its own, empty where there is none
+    lines = [COLUMNS.split(",")]  # every number in a column of its own, empty where there is none
     for row in tables.rows:
         numbers = [end for found in (row.first, row.second, row.gap) for end in (found.value, found.low, found.high)]
         shown = ("" if x is None else f"{x:.6g}" for x in (*numbers, row.p, row.p_holm))
@@ -192,9 +191,6 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     caption = f"Comparison of models{positive}: {about}. {names}. {tables.note}".strip()
     write_text(folder / LATEX, "\n".join([PREAMBLE, "", *latex(table, caption, "comparison")]) + "\n")
     named = {letter: (name, content.models[name].identity) for name, letter in tables.letters.items()}
-    context = {"about": about, "named": named, "table": table, "note": tables.note, "sentences": tables.sentences()}
-    context |= {"picture": data_uri(picture.png), "notice": NOTICE}
-    how, sources = tables.methods()
-    write_text(
-        folder / PAGE, fill("comparison.html.j2", content=content, html=html, how=how, sources=sources, **context)
-    )
+    context: dict[str, Any] = {"about": about, "named": named, "table": table, "note": tables.note, "notice": NOTICE}
+    context |= {"sentences": tables.sentences(), "methods": tables.methods(), "picture": data_uri(picture.png)}
+    write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, **context))

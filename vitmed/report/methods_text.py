@@ -55,8 +55,7 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
             which = [f"for {text}" for about, text in names.items() if (about in primary) == main]
             drawn = "" if resamples is None else f" ({resamples:,} resamples)"
             if which:
-                how, numbers = table.intervals[key], _joined(which)
-                numbers = numbers[:1].upper() + numbers[1:]
+                how, numbers = table.intervals[key], _joined(which).replace("for", "For", 1)
                 lines.append(f"{numbers}, intervals were computed with {how.text}{drawn} {cite(how.sources)}.")
         return lines
 
@@ -131,9 +130,7 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
 def methods_markdown(metrics: Results) -> str:
     """methods.md: what `methods_text` finds, to paste into a paper."""
     methods = methods_text(metrics, lambda name: escape_markdown(" ".join(visible(name).split())))
-    lines = ["# Statistical methods", ""]
-    for paragraph in methods.paragraphs:
-        lines += [paragraph, ""]
+    lines = ["# Statistical methods", "", *(f"{paragraph}\n" for paragraph in methods.paragraphs)]
     if methods.rows:
         lines += ["| Interval by | Numbers | Resamples | Source |", "|---|---|---|---|"]
         drawn = ["" if row.resamples is None else f"{row.resamples:,}" for row in methods.rows]

@@ -141,24 +141,19 @@ MOST_CLASSES = 100  # rows of a table of classes
 
 def fill(template: str, **context: Any) -> str:
     """The text of a template of this room."""
-    return _environment().get_template(template).render(Page().functions | context)
+    return environment().get_template(template).render(Page().functions | context)
 
 
 def blocks_of(template: str, **context: Any) -> list[Block]:
     """The blocks that a template makes; it writes nothing outside of them."""
     sheet = Sheet()
-    text = _environment().get_template(template).render(sheet.functions | context)
+    text = environment().get_template(template).render(sheet.functions | context)
     assert not text.strip(), f"{template}: {text.strip()[:80]}"
     return sheet.blocks
 
 
-def caption(text: str, metrics: Results) -> str:
-    """The caption of a figure, with what its text says of this report."""
-    return _environment().from_string(text).render(metrics=metrics)
-
-
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
     """It keeps the compiled templates: compiling them takes most of the time of a page."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
