@@ -47,7 +47,7 @@ def test_pictures_and_json(trained: Trained, vitmed: RUN, tmp_path: Path) -> Non
         assert told["probability"] == pytest.approx(predicted.confidence[row], abs=1e-5)
         assert all(np.shape(grid) == (2, 2) for grid in told["maps"].values())
     assert "rollout:" in answer.err.lower()
-    coarse = "a map has 2 x 2 patches and shows nothing smaller than 50 % of the side of the image"
+    coarse = "maps of 2 x 2 patches show nothing smaller than 50 % of the side"
     assert coarse in " ".join(answer.err.split())
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from vitmed.core.errors import GateError
 from vitmed.core.files import whole_folder, write_json
-from vitmed.core.messages import gravity, warn
+from vitmed.core.messages import GRAVEST, gravity, warn
 from vitmed.core.options import Argument, Option
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.text import listed
@@ -68,9 +68,8 @@ def compare(
     models, notes = align(read)
     said = defaultdict[str, list[str]](list)
     for model in read:
-        of_report = [] if model.known is None else model.known.metrics.get("notes", [])
-        grave = (note for note in of_report if gravity(note) < 3)  # leaked, at chance or optimistic
-        for note in dict.fromkeys([*model.predictions.notes, *grave]):
+        known = [] if model.known is None else model.known.metrics.get("notes", [])
+        for note in (*model.predictions.notes, *(note for note in known if gravity(note) < GRAVEST)):
             said[note].append(model.name)
     notes += [f"{listed(names)}: {note}" for note, names in said.items()]
     content = compare_models(models, resamples, notes)

@@ -117,12 +117,9 @@ def document(metrics: Results, figures: Mapping[str, Drawn], slider: Curve | Non
             lists = checklists(metrics, [chapter.key for chapter in chapters])
             more = {"found": found, "checklists": lists, "chapters": sections()}
             blocks = blocks_of(f"sections/{key}.html.j2", **context, **more)
-        plots = section.figures.items()
-        shown = [
-            Picture(name, of.title, environment().from_string(of.text).render(metrics=metrics), figures[name])
-            for name, of in plots
-            if name in figures
-        ]
+        caption = environment().from_string
+        drawn = [(name, section.figures[name]) for name in section.figures if name in figures]
+        shown = [Picture(name, of.title, caption(of.text).render(metrics=metrics), figures[name]) for name, of in drawn]
         if key == "summary":  # a wide confusion matrix (many classes) goes below the ROC curve
             shown.sort(key=lambda picture: picture.wide)
         blocks += [Group(shown, "figures")] if shown else []

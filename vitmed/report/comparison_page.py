@@ -120,10 +120,8 @@ class ComparisonTables:
         same = f"On the same {counted(content.images, 'image')}{of}"
         brackets = f"in brackets: {content.level:.0%} confidence intervals {content.resampling}"
         spread = [f"{text}." for text in (*(of.text for of in content.seed_gaps), *(of.text for of in content.seeds))]
-        return [
-            *spread,
-            *(f"{same}, {a} and {b} reached {'; '.join(texts)}; {brackets}." for (a, b), texts in lines.items()),
-        ]
+        reached = [(" and ".join(pair), "; ".join(texts)) for pair, texts in lines.items()]
+        return spread + [f"{same}, {models} reached {texts}; {brackets}." for models, texts in reached]
 
     def methods(self) -> tuple[list[str], list[str]]:
         """How the p values and the intervals of the differences were computed, for a paper, and the references."""
