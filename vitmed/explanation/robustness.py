@@ -20,7 +20,7 @@ import io
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -355,7 +355,7 @@ def stress_images(
         f"{what}: {len(decoded):,} of {counted(len(chosen.samples), 'image')}, "
         f"{counted(len(names), 'corruption')} of 5 strengths, {(1 + 5 * len(names)) * len(decoded):,} passes"
     )
-    clean, corrupted = _predict_all(saved, chosen, decoded, names, request)
+    clean, corrupted = _predict_all(saved, chosen, decoded, replace(request, corruptions=names))
     robustness = measure_robustness(clean, corrupted, request.resamples, seed, saved.splits.target)
     unread = [f"{unreadable:,} images could not be read and are not counted."] if unreadable else []
     about = {
@@ -379,12 +379,9 @@ def stress_images(
 
 
 def _predict_all(
-    saved: SavedModel,
-    chosen: EvaluationImages,
-    decoded: Mapping[int, Image.Image],
-    names: Sequence[str],
-    request: StressRequest,
+    saved: SavedModel, chosen: EvaluationImages, decoded: Mapping[int, Image.Image], request: StressRequest
 ) -> tuple[Predictions, dict[str, list[Predictions]]]:
+    names = request.corruptions
     network = open_network(saved, None, request.device, "fp32")
     rows, samples = list(decoded), [chosen.samples[row] for row in decoded]
     passes = [("", 0), *((name, strength) for name in names for strength in range(1, 6))]  # first the clean images

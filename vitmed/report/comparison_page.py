@@ -82,8 +82,7 @@ class ComparisonTables:
         for row in self.rows:
             values = {row.pair.first: value_text(row.first), row.pair.second: value_text(row.second)}
             numbers[row.title] = numbers.get(row.title, {}) | values
-        identities = [(name, model.identity) for name, model in content.models.items()]
-        named = [f"{letter[name]}: {name}{f' ({which})' if which else ''}" for name, which in identities]
+        named = [f"{letter[k]}: {k}{f' ({of.identity})' if of.identity else ''}" for k, of in content.models.items()]
         lines = [[title, *(values.get(name, "") for name in letter)] for title, values in numbers.items()]
         yield f"number (95 % interval)|{'|'.join(f'>{of}' for of in letter.values())}", lines, named
         lines, shown = [], content.shown_pairs
@@ -129,8 +128,10 @@ class ComparisonTables:
         used = dict[tuple[str, str, int | None], dict[str, None]]()
         for row in self.rows:
             number, how = row.title.removesuffix(LIKELIEST).removeprefix(f"{row.part}: "), row.gap.method or ""
-            tested = how.replace("tango", "mcnemar")
-            for what, key, end in (("P-values", tested, row.p), ("intervals", how, row.gap.low)):
+            for what, key, end in (
+                ("P-values", how.replace("tango", "mcnemar"), row.p),
+                ("intervals", how, row.gap.low),
+            ):
                 if end is not None and how:
                     used.setdefault((what, key, row.gap.resamples), {})[number] = None
         if self.content.seed_gaps:
