@@ -110,3 +110,5 @@ def test_classes_far_apart_have_both_balanced_accuracies_on_the_first_screen(tmp
     ]  # fmt: skip
     assert "each called the class that is likely for how common it is" in text
     assert not any(" --balanced" in line or "likeliest" in line for line in said_of(drawn)[0])
+    lines, _ = said_of(p, ordinal=list(p.classes))  # of grades, whose first three numbers are others
+    assert [line.split(" 0.")[0] for line in lines[3:5]] == ["Balanced accuracy", "Balanced accuracy with --balanced"]
