@@ -47,6 +47,8 @@ def test_pictures_and_json(trained: Trained, vitmed: RUN, tmp_path: Path) -> Non
         assert told["probability"] == pytest.approx(predicted.confidence[row], abs=1e-5)
         assert all(np.shape(grid) == (2, 2) for grid in told["maps"].values())
     assert "rollout:" in answer.err.lower()
+    coarse = "maps of 2 x 2 patches show nothing smaller than 50 % of the side"
+    assert coarse in " ".join(answer.err.split())
 
 
 def test_a_method_and_a_class_can_be_named(trained: Trained, tmp_path: Path) -> None:
@@ -89,6 +91,7 @@ def test_the_report_says_what_maps_are_worth(trained: Trained) -> None:
         assert part["title"] in section and part["verdict"] in section
         assert part["gain"]["low"] < part["gain"]["value"] < part["gain"]["high"]
     assert section.index("<ul>") < section.index("<table")  # the verdict first
+    assert "A map has 2 x 2 patches and shows nothing smaller than 50 %" in " ".join(section.split())
     known = known_verdicts(load_checkpoint(trained.folder))
     assert known == {name: f"{part['verdict']}. {part['text']}" for name, part in found["methods"].items()}
 

@@ -36,8 +36,8 @@ from vitmed.decisions.policy import (
     unlike_training,
 )
 from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.evaluate import note_prevalence
 
 
 @pytest.fixture(scope="session")
@@ -330,13 +330,19 @@ def test_the_fix_for_more_classes_can_be_followed() -> None:
         assert config.cost == [[0, 1, 1], [1, 0, 1], [1, 1, 0]] and asked_point(config, 3) == "cost"
 
 
-def test_a_prevalence_for_more_classes_is_told() -> None:
-    notes: list[str] = []
-    for _ in range(2):
-        note_prevalence(EvaluateConfig(prevalence=0.01), "classes", ("a", "b", "c"), notes)
-    note_prevalence(EvaluateConfig(prevalence=0.01), "classes", ("a", "b"), notes)
-    note_prevalence(EvaluateConfig(prevalence=0.01), "findings", ("a", "b", "c"), notes)
-    assert notes == ["The prevalence that was given changes nothing: it is for two classes, and there are 3."]
+def test_a_prevalence_for_more_classes_is_told(tmp_path: Path, no_figures: None) -> None:
+    told = "The prevalence that was given changes nothing: it is for two classes, and there are 3."
+    labels, scores = np.arange(60) % 3, np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    paths = tuple(f"{i}.png" for i in range(60))
+    three = Predictions(("a", "b", "c"), paths, None, labels, scores)
+    two = Predictions(("a", "b"), paths, None, labels % 2, scores[:, :2])
+    findings = FindingPredictions(("a", "b", "c"), paths, None, (scores > 0).astype(np.int8), scores)
+    for name, predictions in {"three": three, "two": two, "findings": findings}.items():
+        (tmp_path / f"{name}.csv").write_text(predictions.to_csv(), newline="")
+        found = evaluate(tmp_path / f"{name}.csv", output=tmp_path / name, prevalence=0.01, resamples=5)
+        again = evaluate(found.folder / "predictions.csv", output=tmp_path / f"{name}-2", resamples=5)
+        for report in (found, again):
+            assert report.metrics.notes.count(told) == (name == "three")
 
 
 def test_a_point_that_three_classes_do_not_have_ends_before_the_training(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -157,6 +158,8 @@ def test_bad_criteria(tables: tuple[Path, Path], tmp_path: Path, text: str, prob
     with pytest.raises(UsageError) as error:
         package.compare(*tables, accept=tmp_path / "criteria.yaml", output=tmp_path / "out", resamples=5)
     assert problem in str(error.value) and not (tmp_path / "out").exists()
+    names = re.findall(r"\w+", str(error.value).partition("expected one of: ")[2].partition("\n")[0])
+    assert len(names) == len(set(names))
 
 
 def test_a_run_alone_has_floors_but_no_margin(trained: Trained, tmp_path: Path) -> None:

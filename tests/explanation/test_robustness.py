@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -78,8 +79,14 @@ def test_the_verdict_names_what_hurts_and_what_does_not() -> None:
     assert found["worst"] == "defocus"
     assert found["verdict"].startswith("Defocus blur hurts most: balanced accuracy falls by")
     assert "No loss is shown for: JPEG." in found["verdict"]
+    assert "Next is" not in found["verdict"]
+    milder = measure_robustness(clean, {"jpeg": strengths(3.5), "hue": [clean] * 5, "defocus": strengths(3)}, 200)
+    assert ". Next is JPEG, by 0." in milder["verdict"] and milder["worst"] == "defocus"
     found = measure_robustness(clean, {"jpeg": [clean] * 5}, resamples=200)
     assert found["worst"] is None and "No corruption is shown" in found["verdict"]
+    gained = measure_robustness(draw(1), {"jpeg": [draw(1.5)] * 5, "hue": [draw(2)] * 5}, resamples=200)
+    gain = "to lower balanced accuracy; on the mean of the five strengths each corruption raises it."
+    assert gained["worst"] is None and gained["verdict"] == f"No corruption is shown {gain}"
     guess = draw(0)
     assert any(
         "better than guessing" in note for note in measure_robustness(guess, {"jpeg": [guess] * 5}, 200)["notes"]
@@ -121,16 +128,21 @@ def test_the_figures_draw() -> None:
 
 
 def test_only_a_stress_test_of_these_very_weights_is_known(tmp_path: Path) -> None:
-    assert known_stress(tmp_path, "these") is None
+    assert known_stress(tmp_path, "these", "test of a") is None
     for name, digest in (("stress", "these"), ("stress-2", "another")):
         (tmp_path / name).mkdir()
         told = measure_robustness(draw(3), {}, resamples=0).model_copy(update={"weights_sha256": digest, "what": name})
         (tmp_path / name / "stress.json").write_text(json.dumps(told.to_dict()))
     (tmp_path / "stress-3").mkdir()
     (tmp_path / "stress-3" / "stress.json").write_text("torn")
-    found = known_stress(tmp_path, "these")
+    found = known_stress(tmp_path, "these", "test of a")
     assert found.what == "stress"
-    assert known_stress(tmp_path, "changed") is None
+    shutil.copytree(tmp_path / "stress", tmp_path / "stress-4")
+    later = json.loads((tmp_path / "stress" / "stress.json").read_text()) | {"what": "train of a"}
+    (tmp_path / "stress-4" / "stress.json").write_text(json.dumps(later))
+    assert known_stress(tmp_path, "these", "stress").what == "stress"
+    assert known_stress(tmp_path, "these", "test of a").what == "train of a"  # the newest, and it says of what
+    assert known_stress(tmp_path, "changed", "stress") is None
 
 
 def test_grades_are_judged_by_quadratic_kappa() -> None:

@@ -73,6 +73,11 @@ def test_it_is_near_buderers_number_of_images() -> None:
     assert sample_size("specificity", 0.9, half_width=0.05, prevalence=0.2).images == pytest.approx(138 / 0.8, rel=0.03)
 
 
+@pytest.mark.parametrize(("prevalence", "images"), [(0.9, 1410), (0.999, 141_000), (0.9999, 1_410_000)])
+def test_all_images_are_not_one_too_many_where_the_share_is_no_binary_fraction(prevalence: float, images: int) -> None:
+    assert sample_size("specificity", 0.9, half_width=0.05, prevalence=prevalence).images == images
+
+
 def test_kishs_design_effect_multiplies_the_images() -> None:
     """1 + (m - 1) icc = 2.9 for 20 images of a patient at 0.1; Student's t asks for a few more patients."""
     alone = sample_size("sensitivity", 0.9, half_width=0.02).counted
@@ -177,7 +182,7 @@ def test_the_command(vitmed: Callable[..., Answer]) -> None:
     assert "--prevalence adds" in vitmed("sample-size", "sensitivity", 0.9, "--lower-bound", 0.8).out
     assert "--prevalence" not in said
     above = in_words(sample_size("auroc", 0.9, lower_bound=0.8, prevalence=0.1))
-    assert "lies above 0.8 with a chance of 80 %" in above[0] and "of them positive" in above[0]
+    assert "lies above 0.8 with a chance of about 80 %" in above[0] and "of them positive" in above[0]
 
 
 def test_the_report_says_what_the_command_says() -> None:

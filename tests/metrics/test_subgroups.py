@@ -408,11 +408,20 @@ def test_strata_of_grades_have_their_kappa_and_their_error() -> None:
     p = Predictions(tuple("0123"), tuple(f"{i}.png" for i in range(160)), None, labels, logits, columns={"site": sites})
     found = subgroups(p, ["site"], 20, PreparedGrades)
     assert found is not None
+    kappas = []
     for name, stratum in zip("ab", found["site"].strata, strict=True):
         rows = np.array(sites) == name
         kappa = cohen_kappa_score(labels[rows], p.predicted[rows], weights="quadratic")
         assert stratum.overall["quadratic_kappa"].value == pytest.approx(kappa)
+        kappas.append(kappa)
         assert stratum.overall["grade_error"].value == pytest.approx(np.abs(p.predicted - labels)[rows].mean())
+    of_kappa = found["site"].gaps["quadratic_kappa"]
+    assert next(iter(found["site"].gaps)) == "quadratic_kappa"  # the number that decides comes first
+    assert of_kappa.value == pytest.approx(abs(kappas[0] - kappas[1])) and of_kappa.low < of_kappa.value < of_kappa.high
+    assert of_kappa.worst == "ab"[int(np.argmin(kappas))]
+    of_three = replace(p, columns={"site": tuple("abc"[i % 3] for i in range(160))})
+    assert 0 <= subgroups(of_three, ["site"], 20, PreparedGrades)["site"].gaps["quadratic_kappa"].by_chance <= 1
+    assert "quadratic_kappa" not in subgroups(p, ["site"], 20)["site"].gaps  # of classes
     rare = replace(p, labels=np.where((labels == 3) & (np.arange(160) % 2 == 0), 2, labels))
     gap = subgroups(rare, ["site"], 20)["site"].gaps["auroc"]  # type: ignore[index]
     assert gap.value is None and "fewer than two strata have 10" in gap.reason, "a has no image of grade 3"

@@ -90,6 +90,9 @@ def test_the_text_names_what_the_numbers_used_and_nothing_else(case: str, tmp_pa
     text = " ".join(found.paragraphs)
     for key in used:
         assert methods().intervals[key].text in text
+    assert "as described" not in " ".join(found.paragraphs), "each paragraph can be pasted without the others"
+    explained = "'In part' marks a number whose values came from more than one method" in text
+    assert explained == ("(in part)" in text) == any("(in part)" in row.numbers for row in found.rows)
     cited = {int(n) for cite in re.findall(r"\[([\d, ]+)\]", text) for n in cite.split(", ")}
     assert cited == set(range(1, len(found.references) + 1)) and set(found.references) <= set(
         methods().references.values()

@@ -21,9 +21,11 @@ from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.chapters import first_sentence
+from vitmed.report.blocks import Group, Picture
+from vitmed.report.chapters import document, first_sentence
 from vitmed.report.headline import headline
 from vitmed.report.headline import verdict as line_of
+from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
 from vitmed.report.templates import blocks_of, sampling_of
 
@@ -220,6 +222,59 @@ def test_a_baseline_without_an_operating_point_is_compared_by_the_likeliest_clas
     assert beside.likeliest and beside.difference["accuracy"].value == pytest.approx(right[0] - right[1])
     assert metrics.overall["accuracy"].value != pytest.approx(right[0])
     assert "likeliest class, also the model, whose operating point no baseline has" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("cost", ["absolute", [[0, 1, 1, 1], [5, 0, 1, 1], [5, 5, 0, 1], [5, 5, 5, 0]]])
+def test_costs_decide_for_the_baseline_too(cost: Any, tmp_path: Path) -> None:
+    """They need no threshold: the lowest expected cost of its probabilities, as of the model."""
+    rng, grades = np.random.default_rng(0), tuple("abcd")
+    labels = rng.integers(4, size=120)
+    raw = [rng.normal(size=(120, 4)) - skill * np.abs(np.arange(4) - labels[:, None]) for skill in (2.0, 0.3)]
+    model, baseline = (Predictions(grades, tuple(map(str, range(120))), None, labels, np.float32(z)) for z in raw)
+    config = EvaluateConfig(resamples=20, ordinal=list(model.classes), cost=cost)
+    policy = choose_policy(model, config)
+    given = {"policy": policy, "baselines": {"colour_and_size": baseline}}
+    metrics = write_report(tmp_path / "r", policy.apply(model), config, title="t", **given)
+    matrix = np.abs(np.subtract.outer(np.arange(4), np.arange(4))) if cost == "absolute" else np.array(cost)
+    cheapest = (baseline.probabilities @ matrix).argmin(axis=1)
+    beside = metrics.baselines["colour_and_size"]
+    assert not beside.likeliest and (cheapest != baseline.predicted).any()
+    assert beside.overall["accuracy"].value == pytest.approx((cheapest == baseline.labels).mean())
+    assert metrics.overall["accuracy"].value == pytest.approx((policy.apply(model).predicted == model.labels).mean())
+
+
+@pytest.mark.parametrize("ordinal", [["a", "b", "c"], []])
+def test_a_report_of_grades_says_that_a_set_can_have_holes(ordinal: list[str], tmp_path: Path) -> None:
+    labels = np.arange(90) % 3
+    logits = 3 * np.eye(3, dtype=np.float32)[np.where(np.arange(90) % 2, labels, 2 - labels)]  # 0 and 2 are confused
+    p = Predictions(("a", "b", "c"), tuple(map(str, range(90))), None, labels, logits + np.float32([0, -3, 0]))
+    config = EvaluateConfig(resamples=20, ordinal=ordinal)
+    decided = choose_policy(p, config).apply(p)
+    assert (decided.members == [True, False, True]).all(axis=1).any()
+    write_report(tmp_path / "r", decided, config, title="t", policy=choose_policy(p, config))
+    text = " ".join((tmp_path / "r" / "report.html").read_text().split())
+    assert ("A set can leave out a grade between two that it holds" in text) == bool(ordinal)
+
+
+def test_a_caption_is_of_this_figure(tmp_path: Path) -> None:
+    """Not of what another kind of label, or another number of classes, would have."""
+
+    def caption(name: str, metrics: Results) -> str:
+        drawn = Drawn(b"", b"", b"", "", name)
+        chapters = document(metrics, {name: drawn}).chapters
+        groups = (block for chapter in chapters for block in chapter.blocks if isinstance(block, Group))
+        return next(block.caption for group in groups for block in group.blocks if isinstance(block, Picture))
+
+    two, three = (page(tmp_path / case, draw(f"{case} classes"))[1] for case in ("two", "three"))
+    number = page(tmp_path / "number", of_kind("number", 5))[1]
+    assert "Band: 95 % interval" in caption("roc", two) and "Band" not in caption("roc", three)
+    assert "Each curve is that of a class against the rest." in caption("roc", three)
+    assert "Bars" not in (dots := caption("per_patient", two)) and "Each dot is a patient" in dots
+    assert caption("flow", two).endswith("of each class.") and caption("flow", number).endswith("range of the number.")
+    assert "largest errors outside the intervals" in caption("attention_maps", number)
+    assert "The most confident errors" in caption("attention_maps", three)
+    assert "log score" in caption("training_curves", number) and "log loss" in caption("training_curves", two)
+    assert "intended" not in caption("decision_curve", two)
 
 
 def test_the_most_serious_warning_is_on_the_first_screen_and_none_is_lost(tmp_path: Path) -> None:

@@ -1,14 +1,16 @@
 """`vitmed compare`: which of several models is better on the same images, if the data can show it."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from vitmed.core.errors import GateError
 from vitmed.core.files import whole_folder, write_json
-from vitmed.core.messages import warn
+from vitmed.core.messages import GRAVEST, gravity, warn
 from vitmed.core.options import Argument, Option
 from vitmed.core.places import data_of_runs, output_folder
+from vitmed.core.text import listed
 from vitmed.deploy.acceptance import Acceptance, check_criteria, judge, read_criteria, write_acceptance
 from vitmed.metrics.paired_comparison import ComparisonResults
 from vitmed.studies.comparison import align, compare_models, read_all
@@ -64,7 +66,12 @@ def compare(
     if stated is not None:
         check_criteria(stated, read, len(paths))
     models, notes = align(read)
-    notes += [f"{model.name}: {note}" for model in read for note in model.predictions.notes]
+    said = defaultdict[str, list[str]](list)
+    for model in read:
+        known = [] if model.known is None else model.known.metrics.get("notes", [])
+        for note in (*model.predictions.notes, *(note for note in known if gravity(note) < GRAVEST)):
+            said[note].append(model.name)
+    notes += [f"{listed(names)}: {note}" for note, names in said.items()]
     content = compare_models(models, resamples, notes)
     judged = None if stated is None else judge(stated, read, models, resamples)
     if folder is not None:

@@ -64,12 +64,10 @@ def explain(
     if joint or not all(isinstance(one, Checkpoint) for one in members):
         what = "members that read images differently have" if joint else "an exported model has"
         raise UsageError(f"{saved.path}: {what} no attention maps", "name the best.pt of a run")
-    kind = saved.splits.target.kind
-    answers = SIDES if kind == "number" else saved.classes
+    answers = SIDES if (kind := saved.splits.target.kind) == "number" else saved.classes
     if target is not None and target not in answers:
         raise unknown_key({"findings": "finding", "number": "side"}.get(kind, "class"), target, answers)
-    closed = [saved.splits.root, *filter(Path.is_dir, find_named(named))]
-    folder = output_folder(output, Path(FOLDER), *closed)
+    folder = output_folder(output, Path(FOLDER), saved.splits.root, *filter(Path.is_dir, find_named(named)))
     files = files_for(list_images(named), saved, frame, window)
     network = open_network(saved, saved.policy, device, "fp32")
     with bar("predicting") as advance:
@@ -84,6 +82,8 @@ def explain(
     _write(explanation, maps, saved.path.name)
     for name in maps.grids:
         say(f"{TITLES[name]}: {verdicts.get(name, UNCHECKED)}")
+    side = maps.grids[next(iter(maps.grids))].shape[1]
+    say(f"maps of {side} x {side} patches show nothing smaller than {100 / side:.0f} % of the side")
     say(f"{counted(len(predictions), 'picture')} in the folder {folder}")
     return explanation
 

@@ -74,6 +74,6 @@ def stress(
             write_bytes(part / SAMPLES, png(stress_samples(pictures)))
         write_json(part / NUMBERS, content.to_dict())
     say(content.verdict)
-    shown = "; the next `vitmed evaluate` shows it in its report" * (folder == saved.path.parent / FOLDER)
+    shown = "; the next `vitmed evaluate` of these images shows it" * (folder == saved.path.parent / FOLDER)
     say(f"stress test: {folder / NUMBERS}{shown}")
     return Stress(content, folder)

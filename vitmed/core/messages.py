@@ -30,6 +30,7 @@ GRAVE = (  # words of warnings and notes on what may make a result false, the gr
     "changed or disappeared|could not be read|cannot be read",
     "worse than it could be",
 )
+GRAVEST = 3  # the first of these: images leaked, the model is at chance, or the result is optimistic
 REMARK = re.compile(  # words of notes on how a result was computed: they make nothing false
     "^Pooled over|^The intervals of the pooled|^Each fold (decides|calls|predicts)|^Predicted in|"
     "these images have no such column|is undefined in |eans over findings|"

@@ -60,9 +60,9 @@ def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> N
     before the long work; `given` is how many of them the user named."""
     new = models[0].predictions
     kind = TARGETS[models[0].kind]
-    of_class = set[str]() if new.kind == "number" else set(ClassNumbers.model_fields) - {"n"}
+    of_class = [] if new.kind == "number" else [name for name in ClassNumbers.model_fields if name != "n"]
+    metrics = dict.fromkeys([*kind.metrics, *of_class])
     for criterion in criteria.criteria:
-        metrics = [*kind.metrics, *of_class]
         if criterion.metric not in metrics:
             raise unknown_key("metric", criterion.metric, metrics, " in the criteria")
         if criterion.of is not None and (not of_class or criterion.of not in new.classes):

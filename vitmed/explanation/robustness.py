@@ -15,11 +15,12 @@ predictions, so that the intervals of differences are paired.
 Letters: S images, R resamples.
 """
 
+import contextlib
 import io
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -255,20 +256,26 @@ def _verdict(found: Robustness) -> tuple[str | None, str]:
     parts = {key: part for key, part in found.corruptions.items() if part.lost.low is not None}
     if not parts:
         return None, "No corruption is shown to hurt: the loss has no interval."
-    worst = max(parts, key=lambda key: parts[key].lost.value or 0.0)
+    worst, *others = sorted(parts, key=lambda key: -(parts[key].lost.value or 0.0))
     part, lost, rises = parts[worst], parts[worst].lost, not ALL_METRICS[found.number].higher_is_better
     number = TARGETS[found.target.kind].metrics[found.number].phrase
     unit = f" {found.target.unit}" if found.target.unit else ""
-    change = f"{lost.value:.3f}{unit} ({lost.low:.3f} to {lost.high:.3f})"
+    losses = {key: each.lost for key, each in parts.items()}
+    change = {key: f"{of.value:.3f}{unit} ({of.low:.3f} to {of.high:.3f})" for key, of in losses.items()}
     spared = [other.title for other in parts.values() if other.lost.low is not None and other.lost.low <= 0]
     if part.title in spared:
         verb, noun = ("raise", "rise") if rises else ("lower", "fall")
-        return None, f"No corruption is shown to {verb} {number}; the largest {noun} is {change}, by {part.title}."
+        largest = f"the largest {noun} is {change[worst]}, by {part.title}"
+        if lost.value is not None and lost.value < 0:
+            largest = f"on the mean of the five strengths each corruption {'lowers' if rises else 'raises'} it"
+        return None, f"No corruption is shown to {verb} {number}; {largest}."
     clean, last = found.clean[found.number].value, part.strengths[-1][found.number].value
     text = (
-        f"{part.title} hurts most: {number} {'rises' if rises else 'falls'} by {change} on the mean of the five "
+        f"{part.title} hurts most: {number} {'rises' if rises else 'falls'} by {change[worst]} on the mean of the five "
         f"strengths, and from {clean:.3f} to {last:.3f} at the strongest."
     )
+    if others and parts[others[0]].title not in spared:
+        text += f" Next is {parts[others[0]].title}, by {change[others[0]]}."
     return worst, text + (f" No loss is shown for: {', '.join(spared)}." if spared else "")
 
 
@@ -294,16 +301,15 @@ def _words(result: Robustness, clean: Predictions) -> dict[str, Any]:
     return {"undefined": reasons, "worst": worst, "verdict": sentence, "notes": notes}
 
 
-def known_stress(run: Path, weights_hash: str) -> Robustness | None:
-    """The newest stress test of these weights in a run folder; None where there is none."""
+def known_stress(run: Path, weights_hash: str, what: str) -> Robustness | None:
+    """The newest stress test of these weights in a run folder, of the same images where there is one: `what`, such as
+    "test of cells". None where there is none."""
+    found = list[Robustness]()
     for file in sorted(run.glob(f"{FOLDER}*/{NUMBERS}"), key=lambda file: -file.stat().st_mtime_ns):
-        try:
-            stress = Robustness.model_validate_json(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # a file that vitmed did not write
-            continue
-        if stress.weights_sha256 == weights_hash:
-            return stress
-    return None
+        with contextlib.suppress(OSError, ValueError):  # a file that vitmed did not write
+            found.append(Robustness.model_validate_json(file.read_text(encoding="utf-8")))
+    of_weights = (stress for stress in found if stress.weights_sha256 == weights_hash)
+    return next(iter(sorted(of_weights, key=lambda stress: stress.what != what)), None)
 
 
 @dataclass(frozen=True)
@@ -346,7 +352,7 @@ def stress_images(
         f"{what}: {len(decoded):,} of {counted(len(chosen.samples), 'image')}, "
         f"{counted(len(names), 'corruption')} of 5 strengths, {(1 + 5 * len(names)) * len(decoded):,} passes"
     )
-    clean, corrupted = _predict_all(saved, chosen, decoded, names, request)
+    clean, corrupted = _predict_all(saved, chosen, decoded, replace(request, corruptions=names))
     robustness = measure_robustness(clean, corrupted, request.resamples, seed, saved.splits.target)
     unread = [f"{unreadable:,} images could not be read and are not counted."] if unreadable else []
     about = {
@@ -370,12 +376,9 @@ def stress_images(
 
 
 def _predict_all(
-    saved: SavedModel,
-    chosen: EvaluationImages,
-    decoded: Mapping[int, Image.Image],
-    names: Sequence[str],
-    request: StressRequest,
+    saved: SavedModel, chosen: EvaluationImages, decoded: Mapping[int, Image.Image], request: StressRequest
 ) -> tuple[Predictions, dict[str, list[Predictions]]]:
+    names = request.corruptions
     network = open_network(saved, None, request.device, "fp32")
     rows, samples = list(decoded), [chosen.samples[row] for row in decoded]
     passes = [("", 0), *((name, strength) for name in names for strength in range(1, 6))]  # first the clean images

@@ -19,7 +19,7 @@ from vitmed.core.text import counted
 from vitmed.metrics.intervals import INFINITE, LEVEL, NONE, logit_interval, quantile, wilson
 
 MOST = 10**8  # patients; a goal that needs more has no answer
-ROUNDING = 1e-9  # 158.00000000000003 images are 158
+ROUNDING = 1 - 1e-9  # 158.00000000000003 images are 158
 NUMBERS = ("sensitivity", "specificity", "auroc")
 
 
@@ -89,11 +89,11 @@ def needed_sample(number: str, expected: float, goal: Goal, design: Design) -> N
     patients = goal.smallest(ends)
     if patients is None:
         return None
-    counted, total = math.ceil(patients * each - ROUNDING), dict[str, Any](images=None, patients=None)
+    counted, total = math.ceil(patients * each * ROUNDING), dict[str, Any](images=None, patients=None)
     if share is not None:
         of_kind = {"auroc": 1.0, "specificity": 1 - share}.get(number, share)
-        images = math.ceil(counted / of_kind - ROUNDING)
-        total = {"images": images, "patients": math.ceil(images / each - ROUNDING)}
+        images = math.ceil(counted / of_kind * ROUNDING)
+        total = {"images": images, "patients": math.ceil(images / each * ROUNDING)}
     low, high = ends(patients, 0.0)
     about: dict[str, Any] = {"number": number, "expected": expected, "goal": goal, "design": design}
     interval: dict[str, Any] = {"design_effect": effect, "low": low, "high": high}
@@ -146,7 +146,7 @@ def in_words(sample: NeededSample) -> list[str]:
     most = "" if kind else "at most "  # the variance of an AUROC is on the safe side
     what = f"of {sample.low:.3f} to {sample.high:.3f}, {most}{goal.half_width} to either side on average"
     if goal.half_width is None:
-        what = f"that lies above {goal.lower_bound:g} with a chance of {100 * goal.power:g} %"
+        what = f"that lies above {goal.lower_bound:g} with a chance of about {100 * goal.power:g} %"
     lines = [f"If the {number} is {sample.expected:g}, {who} give a {level} {what}."]
     if kind and sample.images is not None and sample.patients is not None:
         lines.append(f"At a prevalence of {design.prevalence:g} these are in {size(sample.images, sample.patients)}.")

@@ -46,9 +46,8 @@ HEADLINE: dict[type[Prepared], tuple[str, ...]] = {  # the numbers of a stratum
     PreparedNumbers: ("mae", "bias", "coverage"),
 }
 OF_THE_POSITIVE_CLASS = ("sensitivity", "specificity", "ppv", "npv")
-COMPARED = ("auroc", "balanced_accuracy", "accuracy", "sensitivity", "specificity", "mae")
+COMPARED = ("quadratic_kappa", "auroc", "balanced_accuracy", "accuracy", "sensitivity", "specificity", "mae")
 TITLES = {name: metric_table.TITLES[name] for name in COMPARED}
-SMALLER_IS_BETTER = ("mae",)
 PARTS = {2: "median", 3: "tertiles", 4: "quartiles", 5: "quintiles"}  # into how many parts numbers are cut
 NO_GAP: dict[str, Any] = dict.fromkeys(("value", "low", "high", "method"))
 Compared = Callable[[np.ndarray], dict[str, np.ndarray]]  # atoms that are inside, (R, A) of 0 and 1 -> name -> (R,)
@@ -204,7 +203,7 @@ def evaluate_strata(
     gaps: dict[str, Any] = {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
     if len(shown) > 1:
         evaluated = [stratum for stratum in listed if not stratum.suppressed]
-        gaps = _gaps(predictions, column, sorted(shown), evaluated)
+        gaps = _gaps(predictions, column, sorted(shown), evaluated, kind)
     gaps["further"] = int(large.sum()) - len(shown)
     return Subgroups(cut=column.cut, resamples=resamples, strata=listed, too_small=few, **gaps)
 
@@ -224,7 +223,9 @@ def _stratum(name: str, part: Predictions, kind: type[Prepared], resamples: int)
     return Stratum(**head, overall=overall, notes=numbers.notes)
 
 
-def _gaps(predictions: Predictions, column: Strata, shown: list[int], evaluated: Sequence[Stratum]) -> dict[str, Any]:
+def _gaps(
+    predictions: Predictions, column: Strata, shown: list[int], evaluated: Sequence[Stratum], kind: type[Prepared]
+) -> dict[str, Any]:
     """The fields of `Subgroups` from `gaps` on: the larger minus the smaller of each number, of the best and the worst.
     The strata that are `shown` are compared; `evaluated` are they, with their own intervals."""
     inside = np.flatnonzero(np.isin(column.of, shown))
@@ -232,7 +233,7 @@ def _gaps(predictions: Predictions, column: Strata, shown: list[int], evaluated:
     _, owner = np.unique(predictions.units[inside], return_inverse=True)
     pairs, atoms = np.unique(owner * len(column.names) + of, return_inverse=True)  # a patient's images in one stratum
     home = pairs % len(column.names)  # (A,)
-    numbers, slow = _comparing(part, atoms)
+    numbers, slow = _comparing(part, atoms, kind)
     dealt = home[None]  # (1 + R, A), the first row as they are
     if len(pairs) == owner.max() + 1:  # each patient is in one stratum
         shuffles = np.tile(home, (99 if slow else SHUFFLES, 1))
@@ -253,7 +254,7 @@ def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
         many = f"{FEWEST} of the images that it counts, of {estimates.FEWEST} patients"
         return Gap(**NO_GAP, metric=name, reason=f"fewer than two strata have {many}")
     most, least = (strata[int(pick(values[:, 0]))] for pick in (np.nanargmax, np.nanargmin))
-    best, worst = (least, most) if name in SMALLER_IS_BETTER else (most, least)
+    best, worst = (least, most) if name == "mae" else (most, least)
     wide = np.where(known, values, -np.inf).max(axis=0) - np.where(known, values, np.inf).min(axis=0)
     wide = np.where(wide < 1e-12, 0.0, wide)[count == count[0]]
     gap, by_chance = NO_GAP, None
@@ -265,7 +266,7 @@ def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
     return Gap(value=float(wide[0]), metric=name, best=best.name, worst=worst.name, **ends, by_chance=by_chance)
 
 
-def _comparing(predictions: Any, atoms: np.ndarray) -> tuple[Compared, bool]:
+def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tuple[Compared, bool]:
     """The numbers that strata are compared by, of the images in some atoms: the images of one patient in one stratum.
     They are sums over atoms, AUROC over pairs of atoms; by image, which is slow, only where there are too many pairs.
     NaN where a number is undefined, or made of fewer than `FEWEST` images of a class, or of fewer than 5 patients."""
@@ -273,6 +274,8 @@ def _comparing(predictions: Any, atoms: np.ndarray) -> tuple[Compared, bool]:
     if predictions.kind == "number":
         errors, images = np.bincount(atoms, np.abs(predictions.values - labels)), np.bincount(atoms).astype(float)
         return lambda inside: {"mae": ratio(inside @ errors, inside @ images)}, False
+    graded = PreparedGrades(predictions) if kind is PreparedGrades else None
+    summands = [] if graded is None else [np.bincount(atoms, of) for of in graded.summands.T]  # of (A,)
     p, positive = predictions.probabilities, positive_index(predictions)
     size, k, right = int(atoms.max()) + 1, len(predictions.classes), predictions.right
     cells = atoms * k + labels
@@ -298,6 +301,8 @@ def _comparing(predictions: Any, atoms: np.ndarray) -> tuple[Compared, bool]:
                 values["auroc"] = np.mean(areas, axis=0)
         if k > MANY_CLASSES:
             return values
+        if graded is not None:
+            values["quadratic_kappa"] = graded.of_sums(inside @ np.stack(summands, axis=1))["quadratic_kappa"]
         values["balanced_accuracy"] = found.mean(axis=1)
         enough = (support >= FEWEST) & (inside @ (each > 0) >= estimates.FEWEST)  # images, and patients who have them
         for name in ("auroc", "balanced_accuracy"):

@@ -30,7 +30,7 @@ from vitmed.report.blocks import ROWS, Block, Chapter, Document, Group, Picture,
 from vitmed.report.plots import analyses, curves, kinds, pictures
 from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
-from vitmed.report.templates import FOLDER, Curve, blocks_of, fill
+from vitmed.report.templates import FOLDER, Curve, blocks_of, environment, fill
 
 MANY = 12  # own reports of findings, beyond which each has the figures in `MAIN` alone: drawing takes 2 s a report
 MAIN = ("roc", "precision_recall", "reliability")
@@ -41,7 +41,7 @@ class Plot(NamedTuple):
     """A figure of the report."""
 
     title: str
-    text: str  # one to three sentences below it, for a reader who sees such a figure for the first time
+    text: str  # one to three sentences below it, for a first reader of such a figure; a template
     draw: Callable[..., Figure | None]  # of the predictions and `Results`, or `pictures`, or `maps`
     pictures: bool = False  # it shows the images themselves, which `draw` gets as a function that reads them
     maps: bool = False  # it shows attention maps, which `draw` gets
@@ -117,8 +117,9 @@ def document(metrics: Results, figures: Mapping[str, Drawn], slider: Curve | Non
             lists = checklists(metrics, [chapter.key for chapter in chapters])
             more = {"found": found, "checklists": lists, "chapters": sections()}
             blocks = blocks_of(f"sections/{key}.html.j2", **context, **more)
-        plots = section.figures.items()
-        shown = [Picture(name, of.title, of.text, figures[name]) for name, of in plots if name in figures]
+        caption = environment().from_string
+        drawn = [(name, section.figures[name]) for name in section.figures if name in figures]
+        shown = [Picture(name, of.title, caption(of.text).render(metrics=metrics), figures[name]) for name, of in drawn]
         if key == "summary":  # a wide confusion matrix (many classes) goes below the ROC curve
             shown.sort(key=lambda picture: picture.wide)
         blocks += [Group(shown, "figures")] if shown else []
@@ -159,16 +160,13 @@ def more_images(metrics: Results) -> str | None:
     """With how many images the interval of the sensitivity (of the positive class, else the widest) would reach
     `PRECISE` to either side, in a sentence, as `vitmed sample-size` computes it, with the design effect of these
     images. None where the interval is that narrow, or unknown."""
-
-    def half_width(name: str) -> float:
-        found = metrics.per_class[name].sensitivity
-        return -1.0 if found.low is None or found.high is None else (found.high - found.low) / 2
-
     if not metrics.per_class:  # of a number
         return None
-    name = metrics.positive_class or max(metrics.classes, key=half_width)
-    value, sample = metrics.per_class[name].sensitivity.value, metrics.sample.classes[metrics.classes.index(name)]
-    own, reach = sample.sensitivity, half_width(name)
+    found = {name: entry.sensitivity for name, entry in metrics.per_class.items()}
+    reaches = {c: 0.0 if of.low is None or of.high is None else (of.high - of.low) / 2 for c, of in found.items()}
+    name = metrics.positive_class or max(metrics.classes, key=lambda name: reaches[name])
+    value, sample = found[name].value, metrics.sample.classes[metrics.classes.index(name)]
+    own, reach = sample.sensitivity, reaches[name]
     if value is None or reach <= PRECISE:
         return None
     each = own.n / own.units  # without errors each patient counts once

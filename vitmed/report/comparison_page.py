@@ -3,7 +3,7 @@
 import string
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from vitmed.core.text import NOTICE, counted, listed
 from vitmed.core.text_files import csv_text
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
-from vitmed.metrics.metric_table import METRICS
+from vitmed.metrics.metric_table import METRICS, methods
 from vitmed.metrics.paired_comparison import ComparedPair, ComparisonResults
 from vitmed.report.blocks import Table, cell, data_uri, html, p_cell, p_text, p_words, signed, td, words
 from vitmed.report.plots.analyses import differences
@@ -22,8 +22,8 @@ from vitmed.report.write import PREAMBLE, latex
 
 PAGE, TABLE, LATEX, PICTURE = "comparison.html", "comparison.csv", "comparison.tex", "differences"
 UNADJUSTED = "The p of a model and its own baseline, which nobody named, is not adjusted for several pairs."
-COLUMNS = "first,second,number,{of},difference,difference_low,difference_high,p,p_holm"
-ENDS = ("", "_low", "_high")
+COLUMNS = "first_value,first_value_low,first_value_high,second_value,second_value_low,second_value_high"
+COLUMNS = f"first,second,number,{COLUMNS},difference,difference_low,difference_high,p,p_holm"
 LIKELIEST = ", likeliest class"  # of numbers that are not at the operating points, since these differ
 
 
@@ -82,8 +82,7 @@ class ComparisonTables:
         for row in self.rows:
             values = {row.pair.first: value_text(row.first), row.pair.second: value_text(row.second)}
             numbers[row.title] = numbers.get(row.title, {}) | values
-        identities = [(name, model.identity) for name, model in content.models.items()]
-        named = [f"{letter[name]}: {name}{f' ({which})' if which else ''}" for name, which in identities]
+        named = [f"{letter[k]}: {k}{f' ({of.identity})' if of.identity else ''}" for k, of in content.models.items()]
         lines = [[title, *(values.get(name, "") for name in letter)] for title, values in numbers.items()]
         yield f"number (95 % interval)|{'|'.join(f'>{of}' for of in letter.values())}", lines, named
         lines, shown = [], content.shown_pairs
@@ -120,10 +119,31 @@ class ComparisonTables:
         same = f"On the same {counted(content.images, 'image')}{of}"
         brackets = f"in brackets: {content.level:.0%} confidence intervals {content.resampling}"
         spread = [f"{text}." for text in (*(of.text for of in content.seed_gaps), *(of.text for of in content.seeds))]
-        return [
-            *spread,
-            *(f"{same}, {a} and {b} reached {'; '.join(texts)}; {brackets}." for (a, b), texts in lines.items()),
-        ]
+        reached = [(" and ".join(pair), "; ".join(texts)) for pair, texts in lines.items()]
+        return spread + [f"{same}, {models} reached {texts}; {brackets}." for models, texts in reached]
+
+    def methods(self) -> tuple[list[str], list[str]]:
+        """How the p values and the intervals of the differences were computed, for a paper, and the references."""
+        of, cited, lines = methods(), list[str](), ["Differences were paired: both models saw the same images."]
+        used = dict[tuple[str, str, int | None], dict[str, None]]()
+        for row in self.rows:
+            number, how = row.title.removesuffix(LIKELIEST).removeprefix(f"{row.part}: "), row.gap.method or ""
+            for what, key, end in (
+                ("P-values", how.replace("tango", "mcnemar"), row.p),
+                ("intervals", how, row.gap.low),
+            ):
+                if end is not None and how:
+                    used.setdefault((what, key, row.gap.resamples), {})[number] = None
+        if self.content.seed_gaps:
+            used["intervals", "seeds", None] = {"means over seeds": None}
+        for (what, how, resamples), numbers in sorted(used.items(), key=lambda item: item[0][0]):
+            known = (of.tests if what == "P-values" else of.intervals)[how]
+            cited += [source for source in known.sources if source not in cited]
+            by = f"{known.text}{'' if resamples is None else f' ({resamples:,} resamples)'}"
+            cites = sorted(cited.index(source) + 1 for source in known.sources)
+            lines.append(f"For differences in {', '.join(numbers)}, {what} were computed with {by} {cites}.")
+        lines += ["P-values were adjusted for several pairs by the method of Holm (1979)."] * self.adjusted
+        return lines, [of.references[source] for source in cited]
 
     def table(self) -> Table:
         """A table of blocks; the columns of a pair are its letters where there is one pair, else first and second."""
@@ -147,8 +167,7 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     picture = drawn(differences(content), pdf=True)
     for suffix in ("png", "svg", "pdf"):
         write_bytes(folder / f"{PICTURE}.{suffix}", getattr(picture, suffix))
-    columns = COLUMNS.format(of=",".join(f"{of}{end}" for of in ("first_value", "second_value") for end in ENDS))
-    lines = [columns.split(",")]  # every number in a column of its own, empty where there is none
+    lines = [COLUMNS.split(",")]  # every number in a column of its own, empty where there is none
     for row in tables.rows:
         numbers = [end for found in (row.first, row.second, row.gap) for end in (found.value, found.low, found.high)]
         shown = ("" if x is None else f"{x:.6g}" for x in (*numbers, row.p, row.p_holm))
@@ -171,6 +190,6 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     caption = f"Comparison of models{positive}: {about}. {names}. {tables.note}".strip()
     write_text(folder / LATEX, "\n".join([PREAMBLE, "", *latex(table, caption, "comparison")]) + "\n")
     named = {letter: (name, content.models[name].identity) for name, letter in tables.letters.items()}
-    context = {"about": about, "named": named, "table": table, "note": tables.note, "sentences": tables.sentences()}
-    context |= {"picture": data_uri(picture.png), "notice": NOTICE}
+    context: dict[str, Any] = {"about": about, "named": named, "table": table, "note": tables.note, "notice": NOTICE}
+    context |= {"sentences": tables.sentences(), "methods": tables.methods(), "picture": data_uri(picture.png)}
     write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, **context))

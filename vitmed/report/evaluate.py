@@ -113,7 +113,9 @@ def _fitting(
         if missing := [column for column in names if column not in columns]:
             notes.append(f"No {what} {', '.join(missing)}: these images have no such column.")
         left[f"{flag}s"] = [column for column in names if column in columns]
-    note_prevalence(config, kind, classes, notes)
+    idle = f"The prevalence that was given changes nothing: it is for two classes, and there are {len(classes)}."
+    if config.prevalence is not None and kind != "findings" and len(classes) != 2 and idle not in notes:
+        notes.append(idle)
     return config.model_copy(update=left)
 
 
@@ -171,7 +173,7 @@ def report_images(
             internal=internal,
             baselines=baselines() if baselines else beside,
             policy=policy,
-            parts={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash)},
+            parts={"attention": attention, "robustness": known_stress(run.path, saved.weights_hash, what)},
             maps=maps,
             read=lambda path: thumbnail(chosen.root / path, saved.preprocessing),
             records=read_json_lines(run.metrics),
@@ -424,10 +426,3 @@ def fitting_baselines(
             why = "beside the table is left out: it is not of the same images, classes and labels."
             notes.append(f"{BASELINE}{key}.csv {why}")
     return fitting, notes
-
-
-def note_prevalence(config: EvaluateConfig, kind: str, classes: Sequence[str], notes: list[str]) -> None:
-    """Add a note where a prevalence was given for classes that have no use for it; a finding is there or not."""
-    note = f"The prevalence that was given changes nothing: it is for two classes, and there are {len(classes)}."
-    if config.prevalence is not None and kind != "findings" and len(classes) != 2 and note not in notes:
-        notes.append(note)

@@ -85,7 +85,8 @@ def _say_numbers(metrics: Results) -> None:
 
 def headline(metrics: Results) -> str:
     """The first numbers, each in a line that a narrow terminal holds; then what their intervals are."""
-    first = headline_of(metrics)[:3] + if_balanced(metrics)
+    numbers, other = headline_of(metrics), if_balanced(metrics)
+    first = [line for k, line in enumerate(numbers) if k < 3 or (other and line[0] == "balanced_accuracy")] + other
     how = "no intervals"
     if any(number.low is not None for _, _, number in first):
         unit = "image" if metrics.n_groups is None else metrics.unit

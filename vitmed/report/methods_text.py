@@ -17,6 +17,7 @@ from vitmed.report.results import Results
 KEYED = ("overall", "difference", "numbers", "gaps", "clean", "change")  # fields whose keys are names of numbers
 MAIN = ("overall", "per_class", "patient_level", "operating_points", "prevalence")  # parts of the first paragraph
 SAME = ("internal", "external", "difference")  # fields of a number that is named above them
+PARTLY = "(in part)"
 PREFIXES = {"difference": "differences in ", "gaps": "gaps in ", "change": "changes by the calibration in "}
 
 
@@ -46,20 +47,16 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         cited.extend(source for source in sources if source not in cited)
         return str(sorted(cited.index(source) + 1 for source in sources))
 
-    groups, described = _by_method(metrics), set[tuple[str, int | None]]()
+    groups = _by_method(metrics)
 
     def sentences(main: bool) -> list[str]:
         lines = []
         for (key, resamples), names in groups.items():
             which = [f"for {text}" for about, text in names.items() if (about in primary) == main]
             drawn = "" if resamples is None else f" ({resamples:,} resamples)"
-            repeated = (key, resamples) in described
-            how = "as described above" if repeated else f"with {table.intervals[key].text}{drawn}"
             if which:
-                described.add((key, resamples))
-                numbers = _joined(which)
-                numbers = numbers[:1].upper() + numbers[1:]
-                lines.append(f"{numbers}, intervals were computed {how} {cite(table.intervals[key].sources)}.")
+                how, numbers = table.intervals[key], _joined(which).replace("for", "For", 1)
+                lines.append(f"{numbers}, intervals were computed with {how.text}{drawn} {cite(how.sources)}.")
         return lines
 
     fields = {field: found.method for _, _, field, found in _estimates(metrics)}
@@ -69,6 +66,8 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         main.append("The interval of the F1 of a class was derived from that of TP / (TP + FP + FN).")
     if {"wilson-cluster", "delong", "obuchowski"} & {method for _, method in used}:
         main.append("The lower limit of a proportion or AUROC was capped at that of as many images without an error.")
+    if any(PARTLY in text for names in groups.values() for text in names.values()):
+        main.append("'In part' marks a number whose values came from more than one method, such as one for few images.")
     further = [*sentences(main=False), *_tests(metrics, cite)]
     defined = [f"{name_of(field)} {cite(table.definitions[field])}" for field in fields if field in table.definitions]
     follow = f"follow{'' if len(defined) > 1 else 's'} the definition{'s' if len(defined) > 1 else ''} cited"
@@ -131,9 +130,7 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
 def methods_markdown(metrics: Results) -> str:
     """methods.md: what `methods_text` finds, to paste into a paper."""
     methods = methods_text(metrics, lambda name: escape_markdown(" ".join(visible(name).split())))
-    lines = ["# Statistical methods", ""]
-    for paragraph in methods.paragraphs:
-        lines += [paragraph, ""]
+    lines = ["# Statistical methods", "", *(f"{paragraph}\n" for paragraph in methods.paragraphs)]
     if methods.rows:
         lines += ["| Interval by | Numbers | Resamples | Source |", "|---|---|---|---|"]
         drawn = ["" if row.resamples is None else f"{row.resamples:,}" for row in methods.rows]
@@ -215,7 +212,7 @@ def _inside(part: Any, field: str, keyed: bool = False, prefix: str = "") -> Ite
 
 def _by_method(metrics: Results) -> dict[tuple[str, int | None], dict[tuple[str, str], str]]:
     """(method, resamples) -> (prefix, what the numbers are about) -> their names, in the order of methods.yaml. A
-    number that one method serves for all images and in a part is named once, for all images; "in part" stands behind a
+    number that one method serves for all images and in a part is named once, for all images; `PARTLY` stands behind a
     number that has two methods, such as one for small samples."""
     groups: dict[tuple[str, int | None], dict[tuple[str, str], list[str]]] = {}
     parts = methods().parts
@@ -231,7 +228,7 @@ def _by_method(metrics: Results) -> dict[tuple[str, int | None], dict[tuple[str,
     for key in sorted(groups, key=lambda key: (order.index(key[0]), -(key[1] or 0))):
         texts[key] = {}
         for place, own in groups[key].items():
-            each = [f"{name} (in part)" if several[place, name] > 1 else name for name in own]
+            each = [f"{name} {PARTLY}" if several[place, name] > 1 else name for name in own]
             texts[key][place] = f"{place[0]}{_joined(each)} {place[1]}".strip()
     return texts
 

@@ -134,26 +134,26 @@ def rows(curve: Curve) -> list[tuple[str, Tried]]:
 
 FOLDER = Path(__file__).parent
 RATES = ("sensitivity", "specificity", "ppv", "npv")
-BALANCED = "Balanced accuracy with --balanced"
+BALANCED, LIKELIEST = "Balanced accuracy with --balanced", "Balanced accuracy by the likeliest class"
 BESIDE_RATES = ("auroc", "balanced_accuracy")  # what the summary shows of the headline where it shows `RATES`
 MOST_CLASSES = 100  # rows of a table of classes
 
 
 def fill(template: str, **context: Any) -> str:
     """The text of a template of this room."""
-    return _environment().get_template(template).render(Page().functions | context)
+    return environment().get_template(template).render(Page().functions | context)
 
 
 def blocks_of(template: str, **context: Any) -> list[Block]:
     """The blocks that a template makes; it writes nothing outside of them."""
     sheet = Sheet()
-    text = _environment().get_template(template).render(sheet.functions | context)
+    text = environment().get_template(template).render(sheet.functions | context)
     assert not text.strip(), f"{template}: {text.strip()[:80]}"
     return sheet.blocks
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
     """It keeps the compiled templates: compiling them takes most of the time of a page."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
@@ -199,13 +199,14 @@ def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
 
 
 def if_balanced(metrics: Results) -> list[tuple[str, str, Estimate]]:
-    """What `--balanced` would reach, where classes are more than `APART` to 1 apart and it does not decide."""
+    """What `--balanced` would reach, or the likeliest class where it decides, of classes more than `APART`:1 apart."""
     points, counts = metrics.operating_points, [rates.n for rates in metrics.per_class.values() if rates.n]
     apart = max(counts, default=0) > APART * min(counts, default=0)
     if not apart or points is None or "balanced_accuracy" not in TARGETS[metrics.target.kind].headline:
         return []
-    reached = getattr(points.points.get("balanced"), "reached", None) if points.chosen != "balanced" else None
-    return [("if_balanced", BALANCED, reached.balanced_accuracy)] if isinstance(reached, DecisionShares) else []
+    key, title = ("default", LIKELIEST) if points.chosen == "balanced" else ("balanced", BALANCED)
+    reached = getattr(points.points.get(key), "reached", None)
+    return [("if_balanced", title, reached.balanced_accuracy)] if isinstance(reached, DecisionShares) else []
 
 
 def share(estimate: Estimate) -> str:

@@ -30,7 +30,7 @@ from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_files import read_predictions
 from vitmed.report.analyses import ANALYSES, Extra, Material
 from vitmed.report.blocks import Block, Cell, Document, Group, Picture, Table, escape_markdown, grid, to_markdown
-from vitmed.report.chapters import MAIN, MANY, document, plots, render
+from vitmed.report.chapters import KINDS, MAIN, MANY, document, plots, render
 from vitmed.report.methods_text import methods_markdown
 from vitmed.report.participant_flow import counted_again
 from vitmed.report.plots.curves import drawn_curves
@@ -183,6 +183,9 @@ def folder_names(findings: tuple[str, ...]) -> dict[str, str]:
 def _beside(key: str, of: str, material: Material) -> Baseline:
     """The comparison with a baseline, of labels of a kind; of findings also finding by finding."""
     kind, predictions, other = TARGETS[of].numbers, material.predictions, material.extra.baselines[key]
+    given = material.extra.folds or material.chosen("operating")
+    if of in KINDS and len(other.classes) > 2 and given is not None and given.costs:
+        other = replace(other, costs=tuple(map(tuple, given.costs)))  # which need no threshold of validation
     likeliest = of != "number" and predictions.at_point != other.at_point
     both = (predictions.without_point(), other.without_point()) if likeliest else (predictions, other)
     numbers = kind.compare(*both, material.config.resamples)

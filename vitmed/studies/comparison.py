@@ -32,7 +32,6 @@ from vitmed.report.write import read_baselines
 LEVEL = 0.95
 UNKNOWN = "Patients are unknown: each image counts as independent, so the comparison is more certain than it should be."
 OTHERS = "Patients are unknown, {}s are compared: more certain than it should be, if a patient has several."
-FEWEST = {"image": FEW_IMAGES}  # below which no model is shown to be better; of patients and others FEW_GROUPS
 Test = TypeVar("Test", paired.ComparisonTest, paired.ClassDifference)
 
 UNCLEAR = "not clearly better or worse"
@@ -314,7 +313,7 @@ def compare_models(
     verdict = next(pair.verdict for pair in pairs if {pair.first, pair.second} == {best, following})
     few = f"There {'is' if units == 1 else 'are'} only {counted(units, unit)}: too few to show which model is better."
     doubt = UNKNOWN if unit == "image" else OTHERS.format(unit)
-    notes += [few] * (units < FEWEST.get(unit, FEW_GROUPS)) + [doubt] * (unit != "patient")
+    notes += [few] * (units < (FEW_IMAGES if unit == "image" else FEW_GROUPS)) + [doubt] * (unit != "patient")
     described = dict[str, paired.ComparedModel]()
     for model in models:
         stated = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}

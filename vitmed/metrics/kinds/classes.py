@@ -322,8 +322,8 @@ class PreparedPredictions(Prepared):
             parts.append(Part(of_class.value, of_class.low, of_class.high, influence, 1 / len(present)))
         low, high = intervals.mean_interval(parts, self.units, lowest=-1.0)
         means = ("balanced_accuracy", "sensitivity_macro", "specificity_macro")  # of two classes all three are the same
-        gaps = {"accuracy": accuracy}
-        gaps |= dict.fromkeys(means[:2] if self.positive is None else means, replace(accuracy, low=low, high=high))
+        mean = replace(accuracy, low=low, high=high, method="mover")  # of Tango's intervals
+        gaps = {"accuracy": accuracy} | dict.fromkeys(means[:2] if self.positive is None else means, mean)
         values = {name: [model.overall[name].value or 0.0 for model in (self, other)] for name in gaps}
         return {name: (replace(gap, value=values[name][0] - values[name][1]), test) for name, gap in gaps.items()}
 
