@@ -16,7 +16,7 @@ from platformdirs import user_cache_path
 
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.files import claim, free_name, remove_abandoned, write_text
-from vitmed.core.messages import show, warn
+from vitmed.core.messages import warn
 
 # File names in the folder of an evaluation.
 PREDICTIONS, NUMBERS, REPORT, BASELINE = "predictions.csv", "metrics.json", "report.html", "baseline_"
@@ -92,8 +92,6 @@ class RunFolder:
                     path.mkdir()
                 except FileExistsError:
                     continue
-                if path.name != name:
-                    show(f"{parent / name} is there already: this run is called {path.name}")
                 return cls(path)
         except OSError as error:
             raise UsageError(f"{parent / name}: cannot be made ({error.strerror})", "choose another --output") from None
