@@ -106,7 +106,7 @@ def test_a_value_that_the_command_line_refuses_is_refused(trained: Trained, tmp_
     for name, args, given, told in (
         ("serve", (folder,), {"port": 99_999}, "port=99999: expected 0 to 65535"),
         ("serve", (folder,), {"host": 3}, "host=3: expected str"),
-        ("compare", (folder, folder), {"resamples": -1}, "resamples=-1: expected 0 or more"),
+        ("compare", (folder,) * 4, {"resamples": -1}, "resamples=-1: expected 0 or more"),
         ("compare", (folder, folder), {"resamples": "x"}, "resamples='x': expected int"),
         ("stress", (folder,), {"images": 2.5}, "images=2.5: expected int"),
         ("demo", (tmp_path,), {"cells": 5}, "cells=5: expected 200 to 100000"),

@@ -172,7 +172,7 @@ def test_other_commands_take_an_ensemble(folds: Path, data: Path, tmp_path: Path
         assert grid == pytest.approx(np.mean([one.maps[name] for one in members], axis=0), abs=1e-6)
     with pytest.raises(UsageError, match="holds no decision policy") as policies:
         monitor(folds / "test", folds / "test" / "predictions.csv")
-    assert policies.value.fix == f"name the folds: vitmed monitor {folds}"
+    assert policies.value.fix == f"vitmed monitor {folds}"
     refused = vitmed("bundle", folds, "--to", tmp_path / "b.tar")
     assert refused.code in (2, 4) and "one network" in refused.err, refused.err
     said = vitmed("predict", str(image), "--checkpoint", str(folds), "--json")

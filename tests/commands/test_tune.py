@@ -350,7 +350,7 @@ def test_with_a_time_the_plan_is_one_that_fits_often(
         ({"trials": 0}, "trials=0"),
         ({"time": "5"}, "not a duration"),
         ({"folds": 3}, "do not go with tune"),
-        ({"parallel": 0}, "--parallel 0"),
+        ({"parallel": 0}, "parallel=0"),
     ],
 )
 def test_searches_that_cannot_be(given: dict[str, Any], problem: str, data: Path, tmp_path: Path) -> None:

@@ -523,7 +523,7 @@ def test_what_resumes(repeated: Path, data: Path) -> None:
         cross_validate(resume=repeated)
     with pytest.raises(CheckpointError, match="holds no folds"):
         cross_validate(resume=data)
-    with pytest.raises(UsageError, match="--parallel 0"):
+    with pytest.raises(UsageError, match="parallel=0"):
         cross_validate(data, parallel=0)
     with pytest.raises(UsageError, match="one run is not divided"):
         train(data, parallel=2)

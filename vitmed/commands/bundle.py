@@ -40,8 +40,6 @@ def bundle(
     Args:
         model: a run folder, its best.pt, or an exported .onnx file, which needs no torch; one in its run folder brings
             the papers of the run, too.
-        to: a new file; its suffix is .tar.
-        extras: of vitmed, to add: "serve", "dicom"; a text has commas between them.
 
     Raises:
         UsageError: an argument that cannot be used, or a wheel that cannot be had. CheckpointError: as of `load`.

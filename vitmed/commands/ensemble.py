@@ -25,10 +25,6 @@ def ensemble(
 ) -> EnsembleResult:
     """Join folds or runs into one model, with a decision policy of its own.
 
-    Args:
-        runs: folders of `cross-validate`, or run folders with the same validation images.
-        output: a new folder; default `ensemble` in the only folder of folds.
-
     Raises:
         UsageError, DataError: runs that do not fit each other. CheckpointError: a run is incomplete or damaged.
     """

@@ -49,7 +49,6 @@ def explain(
         methods: keys of `attention.METHODS`; none: all of them.
         target: the class or the finding to explain, of a number "higher" or "lower" than the mean of training; default
             the predicted class of each image, the likeliest finding beside its threshold, the side of the prediction.
-        output: a new folder for the pictures and explain.json.
 
     Raises:
         DataError: no readable image. CheckpointError: no run, or a checkpoint that cannot be used.

@@ -45,7 +45,6 @@ def serve(
 
     Args:
         checkpoint: a run folder, a checkpoint, or an exported .onnx file, which needs no torch.
-        timeout: s, for a request to arrive, and again to be answered.
         batch: default as many as `predict` computes; 1 answers one image soonest.
 
     Raises:

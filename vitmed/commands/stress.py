@@ -52,7 +52,6 @@ def stress(
         checkpoint: a best.pt, last.pt or epoch_0010.pt, a run folder, or an exported .onnx file.
         data, split, group_regex, groups, labels, allow_leakage: which images, as in `evaluate`.
         window: of deep images, as in `predict`.
-        images: the most images, a sample in proportion to classes, findings, or ranges of a number.
         corruptions: keys of `CORRUPTIONS`; none: all of them.
 
     Raises:

@@ -79,10 +79,11 @@ TAKEN |= {Sequence: Iterable, Collection: Iterable}
 def checked(verb: Callable[..., Any]) -> Callable[..., Any]:
     """The verb for Python, which refuses what the command line refuses: a wrong type, a number beyond the limits."""
     declared = inspect.signature(verb).parameters
+    in_order = [name for name, one in declared.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
 
     @wraps(verb)
     def call(*args: Any, **given: Any) -> Any:
-        for name, value in (dict(zip(declared, args, strict=False)) | given).items():
+        for name, value in (dict(zip(in_order, args, strict=False)) | given).items():
             kind: Any = declared[name].annotation if name in declared else None
             how = kind.__metadata__[0] if get_origin(kind) is Annotated else None
             kind = kind if how is None else get_args(kind)[0]

@@ -54,9 +54,8 @@ def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
         folder = file.parent
     reference = read_evaluation(folder / PREDICTIONS)
     if reference.policy is None:
-        of_folds = RunFolder(folder.parent).folds.is_file()  # each of them has its own policy
-        fix = f"name the folds: vitmed monitor {folder.parent}" if of_folds else f"vitmed evaluate {folder.parent}"
-        raise UsageError(f"{folder / NUMBERS}: holds no decision policy", fix)
+        verb = "monitor" if RunFolder(folder.parent).folds.is_file() else "evaluate"  # each fold has its own policy
+        raise UsageError(f"{folder / NUMBERS}: holds no decision policy", f"vitmed {verb} {folder.parent}")
     return folder, reference
 
 

@@ -165,8 +165,7 @@ def windowed_note(window: Window) -> str:
 
 def paths_of(images: str | Path | Iterable[str | Path]) -> list[str | Path]:
     """One path, or several, as a list. Raises UsageError for what is no path."""
-    names: Any = [images] if isinstance(images, str | os.PathLike) else images
-    names = list(names) if isinstance(names, Iterable) else [names]
+    names: Any = [images] if isinstance(images, str | os.PathLike) else list(images)
     if wrong := [name for name in names if not isinstance(name, str | os.PathLike)]:
         raise UsageError(f"images: expected paths, found {wrong[0]!r:.100}", "name files, folders or patterns")
     return names

@@ -219,8 +219,7 @@ def config_of(run: RunFolder) -> Config | PretrainConfig:
     tree = read_config(run.config)
     if not {"evaluate", "mae"} & tree.keys():
         raise DataError(f"{run.config}: has neither evaluate nor mae, so it is not whole", "restore it")
-    kind: Any = Config if "evaluate" in tree else PretrainConfig
-    return build_config(tree, kind)  # type: ignore[no-any-return]
+    return build_config(tree, Config) if "evaluate" in tree else build_config(tree, PretrainConfig)
 
 
 def _data_name(root: str | None, run: RunFolder) -> str:

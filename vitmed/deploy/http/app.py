@@ -194,7 +194,8 @@ class Service:
             with self.load.waiting(len(uploads)):
                 try:
                     async with asyncio.timeout(self.limits.timeout):
-                        wanted = content.wants_report(request)
+                        kinds = request.headers.get("accept", "").lower().split(",")
+                        wanted = any(kind.partition(";")[0].strip() == content.DICOM for kind in kinds)
                         header = await in_pool(content.read_head, self.model, uploads) if wanted else None
                         pictures = pictures and header is None
                         each = (self._answer(request, upload, pictures, turn) for upload in uploads)

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from pydantic import BaseModel, Field
-from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from vitmed import __version__
@@ -193,12 +192,6 @@ def _environment() -> Environment:
 
 
 OR_JSON = "or leave the header Accept out: the answer is then JSON"
-
-
-def wants_report(request: Request) -> bool:
-    """Whether the sender asks for a Structured Report."""
-    kinds = request.headers.get("accept", "").lower().split(",")
-    return any(kind.partition(";")[0].strip() == DICOM for kind in kinds)
 
 
 SILENT = SharedContext(partial(silence, "highdicom"))  # a line might hold what stands in an image

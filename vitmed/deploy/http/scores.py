@@ -155,5 +155,4 @@ class ScoreLog:
         return ids
 
     def close(self) -> None:
-        """Close the file."""
         self.stream.close()
