@@ -38,7 +38,8 @@ SECONDS, SECONDS_A_PATH = 5.0, 1e-4  # for all paths of a data set, whatever the
 MOST = 100_000  # length of an expression with its repetitions written out
 REPETITION = re.compile(r"(\))?\{(\d*),?(\d*)\}")
 VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
-FLAG = "--groups names"
+FLAG, BY_ID = "--groups names", "by PatientID (--groups dicom)"
+NO_ID = "name the patients with --groups TABLE, or move these files away"
 NO_PATIENTS = "These are not patients: one patient may be in two splits."
 UNKNOWN = "One patient may be in two splits, and the intervals take each image as independent."
 
@@ -71,7 +72,10 @@ def find_patients(
     if config.groups is None:
         return None
     if config.groups == DICOM:
-        return KnownPatients(_by_dicom(root, paths, config), "by PatientID (--groups dicom)")
+        groups, missing = patients_of_dicom(root, paths, config.frame)
+        if missing:
+            raise DataError(f"{root}: {missing[0]}:\n{lines_of(missing[1:])}", NO_ID)
+        return KnownPatients([group or "" for group in groups], BY_ID)
     if config.groups == COPIES:
         groups, count = _by_copies(root, paths, config)
         note = f"{counted_doing(count, 'image')} a copy of another; copies stay in one split. {NO_PATIENTS}"
@@ -196,17 +200,18 @@ def _by_copies(root: Path, paths: Sequence[str], config: DataConfig) -> tuple[li
     return [paths[i] for i in firsts], sum(i != j for i, j in enumerate(firsts))
 
 
-def _by_dicom(root: Path, paths: Sequence[str], config: DataConfig) -> list[str]:
-    """PatientID (0010,0020) of every file; vitmed keeps nothing else and reads no pixel.
+def patients_of_dicom(root: Path, paths: Sequence[str], frame: int | None) -> tuple[list[str | None], list[str]]:
+    """PatientID (0010,0020) of every file, of which vitmed keeps nothing else; and, where it is missing (None), in how
+    many files, and why in each.
 
-    With `on_bad_file: skip`, a file that cannot be read is a patient of its own until the file is left out.
+    A file that cannot be read is a patient of its own: it is reported, or left out, when the images are read.
     """
     try:
         from pydicom import dcmread
         from pydicom.errors import InvalidDicomError
     except ImportError:
         raise UsageError("--groups dicom needs one more package", "pip install 'vitmed[dicom]'") from None
-    groups, missing = [], []
+    groups, missing = list[str | None](), list[str]()
     with bar("finding images", unit="files") as advance:
         for done, path in enumerate(paths, 1):
             group, problem = "", "PatientID is missing or empty"
@@ -220,19 +225,16 @@ def _by_dicom(root: Path, paths: Sequence[str], config: DataConfig) -> list[str]
                 problem = "not a DICOM file"
             except Exception as error:  # pydicom raises many errors for damaged headers
                 problem = f"the header cannot be read ({type(error).__name__})"
-            if not group and config.on_bad_file == "skip":
+            if not group:
                 try:
-                    decode(root / path, config.frame)
+                    decode(root / path, frame)
                 except DataError:
                     group = path
             if not group:
                 missing.append(f"{path}: {problem}")
-            groups.append(sys.intern(group))
+            groups.append(sys.intern(group) or None)
             advance(done, len(paths))
-    if missing:
-        problem = f"{root}: no PatientID in {len(missing):,} of {len(paths):,} files:\n" + lines_of(missing)
-        raise DataError(problem, "name the patients with --groups TABLE, or move these files away")
-    return groups
+    return groups, [f"no PatientID in {len(missing):,} of {len(paths):,} files", *missing] if missing else []
 
 
 def patient_notes(splits: Splits, split: str) -> list[str]:
