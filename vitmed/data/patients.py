@@ -233,10 +233,9 @@ def patients_of_dicom(root: Path, paths: Sequence[str], frame: int | None) -> tu
             if not group:
                 try:
                     decode(root / path, frame)
+                    missing.append(f"{path}: {problem}")
                 except DataError:
                     group = path
-            if not group:
-                missing.append(f"{path}: {problem}")
             groups.append(sys.intern(group) or None)
             advance(done, len(paths))
     return groups, [f"no PatientID in {len(missing):,} of {len(paths):,} files", *missing] if missing else []

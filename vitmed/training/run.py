@@ -269,9 +269,8 @@ class Run(Generic[AnyConfig]):
         warn(sentence)
 
     def _write_start(self) -> None:
-        folder, memory = self.folder, [(p.nbytes, p.requires_grad) for p in self.model.parameters()]
-        whole, moments = sum(size for size, _ in memory), sum(2 * size for size, learned in memory if learned)
-        needed = (2 + (self.state.ema is not None)) * whole + moments  # best.pt and last.pt, at least
+        folder, stored = self.folder, 2 + (self.state.ema is not None)  # in best.pt and last.pt, beside two moments
+        needed = sum(p.nbytes * (stored + 2 * p.requires_grad) for p in self.model.parameters())
         if 0 < (free := shutil.disk_usage(folder.path).free) < needed:  # 0: a file system that does not say
             problem = f"{folder.path}: its checkpoints need {needed / 2**20:,.0f} MB, free: {free / 2**20:,.0f} MB"
             raise errors.DiskFullError(problem, f"{errors.DiskFullError.ROOM}, or name another with --output")
