@@ -352,6 +352,19 @@ def test_what_folders_cannot_say_is_refused_as_train_refuses_it(folder: Path, tm
             run(folder, tmp_path, **options)
 
 
+def test_a_file_without_patient_id_is_one_problem_of_several(tmp_path: Path) -> None:
+    pytest.importorskip("pydicom")
+    root = tmp_path / "data"
+    for i in range(8):
+        (root / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        write(root / "ab"[i % 2] / f"{i}.dcm", RAMP + np.uint16(i), PatientID="" if i == 3 else f"P{i}")
+    (root / "b" / "empty.dcm").touch()
+    problems = {p.code: p for p in check(root, output=tmp_path / "out", groups="dicom").problems}
+    nobody = problems["patients_unknown"]
+    assert (nobody.severity, nobody.text, nobody.files) == ("error", "no PatientID in 1 of 9 files", ("b/3.dcm",))
+    assert "--groups TABLE" in nobody.fix and problems["empty_file"].files == ("b/empty.dcm",)
+
+
 def test_an_expression_that_finds_no_patient_leaves_patients_unknown(
     folder: Path, tmp_path: Path, ui: Recorder
 ) -> None:
@@ -611,7 +624,7 @@ def test_what_is_no_file_is_never_opened(tmp_path: Path, vitmed: RUN, trained: T
         (problem,) = [problem for problem in found.problems if problem.code == "unreadable"]
         assert problem.files == ("amber/gone.dcm", "amber/loop.png", "amber/x.png", "blue/s.png")
         answer = vitmed("train", root, "-o", tmp_path / "runs", "--groups", "dicom")
-        assert answer.code == 3 and "no PatientID in 28 of 28 files" in answer.err
+        assert answer.code == 3 and "no PatientID in 24 of 28 files" in answer.err
         answer = vitmed("train", root, "-o", tmp_path / "runs")
         for text in ("x.png: a named pipe (FIFO)", "loop.png: a link that leads back to itself", "s.png: a socket"):
             assert answer.code == 3 and text in answer.err, answer.err

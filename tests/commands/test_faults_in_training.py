@@ -19,7 +19,7 @@ from checkpoints import same
 from conftest import BARE, TINY_ARGS, TINY_SETS, Answer, Recorder, Trained, draw_splits, exit_code, once
 
 from vitmed import compare, evaluate, train
-from vitmed.core.errors import DataError, Interrupted, UsageError
+from vitmed.core.errors import DataError, DiskFullError, Interrupted, UsageError
 from vitmed.core.messages import listening
 from vitmed.report import write
 
@@ -108,6 +108,16 @@ def test_an_image_that_breaks_while_training(data: Path, tmp_path: Path, workers
         assert again.value.fix.startswith("restore the files") and "start a new run (--on-bad-file" in again.value.fix
     victim.write_bytes(whole)
     train(resume=run, epochs=4)
+
+
+def test_a_disk_without_room_for_the_checkpoints_ends_a_run_before_its_first_batch(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=2**16))
+    with pytest.raises(DiskFullError, match=r"run: its checkpoints need \d+ MB, free: 0 MB") as full:
+        start(data, tmp_path, epochs=1, cache=False)
+    assert "--output" in full.value.fix and "--resume" not in full.value.fix
 
 
 def test_a_full_disk_keeps_the_checkpoints_of_before(

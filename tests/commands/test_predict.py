@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from PIL import Image
 
 from vitmed import explain, predict, predict_shard
 from vitmed.core.errors import CheckpointError, DataError, UsageError
+from vitmed.core.load_config import with_values
 from vitmed.inference import checkpoint
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.predictions import Predictions
@@ -178,6 +180,17 @@ def test_a_window_answers_dicom_and_stands_in_the_table(trained: Trained, tmp_pa
     assert vitmed("predict", dim, "--checkpoint", trained.best, "--window", "128/256").code == 0
     answer = vitmed(*given, "--window", "40/400", "--output", tmp_path / "parts")
     assert answer.code == 2 and "--window do not go with --output" in answer.err
+
+
+def test_a_model_grouped_by_patient_id_names_the_patients_of_dicom_files(trained: Trained, tmp_path: Path) -> None:
+    saved, values = load_checkpoint(trained.best), np.arange(4096, dtype=np.uint16).reshape(64, 64)
+    images = [write(tmp_path / f"{i}.dcm", values, PatientID=name) for i, name in enumerate(("P 1", "", "P2"))]
+    Image.new("L", (64, 64), 9).save(tmp_path / "flat.png")
+    images.append(tmp_path / "flat.png")
+    assert predict(images, checkpoint=saved, window="2048/4096").groups is None
+    grouped = replace(saved, config=with_values(saved.config, {"data.groups": "dicom"}))
+    assert predict(images, checkpoint=grouped, window="2048/4096").groups == ("P 1", "", "P2", "")
+    assert predict(images[3:], checkpoint=grouped).groups is None
 
 
 def test_unreadable_images_are_rows_and_the_rest_is_answered(

@@ -66,6 +66,18 @@ def test_a_full_disk_is_told_and_leaves_the_old_file(
     assert file.read_bytes() == b"old" and names(tmp_path) == ["a.bin"]
 
 
+def test_a_limit_on_the_size_of_files_is_named(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")  # of Unix
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(UsageError, match=r"a\.bin: cannot be written \(File too large\)") as error:
+            write_bytes(tmp_path / "a.bin", bytes(1000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "ulimit -f unlimited" in error.value.fix and names(tmp_path) == []
+
+
 def test_the_data_is_on_the_disk_before_the_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     fsync, replace = os.fsync, Path.replace

@@ -245,26 +245,25 @@ def test_patients_of_dicom_files(tmp_path: Path) -> None:
     groups = {s.path: s.group for part in splits.samples.values() for s in part}
     assert groups == {f"{'ab'[i % 2]}/{i}.dcm": f"ID {i % 8}" for i in range(24)} and splits.shared() == {}
     write(root / "a" / "nobody.dcm", RAMP, PatientID="")
-    (root / "b" / "text.dcm").write_text("no image")
+    Image.new("L", (8, 8)).save(root / "b" / "drawn.png")
     with pytest.raises(DataError, match="no PatientID in 2 of 26 files") as error:
         split(root, groups="dicom")
-    assert "a/nobody.dcm: PatientID is missing" in str(error.value) and "b/text.dcm: not a DICOM" in str(error.value)
+    assert "a/nobody.dcm: PatientID is missing" in str(error.value) and "b/drawn.png: not a DICOM" in str(error.value)
 
 
-def test_a_dicom_file_that_cannot_be_read_is_skipped_if_asked(tmp_path: Path) -> None:
-    """It is left out when the images are read; one that can be read needs a patient."""
+def test_a_dicom_file_that_cannot_be_read_needs_no_patient(tmp_path: Path) -> None:
+    """It is reported, or left out if asked, when the images are read; one that can be read needs a patient."""
     root = tmp_path / "data"
     for i in range(16):
         (root / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
         write(root / "ab"[i % 2] / f"{i}.dcm", RAMP, PatientID=f"ID {i % 8}")
     (root / "a" / "broken.dcm").write_bytes((root / "a" / "0.dcm").read_bytes()[:200])
-    with pytest.raises(DataError, match="no PatientID in 1 of 17 files"):
-        split(root, groups="dicom")
-    splits = split(root, groups="dicom", on_bad_file="skip")
+    (root / "b" / "empty.dcm").touch()
+    splits = split(root, groups="dicom")
     groups = {s.path: s.group for part in splits.samples.values() for s in part}
     assert groups["a/2.dcm"] == "ID 2" and groups["a/broken.dcm"] == "a/broken.dcm"
     write(root / "a" / "nobody.dcm", RAMP)
-    with pytest.raises(DataError, match="no PatientID in 1 of 18 files"):
+    with pytest.raises(DataError, match=r"no PatientID in 1 of 19 files:\na/nobody.dcm"):
         split(root, groups="dicom", on_bad_file="skip")
 
 

@@ -119,6 +119,11 @@ def test_tables_that_cannot_be_used(root: Path, tmp_path: Path) -> None:
     assert "no column for the patient; it has 'path' (empty), 'x' (empty), 'y' (empty)" in told(
         root, groups=table(file, [["path", "x", "y"], ["", "", ""]])
     )
+    others = [["path", "slide", "view", "md5"], *([p, patient(p), "ap", str(i)] for i, (p, _) in enumerate(rows))]
+    named = told(root, groups=table(file, others))
+    assert (
+        named.endswith("of a copy of the table if need be; rows share a value of slide") and "name it patient" in named
+    )
     assert "no column for the path" in told(root, groups=table(file, rows))
     assert "line 3 has 3 cells" in told(root, groups=table(file, [["path", "patient"], rows[0], [*rows[1], "x"]]))
     assert "no patient (column 'patient'): line 2, 3" in told(

@@ -226,6 +226,9 @@ def test_an_unknown_policy_lists_what_exists():
     with pytest.raises(UsageError, match="chest_xray") as caught:
         Augmenter("chest_xry", 32, 3)
     assert "did you mean 'chest_xray'" in str(caught.value)
+    for part in ("xray", "XRay"):  # of a name
+        with pytest.raises(UsageError, match="did you mean 'chest_xray'"):
+            Augmenter(part, 32, 3)
 
 
 @pytest.mark.parametrize(

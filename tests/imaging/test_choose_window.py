@@ -114,6 +114,28 @@ def test_the_command_line(vitmed: RUN, run: tuple[Path, Path, Recorder], tmp_pat
     assert answer.code == 0 and (tmp_path / "p.png").stat().st_size
 
 
+def test_images_with_white_and_with_black_at_zero_have_a_window_each(tmp_path: Path) -> None:
+    pytest.importorskip("pydicom")
+    from dicom_files import write
+
+    rng, files = np.random.default_rng(0), list[Path]()
+    for i in range(4):
+        values = rng.integers(200, 3800, (32, 32)).astype(np.uint16)
+        files.append(write(tmp_path / f"{i}.dcm", values))
+        files.append(write(tmp_path / f"{i}m1.dcm", 65535 - values, PhotometricInterpretation="MONOCHROME1"))
+    alone, mixed = choose(files[::2]).window, choose(files)
+    low, high = alone  # type: ignore[misc]
+    assert mixed.window == pytest.approx((low, high, 65535 - high, 65535 - low)) and not mixed.warnings
+    first, inverted = (np.asarray(read_image(file, 1, window=mixed.window)).astype(int) for file in files[:2])
+    assert np.ptp(first) > 250 and np.abs(first - inverted).max() <= 1
+    assert (np.asarray(read_image(files[0], 1, window=alone)) == first).all()
+    before = read_image(files[1], 1, window=(0.0, 65535.0))  # a pair is for both, as in every model before
+    assert np.abs(np.asarray(before).astype(float) - np.asarray(first) * (high - low) / 65535).max() < 2
+    (warned,) = choose(files, (200, 3800)).warnings
+    assert "MONOCHROME1 images (--window percentiles" in warned and ": 100% become black" in warned
+    assert not choose(files, (200, 3800, 61735, 65335)).warnings
+
+
 def test_pretraining_settles_one_too(run: tuple[Path, Path, Recorder], tmp_path: Path, no_figures: None) -> None:
     from vitmed import pretrain
 

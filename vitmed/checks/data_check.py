@@ -30,7 +30,7 @@ from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import LabelRequest, grade_order
 from vitmed.data.listing import labels_from_table
 from vitmed.data.patient_names import Guess, group_word
-from vitmed.data.patients import find_patients, groups_of, suggest_groups
+from vitmed.data.patients import BY_ID, DICOM, NO_ID, find_patients, groups_of, patients_of_dicom, suggest_groups
 from vitmed.data.samples import ALL, Sample, Splits
 from vitmed.data.scan import scan
 from vitmed.decisions.targets import refuse_idle
@@ -400,6 +400,9 @@ def _patients(
         if missed := groups.count(None):
             warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
         return groups, None if missed == len(paths) else f"--group-regex {config.group_regex}"
+    if config.groups == DICOM:
+        groups, _ = patients_of_dicom(root, paths, config.frame)
+        return groups, BY_ID if any(groups) else None
     if (known := find_patients(config, root, paths)) is not None:
         return known.groups, known.source
     if guess is None or guess.what != "patient":
@@ -463,7 +466,10 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     checked = run_checks(images, source)
     classes = sorted({kind for image in images for kind in image.kinds})
     by_name = _name_problems(classes, guess if source is None else None, contents)
-    problems = in_order([*checked.problems, *by_name, *folder_problems(contents)])
+    nobody = [path for path, patient in zip(contents.files, patients, strict=True) if patient is None]
+    text = f"no PatientID in {len(nobody):,} of {len(patients):,} files"
+    unknown = [make("patients_unknown", text, nobody, "error", NO_ID)] if nobody and data.groups == DICOM else []
+    problems = in_order([*checked.problems, *by_name, *unknown, *folder_problems(contents)])
     rows = [{"split": split, "text": FAMILIES[clue.family], **asdict(clue)} for split, clue in checked.shortcuts]
     numbers = {
         "data": root.resolve().name,

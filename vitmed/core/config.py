@@ -20,20 +20,23 @@ GROUP_WORDS = ("names", "dicom", "copies")  # values of data.groups that are not
 
 
 def read_window(value: Any) -> str | list[float] | None:
-    """Read `data.window` from YAML or the command line: null, auto, percentiles, dicom, dicom:N, or two rising numbers.
-    Raises ValueError for anything else."""
+    """Read `data.window` from YAML or the command line: null, auto, percentiles, dicom, dicom:N, or two rising numbers;
+    of four, the last two are for inverted images. Raises ValueError for anything else."""
     if value is None or value in ("auto", "percentiles", "dicom"):
         return value
     if isinstance(value, str) and re.fullmatch(r"dicom:\d{1,3}", value):
         return value
     try:
-        low, high = (float(part) for part in (value.split(",") if isinstance(value, str) else value))
+        numbers = [float(part) for part in (value.split(",") if isinstance(value, str) else value)]
     except (TypeError, ValueError):
+        numbers = []
+    if len(numbers) not in (2, 4):
         good = "auto, percentiles, dicom, dicom:1, or two numbers such as 40,400"
-        raise ValueError(f"data.window {value!r}: expected {good}") from None
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(f"data.window {low:g},{high:g}: the first number must lie below the second")
-    return [low, high]
+        raise ValueError(f"data.window {value!r}: expected {good}")
+    if not all(-math.inf < low < high < math.inf for low, high in zip(numbers[::2], numbers[1::2], strict=True)):
+        shown = ",".join(f"{number:g}" for number in numbers)
+        raise ValueError(f"data.window {shown}: the first number must lie below the second, the third below the fourth")
+    return numbers
 
 
 class DataConfig(Section):

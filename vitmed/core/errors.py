@@ -96,7 +96,7 @@ def unknown_key(what: str, found: str, known: object, where: str = "") -> UsageE
     import difflib
 
     names = [str(k) for k in known]  # type: ignore[attr-defined]
-    near = difflib.get_close_matches(found, names, n=1)
+    near = difflib.get_close_matches(found, names, n=1) or [n for n in names if len(found) > 2 and found.lower() in n]
     hint = f"did you mean '{near[0]}'?" if near else "use one of these names"
     return UsageError(f"unknown {what} '{found[:100]}'{where}, expected one of: {listed(names, 50)}", hint)
 

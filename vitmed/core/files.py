@@ -205,7 +205,9 @@ def is_full(error: OSError) -> bool:
 def not_written(path: Path, error: OSError) -> UsageError:
     """The error for a file that the system does not let us write."""
     if not is_full(error) or is_stream(path):
-        return UsageError(f"{path}: cannot be written ({error.strerror or error})", "choose another place")
+        limited = "ulimit -f unlimited lifts a limit on the size of files; or choose a disk that takes larger ones"
+        fix = limited if error.errno == errno.EFBIG else "choose another place"
+        return UsageError(f"{path}: cannot be written ({error.strerror or error})", fix)
     free = "unknown"
     with contextlib.suppress(OSError):
         free = f"{shutil.disk_usage(path.parent).free / 2**20:,.1f} MB"

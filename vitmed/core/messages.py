@@ -21,13 +21,14 @@ WIDE, LONGEST = 100, 200  # characters of a line, and of a warning, on a screen 
 GRAVE = (  # words of warnings and notes on what may make a result false, the gravest first
     "(?<!may be )(?<!same picture )in two splits|another split|Leakage: |splits leak|was trained on|"
     "with a patient used to make the model|the weights were made with|the publisher names the images|may be swapped",
-    "predicted as|oes not distinguish|does not predict it|network does not learn|is not shown to be better",
+    "predicted as|oes not distinguish|does not predict it|network does not learn|is not shown to be better|"
+    "lie outside the window",
     "which was used to make the model|within its first pass",
     "may be in two splits",  # any patient, which is more than some pictures that look alike
     "in two splits",
     "two labels",
     "atients are unknown|^Split by|come from|has images of two classes|label can be predicted from",
-    "changed or disappeared|could not be read|cannot be read",
+    "of a single colour|changed or disappeared|could not be read|cannot be read",
     "worse than it could be",
 )
 GRAVEST = 3  # the first of these: images leaked, the model is at chance, or the result is optimistic

@@ -38,7 +38,8 @@ SECONDS, SECONDS_A_PATH = 5.0, 1e-4  # for all paths of a data set, whatever the
 MOST = 100_000  # length of an expression with its repetitions written out
 REPETITION = re.compile(r"(\))?\{(\d*),?(\d*)\}")
 VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
-FLAG = "--groups names"
+FLAG, BY_ID = "--groups names", "by PatientID (--groups dicom)"
+NO_ID = "name the patients with --groups TABLE, or move these files away"
 NO_PATIENTS = "These are not patients: one patient may be in two splits."
 UNKNOWN = "One patient may be in two splits, and the intervals take each image as independent."
 
@@ -71,7 +72,10 @@ def find_patients(
     if config.groups is None:
         return None
     if config.groups == DICOM:
-        return KnownPatients(_by_dicom(root, paths, config), "by PatientID (--groups dicom)")
+        ids, missing = patients_of_dicom(root, paths, config.frame)
+        if missing:
+            raise DataError(f"{root}: {missing[0]}:\n{lines_of(missing[1:])}", NO_ID)
+        return KnownPatients(ids, BY_ID)
     if config.groups == COPIES:
         groups, count = _by_copies(root, paths, config)
         note = f"{counted_doing(count, 'image')} a copy of another; copies stay in one split. {NO_PATIENTS}"
@@ -179,7 +183,6 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str], card: 
     return KnownPatients([patients[i] for i in range(len(paths))], known, [*table.notes, *notes])
 
 
-@QUIET
 def _by_copies(root: Path, paths: Sequence[str], config: DataConfig) -> tuple[list[str], int]:
     """For every image the path of the first of its copies, of identical files and of pictures that look alike; and how
     many images are copies."""
@@ -196,43 +199,46 @@ def _by_copies(root: Path, paths: Sequence[str], config: DataConfig) -> tuple[li
     return [paths[i] for i in firsts], sum(i != j for i, j in enumerate(firsts))
 
 
-def _by_dicom(root: Path, paths: Sequence[str], config: DataConfig) -> list[str]:
-    """PatientID (0010,0020) of every file; vitmed keeps nothing else and reads no pixel.
+@QUIET
+def patient_id(file: Path) -> tuple[str, str]:
+    """PatientID (0010,0020) of a DICOM file, of which vitmed keeps nothing else; where that is "", also why. Raises
+    ImportError without pydicom."""
+    from pydicom import dcmread
+    from pydicom.errors import InvalidDicomError
 
-    With `on_bad_file: skip`, a file that cannot be read is a patient of its own until the file is left out.
-    """
     try:
-        from pydicom import dcmread
-        from pydicom.errors import InvalidDicomError
-    except ImportError:
-        raise UsageError("--groups dicom needs one more package", "pip install 'vitmed[dicom]'") from None
-    groups, missing = [], []
+        check_regular(file)
+        head = dcmread(file, stop_before_pixels=True, specific_tags=["PatientID"])
+        return str(head.get("PatientID") or "").strip(), "PatientID is missing or empty"
+    except DataError as error:
+        return "", error.problem.removeprefix(f"{file}: ")
+    except InvalidDicomError:
+        return "", "not a DICOM file"
+    except Exception as error:  # pydicom raises many errors for damaged headers
+        return "", f"the header cannot be read ({type(error).__name__})"
+
+
+def patients_of_dicom(root: Path, paths: Sequence[str], frame: int | None) -> tuple[list[str | None], list[str]]:
+    """`patient_id` of every file; and, where it is missing (None), in how many files, and why in each.
+
+    A file that cannot be read is a patient of its own: it is reported, or left out, when the images are read.
+    """
+    groups, missing = list[str | None](), list[str]()
     with bar("finding images", unit="files") as advance:
         for done, path in enumerate(paths, 1):
-            group, problem = "", "PatientID is missing or empty"
             try:
-                check_regular(root / path)
-                head = dcmread(root / path, stop_before_pixels=True, specific_tags=["PatientID"])
-                group = str(head.get("PatientID") or "").strip()
-            except DataError as error:
-                problem = error.problem.removeprefix(f"{root / path}: ")
-            except InvalidDicomError:
-                problem = "not a DICOM file"
-            except Exception as error:  # pydicom raises many errors for damaged headers
-                problem = f"the header cannot be read ({type(error).__name__})"
-            if not group and config.on_bad_file == "skip":
+                group, problem = patient_id(root / path)
+            except ImportError:
+                raise UsageError("--groups dicom needs one more package", "pip install 'vitmed[dicom]'") from None
+            if not group:
                 try:
-                    decode(root / path, config.frame)
+                    decode(root / path, frame)
+                    missing.append(f"{path}: {problem}")
                 except DataError:
                     group = path
-            if not group:
-                missing.append(f"{path}: {problem}")
-            groups.append(sys.intern(group))
+            groups.append(sys.intern(group) or None)
             advance(done, len(paths))
-    if missing:
-        problem = f"{root}: no PatientID in {len(missing):,} of {len(paths):,} files:\n" + lines_of(missing)
-        raise DataError(problem, "name the patients with --groups TABLE, or move these files away")
-    return groups
+    return groups, [f"no PatientID in {len(missing):,} of {len(paths):,} files", *missing] if missing else []
 
 
 def patient_notes(splits: Splits, split: str) -> list[str]:

@@ -20,7 +20,7 @@ from typing import Any
 from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import local_path
-from vitmed.core.text import counted_doing
+from vitmed.core.text import counted_doing, listed
 from vitmed.core.text_files import OLD, from_cell, read_text
 
 # The first of these names in a table is used; case, spaces and hyphens do not matter.
@@ -64,7 +64,12 @@ class Table:
         """The column. Raises DataError if there is none."""
         if column is None:
             problem = f"{self.file}: no column for the {what}; it has {self.names}"
-            raise DataError(problem, f"name it {names[0]} (or {', '.join(names[1:])}) in the first line")
+            fix = f"name it {names[0]} (or {', '.join(names[1:])}) in the first line"
+            counts = [len(set(cells)) for cells in zip(*self.rows, strict=True)]
+            shared = [name for name, n in zip(self.header, counts, strict=True) if n < len(self.rows) < 50 * n]
+            if what == "patient" and shared:
+                fix += f", of a copy of the table if need be; rows share a value of {listed(shared)}"
+            raise DataError(problem, fix)
         return column
 
     def cells(self, column: int, what: str) -> list[str]:

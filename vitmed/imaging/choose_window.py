@@ -12,7 +12,7 @@ from vitmed.core.messages import bar
 from vitmed.imaging.decode import decode, read_header
 from vitmed.imaging.rasters import PNG
 from vitmed.imaging.raw_image import ImageHeader, RawImage
-from vitmed.imaging.window import FileWindow, Linear, Window, file_window_index
+from vitmed.imaging.window import FileWindow, Linear, Window, file_window_index, limits_text
 
 IMAGES = 256  # images behind the percentiles, evenly spread over the training images
 VALUES = 2**16  # values of each of them, drawn with a fixed seed
@@ -55,8 +55,8 @@ def choose_window(
                 eight_bit += header
             advance(done, len(paths))
     if not headers:
-        given = setting != "auto"
-        return ChosenWindow(None, [], ["no training image has more than 8 bits: --window has no effect"] * given)
+        idle = "no training image has more than 8 bits: --window has no effect"
+        return ChosenWindow(None, [], [idle] * (setting != "auto"))
     bits, warnings = sorted({header.bits for header in headers.values()}), list[str]()
     depth = f"{bits[0]}-bit" if len(bits) == 1 else f"{bits[0]}- to {bits[-1]}-bit"
     kind = f"{depth} {'DICOM ' if all(header.format == 'DICOM' for header in headers.values()) else ''}images"
@@ -67,30 +67,39 @@ def choose_window(
         )
     if setting == "auto" and not eight_bit and all(header.windows for header in headers.values()):
         setting = "dicom"
-    windowed, count = list(headers), min(IMAGES, len(headers))
-    spread = np.unique(np.linspace(0, len(windowed) - 1, count).round().astype(int)).tolist()
-    parts = [part for i in spread if (part := _values(windowed[i], frame)) is not None]
+    spread = np.unique(np.linspace(0, len(headers) - 1, min(IMAGES, len(headers))).round().astype(int))
+    parts = [part for path in np.array([*headers])[spread] if (part := _values(path, frame)) is not None]
     if (index := file_window_index(setting)) is not None:
         several = sum(header.windows > 1 for header in headers.values())
         some = f"; {several:,} files have several, and window number {index} is used" if several else ""
         note = f"{kind}: each with its own window{some} (--window dicom:1 takes the second of each)"
-        own = [(values, windows[index]) for values, windows in parts if index < len(windows)]
+        own = [(values, windows[index], inverted) for values, windows, inverted in parts if index < len(windows)]
         return ChosenWindow(str(setting), [note, *_saturation(own)], warnings)
-    sample = np.concatenate([np.empty(0, np.float32), *(values for values, _ in parts)])
-    if not isinstance(setting, str):
-        low, high = float(setting[0]), float(setting[1])
-        how, parted = "as given", [(sample, Linear(low, high))]
-        warnings += (lost := _saturation(parted, LOST, BURNT))
-        outside = [] if lost else _saturation(parted)
-    elif len(sample):
-        low, high = (float(value) for value in np.percentile(sample, (LOW, HIGH)))
-        if low >= high:  # nearly all values are equal
-            low, high = float(sample.min()), float(sample.max())
-        high = high if high > low else low + 1
+    samples = [[values for values, _, inverted in parts if inverted == white] for white in (False, True)]
+    joined = {white: np.concatenate(values) for white, values in enumerate(samples) if values}  # 1: of MONOCHROME1
+    if isinstance(setting, str):
+        if not joined:
+            return ChosenWindow(None, [], warnings)
+        limits = tuple(limit for sample in joined.values() for limit in _percentiles(sample))
         how, outside = f"the {LOW} and {HIGH} percentile of {len(parts):,} of {len(paths):,} training images", []
     else:
-        return ChosenWindow(None, [], warnings)
-    return ChosenWindow((low, high), [f"{kind}: window {low:g} .. {high:g}, {how}", *outside], warnings)
+        limits, how = tuple(float(value) for value in setting), "as given"
+        outside, advice = list[str](), "--window percentiles gives them a window of their own"
+        for white, sample in joined.items():
+            parted = [(sample, Linear(*limits[-2:] if white else limits[:2]), bool(white))]
+            of = f"MONOCHROME{2 - white} images ({advice}): " * (len(joined) > 1)
+            lost = [of + text for text in _saturation(parted, LOST, BURNT)]
+            warnings += lost
+            outside += [] if lost else [of + text for text in _saturation(parted)]
+    return ChosenWindow(limits, [f"{kind}: {limits_text(limits)}, {how}", *outside], warnings)
+
+
+def _percentiles(sample: np.ndarray) -> tuple[float, float]:
+    """The values of a sample that become black and white."""
+    low, high = (float(value) for value in np.percentile(sample, (LOW, HIGH)))
+    if low >= high:  # nearly all values are equal
+        low, high = float(sample.min()), float(sample.max())
+    return low, high if high > low else low + 1
 
 
 def _header_if_windowed(path: Path) -> ImageHeader | bool:
@@ -111,8 +120,8 @@ def _header_if_windowed(path: Path) -> ImageHeader | bool:
     return header if header.needs_window else True
 
 
-def _values(path: Path, frame: int | None) -> tuple[np.ndarray, Sequence[FileWindow]] | None:
-    """A reproducible sample of an image's values, without padding; and the windows that the file stores."""
+def _values(path: Path, frame: int | None) -> tuple[np.ndarray, Sequence[FileWindow], bool] | None:
+    """A reproducible sample of an image's values, without padding; the windows that the file stores; if inverted."""
     try:
         raw = decode(path, frame)
     except DataError:
@@ -123,21 +132,23 @@ def _values(path: Path, frame: int | None) -> tuple[np.ndarray, Sequence[FileWin
     values = (raw.values[raw.valid] if masked else raw.values).reshape(-1)
     if values.size > VALUES:
         values = values[np.random.default_rng(values.size).integers(0, values.size, VALUES)]
-    return values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32), raw.windows
+    return values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32), raw.windows, raw.inverted
 
 
 def lost_outside(paths: Sequence[Path], frame: int | None, window: Linear) -> list[str]:
     """What to say of a window that was asked for, by some images: nothing unless most pixels lie outside."""
     parts = [part for path in paths[:SOME] if (part := _values(path, frame)) is not None]
-    return _saturation([(values, window) for values, _ in parts], LOST, BURNT)
+    return _saturation([(values, window, inverted) for values, _, inverted in parts], LOST, BURNT)
 
 
-def _saturation(parts: Iterable[tuple[np.ndarray, FileWindow]], much: float = MUCH, burnt: float = 1.0) -> list[str]:
-    """A note if a share of more than `much` of the values lies outside their linear window, or more than `burnt` above
-    it, as the mean over the parts."""
+def _saturation(
+    parts: Iterable[tuple[np.ndarray, FileWindow, bool]], much: float = MUCH, burnt: float = 1.0
+) -> list[str]:
+    """A note if a share of more than `much` of the values lies outside their linear window, or more than `burnt`
+    becomes white, as the mean over the parts: values, their window, and whether low ones are white."""
     shares = [
-        (np.mean(values < window.low), np.mean(values > window.high))
-        for values, window in parts
+        (np.mean(values < window.low), np.mean(values > window.high))[:: -1 if inverted else 1]
+        for values, window, inverted in parts
         if isinstance(window, Linear) and len(values)
     ]
     black, white = np.mean(shares, axis=0) if shares else (0.0, 0.0)

@@ -191,7 +191,7 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
     if asked is not None and is_of_8_bits(raw) and asked.high - asked.low > WIDE:
         problem = f"{path}: has {raw.bits} bits per channel, and would be black in the window {window} of deeper images"
         raise DataError(problem, "predict such files by themselves, with --window 128/256")
-    mapped = raw.windows[index] if index is not None else asked or Linear(*window)  # type: ignore[misc]
+    mapped = raw.windows[index] if index is not None else asked or Linear(*window[-2:] if raw.inverted else window[:2])  # type: ignore[arg-type]
     grey = to_grey(raw.values, mapped)
     if raw.inverted:
         np.subtract(255, grey, out=grey)

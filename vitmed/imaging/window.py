@@ -1,14 +1,16 @@
 """Windows map the values of a raw image to grey levels: which become black, which white, and what lies in between."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
 
 from vitmed.core.errors import UsageError
 
-# "dicom:1": the second of each file; "40/400": centre and width, asked for now; (low, high); None: 8-bit images only
-Window = str | tuple[float, float] | None
+# "dicom:1": the second of each file; "40/400": centre and width, asked for now; None: 8-bit images only;
+# (low, high), or (low, high, low, high), whose second pair is for inverted images (MONOCHROME1)
+Window = str | tuple[float, ...] | None
 ROWS = 2**20  # values that are mapped at a time, to save memory
 
 
@@ -80,6 +82,13 @@ def to_grey(values: np.ndarray, window: FileWindow) -> np.ndarray:
         np.clip(x, 0, 255, out=x)
         out[start : start + ROWS] = x
     return out.reshape(values.shape)
+
+
+def limits_text(window: Sequence[float]) -> str:
+    """The pairs of a window in words."""
+    low, high, *inverted = window
+    other = f"; of MONOCHROME1 images {inverted[0]:g} .. {inverted[1]:g}" if inverted else ""
+    return f"window {low:g} .. {high:g}{other}"
 
 
 def asked_window(window: Window) -> Linear | None:

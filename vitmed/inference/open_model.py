@@ -18,6 +18,7 @@ from vitmed.core.places import local_path, refuse_archive
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted_doing
 from vitmed.data.folders import image_names, import_fix
+from vitmed.data.patients import DICOM, patient_id
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.imaging.choose_window import lost_outside
 from vitmed.imaging.decode import read_header
@@ -110,7 +111,12 @@ class ImageFiles:
             deep = [read_header(self.path(name)).needs_window for name in names]
             columns = {**columns, "window": tuple(str(window) * needs for needs in deep)}
         errors = tuple((self.names[i], problem) for i, problem in sorted(outputs.problems.items()))
-        return saved.predictions(names, outputs.logits, columns, errors)
+        predictions = saved.predictions(names, outputs.logits, columns, errors)
+        if saved.config.data.groups == DICOM:
+            with contextlib.suppress(ImportError):  # of pydicom, without which no file here is DICOM
+                groups = tuple(patient_id(Path(self.path(name)))[0] for name in names)
+                return replace(predictions, groups=groups if any(groups) else None)
+        return predictions
 
 
 def files_for(

@@ -28,7 +28,7 @@ from vitmed.decisions.targets import TARGETS, refuse_idle
 from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.exact_views import VIEWS
 from vitmed.imaging.preprocessing import thumbnail
-from vitmed.imaging.window import file_window_index
+from vitmed.imaging.window import file_window_index, limits_text
 from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.saved_model import Network, SavedModel
 from vitmed.metrics.predictions import Predictions, known_labels
@@ -186,7 +186,7 @@ def facts(saved: SavedModel, what: str, images: int, device: str) -> dict[str, s
     model, train, config, how = saved.config.model, saved.config.train, saved.config, saved.preprocessing
     window = [] if how.frame is None else [f"frame {how.frame}"]
     if isinstance(how.window, tuple):
-        window.append(f"window {how.window[0]:g} .. {how.window[1]:g}")
+        window.append(limits_text(how.window))
     elif how.window is not None:
         of_file = file_window_index(how.window) is not None
         window.append(f"window of each file ({how.window})" if of_file else f"window {how.window} (centre/width)")

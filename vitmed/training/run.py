@@ -5,6 +5,7 @@
 
 import contextlib
 import json
+import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -268,7 +269,11 @@ class Run(Generic[AnyConfig]):
         warn(sentence)
 
     def _write_start(self) -> None:
-        folder = self.folder
+        folder, stored = self.folder, 2 + (self.state.ema is not None)  # in best.pt and last.pt, beside two moments
+        needed = sum(p.nbytes * (stored + 2 * p.requires_grad) for p in self.model.parameters())
+        if 0 < (free := shutil.disk_usage(folder.path).free) < needed:  # 0: a file system that does not say
+            problem = f"{folder.path}: its checkpoints need {needed / 2**20:,.0f} MB, free: {free / 2**20:,.0f} MB"
+            raise errors.DiskFullError(problem, f"{errors.DiskFullError.ROOM}, or name another with --output")
         self._write_config()
         write_json(folder.environment, environment(self.config, self.device, self.precision, self.hashes))
         write_text(folder.splits, splits_csv(self.splits, self.hashes))
