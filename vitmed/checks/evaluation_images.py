@@ -18,7 +18,7 @@ from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import LabelRequest
 from vitmed.data.listing import further_columns, list_by_folder, list_by_table, with_patients
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
-from vitmed.data.samples import ALL, Sample, Splits, labelled_by
+from vitmed.data.samples import ALL, Sample, Splits, labelled_by, targets_in
 from vitmed.data.scan import hash_files, scan
 from vitmed.data.thread_batches import check_readable
 from vitmed.imaging.preprocessing import Preprocessing
@@ -100,9 +100,9 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
         notes = [*patient_notes(saved.splits, split), *own]
         splits, table = saved.splits, None
         if request.labels is not None:
-            labels = [] if splits.bins else [splits.text_of(sample) for sample in samples]
-            paths = [sample.path for sample in samples]
-            table, groups, more = further_columns(Path(request.labels), root, paths, labels, splits.classes)
+            kind, paths, labels = splits.target.kind, [s.path for s in samples], {"": [*map(splits.text_of, samples)]}
+            labels = dict(zip(splits.classes, targets_in(samples).T.tolist(), strict=True)) if splits.bins else labels
+            table, groups, more = further_columns(Path(request.labels), root, paths, kind, labels)
             notes += more
             if groups and all(sample.group is None for sample in samples):  # else those of the run count
                 samples = [each._replace(group=cell) for each, cell in zip(samples, groups, strict=True)]

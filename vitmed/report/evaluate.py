@@ -325,8 +325,10 @@ def _with_table(
     if predictions.labels is None:
         predictions, notes = _labelled(predictions, Path(labels))
         return replace(evaluated, predictions=predictions), flags, notes
-    truth = [] if predictions.kind != "classes" else [classes[k] for k in known_labels(predictions)]
-    cells, groups, notes = further_columns(Path(labels), None, predictions.paths, truth, classes)
+    known, kind = known_labels(predictions), predictions.kind
+    truth: Any = {"": [classes[k] for k in known]} if kind == "classes" else None
+    truth = truth or dict(zip(classes, known.reshape(len(known), -1).T.tolist(), strict=True))
+    cells, groups, notes = further_columns(Path(labels), None, predictions.paths, kind, truth)
     groups = predictions.groups or groups  # those of the run count, where it knows them
     predictions = replace(predictions, groups=groups, columns={**predictions.columns, **cells})
     flags = table_flags(flags, cells, predictions.kind, classes)
