@@ -584,6 +584,7 @@ class RunConfig(Section):
             "data.hold_out needs data.folds or data.sites": data.hold_out is not None and not data.divided,
             "data.repeats needs data.folds; sites are always the same folds": data.repeats > 1 and data.folds is None,
             f"{repeat}: there is no such repeat": data.repeat > data.repeats,
+            f"{repeat}: all folds are of all repeats; data.fold names one": data.fold is None and data.repeat > 1,
             f"{fold}: there is no such fold": data.folds is not None and (data.fold or 1) > data.folds,
         }
         for problem, wrong in problems.items():
