@@ -150,6 +150,10 @@ def test_one_run_is_not_divided(tmp_path: Path) -> None:
     data = draw_pairs(tmp_path / "data", 24)
     with pytest.raises(UsageError, match="--on and --strict are about parts in a folder"):
         predict_shard(data, on="local")
+    with pytest.raises(UsageError, match="--strict: one run is not divided"):
+        train(data, strict=True)
+    with pytest.raises(UsageError, match="--strict: there is one thing to evaluate"):
+        probe(data, strict=True)
     with pytest.raises(UsageError, match="--on: one run is not divided"):
         train(data, on="local", output=tmp_path)
 

@@ -129,8 +129,10 @@ def _resume(
 
 
 def _refuse_several(where: dict[str, Any]) -> None:
-    if where["on"] or where["parallel"] not in (None, 1):
-        raise excluded("parallel", given="--on" if where["on"] else f"--parallel {where['parallel']}")
+    parallel = where["parallel"]
+    given = {"--on": where["on"], f"--parallel {parallel}": parallel not in (None, 1), "--strict": where["strict"]}
+    if flags := [flag for flag, value in given.items() if value]:
+        raise excluded("parallel", given=flags[0])
 
 
 def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:
