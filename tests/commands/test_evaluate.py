@@ -281,6 +281,8 @@ def test_a_table_alone_warns_first_of_its_rare_class(tmp_path: Path, vitmed: Cal
     answer = vitmed("evaluate", table, "--no-report", "-o", tmp_path / "report")
     refused = vitmed("evaluate", table, "--no-report", "--format", "paper", "-o", tmp_path / "paper")
     assert refused.code == 2 and "--format: --no-report writes no page" in refused.err
+    refused = vitmed("train", tmp_path, "--no-report", "--show-names")
+    assert refused.code == 2 and "--show-names: --no-report writes no page" in refused.err
     notes = json.loads((tmp_path / "report" / "metrics.json").read_text())["notes"]
     assert answer.code == 0 and notes[0].startswith("Class 'yes' has only 3 images")
     assert notes[-1] == "Made from a table alone: the split and the model are unknown."

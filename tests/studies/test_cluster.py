@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import BARE, TINY_SETS, draw_classes, draw_pairs, python, recording
 
-from vitmed import cross_validate, merge, predict_shard, train, tune
+from vitmed import cross_validate, merge, predict_shard, probe, train, tune
 from vitmed.commands import predict_shard as verb
 from vitmed.core.errors import DataError, Interrupted, UsageError, VitmedError
 from vitmed.core.messages import warn

@@ -13,7 +13,7 @@ from vitmed.core.messages import Mute, listener, listening, say
 from vitmed.core.places import check_run_place, data_folder, elsewhere
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import duration_text, file_name
-from vitmed.report.headline import check_gates, parse_gates
+from vitmed.report.headline import check_gates, check_page, parse_gates
 from vitmed.studies.cluster import opened
 from vitmed.studies.folds import CrossValidation, train_folds
 from vitmed.studies.one_run import RESUMABLE, OneRun, TrainResult, default_name
@@ -60,6 +60,7 @@ def train(
             that of rank 0 raises it, and the others raise `core.errors.Reported`.
     """
     with Ranks.join() as ranks, listening(listener() if ranks.leads else Mute()), unconnected(offline):
+        check_page(flags)
         gates = parse_gates(fail_under)  # so that a wrong gate ends the run now, not after hours
         clock, listener().began = Clock(listener().began), None  # each of several folds has its own
         run = OneRun(ranks, clock, output, name, each_epoch)

@@ -1,10 +1,11 @@
 """What an evaluation prints: the first numbers, the comparison with baselines and the own test set; and the gates."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from vitmed.core.errors import GateError, UsageError, unknown_key
+from vitmed.core.errors import GateError, UsageError, excluded, unknown_key
 from vitmed.core.messages import gathering, is_warning, say, show, warn
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT, RunFolder
 from vitmed.core.text import counted, counted_doing, listed
@@ -143,6 +144,12 @@ def verdict(baseline: Baseline, metrics: Results) -> str:
         single = f"; of single findings better for {'all' if every else listed(baseline.beaten_for) or 'none'}"
     which = {"better": "the model is better", "worse": "the BASELINE is better"}
     return f"{text}; {which.get(standing, 'the model is not shown to be better')}: {gap}{single}"
+
+
+def check_page(flags: Mapping[str, Any]) -> None:
+    """Raise UsageError for a setting of the page alone, where no page is asked for."""
+    if flags.get("report") is False and (given := [flag for flag in ("format", "show_names") if flags.get(flag)]):
+        raise excluded("page", given=", ".join(f"--{flag.replace('_', '-')}" for flag in given))
 
 
 def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:
