@@ -199,10 +199,17 @@ def test_gates(trained: Trained, tmp_path: Path) -> None:
     for text, told in (
         ("aurok=0.9", "did you mean 'auroc'"),
         ("auroc=high", "metric=value"),
+        ("auroc=nan", "metric=value"),
+        ("auroc=90", "no percent: 0.9 is 90 %"),
         ("auroc", "metric=value"),
     ):
         with pytest.raises(UsageError, match=told):
             judge(trained, tmp_path / "d", fail_under=[text])
+    with pytest.raises(GateError, match="mae is not a metric of classes, asked for 3"):
+        judge(trained, tmp_path / "d", fail_under=["mae=3"])
+    with pytest.raises(UsageError, match="--fail-under mae: not a metric of classes"):  # before the training
+        train(trained.data, output=tmp_path / "runs", fail_under=["mae=3"])
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_report_made_again_says_what_the_first_said(trained: Trained, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from vitmed.core.messages import Mute, listener, listening, say
 from vitmed.core.places import check_run_place, data_folder, elsewhere
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import duration_text, file_name
-from vitmed.report.headline import check_gates, check_page, parse_gates
+from vitmed.data.listing import list_images
+from vitmed.report.headline import check_gates, check_gates_fit, check_page, parse_gates
 from vitmed.studies.cluster import opened
 from vitmed.studies.folds import CrossValidation, train_folds
 from vitmed.studies.one_run import RESUMABLE, OneRun, TrainResult, default_name
@@ -67,7 +68,7 @@ def train(
         arguments = {"data": data, "config": config, "sets": sets}
         where = {"on": on, "parallel": parallel, "strict": strict}
         if resume is None:
-            result = _begin(run, arguments, flags, where, bool(gates))
+            result = _begin(run, arguments, flags, where, gates)
         else:
             result = _resume(run, Path(resume), arguments, flags, where)
         if result.test is not None:
@@ -76,7 +77,7 @@ def train(
 
 
 def _begin(
-    run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], where: dict[str, Any], gated: bool
+    run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], where: dict[str, Any], gates: dict[str, float]
 ) -> TrainResult:
     overrides, (data, config, sets) = read_overrides(flags, FLAGS, "train"), arguments.values()
     if run.ranks.wide and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
@@ -89,8 +90,8 @@ def _begin(
     settings = load_config(config, {"data.root": data, **overrides}, sets)
     check_trackers(settings.train.track)
     divided = settings.data.divided and settings.data.fold is None
-    if not settings.train.test and (gated or settings.train.freeze or divided):
-        what = "--fail-under" if gated else "--freeze" if settings.train.freeze else "--folds"
+    if not settings.train.test and (gates or settings.train.freeze or divided):
+        what = "--fail-under" if gates else "--freeze" if settings.train.freeze else "--folds"
         raise excluded("no test", given=what)
     if settings.train.freeze:
         _refuse_ranks(run.ranks, "--freeze, which trains no network", "start one process")
@@ -99,6 +100,8 @@ def _begin(
     else:
         _refuse_several(where)
     check_run_place(settings, run.output, run.name)
+    if gates:  # before the training
+        check_gates_fit(gates, list_images(settings.data, settings.evaluate.ordinal).target.kind)
     if not divided:
         return run.new(settings, config is None)
     of = f"{settings.data.folds}-folds" if settings.data.sites is None else file_name(settings.data.sites)

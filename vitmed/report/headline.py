@@ -1,5 +1,6 @@
 """What an evaluation prints: the first numbers, the comparison with baselines and the own test set; and the gates."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,7 +154,7 @@ def check_page(flags: Mapping[str, Any]) -> None:
 
 
 def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:
-    """["auroc=0.9"] -> {"auroc": 0.9}. Raises UsageError."""
+    """["auroc=0.9"] -> {"auroc": 0.9}. Raises UsageError, also for percent."""
     gates = {}
     for text in [texts] if isinstance(texts, str) else texts:
         name, _, value = text.partition("=")
@@ -162,8 +163,19 @@ def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:
         try:
             gates[name] = float(value)
         except ValueError:
-            raise UsageError(f"--fail-under {text}: expected metric=value", "for example auroc=0.9") from None
+            gates[name] = math.nan
+        if math.isnan(gates[name]) or (gates[name] >= 2 and ALL_METRICS[name].higher_is_better):
+            raise UsageError(
+                f"--fail-under {text}: expected metric=value, such as auroc=0.9", "no percent: 0.9 is 90 %"
+            )
     return gates
+
+
+def check_gates_fit(gates: Mapping[str, float], kind: str) -> None:
+    """Raise UsageError for a gate on a metric that labels of this kind do not have."""
+    for name in gates:
+        if name not in (names := [key for key in TARGETS[kind].metrics if key in RANKING]):
+            raise UsageError(f"--fail-under {name}: not a metric of {kind}", f"one of {', '.join(names)}")
 
 
 def check_gates(gates: dict[str, float], metrics: Results, result: object) -> None:
@@ -173,6 +185,8 @@ def check_gates(gates: dict[str, float], metrics: Results, result: object) -> No
         value = metrics.overall[name].value if name in metrics.overall else None
         sign = 1 if ALL_METRICS[name].higher_is_better else -1
         if value is None or not sign * value >= sign * limit:
-            failed.append(f"{name} {'undefined' if value is None else f'{value:.4f}'}, asked for {limit:g}")
+            kind = metrics.target.kind
+            none = "undefined" if name in TARGETS[kind].metrics else f"is not a metric of {kind}"
+            failed.append(f"{name} {none if value is None else f'{value:.4f}'}, asked for {limit:g}")
     if failed:
         raise GateError(f"the gate is not met: {'; '.join(failed)}", "look at the report for the errors", result)
