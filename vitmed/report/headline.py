@@ -165,9 +165,7 @@ def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:
         except ValueError:
             gates[name] = math.nan
         if math.isnan(gates[name]) or (gates[name] >= 2 and ALL_METRICS[name].higher_is_better):
-            raise UsageError(
-                f"--fail-under {text}: expected metric=value, such as auroc=0.9", "no percent: 0.9 is 90 %"
-            )
+            raise UsageError(f"--fail-under {text}: expected metric=value", "for example auroc=0.9, not auroc=90")
     return gates
 
 
