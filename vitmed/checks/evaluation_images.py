@@ -78,6 +78,8 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     data, split = request.data, request.split
     if data is None and allow_leakage:
         raise excluded("leakage")
+    if None not in (request.group_regex, request.groups):
+        raise excluded("patients")
     kept = saved.path.parent / split / PREDICTIONS
     again = f"; or without images, from what is kept: vitmed evaluate {kept}" * kept.is_file()
     root = saved.data_root(f"name its current place: --data DIR{again}") if data is None else data_folder(data)
