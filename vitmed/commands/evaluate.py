@@ -86,13 +86,13 @@ def evaluate(
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     check_precision(precision)
-    saved, windowed = with_window(open_model(checkpoint), window)
+    saved = with_window(open_model(checkpoint), window)
     closed = [saved.splits.root, *([Path(data)] if data is not None else [])]
     if output is not None:
         output_folder(output, Path(output), *closed)  # now, not after all images were compared
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
     config, policy, added = reporting.settings_and_policy(saved, chosen, flags)
-    notes, run = [*chosen.notes, *notes_of(policy), *windowed, *added], RunFolder(saved.path.parent)
+    notes, run = [*chosen.notes, *notes_of(policy), *added], RunFolder(saved.path.parent)
     what, name = reporting.describe_images(chosen)
     folder = output_folder(output, run.path / name, *closed)
     if chosen.own_split == "test":

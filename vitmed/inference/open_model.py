@@ -201,12 +201,9 @@ def find_named(names: Sequence[str | Path]) -> list[Path]:
     return paths
 
 
-def with_window(saved: SavedModel, window: str | None) -> tuple[SavedModel, list[str]]:
-    """The model as it reads deep images by the `window` of `predict`, and what a reader must know of it."""
-    if window is None:
-        return saved, []
-    note = f"Deep images are {windowed_note(window)}."
-    return replace(saved, preprocessing=preprocessing_of(saved, None, window)), [note]
+def with_window(saved: SavedModel, window: str | None) -> SavedModel:
+    """The model as it reads deep images by the `window` of `predict`."""
+    return saved if window is None else replace(saved, preprocessing=preprocessing_of(saved, None, window))
 
 
 def preprocessing_of(saved: SavedModel, frame: int | None, window: str | None = None) -> Preprocessing:
