@@ -33,6 +33,7 @@ from vitmed.studies.study import check_same_data, settings_of
 from vitmed.training.plan.make_plan import check_against_splits, config_of_target, make_plan, time_needed
 from vitmed.training.plan.rules import fields_set
 from vitmed.training.plan.time import Clock, forward_share
+from vitmed.training.trackers import check_trackers
 
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds
@@ -71,6 +72,7 @@ def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) 
     settings = settings_of(arguments, "auto")
     if settings.data.divided or settings.train.freeze or not settings.train.test:
         raise excluded("choices of auto")
+    check_trackers(settings.train.track)
     limit = settings.train.time or USUAL
     if limit < LEAST:
         raise UsageError(f"--time {duration_text(limit)}: too short for folds", f"--time {duration_text(LEAST)}")

@@ -40,9 +40,10 @@ from vitmed.studies.cluster import HERE, Places
 from vitmed.studies.one_run import default_name
 from vitmed.studies.study import Job, OnEpoch, Study, check_same_data, read_study, workers
 from vitmed.training.learning import LEARNING
-from vitmed.training.plan.make_plan import make_plan, plan_yaml
+from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, plan_yaml
 from vitmed.training.plan.rules import fields_set
 from vitmed.training.plan.time import Clock
+from vitmed.training.trackers import check_trackers
 from vitmed.training.train_state import Record
 
 APART = 10  # a range whose ends are so many times apart is searched on a logarithmic scale
@@ -112,6 +113,7 @@ def new_study(
     check_run_place(settings, output, name)
     if settings.data.divided or settings.train.freeze or not settings.train.test:
         raise excluded("choices of tune")
+    check_trackers(settings.train.track)
     prepared = make_plan(settings, plans, processes)
     if (seconds := what["time"]) is not None:
         forecast = prepared.forecaster.of(prepared.config)
@@ -138,6 +140,8 @@ def new_study(
     domains = what["space"]
     if not domains:
         raise UsageError("nothing to search: every setting is fixed", "leave some out, or name --space")
+    if "train.patience" in domains and train.choose == "last":
+        raise UsageError(LAST_KEPT.format("patience", domains["train.patience"]), "search other settings")
     if SEED in domains and (count := math.prod(len(domain.split(",")) for domain in domains.values())) > MOST:
         raise UsageError(f"{count:,} trials, more than {MOST:,}", "fewer values or seeds")
     if what["trials"] is None and what["time"] is None and SEED not in domains:
