@@ -14,7 +14,7 @@ from vitmed.core.places import check_run_place, data_folder, elsewhere
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import duration_text, file_name
 from vitmed.data.listing import list_images
-from vitmed.report.headline import check_gates, check_gates_fit, check_page, parse_gates
+from vitmed.report.headline import check_gates, check_page, parse_gates
 from vitmed.studies.cluster import opened
 from vitmed.studies.folds import CrossValidation, train_folds
 from vitmed.studies.one_run import RESUMABLE, OneRun, TrainResult, default_name
@@ -101,7 +101,8 @@ def _begin(
         _refuse_several(where)
     check_run_place(settings, run.output, run.name)
     if gates:  # before the training
-        check_gates_fit(gates, list_images(settings.data, settings.evaluate.ordinal).target.kind)
+        kind = list_images(settings.data, settings.evaluate.ordinal).target.kind
+        parse_gates([f"{name}={limit}" for name, limit in gates.items()], kind)
     if not divided:
         return run.new(settings, config is None)
     of = f"{settings.data.folds}-folds" if settings.data.sites is None else file_name(settings.data.sites)

@@ -153,13 +153,13 @@ def check_page(flags: Mapping[str, Any]) -> None:
         raise excluded("page", given=", ".join(f"--{flag.replace('_', '-')}" for flag in given))
 
 
-def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:
-    """["auroc=0.9"] -> {"auroc": 0.9}. Raises UsageError, also for percent."""
-    gates = {}
+def parse_gates(texts: str | Sequence[str], kind: str = "") -> dict[str, float]:
+    """["auroc=0.9"] -> {"auroc": 0.9}. Raises UsageError, also for percent, and a metric that a kind of label lacks."""
+    gates, names = {}, [name for name in sorted(RANKING) if not kind or name in TARGETS[kind].metrics]
     for text in [texts] if isinstance(texts, str) else texts:
         name, _, value = text.partition("=")
-        if name not in RANKING:
-            raise unknown_key("metric", name, sorted(RANKING))
+        if name not in names:
+            raise unknown_key(f"metric{kind and f' of {kind}'}", name, names)
         try:
             gates[name] = float(value)
         except ValueError:
@@ -169,13 +169,6 @@ def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:
     return gates
 
 
-def check_gates_fit(gates: Mapping[str, float], kind: str) -> None:
-    """Raise UsageError for a gate on a metric that labels of this kind do not have."""
-    for name in gates:
-        if name not in (names := [key for key in TARGETS[kind].metrics if key in RANKING]):
-            raise UsageError(f"--fail-under {name}: not a metric of {kind}", f"one of {', '.join(names)}")
-
-
 def check_gates(gates: dict[str, float], metrics: Results, result: object) -> None:
     """Raises GateError, which carries `result`, where a metric is worse than its gate, or undefined."""
     failed = []
@@ -183,8 +176,6 @@ def check_gates(gates: dict[str, float], metrics: Results, result: object) -> No
         value = metrics.overall[name].value if name in metrics.overall else None
         sign = 1 if ALL_METRICS[name].higher_is_better else -1
         if value is None or not sign * value >= sign * limit:
-            kind = metrics.target.kind
-            none = "undefined" if name in TARGETS[kind].metrics else f"is not a metric of {kind}"
-            failed.append(f"{name} {none if value is None else f'{value:.4f}'}, asked for {limit:g}")
+            failed.append(f"{name} {'undefined' if value is None else f'{value:.4f}'}, asked for {limit:g}")
     if failed:
         raise GateError(f"the gate is not met: {'; '.join(failed)}", "look at the report for the errors", result)
