@@ -24,7 +24,7 @@ from vitmed.data.thread_batches import check_readable
 from vitmed.imaging.decode import read_header
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.imaging.window import asked_window
-from vitmed.inference.open_model import windowed_note
+from vitmed.inference.open_model import IDLE_WINDOW, windowed_note
 from vitmed.inference.saved_model import Outputs, SavedModel
 from vitmed.metrics.predictions import Predictions
 
@@ -123,8 +123,7 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     leaks += near_copies(saved, root, samples, cache)
     if asked_window(window := how.window) is not None and window != saved.config.data.window:
         deep = any(read_header(root / sample.path).needs_window for sample in samples)
-        idle = f"--window {window} changes nothing: no image has more than 8 bits"
-        notes.append(f"Deep images are {windowed_note(window)}." if deep else idle)
+        notes.append(f"Deep images are {windowed_note(window)}." if deep else IDLE_WINDOW.format(window))
     if any(sample.group is None for sample in samples):
         notes.insert(0, f"Patients are unknown. {UNKNOWN}")
     part_name = None if part == ALL else part

@@ -73,6 +73,7 @@ def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path
     return saved
 
 
+IDLE_WINDOW = "--window {} changes nothing: no image has more than 8 bits"
 Copies = Mapping[str, Path]  # address -> where its copy lies
 RAW = (
     "holds no decision policy: the probabilities are raw and the likeliest class is predicted; predict with the "
@@ -125,8 +126,7 @@ def files_for(
             deep[path] = read_header(path).needs_window
     flat = len(deep) - sum(deep.values())
     if window is not None and (named := asked_window(window)) is not None:
-        idle = f"--window {window} changes nothing: no image has more than 8 bits"
-        warn(idle if flat and flat == len(deep) else f"deep images are {windowed_note(window)}")
+        warn(IDLE_WINDOW.format(window) if flat and flat == len(deep) else f"deep images are {windowed_note(window)}")
         for lost in lost_outside([path for path in deep if deep[path]], files.how.frame, named):
             warn(f"--window {window}: {lost}")
     elif flat:
