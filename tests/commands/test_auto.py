@@ -189,7 +189,7 @@ def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path, mon
 
 
 def test_the_share_of_the_test_is_that_which_was_asked_for(data: Path, tmp_path: Path) -> None:
-    asked = {"data": data, "time": "5m", "sets": ["data.test_fraction=0.4"]}
+    asked = {"data": data, "config": None, "time": "5m", "sets": ["data.test_fraction=0.4"]}
     state = json.loads(begin_auto(asked, tmp_path, "share").auto.read_text())
     assert state["divided"]["hold_out"] == 0.4
 

@@ -254,7 +254,7 @@ def test_a_run_goes_on_from_another_run_alone(tmp_path: Path, trained: Trained, 
 
 def test_what_a_checkpoint_of_vitmed_states_is_not_set_to_something_else(trained: Trained) -> None:
     for given in ({"heads": 4}, {"norm_eps": 0.1}, {"mlp": "quick_gelu"}):
-        with pytest.raises(UsageError, match=rf"model\.{[*given][0]} is .*, but best\.pt has"):
+        with pytest.raises(UsageError, match=rf"model\.{next(iter(given))} is .*, but best\.pt has"):
             config_for_weights(ModelConfig(**given), open_weights(str(trained.best)))
 
 
