@@ -42,11 +42,11 @@ def image_of(trained: Trained) -> Path:
 def test_predict_replaces_a_file_only_with_force(
     trained: Trained, vitmed: RUN, tmp_path: Path, option: str, no_figures: None
 ) -> None:
-    file = tmp_path / "out.png"
+    file = tmp_path / {"--csv": "out.csv", "--plot": "out.png"}[option]
     file.write_text("old")
     args = ["predict", image_of(trained), "--checkpoint", trained.best, option, file]
     answer = vitmed(*args)
-    assert answer.code == 2 and "out.png: is there already" in answer.err and "--force" in answer.err
+    assert answer.code == 2 and f"{file.name}: is there already" in answer.err and "--force" in answer.err
     assert file.read_text() == "old"
     assert vitmed(*args, "--force").code == 0
     assert file.read_bytes() != b"old"
@@ -61,6 +61,9 @@ def test_predict_replaces_nothing_that_it_or_a_run_needs(trained: Trained, vitme
     for place in places:
         answer = vitmed("predict", image, "--checkpoint", trained.best, "--csv", place, "--force")
         assert answer.code == 2 and f"{place}: " in answer.err and answer.out == "", answer.err
+    for name in ("x.parquet", "-"):
+        answer = vitmed("predict", image, "--checkpoint", trained.best, "--csv", tmp_path / name)
+        assert answer.code == 2 and f"{name}: --csv writes a CSV file" in answer.err
     both = ["--csv", tmp_path / "x.png", "--plot", tmp_path / "x.png"]
     assert "named as table and as picture" in vitmed("predict", image, "--checkpoint", trained.best, *both).err
     assert (listing(trained.folder), listing(trained.data), listing(tmp_path)) == before

@@ -188,7 +188,16 @@ def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path, mon
         shutil.move(away, image)
 
 
+def test_the_share_of_the_test_is_that_which_was_asked_for(data: Path, tmp_path: Path) -> None:
+    asked = {"data": data, "config": None, "time": "5m", "sets": ["data.test_fraction=0.4"]}
+    state = json.loads(begin_auto(asked, tmp_path, "share").auto.read_text())
+    assert state["divided"]["hold_out"] == 0.4
+
+
 def test_bad_use(data: Path, tmp_path: Path, vitmed: RUN) -> None:
+    with pytest.raises(UsageError, match="unknown tracker 'nosuch'"):
+        run(data, tmp_path, track=["nosuch"])
+    assert not [*tmp_path.iterdir()]
     with pytest.raises(UsageError, match="auto decides these"):
         run(data, tmp_path, folds=3)
     with pytest.raises(UsageError, match="too short for folds"):

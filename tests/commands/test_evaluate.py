@@ -199,10 +199,17 @@ def test_gates(trained: Trained, tmp_path: Path) -> None:
     for text, told in (
         ("aurok=0.9", "did you mean 'auroc'"),
         ("auroc=high", "metric=value"),
+        ("auroc=nan", "metric=value"),
+        ("auroc=90", "not auroc=90"),
         ("auroc", "metric=value"),
     ):
         with pytest.raises(UsageError, match=told):
             judge(trained, tmp_path / "d", fail_under=[text])
+    with pytest.raises(UsageError, match="unknown metric of classes 'mae'"):
+        judge(trained, tmp_path / "d", fail_under=["mae=3"])
+    with pytest.raises(UsageError, match="unknown metric of classes 'mae'"):  # before the training
+        train(trained.data, output=tmp_path / "runs", fail_under=["mae=3"])
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_report_made_again_says_what_the_first_said(trained: Trained, tmp_path: Path) -> None:
@@ -281,6 +288,8 @@ def test_a_table_alone_warns_first_of_its_rare_class(tmp_path: Path, vitmed: Cal
     answer = vitmed("evaluate", table, "--no-report", "-o", tmp_path / "report")
     refused = vitmed("evaluate", table, "--no-report", "--format", "paper", "-o", tmp_path / "paper")
     assert refused.code == 2 and "--format: --no-report writes no page" in refused.err
+    refused = vitmed("train", tmp_path, "--no-report", "--show-names")
+    assert refused.code == 2 and "--show-names: --no-report writes no page" in refused.err
     notes = json.loads((tmp_path / "report" / "metrics.json").read_text())["notes"]
     assert answer.code == 0 and notes[0].startswith("Class 'yes' has only 3 images")
     assert notes[-1] == "Made from a table alone: the split and the model are unknown."

@@ -13,6 +13,7 @@ import torch
 import yaml
 from checkpoints import save
 from conftest import TINY, TINY_SETS, draw_classes, draw_splits, once, recording
+from label_sets import FINDINGS
 
 from vitmed import evaluate, train
 from vitmed.core.base_models import Target
@@ -101,6 +102,8 @@ def test_images_of_another_place_by_its_own_table(run: TrainResult, tmp_path: Pa
     who = {"groups": tmp_path / "who.csv", "output": tmp_path / "b"}
     found = evaluate(run.folder, data=data, labels=table, resamples=20, **who)
     assert set(found.predictions.groups or ()) == {"N", "S"} and {"patient", "site"} <= set(found.predictions.columns)
+    with pytest.raises(UsageError, match="--groups and --group-regex both define the patients"):
+        evaluate(run.folder, data=data, labels=table, group_regex="x", **who | {"output": tmp_path / "c"})
     table.write_text(table.read_text().replace("blue", "violet"))
     with pytest.raises(DataError, match="class 'violet' is not one of the classes amber, blue"):
         evaluate(run.folder, data=data, labels=table, output=tmp_path / "c")
@@ -108,6 +111,28 @@ def test_images_of_another_place_by_its_own_table(run: TrainResult, tmp_path: Pa
         evaluate(run.folder, labels=table, output=tmp_path / "d")
     with pytest.raises(UsageError, match="--groups and --group-regex describe other images"):
         evaluate(run.folder, groups=tmp_path / "who.csv", output=tmp_path / "d")
+
+
+def test_other_findings_or_numbers_than_those_of_the_run_are_refused(
+    findings: TrainResult, ages: TrainResult, tmp_path: Path
+) -> None:
+    table, root = tmp_path / "other.csv", load_checkpoint(findings.folder).splits.root
+    effusion = [*csv.reader((root / "labels.csv").read_text().splitlines())]
+    column = effusion[0].index(FINDINGS[0])
+    flipped = [[*row[:column], {"1": "0", "0": "1"}.get(row[column], ""), *row[column + 1 :]] for row in effusion[1:]]
+    number = ages.test.predictions
+    changes = {
+        findings.folder: ([effusion[0], *flipped], f"{FINDINGS[0]} of .* is '[01]' here and [01] in the run"),
+        ages.folder: ([["path", number.classes[0]], [number.paths[0], "-1000"]], "is '-1000' here and .* in the run"),
+    }
+    for folder, (rows, match) in changes.items():
+        table.write_text("\n".join(map(",".join, rows)))
+        for source in (folder, folder / "test" / "predictions.csv"):
+            with pytest.raises(DataError, match=match):
+                evaluate(source, labels=table, output=tmp_path / "no", report=False)
+    same = root / "labels.csv"
+    found = evaluate(findings.folder, labels=same, output=tmp_path / "yes", resamples=0, report=False)
+    assert found.metrics.n == findings.test.metrics.n
 
 
 def test_a_table_brings_readers_and_subgroups_to_the_run_and_to_its_predictions(

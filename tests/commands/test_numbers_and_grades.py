@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import draw_nothing
+from conftest import Trained, draw_nothing
 from label_sets import GRADES
 from served import serving
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, r2_score
@@ -120,6 +120,17 @@ def test_grades_are_in_order_and_their_kappa_is_that_of_scikit_learn(graded: vit
     kappa = cohen_kappa_score(predictions.labels, predictions.predicted, weights="quadratic")
     assert found["quadratic_kappa"]["value"] == pytest.approx(kappa, abs=1e-12) and kappa > 0.5
     assert list(found["cuts"]) == ["mild or higher", "severe or higher"]
+
+
+def test_another_order_of_grades_than_that_of_the_model_is_refused(
+    graded: vitmed.TrainResult, trained: Trained, tmp_path: Path
+) -> None:
+    for source in (graded.folder, graded.test.folder / "predictions.csv"):
+        with pytest.raises(UsageError, match="--ordinal severe,mild,none: the model has the order none,mild,severe"):
+            vitmed.evaluate(source, ordinal=GRADES[::-1], output=tmp_path / "no", report=False)
+    of_classes = vitmed.evaluate(trained.best, ordinal=["green", "blue", "amber"], output=tmp_path / "yes", resamples=0)
+    assert of_classes.metrics.grades is None
+    assert any("so the numbers of grades, such as the quadratic kappa" in note for note in of_classes.metrics.notes)
 
 
 def test_two_classes_of_settings_do_not_mix(root: Path, tmp_path: Path) -> None:

@@ -186,6 +186,7 @@ def test_what_cannot_be_resumed(trained: Trained, tmp_path: Path) -> None:
         (tmp_path, {}, r"no last\.pt"),
         (tmp_path / "none", {}, "none"),
         (trained.folder, {"name": "other", "epochs": 9}, "own folder"),
+        (trained.best, {"epochs": 9}, r"best\.pt: a run goes on from its last\.pt, not from this"),
         (trained.folder, {"lr": 1.0}, "own configuration"),
         (trained.folder, {"sets": ["train.lr=1"]}, "own configuration"),
         (tmp_path / "best-as-last", {}, "no training state"),

@@ -349,6 +349,8 @@ def test_with_a_time_the_plan_is_one_that_fits_often(
         ({"seeds": "0,1"}, "--seeds go with --grid"),
         ({"trials": 0}, "trials=0"),
         ({"time": "5"}, "not a duration"),
+        ({"grid": ["patience=2,5"], "sets": ["train.choose=last"]}, "--patience 2,5 changes nothing"),
+        ({"track": ["nosuch"]}, "unknown tracker 'nosuch'"),
         ({"folds": 3}, "do not go with tune"),
         ({"parallel": 0}, "parallel=0"),
     ],

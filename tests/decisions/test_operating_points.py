@@ -199,6 +199,7 @@ class TestChoice:
             ({"balanced": True, "youden": True}, 3, "only one of them"),
             ({"cost": [[0.0, 1.0], [1.0, 0.0]]}, 3, "2 x 2"),
             ({"cost": [[2.0, 1.0], [1.0, 0.0]]}, 2, "being right costs more"),
+            ({"cost": [[0.0, 0.0], [0.0, 0.0]]}, 2, "no error costs more than being right"),
         ):
             with pytest.raises(UsageError, match=told):
                 asked_point(config(**fields), classes)

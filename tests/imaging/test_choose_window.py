@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -98,6 +99,11 @@ def test_a_window_that_leaves_nothing_to_see_is_a_warning(
     Image.fromarray(np.zeros((64, 64), np.uint8)).save(flat)
     predict(flat, checkpoint=trained.best, window="40/400")  # type: ignore[attr-defined]
     assert any("changes nothing: no image has more than 8 bits" in text for text in ui.warned)
+    shutil.copytree(trained.data / "test", tmp_path / "other")  # type: ignore[attr-defined]
+    Image.fromarray(np.full((20, 20, 3), 90, np.uint8)).save(tmp_path / "other" / "amber" / "new.png")
+    settings = {"data": tmp_path / "other", "window": "40/400", "output": tmp_path / "w", "allow_leakage": True}
+    notes = evaluate(trained.best, **settings, resamples=0, report=False).metrics.notes  # type: ignore[attr-defined]
+    assert "--window 40/400 changes nothing: no image has more than 8 bits" in notes
 
 
 def test_the_command_line(vitmed: RUN, run: tuple[Path, Path, Recorder], tmp_path: Path, no_figures: None) -> None:

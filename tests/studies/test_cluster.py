@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import BARE, TINY_SETS, draw_classes, draw_pairs, python, recording
 
-from vitmed import cross_validate, merge, predict_shard, train, tune
+from vitmed import cross_validate, merge, predict_shard, probe, train, tune
 from vitmed.commands import predict_shard as verb
 from vitmed.core.errors import DataError, Interrupted, UsageError, VitmedError
 from vitmed.core.messages import warn
@@ -150,6 +150,10 @@ def test_one_run_is_not_divided(tmp_path: Path) -> None:
     data = draw_pairs(tmp_path / "data", 24)
     with pytest.raises(UsageError, match="--on and --strict are about parts in a folder"):
         predict_shard(data, on="local")
+    with pytest.raises(UsageError, match="--strict: one run is not divided"):
+        train(data, strict=True)
+    with pytest.raises(UsageError, match="--strict: there is one thing to evaluate"):
+        probe(data, strict=True)
     with pytest.raises(UsageError, match="--on: one run is not divided"):
         train(data, on="local", output=tmp_path)
 

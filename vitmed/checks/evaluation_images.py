@@ -18,11 +18,13 @@ from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import LabelRequest
 from vitmed.data.listing import further_columns, list_by_folder, list_by_table, with_patients
 from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
-from vitmed.data.samples import ALL, Sample, Splits, labelled_by
+from vitmed.data.samples import ALL, Sample, Splits, labelled_by, targets_in
 from vitmed.data.scan import hash_files, scan
 from vitmed.data.thread_batches import check_readable
+from vitmed.imaging.decode import read_header
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.imaging.window import asked_window
+from vitmed.inference.open_model import IDLE_WINDOW, windowed_note
 from vitmed.inference.saved_model import Outputs, SavedModel
 from vitmed.metrics.predictions import Predictions
 
@@ -78,6 +80,8 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     data, split = request.data, request.split
     if data is None and allow_leakage:
         raise excluded("leakage")
+    if None not in (request.group_regex, request.groups):
+        raise excluded("patients")
     kept = saved.path.parent / split / PREDICTIONS
     again = f"; or without images, from what is kept: vitmed evaluate {kept}" * kept.is_file()
     root = saved.data_root(f"name its current place: --data DIR{again}") if data is None else data_folder(data)
@@ -100,9 +104,9 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
         notes = [*patient_notes(saved.splits, split), *own]
         splits, table = saved.splits, None
         if request.labels is not None:
-            labels = [] if splits.bins else [splits.text_of(sample) for sample in samples]
-            paths = [sample.path for sample in samples]
-            table, groups, more = further_columns(Path(request.labels), root, paths, labels, splits.classes)
+            kind, paths, labels = splits.target.kind, [s.path for s in samples], {"": [*map(splits.text_of, samples)]}
+            labels = dict(zip(splits.classes, targets_in(samples).T.tolist(), strict=True)) if splits.bins else labels
+            table, groups, more = further_columns(Path(request.labels), root, paths, kind, labels)
             notes += more
             if groups and all(sample.group is None for sample in samples):  # else those of the run count
                 samples = [each._replace(group=cell) for each, cell in zip(samples, groups, strict=True)]
@@ -117,6 +121,9 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     cache = ImageCache(how.frame, how.window, keep=saved.config.data.cache)
     seen, leaks = leakage(saved, root, samples, allow_leakage, cache)
     leaks += near_copies(saved, root, samples, cache)
+    if asked_window(window := how.window) is not None and window != saved.config.data.window:
+        deep = any(read_header(root / sample.path).needs_window for sample in samples)
+        notes.append(f"Deep images are {windowed_note(window)}." if deep else IDLE_WINDOW.format(window))
     if any(sample.group is None for sample in samples):
         notes.insert(0, f"Patients are unknown. {UNKNOWN}")
     part_name = None if part == ALL else part

@@ -20,11 +20,9 @@ from vitmed.inference.open_model import open_model, open_network, with_window
 from vitmed.inference.saved_model import check_precision
 from vitmed.metrics.predictions import Predictions
 from vitmed.report import evaluate as reporting
-from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
+from vitmed.report.headline import Evaluation, check_page, parse_gates, report_evaluation
 from vitmed.report.model_card import write_card
 from vitmed.report.participant_flow import data_check_of
-
-OF_PAGE = ("format", "show_names")  # settings that change the page alone
 
 
 def evaluate(
@@ -72,8 +70,7 @@ def evaluate(
     """
     gates = parse_gates(fail_under)
     checkpoint = Path(checkpoint)
-    if flags.get("report") is False and (given := [flag for flag in OF_PAGE if flags.get(flag)]):
-        raise excluded("page", given=", ".join(f"--{flag.replace('_', '-')}" for flag in given))
+    check_page(flags)
     if positive is not None and checkpoint.suffix != ".csv":
         from vitmed.studies.comparison import table_of  # here, since a report of a table needs no torch
 
@@ -89,13 +86,14 @@ def evaluate(
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
     check_precision(precision)
-    saved, windowed = with_window(open_model(checkpoint), window)
+    saved = with_window(open_model(checkpoint), window)
+    parse_gates(fail_under, "grades" if flags.get("ordinal") else saved.splits.target.kind)  # before the images
     closed = [saved.splits.root, *([Path(data)] if data is not None else [])]
     if output is not None:
         output_folder(output, Path(output), *closed)  # now, not after all images were compared
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
     config, policy, added = reporting.settings_and_policy(saved, chosen, flags)
-    notes, run = [*chosen.notes, *notes_of(policy), *windowed, *added], RunFolder(saved.path.parent)
+    notes, run = [*chosen.notes, *notes_of(policy), *added], RunFolder(saved.path.parent)
     what, name = reporting.describe_images(chosen)
     folder = output_folder(output, run.path / name, *closed)
     if chosen.own_split == "test":

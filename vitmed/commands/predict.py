@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from vitmed.core.errors import UsageError
+from vitmed.core.files import is_stream
 from vitmed.core.messages import bar
 from vitmed.core.options import CHECKPOINT, AskedWindow, Images, Precision, Runs
 from vitmed.core.places import new_file
@@ -70,4 +71,6 @@ def find_checkpoint_and_check(
     saved = find_checkpoint(checkpoint, runs)
     for file in files:
         new_file(file, force=force, data=[saved.splits.root])
+    if csv is not None and csv.suffix.lower() not in (".csv", ".txt") and not is_stream(csv):
+        raise UsageError(f"{csv}: --csv writes a CSV file", "name it so, such as new.csv; or /dev/stdout")
     return saved

@@ -74,8 +74,8 @@ def probe(
         with opened(on, strict=strict) as places:
             local = offline or flags["weights"] == ranking.ALL_LOCAL
             return ranking.rank_weights(settings, names, (output, name), words, local, places.executor)
-    if on is not None:
-        raise excluded("on of one")
+    if on is not None or strict:
+        raise excluded("on of one", given="--on" if on else "--strict")
     if settings.model.start is not None:
         flags |= {"config": config, "sets": sets, "output": output, "name": name, "fail_under": fail_under}
         return train(data, offline=offline, **{**flags, "freeze": True})

@@ -60,11 +60,11 @@ def stress(
     if data is None and labels is not None:
         raise excluded("images of stress")
     request = StressRequest(corruptions, split, images, resamples, seed, device)
-    saved, notes = with_window(open_model(checkpoint), window)
+    saved = with_window(open_model(checkpoint), window)
     closed = [saved.splits.root, *([] if data is None else [Path(data)])]
     folder = output_folder(output, saved.path.parent / FOLDER, *closed)
     chosen = choose_samples(saved, ImageRequest(data, split, group_regex, groups, labels), allow_leakage)
-    for note in [*chosen.notes, *notes]:
+    for note in chosen.notes:
         warn(note)
     content, pictures = stress_images(saved, chosen, describe_images(chosen)[0], request)
     with whole_folder(folder) as part:

@@ -13,7 +13,8 @@ from vitmed.core.messages import Mute, listener, listening, say
 from vitmed.core.places import check_run_place, data_folder, elsewhere
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import duration_text, file_name
-from vitmed.report.headline import check_gates, parse_gates
+from vitmed.data.listing import list_images
+from vitmed.report.headline import check_gates, check_page, parse_gates
 from vitmed.studies.cluster import opened
 from vitmed.studies.folds import CrossValidation, train_folds
 from vitmed.studies.one_run import RESUMABLE, OneRun, TrainResult, default_name
@@ -60,13 +61,14 @@ def train(
             that of rank 0 raises it, and the others raise `core.errors.Reported`.
     """
     with Ranks.join() as ranks, listening(listener() if ranks.leads else Mute()), unconnected(offline):
+        check_page(flags)
         gates = parse_gates(fail_under)  # so that a wrong gate ends the run now, not after hours
         clock, listener().began = Clock(listener().began), None  # each of several folds has its own
         run = OneRun(ranks, clock, output, name, each_epoch)
         arguments = {"data": data, "config": config, "sets": sets}
         where = {"on": on, "parallel": parallel, "strict": strict}
         if resume is None:
-            result = _begin(run, arguments, flags, where, bool(gates))
+            result = _begin(run, arguments, flags, where, gates)
         else:
             result = _resume(run, Path(resume), arguments, flags, where)
         if result.test is not None:
@@ -75,7 +77,7 @@ def train(
 
 
 def _begin(
-    run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], where: dict[str, Any], gated: bool
+    run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], where: dict[str, Any], gates: dict[str, float]
 ) -> TrainResult:
     overrides, (data, config, sets) = read_overrides(flags, FLAGS, "train"), arguments.values()
     if run.ranks.wide and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
@@ -88,8 +90,8 @@ def _begin(
     settings = load_config(config, {"data.root": data, **overrides}, sets)
     check_trackers(settings.train.track)
     divided = settings.data.divided and settings.data.fold is None
-    if not settings.train.test and (gated or settings.train.freeze or divided):
-        what = "--fail-under" if gated else "--freeze" if settings.train.freeze else "--folds"
+    if not settings.train.test and (gates or settings.train.freeze or divided):
+        what = "--fail-under" if gates else "--freeze" if settings.train.freeze else "--folds"
         raise excluded("no test", given=what)
     if settings.train.freeze:
         _refuse_ranks(run.ranks, "--freeze, which trains no network", "start one process")
@@ -98,6 +100,9 @@ def _begin(
     else:
         _refuse_several(where)
     check_run_place(settings, run.output, run.name)
+    if gates:  # before the training
+        kind = list_images(settings.data, settings.evaluate.ordinal).target.kind
+        parse_gates([f"{name}={limit}" for name, limit in gates.items()], kind)
     if not divided:
         return run.new(settings, config is None)
     of = f"{settings.data.folds}-folds" if settings.data.sites is None else file_name(settings.data.sites)
@@ -129,8 +134,10 @@ def _resume(
 
 
 def _refuse_several(where: dict[str, Any]) -> None:
-    if where["on"] or where["parallel"] not in (None, 1):
-        raise excluded("parallel", given="--on" if where["on"] else f"--parallel {where['parallel']}")
+    parallel = where["parallel"]
+    given = {"--on": where["on"], f"--parallel {parallel}": parallel not in (None, 1), "--strict": where["strict"]}
+    if flags := [flag for flag, value in given.items() if value]:
+        raise excluded("parallel", given=flags[0])
 
 
 def _refuse_ranks(ranks: Ranks, what: str, fix: str) -> None:

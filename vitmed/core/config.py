@@ -582,11 +582,13 @@ class RunConfig(Section):
         problems = {
             "the shares of validation and test leave nothing to train on": data.val_fraction + test >= 1,
             "data.groups and data.group_regex both define the patients": None not in (data.groups, data.group_regex),
+            "data.split_column and data.resplit both divide the images": bool(data.split_column) and data.resplit,
             "data.folds and data.sites both define the folds": None not in (data.folds, data.sites),
             "data.fold needs data.folds or data.sites": data.fold is not None and not data.divided,
             "data.hold_out needs data.folds or data.sites": data.hold_out is not None and not data.divided,
             "data.repeats needs data.folds; sites are always the same folds": data.repeats > 1 and data.folds is None,
             f"{repeat}: there is no such repeat": data.repeat > data.repeats,
+            f"{repeat}: all folds are of all repeats; data.fold names one": data.fold is None and data.repeat > 1,
             f"{fold}: there is no such fold": data.folds is not None and (data.fold or 1) > data.folds,
         }
         for problem, wrong in problems.items():

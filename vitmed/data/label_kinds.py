@@ -355,6 +355,19 @@ def _finding(cell: str) -> float | None:
     return value if value in (1.0, 0.0, -1.0) else None
 
 
+def contradicts(cell: str, kind: str, name: str, truth: str | float) -> bool:
+    """Whether a cell and the `truth` differ: a class, a number, or whether there is the finding `name`, which may be
+    one of several in the cell. What is not known differs from nothing."""
+    if isinstance(truth, str):
+        return cell != "" and plain_grade(cell) != plain_grade(truth)
+    value, names = number_in(cell) if kind == "number" else _finding(cell), {part.strip() for part in cell.split(BAR)}
+    if value is None and (kind == "number" or BAR in cell or name in names or cell.lower() in NONE_WORDS):
+        value = float(name in names)
+    if value is None or math.isnan(value) or (kind == "findings" and UNKNOWN in (value, truth)):
+        return False
+    return not math.isclose(value, truth, rel_tol=1e-6)
+
+
 def read_targets(table: Table, label: int | None, others: Sequence[int], request: LabelRequest) -> Labels:
     """Read the labels of every row of a table.
 

@@ -15,7 +15,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
 from vitmed.core.text import counted_doing, lines_of, listed
 from vitmed.data.folders import SPLIT_WORDS, class_names, image_names, import_fix, labels_fix, split_folders, subfolders
-from vitmed.data.label_kinds import LabelRequest, Labels, finding_strata, grade_order, plain_grade, read_targets
+from vitmed.data.label_kinds import LabelRequest, Labels, contradicts, finding_strata, grade_order, read_targets
 from vitmed.data.patient_names import known_by_column
 from vitmed.data.patients import find_patients, suggest_groups
 from vitmed.data.samples import ALL, Sample, Splits, by_split, targets_in
@@ -133,31 +133,35 @@ def _rows_of(table: Table, path: int, paths: Sequence[str], label: int | None) -
 
 
 def further_columns(
-    file: Path, root: Path | None, paths: Sequence[str], labels: Sequence[str], outputs: Sequence[str]
+    file: Path, root: Path | None, paths: Sequence[str], kind: str, labels: Mapping[str, Sequence[str | float]]
 ) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...] | None, list[str]]:
     """The further columns of a table for images whose labels are known, a cell for each, empty for an image without a
     row; the patients, if it names any; and notes. DataError where it names none of the images, or one twice, or
     contradicts a label.
 
-    `labels` are the classes or grades; for other kinds (), and `outputs` name the columns that are labels.
+    `labels` are the classes or grades under "", or the numbers or findings by their names.
     """
     table = read_table(file)
     path = table.required(table.find(PATH_NAMES), "path of an image", PATH_NAMES)
     label = table.find(LABEL_NAMES)
     rows = _rows_by_image(table, path, root, paths)
-    for image, row in rows.items() if labels and label is not None else ():
-        cell = table.rows[row][label or 0].strip()
-        if cell and plain_grade(cell) != plain_grade(labels[image]):
-            raise DataError(
-                f"{file}: line {table.lines[row]}: {paths[image]} is {cell!r} here and {labels[image]!r} in the run",
-                "correct the cell, or leave the column of labels out: those of the run count",
-            )
+    for name, truths in labels.items():
+        column = table.header.index(name) if name and name in table.header else label
+        for image, row in rows.items() if column is not None else ():
+            cell, truth = table.rows[row][column or 0].strip(), truths[image]
+            if contradicts(cell, kind, name, truth):
+                one = f"line {table.lines[row]}: {f'{name} of ' * bool(name)}{paths[image]}"
+                said = repr(truth) if isinstance(truth, str) else f"{truth:g}"
+                raise DataError(
+                    f"{file}: {one} is {cell!r} here and {said} in the run",
+                    "correct the cell, or leave the column of labels out: those of the run count",
+                )
     if not rows:
         raise DataError(f"{file}: no row names one of the {len(paths):,} images", "use the paths in predictions.csv")
     left = len(paths) - len(rows)
     notes = [f"{left:,} of {len(paths):,} images are not in {file.name}: their cells are empty."] if left else []
     used = {path, label, table.find(SPLIT_COLUMN_NAMES), group := table.find(GROUP_NAMES)}
-    taken = {"", *TAKEN, *(() if labels else outputs)}
+    taken = {"", *TAKEN, *labels}
     names = [(i, name) for i, name in enumerate(table.header) if i not in used and name not in taken]
     further = [i for i, name in names if not name.startswith((PROB, LOGIT))]
     cells = [table.rows[rows[i]] if i in rows else [""] * len(table.header) for i in range(len(paths))]

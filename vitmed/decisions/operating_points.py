@@ -182,6 +182,9 @@ def cost_matrix(
     if (np.diag(costs) > costs.min(axis=1)).any():
         problem = f"--cost {config.cost}: being right costs more than an error in some row"
         raise UsageError(problem, "the row is the true class, the column the predicted one; being right costs 0")
+    if (costs == np.diag(costs)[:, None]).all():
+        problem = f"--cost {config.cost}: no error costs more than being right"
+        raise UsageError(problem, f"a cost for each error, such as --cost '{example(classes)}'")
     return costs
 
 

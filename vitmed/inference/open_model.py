@@ -74,6 +74,7 @@ def find_checkpoint(checkpoint: str | Path | SavedModel | None, runs: str | Path
     return saved
 
 
+IDLE_WINDOW = "--window {} changes nothing: no image has more than 8 bits"
 Copies = Mapping[str, Path]  # address -> where its copy lies
 RAW = (
     "holds no decision policy: the probabilities are raw and the likeliest class is predicted; predict with the "
@@ -131,8 +132,7 @@ def files_for(
             deep[path] = read_header(path).needs_window
     flat = len(deep) - sum(deep.values())
     if window is not None and (named := asked_window(window)) is not None:
-        idle = f"--window {window} changes nothing: no image has more than 8 bits"
-        warn(idle if flat and flat == len(deep) else f"deep images are {windowed_note(window)}")
+        warn(IDLE_WINDOW.format(window) if flat and flat == len(deep) else f"deep images are {windowed_note(window)}")
         for lost in lost_outside([path for path in deep if deep[path]], files.how.frame, named):
             warn(f"--window {window}: {lost}")
     elif flat:
@@ -206,12 +206,9 @@ def find_named(names: Sequence[str | Path]) -> list[Path]:
     return paths
 
 
-def with_window(saved: SavedModel, window: str | None) -> tuple[SavedModel, list[str]]:
-    """The model as it reads deep images by the `window` of `predict`, and what a reader must know of it."""
-    if window is None:
-        return saved, []
-    note = f"Deep images are {windowed_note(window)}."
-    return replace(saved, preprocessing=preprocessing_of(saved, None, window)), [note]
+def with_window(saved: SavedModel, window: str | None) -> SavedModel:
+    """The model as it reads deep images by the `window` of `predict`."""
+    return saved if window is None else replace(saved, preprocessing=preprocessing_of(saved, None, window))
 
 
 def preprocessing_of(saved: SavedModel, frame: int | None, window: str | None = None) -> Preprocessing:

@@ -113,6 +113,11 @@ def _fitting(
         if missing := [column for column in names if column not in columns]:
             notes.append(f"No {what} {', '.join(missing)}: these images have no such column.")
         left[f"{flag}s"] = [column for column in names if column in columns]
+    if flags.get("ordinal") and sorted(config.ordinal) == sorted(classes) and config.ordinal != list(classes):
+        other = f"--ordinal {','.join(config.ordinal)}: the model has the order {','.join(classes)}"
+        if run.evaluate.ordinal == list(classes):
+            raise UsageError(f"{other}, in which it was trained", "leave --ordinal out: that of the run counts")
+        notes.append(f"{other}, so the numbers of grades, such as the quadratic kappa, are left out.")
     idle = f"The prevalence that was given changes nothing: it is for two classes, and there are {len(classes)}."
     if config.prevalence is not None and kind != "findings" and len(classes) != 2 and idle not in notes:
         notes.append(idle)
@@ -325,8 +330,10 @@ def _with_table(
     if predictions.labels is None:
         predictions, notes = _labelled(predictions, Path(labels))
         return replace(evaluated, predictions=predictions), flags, notes
-    truth = [] if predictions.kind != "classes" else [classes[k] for k in known_labels(predictions)]
-    cells, groups, notes = further_columns(Path(labels), None, predictions.paths, truth, classes)
+    known, kind = known_labels(predictions), predictions.kind
+    truth: Any = {"": [classes[k] for k in known]} if kind == "classes" else None
+    truth = truth or dict(zip(classes, known.reshape(len(known), -1).T.tolist(), strict=True))
+    cells, groups, notes = further_columns(Path(labels), None, predictions.paths, kind, truth)
     groups = predictions.groups or groups  # those of the run count, where it knows them
     predictions = replace(predictions, groups=groups, columns={**predictions.columns, **cells})
     flags = table_flags(flags, cells, predictions.kind, classes)

@@ -1,10 +1,12 @@
 """What an evaluation prints: the first numbers, the comparison with baselines and the own test set; and the gates."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from vitmed.core.errors import GateError, UsageError, unknown_key
+from vitmed.core.errors import GateError, UsageError, excluded, unknown_key
 from vitmed.core.messages import gathering, is_warning, say, show, warn
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT, RunFolder
 from vitmed.core.text import counted, counted_doing, listed
@@ -145,17 +147,25 @@ def verdict(baseline: Baseline, metrics: Results) -> str:
     return f"{text}; {which.get(standing, 'the model is not shown to be better')}: {gap}{single}"
 
 
-def parse_gates(texts: str | Sequence[str]) -> dict[str, float]:
-    """["auroc=0.9"] -> {"auroc": 0.9}. Raises UsageError."""
-    gates = {}
+def check_page(flags: Mapping[str, Any]) -> None:
+    """Raise UsageError for a setting of the page alone, where no page is asked for."""
+    if flags.get("report") is False and (given := [flag for flag in ("format", "show_names") if flags.get(flag)]):
+        raise excluded("page", given=", ".join(f"--{flag.replace('_', '-')}" for flag in given))
+
+
+def parse_gates(texts: str | Sequence[str], kind: str = "") -> dict[str, float]:
+    """["auroc=0.9"] -> {"auroc": 0.9}. Raises UsageError, also for percent, and a metric that a kind of label lacks."""
+    gates, names = {}, [name for name in sorted(RANKING) if not kind or name in TARGETS[kind].metrics]
     for text in [texts] if isinstance(texts, str) else texts:
         name, _, value = text.partition("=")
-        if name not in RANKING:
-            raise unknown_key("metric", name, sorted(RANKING))
+        if name not in names:
+            raise unknown_key(f"metric{kind and f' of {kind}'}", name, names)
         try:
             gates[name] = float(value)
         except ValueError:
-            raise UsageError(f"--fail-under {text}: expected metric=value", "for example auroc=0.9") from None
+            gates[name] = math.nan
+        if math.isnan(gates[name]) or (gates[name] >= 2 and ALL_METRICS[name].higher_is_better):
+            raise UsageError(f"--fail-under {text}: expected metric=value", "for example auroc=0.9, not auroc=90")
     return gates
 
 

@@ -31,7 +31,9 @@ from vitmed.studies.one_run import default_name
 from vitmed.studies.rank_weights import ALL_LOCAL, OF_RANKING
 from vitmed.studies.study import check_same_data, settings_of
 from vitmed.training.plan.make_plan import check_against_splits, config_of_target, make_plan, time_needed
+from vitmed.training.plan.rules import fields_set
 from vitmed.training.plan.time import Clock, forward_share
+from vitmed.training.trackers import check_trackers
 
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds
@@ -70,6 +72,7 @@ def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) 
     settings = settings_of(arguments, "auto")
     if settings.data.divided or settings.train.freeze or not settings.train.test:
         raise excluded("choices of auto")
+    check_trackers(settings.train.track)
     limit = settings.train.time or USUAL
     if limit < LEAST:
         raise UsageError(f"--time {duration_text(limit)}: too short for folds", f"--time {duration_text(LEAST)}")
@@ -90,9 +93,10 @@ def begin_auto(arguments: dict[str, Any], output: str | Path, name: str | None) 
         fix = "--on-bad-file skip leaves such files out" if found[0].code in UNREADABLE else "--allow-leakage goes on"
         raise DataError(text, f"{fix}; details: {folder.path / 'data-check' / PAGE}")
     own_test = splits.made["test"].startswith(("folder", "table"))
-    divided = {"folds": FOLDS if limit >= LITTLE else FEW_FOLDS, "hold_out": None if own_test else HELD_OUT}
+    share = data.test_fraction if "test_fraction" in fields_set(settings, "data") else HELD_OUT
+    divided = {"folds": FOLDS if limit >= LITTLE else FEW_FOLDS, "hold_out": None if own_test else share}
     parts = splits.samples
-    held_out = len(parts["test"]) if own_test else round(HELD_OUT * sum(map(len, parts.values())))
+    held_out = len(parts["test"]) if own_test else round(share * sum(map(len, parts.values())))
     given = {key: stored(key, value, folder) for key, value in arguments.items() if value is not None and key != "time"}
     state = {"limit": limit, "used": 0.0, "checked": f"{errors}, {counted(checked.count('warning'), 'warning')}"}
     state |= {"identity": splits.digest, "divided": divided, "held_out": held_out, "arguments": given}

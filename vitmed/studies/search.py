@@ -40,9 +40,10 @@ from vitmed.studies.cluster import HERE, Places
 from vitmed.studies.one_run import default_name
 from vitmed.studies.study import Job, OnEpoch, Study, check_same_data, read_study, workers
 from vitmed.training.learning import LEARNING
-from vitmed.training.plan.make_plan import make_plan, plan_yaml
+from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, plan_yaml
 from vitmed.training.plan.rules import fields_set
 from vitmed.training.plan.time import Clock
+from vitmed.training.trackers import check_trackers
 from vitmed.training.train_state import Record
 
 APART = 10  # a range whose ends are so many times apart is searched on a logarithmic scale
@@ -112,20 +113,20 @@ def new_study(
     check_run_place(settings, output, name)
     if settings.data.divided or settings.train.freeze or not settings.train.test:
         raise excluded("choices of tune")
+    check_trackers(settings.train.track)
     prepared = make_plan(settings, plans, processes)
     if (seconds := what["time"]) is not None:
         forecast = prepared.forecaster.of(prepared.config)
         free = plans and "epochs" not in fields_set(settings, "train")
-        passes = int(forecast.passes_in(seconds / SHARE))
-        if free and 1 <= passes < prepared.config.train.epochs:
+        if free and 1 <= (passes := int(forecast.passes_in(seconds / SHARE))) < prepared.config.train.epochs:
             model = prepared.given.model
             chosen = {f"model.{name}": getattr(model, name) for name in ("weights", "weights_sha256", "weights_reason")}
             prepared = make_plan(with_values(settings, {"train.epochs": passes, **chosen}), plans, processes)
         both = 2 * forecast.total(prepared.config.train.epochs)
         if both > seconds:
             problem = f"--time {duration_text(seconds)} is too short for a trial and the training of the winner"
-            enough = SHARE * forecast.total(1) if free else both
-            raise UsageError(problem, f"--time {duration_text(round_up(enough))}")
+            enough = round_up(SHARE * forecast.total(1) if free else both)
+            raise UsageError(problem, f"--time {duration_text(enough)}")
         what |= forecast._asdict()
     config, train = prepared.config, prepared.config.train
     if not what["space"]:  # a range around the planned value of each setting of `AROUND` that you did not set
@@ -133,11 +134,12 @@ def new_study(
         fixed = {f"{part}.{name}" for part in ("train", "model", "augment") for name in fields_set(given, part)}
         fixed |= set() if LEARNING[prepared.splits.target.kind].mixes else {"augment.mixup"}
         fixed |= {"train.layer_decay"} if prepared.weights is None else set()
-        searched = {place: around for place, around in AROUND.items() if place not in fixed}
-        what["space"] = {place: around(attrgetter(place)(config)) for place, around in searched.items()}
+        what["space"] = {place: AROUND[place](attrgetter(place)(config)) for place in AROUND if place not in fixed}
     domains = what["space"]
     if not domains:
         raise UsageError("nothing to search: every setting is fixed", "leave some out, or name --space")
+    if "train.patience" in domains and train.choose == "last":
+        raise UsageError(LAST_KEPT.format("patience", domains["train.patience"]), "search other settings")
     if SEED in domains and (count := math.prod(len(domain.split(",")) for domain in domains.values())) > MOST:
         raise UsageError(f"{count:,} trials, more than {MOST:,}", "fewer values or seeds")
     if what["trials"] is None and what["time"] is None and SEED not in domains:

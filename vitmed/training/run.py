@@ -298,6 +298,8 @@ def folder_to_resume(
     """The run folder given to --resume, which holds a last.pt; `changes` are the settings given beside it, of which
     some are `allowed`, and `flags` are keyword -> setting."""
     folder = RunFolder(path.parent if path.suffix == ".pt" else path)
+    if path.suffix == ".pt" and path.name != folder.last.name:
+        raise errors.UsageError(f"{path}: a run goes on from its last.pt, not from this", f"name {folder.path}")
     if name is not None or elsewhere(output, folder.path):
         raise errors.excluded("resume and name")
     if folder.best.is_file() and not folder.last.is_file():

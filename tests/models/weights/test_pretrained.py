@@ -252,6 +252,12 @@ def test_a_run_goes_on_from_another_run_alone(tmp_path: Path, trained: Trained, 
     assert first["data"]["normalize"] == second["data"]["normalize"]
 
 
+def test_what_a_checkpoint_of_vitmed_states_is_not_set_to_something_else(trained: Trained) -> None:
+    for given in ({"heads": 4}, {"norm_eps": 0.1}, {"mlp": "quick_gelu"}):
+        with pytest.raises(UsageError, match=rf"model\.{next(iter(given))} is .*, but best\.pt has"):
+            config_for_weights(ModelConfig(**given), open_weights(str(trained.best)))
+
+
 def test_a_checkpoint_of_a_named_size_tells_its_numbers(tmp_path: Path, trained: Trained) -> None:
     """Its config leaves width, depth and heads to the name; its image size is taken over, however large."""
     content = torch.load(trained.best, weights_only=True)

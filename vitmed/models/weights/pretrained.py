@@ -169,8 +169,9 @@ def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
             asked = f"--model {config.name} has width {size.width} and depth {size.depth}"
             has = f"{file} has width {decided['width']} and depth {decided['depth']}"
             raise UsageError(f"{asked}; {has}", "omit --model: the weights decide")
-    free = {"name", "image_size", "patch_size", "channels", "pool", "pool_width", "heads", "norm_eps"}
-    free |= set() if "swiglu" in f"{config.mlp} {decided['mlp']}" else {"mlp"}  # no tensor shows which GELU it is
+    free = {"name", "image_size", "patch_size", "channels", "pool", "pool_width"}
+    if weights.layout != "vitmed":  # no tensor shows these, nor which GELU it is
+        free |= {"heads", "norm_eps"} | ({"mlp"} if "swiglu" not in f"{config.mlp} {decided['mlp']}" else set())
     for name in sorted((given & decided.keys()) - free):
         if getattr(config, name) != decided[name]:
             problem = f"model.{name} is {getattr(config, name)}, but {file} has {decided[name]}"
