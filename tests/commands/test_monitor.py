@@ -72,7 +72,8 @@ def test_quiet_where_nothing_changed(run: Path, vitmed: Callable[..., Answer]) -
     ]  # fmt: skip
     assert (found["images"], found["labelled"], found["split"], found["reference_images"]) == (200, 0, "test", 18)
     assert found["first"] == "2026-03-01T00:00:00+00:00" and found["last"] == "2026-03-09T07:00:00+00:00"
-    assert "no alarm" in answer.err and str(run.parent) not in (folder / "monitoring.json").read_text()
+    assert "no alarm" in answer.err and "--period 200 sees a change sooner" in answer.err
+    assert str(run.parent) not in (folder / "monitoring.json").read_text()
     own = json.loads((run / "test" / "metrics.json").read_text())["per_class"]["blue"]
     charts = {one["name"]: one for one in found["charts"]}
     assert charts["sensitivity of blue"]["reference"]["value"] == pytest.approx(own["sensitivity"]["value"])

@@ -28,6 +28,7 @@ from vitmed.report.templates import fill
 
 TIME, WEIGHTS = "time", "weights_hash"  # columns of the log of `vitmed serve --scores`
 SIMULATIONS = 2000
+SHORTEST = 100  # images of a period
 Tracks = dict[str, dict[charts.Side, np.ndarray]]  # chart -> side -> (S,) the sum after each new image
 
 
@@ -162,6 +163,11 @@ class _Watched:
                 f"Each chart watches the {which} {period:,} of the {len(self.new):,} images, with labels those up to "
                 "the last label, so that the length of the log raises no false alarms; "
                 f"--period {len(self.new)} watches all."
+            )
+        elif watched and (shorter := max(SHORTEST, len(self.new))) < period:
+            self.notes.append(
+                f"The limits are for {period:,} images, and the table has {len(self.new):,}: in so few, even a large "
+                f"change may give no alarm. --period {shorter} sees a change sooner."
             )
         self.tracks, self.limits = Tracks(), None
         if watched:
