@@ -76,7 +76,9 @@ def in_order(table: Table) -> tuple[Table, list[str]]:
         try:
             when = datetime.fromisoformat(cell.strip())
         except ValueError:
-            raise table.wrong(row, TIME, "a time as in 2026-03-02T14:05:00+00:00") from None
+            problem = f"'{cell}' as {TIME}, expected one as in 2026-03-02T14:05:00+00:00"
+            fix = "write every time in this way (ISO 8601), or take the column out: the order is then random"
+            raise table.error(row, problem, fix) from None
         times.append(when if when.tzinfo else when.replace(tzinfo=UTC))
     order = sorted(range(len(times)), key=lambda row: times[row])
     return _rows(table, order), notes
