@@ -133,8 +133,7 @@ def test_runs_that_trained_for_unequal_times_differ(trained: Trained, copied: Pa
     lines[-1] = json.dumps(last | {"step": last["step"] - 1})
     (copied / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     apart = found(trained.folder, copied)
-    same = "tiny and copied have the same settings, images and versions, and differ in how long they trained."
-    assert apart.verdict.endswith(same)
+    assert apart.verdict.endswith("tiny and copied differ in how long they trained.")
     epochs = f"{last['epoch']} of 6 epochs"
     assert f"tiny trained {epochs} ({last['step']} steps), copied {epochs} ({last['step'] - 1} steps)." in apart.notes
 

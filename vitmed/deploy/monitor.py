@@ -27,8 +27,7 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.templates import fill
 
 TIME, WEIGHTS = "time", "weights_hash"  # columns of the log of `vitmed serve --scores`
-SIMULATIONS = 2000
-SHORTEST = 100  # images of a period
+SIMULATIONS, SHORTEST = 2000, 100  # of periods; images of the shortest period
 Tracks = dict[str, dict[charts.Side, np.ndarray]]  # chart -> side -> (S,) the sum after each new image
 
 
@@ -46,8 +45,7 @@ def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
         splits = ("test", "val") if split is None else (split,)
         if split not in (None, "train", "val", "test"):
             raise UsageError(f"--split {split}: a split is train, val or test", "name one of these")
-        files = (find_evaluation(home, name, saved.weights_hash) for name in splits)
-        file = next((file for file in files if file is not None), None)
+        file = next(filter(None, (find_evaluation(home, name, saved.weights_hash) for name in splits)), None)
         if file is None:
             named = saved.path if saved.path.suffix != ".onnx" else "RUN"  # an exported model has no images
             problem = f"{home.path}: holds no evaluation of {saved.path.name} on {' or '.join(splits)}"
@@ -77,8 +75,7 @@ def in_order(table: Table) -> tuple[Table, list[str]]:
             when = datetime.fromisoformat(cell.strip())
         except ValueError:
             problem = f"'{cell}' as {TIME}, expected one as in 2026-03-02T14:05:00+00:00"
-            fix = "write every time in this way (ISO 8601), or take the column out: the order is then random"
-            raise table.error(row, problem, fix) from None
+            raise table.error(row, problem, "write all times in this way (ISO 8601), or take the column out") from None
         times.append(when if when.tzinfo else when.replace(tzinfo=UTC))
     order = sorted(range(len(times)), key=lambda row: times[row])
     return _rows(table, order), notes
@@ -111,8 +108,11 @@ def watch(
         DataError: predictions of another kind of label or of other classes.
     """
     watched = _Watched(known, table, settings)
-    reference, new, (_, false_alarms, shift) = known.predictions, watched.new, settings
-    limits, times = watched.limits, watched.times
+    reference, new, (period, false_alarms, shift) = known.predictions, watched.new, settings
+    times, rate = watched.times, None
+    if watched.limits is not None:
+        alarms, simulated = watched.limits.false_alarms
+        rate = charts.FalseAlarms(asked=false_alarms, period=period, found=alarms / simulated, simulated=simulated)
     content = charts.Monitoring(
         run=RunFolder(folder.parent).name or known.run,
         weights_hash=known.weights_hash,
@@ -126,14 +126,7 @@ def watch(
         first=times[0] if times else None,
         last=times[-1] if times else None,
         shift=shift,
-        false_alarms=None
-        if limits is None
-        else charts.FalseAlarms(
-            asked=false_alarms,
-            period=settings[0],
-            found=limits.false_alarms[0] / limits.false_alarms[1],
-            simulated=limits.false_alarms[1],
-        ),
+        false_alarms=rate,
         charts=[watched.chart(name) for name in watched.reference],
         notes=[*notes, *watched.notes],
     )

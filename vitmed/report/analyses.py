@@ -85,11 +85,7 @@ OF_POSITIVE_CLASS = ("sensitivity", "specificity")  # PPV and NPV follow the pre
 
 
 def compare_with_own_test(
-    predictions: Predictions,
-    metrics: Numbers,
-    internal: Predictions | None,
-    resamples: int = 2000,
-    kind: type[PreparedPredictions] = PreparedPredictions,
+    predictions: Predictions, metrics: Numbers, internal: Predictions | None, resamples: int = 2000
 ) -> External | None:
     """Compare the evaluated images with the run's own test, at the same calibration and operating point, as item 33 of
     CLAIM 2024, 16 and 20c of TRIPOD+AI and 29 of STARD-AI ask.
@@ -100,7 +96,9 @@ def compare_with_own_test(
     """
     if internal is None or not len(internal) or internal.classes != predictions.classes:
         return None
-    own = kind.evaluate(internal, resamples)
+    own = (PreparedGrades if "quadratic_kappa" in metrics.overall else PreparedPredictions).evaluate(
+        internal, resamples
+    )
     pairs = {name: (own.overall[name], metrics.overall[name]) for name in OVERALL if name in own.overall}
     absent = [c for c in own.classes if (own.per_class[c].n > 0) != (metrics.per_class[c].n > 0)]
     nothing, prevalence = estimate(float("nan"), float("nan"), float("nan"), "mover"), None
@@ -167,9 +165,6 @@ ANALYSES: dict[str, dict[str, Analysis]] = {  # kind of label -> field of `Resul
     "classes": CLASS_ANALYSES,
     "grades": {
         **CLASS_ANALYSES,
-        "external": lambda m: compare_with_own_test(
-            m.predictions, m.metrics, m.extra.internal, m.config.resamples, PreparedGrades
-        ),
         "agreement": lambda m: CLASS_ANALYSES["agreement"](m) if m.config.raters else None,
         "grades": lambda m: grade_results(m.predictions, m.config.resamples),
         "subgroups": lambda m: subgroups(m.predictions, m.config.subgroups, m.config.resamples, PreparedGrades),

@@ -153,9 +153,8 @@ def report_images(
         attention, maps = check_attention(network.model, how, chosen.read, predictions, count)
     internal = read_split(run, "test", saved.weights_hash, policy) if own is None else None
     if own is None and internal is None:
-        why = f"{saved.path.name} is not evaluated on it yet (vitmed evaluate {saved.path})"
-        why = why if named else "an exported model finds it only in the folder of its run"
-        say(f"no comparison with the test of the run: {why}")
+        why = f"vitmed evaluate {saved.path}" if named else "an exported model finds it only in the folder of its run"
+        say(f"no comparison with the test of the run: {saved.path.name} is not evaluated on it yet ({why})")
     beside = fitting_baselines(run.path / own, predictions)[0] if own and baselines is None else {}
     with bar("drawing the report", unit="steps"):
         counts, why = flows.data_check_of(run)[1], flows.why_left_out(saved.config.data)

@@ -80,8 +80,7 @@ def _say_numbers(metrics: Results) -> None:
         name, pair = next(iter(metrics.external.numbers.items()))
         gap = f"difference {value_text(pair.difference, '+')}"
         gap = "no interval for the difference" if pair.difference.low is None else gap
-        title = ALL_METRICS[name].phrase
-        show(f"on the run's own test set: {title} {number(pair.internal.value)}; {gap}")
+        show(f"on the run's own test set: {ALL_METRICS[name].phrase} {number(pair.internal.value)}; {gap}")
 
 
 def headline(metrics: Results) -> str:

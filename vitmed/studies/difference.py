@@ -108,9 +108,8 @@ def read_facts(path: Path) -> RunFacts:
         key = f"{section}.{name}"
         compared[key], shown[key] = os.path.normpath(Path(place).absolute()), Path(place).name
     weights, metric, trained = None, read_run(run, "", None).metric, ""
-    with contextlib.suppress(ValueError):
-        weights = best_hash(run)
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        weights = best_hash(run)
         last = read_json_lines(run.metrics)[-1]
         trained = f"{last['epoch']} of {config.train.epochs} epochs ({counted(last['step'], 'step')})"
     images, environment, reading = None, None, f"{run.splits}: not the splits.csv"
@@ -204,6 +203,7 @@ def _verdict(diff: RunDiff, unequal: bool) -> str:
     data = images is not None and bool(images.counts or images.classes_added or images.classes_removed)
     parts = [f"{counted(len(keys), 'setting')} ({listed(keys, 5)})"] * bool(keys)
     parts += ["the images"] * data + ["the versions or the machine"] * bool(diff.environment)
+    parts += ["how long they trained"] * (unequal and not keys)
     unknown = ["images"] * (images is None) + ["versions"] * (diff.environment is None)
     but = f" The {' and '.join(unknown)} could not be compared." if unknown else ""
     if keys == [SEED] and len(parts) == 1:
@@ -211,8 +211,6 @@ def _verdict(diff: RunDiff, unequal: bool) -> str:
         return f"Only the seed differs: {seed.first} in {diff.first}, {seed.second} in {diff.second}.{but}"
     *before, last = parts or [part for part in ("settings", "images", "versions") if part not in unknown]
     what = f"{', '.join(before)} and {last}" if before else last
-    if not parts and unequal:
-        return f"{diff.first} and {diff.second} have the same {what}, and differ in how long they trained.{but}"
     if not parts:
         return f"Nothing differs: {diff.first} and {diff.second} have the same {what}.{but}"
     return f"{diff.first} and {diff.second} differ in {what}.{but}"
