@@ -313,7 +313,8 @@ def test_a_missing_torch_is_no_bug(vitmed: RUN, trained: Trained, monkeypatch: p
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
     monkeypatch.setattr("vitmed.commands.summary.summary", missing)
-    clean(vitmed("summary", trained.best), 1, "needs PyTorch, which is not installed here", "model.onnx")
+    advice = "pip install torch torchvision; with a model.onnx, predict,"
+    clean(vitmed("summary", trained.best), 1, "needs PyTorch, which is not installed here", advice)
 
 
 # --- the machine

@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import Answer, Trained, python, recording
+from PIL import Image
 from wheels import LICENCE, write_wheel
 
 import vitmed as package
@@ -213,6 +215,21 @@ def test_the_stored_answer_is_that_of_the_command(
     asked = ["--checkpoint", "model/best.pt", "--device", "cpu", "--precision", "fp32", "--json", "--quiet"]
     found = vitmed("predict", "check/image.png", *asked)
     assert found.code == 0 and differs(unpacked / "check" / "best.pt.json", found.out) == ""
+
+
+def test_the_drawn_image_of_a_model_of_deep_images_is_deep(shop: Path, trained: Trained, tmp_path: Path) -> None:
+    """One of 8 bits would not be windowed, and a warning of it would alarm whoever installs the bundle."""
+    ui, run = recording(), shutil.copytree(trained.folder, tmp_path / "run")
+    content = torch.load(run / "best.pt", weights_only=True)
+    del content["digests"]
+    content["config"]["data"]["window"] = content["preprocessing"]["window"] = (434.0, 3703.0)
+    torch.save(content, run / "best.pt")
+    bundle(run, to=tmp_path / "deep.tar")
+    assert not any("windowed" in text for text in ui.warned)
+    with tarfile.open(tmp_path / "deep.tar") as tar:
+        tar.extractall(tmp_path, filter="data")
+    pixels = np.asarray(Image.open(tmp_path / "deep" / "check" / "image.png"))
+    assert pixels.dtype == np.uint16 and 434 <= pixels.min() < 500 and 3600 < pixels.max() <= 3703
 
 
 def test_what_counts_as_another_answer(tmp_path: Path) -> None:

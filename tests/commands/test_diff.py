@@ -127,6 +127,17 @@ def test_weights_that_nothing_states_are_not_called_identical(trained: Trained, 
     assert found(trained.folder, copied).verdict.startswith("Nothing differs")
 
 
+def test_runs_that_trained_for_unequal_times_differ(trained: Trained, copied: Path) -> None:
+    lines = (copied / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    lines[-1] = json.dumps(last | {"step": last["step"] - 1})
+    (copied / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    apart = found(trained.folder, copied)
+    assert apart.verdict.endswith("tiny and copied differ in how long they trained.")
+    epochs = f"{last['epoch']} of 6 epochs"
+    assert f"tiny trained {epochs} ({last['step']} steps), copied {epochs} ({last['step'] - 1} steps)." in apart.notes
+
+
 def test_folds_are_named_one_by_one(trained: Trained, copied: Path, tmp_path: Path) -> None:
     shutil.copytree(copied, tmp_path / "study" / "fold-1")
     (tmp_path / "study" / "folds.json").write_text('{"folds": 2, "window": null}')

@@ -14,7 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from conftest import Answer, Trained, images_of, python
+from conftest import Answer, Trained, draw_patients, images_of, python, recording
 from PIL import Image
 
 import vitmed as package
@@ -102,6 +102,25 @@ def test_predict_and_evaluate_without_torch(
     assert expected is not None
     for name in ("auroc", "accuracy", "log_loss"):
         assert metrics["overall"][name]["value"] == pytest.approx(expected.metrics.overall[name].value, abs=1e-5)
+
+
+def test_an_exported_model_says_that_it_cannot_check_patients_and_that_its_training_was_cut_off(
+    exported: Path, tmp_path: Path
+) -> None:
+    model = onnx.load(exported)
+    properties = {each.key: each.value for each in model.metadata_props if each.key != DIGEST}
+    about = json.loads(properties[KEY])
+    about["config"]["train"]["time"], about["record"] = 60.0, about["record"] | {"epoch": 1, "step": 1}
+    onnx.helper.set_model_props(model, properties | {KEY: json.dumps(about)})
+    onnx.save(model, tmp_path / "cut.onnx")
+    data = draw_patients(tmp_path / "data", 1, seed=77)
+    ui = recording()
+    found = package.evaluate(tmp_path / "cut.onnx", data=data, group_regex=r"(P\d+)_", output=tmp_path / "report")
+    notes = found.metrics.report.notes
+    assert notes[0].startswith("The time ended training within its first pass: the network has learned from 8 of ")
+    assert "An exported model names no patients: whether it was made with some of these is not known." in notes
+    assert found.metrics.flow.evaluated.seen.patients is None
+    assert any("finds it only in the folder of its run" in text for text in ui.said)
 
 
 class Kept:

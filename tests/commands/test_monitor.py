@@ -72,7 +72,8 @@ def test_quiet_where_nothing_changed(run: Path, vitmed: Callable[..., Answer]) -
     ]  # fmt: skip
     assert (found["images"], found["labelled"], found["split"], found["reference_images"]) == (200, 0, "test", 18)
     assert found["first"] == "2026-03-01T00:00:00+00:00" and found["last"] == "2026-03-09T07:00:00+00:00"
-    assert "no alarm" in answer.err and str(run.parent) not in (folder / "monitoring.json").read_text()
+    assert "no alarm" in answer.err and "--period 200 sees a change sooner" in answer.err
+    assert str(run.parent) not in (folder / "monitoring.json").read_text()
     own = json.loads((run / "test" / "metrics.json").read_text())["per_class"]["blue"]
     charts = {one["name"]: one for one in found["charts"]}
     assert charts["sensitivity of blue"]["reference"]["value"] == pytest.approx(own["sensitivity"]["value"])
@@ -124,8 +125,9 @@ def test_a_table_without_times_is_read_in_random_order(run: Path) -> None:
 
 
 def test_bad_tables_and_arguments(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"row .* has 'soon' as time"):
-        monitor(run, work(run, 10, lambda i, row: row.update(time="soon") if i == 3 else None))
+    with pytest.raises(DataError, match=r"row .* has '23.11.2026 12:40' as time") as error:
+        monitor(run, work(run, 10, lambda i, row: row.update(time="23.11.2026 12:40") if i == 3 else None))
+    assert "ISO 8601" in error.value.fix and "vitmed evaluate" not in error.value.fix  # which writes no times
     with pytest.raises(DataError, match="weights_hash abc, and the reference"):
         monitor(run, work(run, 10, lambda i, row: row.update(weights_hash="abc")))
     for columns, problem in ((("logit_",), "probabilities and no logits"), (("prob_", "logit_"), "lacks the column")):

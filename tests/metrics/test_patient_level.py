@@ -239,6 +239,12 @@ def test_who_is_outside_the_limits() -> None:
     assert 0.02 < alike.mean() < 0.055  # discrete, so at most 5 %
 
 
+def test_outside_is_around_the_share_of_all_images_as_in_the_figure() -> None:
+    """Half of all images are right; the two patients with enough images, with 0.2 each, do not set the centre."""
+    spread = per_patient(patients_with([20, 20, *[4] * 12], [16, 16, *[1] * 12]))["spread"]["accuracy"]  # type: ignore[index]
+    assert (spread["overall"], spread["n"], spread["outside"]) == (0.5, 2, 2)
+
+
 def test_nothing_to_spread() -> None:
     assert per_patient(replace(patients_with([5, 5], [1, 0]), groups=None)) is None
     assert per_patient(patients_with([9], [2]))["reason"] == "there is one patient"  # type: ignore[index]

@@ -83,3 +83,5 @@ def test_of_a_run(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     far = evaluate(tmp_path / "elsewhere" / "predictions.csv", output=tmp_path / "far")
     assert far.metrics["external"] == found.metrics["external"]
     assert "external" not in trained.result.test.metrics
+    evaluate(run / "best.pt", data=other, resamples=50, ordinal=["amber", "blue", "green"], output=tmp_path / "grades")
+    assert any("on the run's own test set: quadratic kappa" in text for text in ui.said)  # what decides of grades

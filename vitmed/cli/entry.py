@@ -120,7 +120,7 @@ def _error_of(args: list[str]) -> VitmedError | None:
             reported = errors.OutOfMemoryError("the GPU is out of memory", fix)
         elif isinstance(error, ModuleNotFoundError) and error.name in ("torch", "torchvision"):
             problem = f"this needs PyTorch, which is not installed here (no module {error.name})"
-            fix = "name an exported model.onnx, which needs none, or: pip install torch torchvision"
+            fix = "pip install torch torchvision; with a model.onnx, predict, evaluate, stress and serve do without"
             reported = VitmedError(problem, fix)
         elif isinstance(error, OSError) and is_full(error):  # what vitmed keeps only while it runs
             problem = "a disk is full, perhaps that of temporary files"

@@ -9,7 +9,7 @@ from vitmed.core.files import whole_folder
 from vitmed.core.messages import say, warn
 from vitmed.core.options import FIRST, Argument, Option
 from vitmed.core.places import output_folder
-from vitmed.deploy.monitor import check_weights, in_order, read_reference, watch, write_monitoring
+from vitmed.deploy.monitor import SHORTEST, check_weights, in_order, read_reference, watch, write_monitoring
 from vitmed.metrics.control_charts import Monitoring
 from vitmed.metrics.predictions_csv import read_table
 
@@ -50,11 +50,10 @@ def monitor(
         GateError: a chart gives an alarm.
         CheckpointError, DataError, UsageError: an argument that cannot be used.
     """
-    if not (period >= 100 and 0.01 <= false_alarms < 1 and 0 < shift <= 5):
+    if not (period >= SHORTEST and 0.01 <= false_alarms < 1 and 0 < shift <= 5):
         given = f"--period {period}, --false-alarms {false_alarms:g}, --shift {shift:g}"
-        raise UsageError(
-            given, "--period is 100 or more, --false-alarms from 0.01 to below 1, --shift above 0 and up to 5"
-        )
+        fix = f"--period is {SHORTEST} or more, --false-alarms from 0.01 to below 1, --shift above 0 and up to 5"
+        raise UsageError(given, fix)
     folder, reference = read_reference(Path(run), split)
     table, notes = in_order(read_table(new))
     place = output_folder(output, folder.parent / "monitoring")

@@ -51,7 +51,7 @@ class OodScore(Stored):
         return self
 
     def score(self, features: np.ndarray) -> np.ndarray:
-        """(S, D) -> (S,) float32: distance / the 99th percentile of validation; above 1 is unlike."""
+        """(S, D) -> (S,) float32: distance / the limit of validation, see `fit_ood_score`; above 1 is unlike."""
         means, full, centre = self.matrices
         x = features.astype(np.float64)
         with LOCK, blas().limit(limits=1):  # its threads would spin on, and take the cores from the network's
@@ -102,7 +102,7 @@ def fit_ood_score(train: np.ndarray, labels: np.ndarray, validation: np.ndarray)
     precision = np.linalg.inv(covariance + 1e-6 * size * np.eye(len(covariance)))
     packed = precision[np.tril_indices(len(precision))].astype(np.float32)
     unscaled = OodScore(n=len(train), scale=1.0, means=means.astype(np.float32), precision=packed)
-    # (n + 1)-quantile, so that a new image of the same kind is called unlike in at most a hundredth of the cases
+    # (n + 1)-quantile: at most a hundredth of new images of the same kind is unlike; below 200 images the largest
     level = min(1.0, QUANTILE * (len(validation) + 1) / len(validation))
     edge = float(np.quantile(unscaled.score(validation).astype(np.float64) ** 2, level, method="higher"))
     return unscaled.model_copy(update={"scale": edge}) if edge > 0 else None

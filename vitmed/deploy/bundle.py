@@ -93,7 +93,12 @@ def _add_model(top: Path, saved: SavedModel) -> None:
     for folder in (top / "model" / "test", top / "check"):
         folder.mkdir(parents=True)
     shape = (how.image_size * 5 // 4, how.image_size, how.channels)  # its size changes on the way to the network
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, shape, np.uint8).squeeze()).save(picture)
+    draw = np.random.default_rng(0).integers
+    pixels: np.ndarray = draw(0, 256, shape, np.uint8)
+    if isinstance(how.window, tuple):  # of deep images: 16 bits, since 8 bits are not windowed
+        low, high = np.clip(how.window, 0, 65535).astype(int)
+        pixels = draw(low, high, shape[:2], np.uint16, endpoint=True)
+    Image.fromarray(pixels.squeeze()).save(picture)
     name = "model.onnx" if isinstance(saved, OnnxModel) else "best.pt"
     if isinstance(saved, OnnxModel):
         shutil.copyfile(saved.path, top / "model" / name)

@@ -27,7 +27,7 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.templates import fill
 
 TIME, WEIGHTS = "time", "weights_hash"  # columns of the log of `vitmed serve --scores`
-SIMULATIONS = 2000
+SIMULATIONS, SHORTEST = 2000, 100  # of periods; images of the shortest period
 Tracks = dict[str, dict[charts.Side, np.ndarray]]  # chart -> side -> (S,) the sum after each new image
 
 
@@ -45,8 +45,7 @@ def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
         splits = ("test", "val") if split is None else (split,)
         if split not in (None, "train", "val", "test"):
             raise UsageError(f"--split {split}: a split is train, val or test", "name one of these")
-        files = (find_evaluation(home, name, saved.weights_hash) for name in splits)
-        file = next((file for file in files if file is not None), None)
+        file = next(filter(None, (find_evaluation(home, name, saved.weights_hash) for name in splits)), None)
         if file is None:
             named = saved.path if saved.path.suffix != ".onnx" else "RUN"  # an exported model has no images
             problem = f"{home.path}: holds no evaluation of {saved.path.name} on {' or '.join(splits)}"
@@ -76,7 +75,8 @@ def in_order(table: Table) -> tuple[Table, list[str]]:
         try:
             when = datetime.fromisoformat(cell.strip())
         except ValueError:
-            raise table.wrong(row, TIME, "a time as in 2026-03-02T14:05:00+00:00") from None
+            problem = f"'{cell}' as {TIME}, expected one as in 2026-03-02T14:05:00+00:00"
+            raise table.error(row, problem, "write all times in this way (ISO 8601), or take the column out") from None
         times.append(when if when.tzinfo else when.replace(tzinfo=UTC))
     order = sorted(range(len(times)), key=lambda row: times[row])
     return _rows(table, order), notes
@@ -109,8 +109,11 @@ def watch(
         DataError: predictions of another kind of label or of other classes.
     """
     watched = _Watched(known, table, settings)
-    reference, new, (_, false_alarms, shift) = known.predictions, watched.new, settings
-    limits, times = watched.limits, watched.times
+    reference, new, (period, false_alarms, shift) = known.predictions, watched.new, settings
+    times, rate = watched.times, None
+    if watched.limits is not None:
+        alarms, simulated = watched.limits.false_alarms
+        rate = charts.FalseAlarms(asked=false_alarms, period=period, found=alarms / simulated, simulated=simulated)
     content = charts.Monitoring(
         run=RunFolder(folder.parent).name or known.run,
         weights_hash=known.weights_hash,
@@ -124,14 +127,7 @@ def watch(
         first=times[0] if times else None,
         last=times[-1] if times else None,
         shift=shift,
-        false_alarms=None
-        if limits is None
-        else charts.FalseAlarms(
-            asked=false_alarms,
-            period=settings[0],
-            found=limits.false_alarms[0] / limits.false_alarms[1],
-            simulated=limits.false_alarms[1],
-        ),
+        false_alarms=rate,
         charts=[watched.chart(name) for name in watched.reference],
         notes=[*notes, *watched.notes],
     )
@@ -163,6 +159,11 @@ class _Watched:
                 f"Each chart watches the {which} {period:,} of the {len(self.new):,} images, with labels those up to "
                 "the last label, so that the length of the log raises no false alarms; "
                 f"--period {len(self.new)} watches all."
+            )
+        elif watched and (shorter := max(SHORTEST, len(self.new))) < period:
+            self.notes.append(
+                f"The limits are for {period:,} images, and the table has {len(self.new):,}: in so few, even a large "
+                f"change may give no alarm. --period {shorter} sees a change sooner."
             )
         self.tracks, self.limits = Tracks(), None
         if watched:

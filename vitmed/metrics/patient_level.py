@@ -290,6 +290,6 @@ def _spread(images: np.ndarray, right: np.ndarray) -> Spread:
     if n < 2:
         return Spread(n=n, reason=f"fewer than two patients have {ENOUGH} such images")
     low, q1, median, q3, high = map(float, np.quantile(right[enough] / images[enough], [0, 0.25, 0.5, 0.75, 1]))
-    far = int(outside(images[enough], right[enough]).sum())
+    far = int((outside(images, right) & enough).sum())  # around the share of all images, as in the figure
     overall = float(right.sum() / images.sum())
     return Spread(n=n, min=low, q1=q1, median=median, q3=q3, max=high, outside=far, overall=overall)

@@ -170,7 +170,7 @@ class Table:
     def some_unlabelled(self, row: int | np.integer) -> DataError:
         """The error for a row without a label among others that have one."""
         problem = f"{self.file}: some rows have a label and some have none, the first is row {self.numbers[row]}"
-        return DataError(problem, "fill the label column, or empty it")
+        return DataError(problem, "take out the rows without a label, or fill them; vitmed monitor takes it as it is")
 
     def contradictions(self, off: Mapping[str, np.ndarray], source: str) -> list[str]:
         """A note on the rows with a cell that does not follow from the source; `off`: column -> (S,) bool."""

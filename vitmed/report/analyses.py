@@ -22,7 +22,7 @@ from vitmed.metrics.areas import fixed_rates
 from vitmed.metrics.clinical_utility import decision_curve, prevalence_table
 from vitmed.metrics.confusions import finding_errors, label_errors, mistakes
 from vitmed.metrics.estimates import Numbers, difference, estimate
-from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.kinds.grades import PreparedGrades, grade_results
 from vitmed.metrics.kinds.number import PreparedNumbers, bland_altman
 from vitmed.metrics.patient_level import patient_level, per_patient
@@ -80,7 +80,7 @@ def _calibration(m: Material) -> CalibrationReport:
     return found.model_copy(update={**by_fold, "folds": [fold.calibration for fold in m.extra.folds.each]})
 
 
-OVERALL = ("auroc", "balanced_accuracy", "accuracy", "mcc", "log_loss", "brier")
+OVERALL = ("quadratic_kappa", "grade_error", "auroc", "balanced_accuracy", "accuracy", "mcc", "log_loss", "brier")
 OF_POSITIVE_CLASS = ("sensitivity", "specificity")  # PPV and NPV follow the prevalence, and so differ anyway
 
 
@@ -96,8 +96,10 @@ def compare_with_own_test(
     """
     if internal is None or not len(internal) or internal.classes != predictions.classes:
         return None
-    own = evaluate_predictions(internal, resamples)
-    pairs = {name: (own.overall[name], metrics.overall[name]) for name in OVERALL}
+    own = (PreparedGrades if "quadratic_kappa" in metrics.overall else PreparedPredictions).evaluate(
+        internal, resamples
+    )
+    pairs = {name: (own.overall[name], metrics.overall[name]) for name in OVERALL if name in own.overall}
     absent = [c for c in own.classes if (own.per_class[c].n > 0) != (metrics.per_class[c].n > 0)]
     nothing, prevalence = estimate(float("nan"), float("nan"), float("nan"), "mover"), None
     if own.positive_class is not None:

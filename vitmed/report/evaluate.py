@@ -61,7 +61,8 @@ def settings_and_policy(
         flags = table_flags(flags, chosen.table, saved.splits.target.kind, saved.classes)
     config = _fitting(saved.config, flags, saved.splits.target.kind, saved.classes, own, notes)
     check_readers(config, cells, [sample.path for sample in chosen.samples], saved.classes)
-    count, record = len(saved.splits.samples.get("train", ())), saved.record
+    named, record = any(saved.splits.samples.values()), saved.record
+    count = len(saved.splits.samples.get("train", ()) if named else saved.hashes.get("train", ()))
     batch = saved.config.train.batch_size * saved.config.train.accumulate
     seen = (record.get("step") or 0) * batch
     timed = saved.config.train.time is not None and not isinstance(saved, Ensemble)
@@ -71,6 +72,8 @@ def settings_and_policy(
             "images, so these numbers say nothing of what it can learn. Give more time (--time)."
         )
         notes.insert(0, untrained)
+    if not named and any(sample.group is not None for sample in chosen.samples):
+        notes.append("An exported model names no patients: whether it was made with some of these is not known.")
     asked_point(config, saved.splits.choices)
     policy = saved.policy
     if policy_settings(config) != policy_settings(saved.config.evaluate):
@@ -144,6 +147,8 @@ def report_images(
     function returns; None: those that training evaluated."""
     network, chosen, config, policy = used.network, used.chosen, used.config, used.policy
     saved, own, run = network.saved, chosen.own_split, RunFolder(network.saved.path.parent)
+    named = any(saved.splits.samples.values())
+    seen = Seen(**chosen.seen).model_copy(update={} if named else {"patients": None})
     what, where = describe_images(chosen)[0], f"{network.device}, {network.precision}"
     # The maps take half a minute.
     quick = config.map_images is None and (chosen.part in ("train", "val") or not config.report)
@@ -155,13 +160,13 @@ def report_images(
         attention, maps = check_attention(network.model, how, chosen.read, predictions, count)
     internal = read_split(run, "test", saved.weights_hash, policy) if own is None else None
     if own is None and internal is None:
-        why = f"{saved.path.name} is not evaluated on it yet (vitmed evaluate {saved.path})"
-        say(f"no comparison with the test of the run: {why}")
+        why = f"vitmed evaluate {saved.path}" if named else "an exported model finds it only in the folder of its run"
+        say(f"no comparison with the test of the run: {saved.path.name} is not evaluated on it yet ({why})")
     beside = fitting_baselines(run.path / own, predictions)[0] if own and baselines is None else {}
     with bar("drawing the report", unit="steps"):
         counts, why = flows.data_check_of(run)[1], flows.why_left_out(saved.config.data)
         about_images = {
-            "evaluated": flows.evaluated_images(predictions, own, Seen(**chosen.seen)),
+            "evaluated": flows.evaluated_images(predictions, own, seen),
             "characteristics": flows.characteristics(saved.splits, config.subgroups),
         }
         origin = Origin(

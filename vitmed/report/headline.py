@@ -79,10 +79,10 @@ def _say_numbers(metrics: Results) -> None:
     for line in reader_lines(metrics):
         show(line)
     if metrics.external is not None:
-        pair = metrics.external.numbers["auroc"]
+        name, pair = next(iter(metrics.external.numbers.items()))
         gap = f"difference {value_text(pair.difference, '+')}"
         gap = "no interval for the difference" if pair.difference.low is None else gap
-        show(f"on the run's own test set: AUROC {number(pair.internal.value)}; {gap}")
+        show(f"on the run's own test set: {ALL_METRICS[name].phrase} {number(pair.internal.value)}; {gap}")
 
 
 def headline(metrics: Results) -> str:

@@ -14,7 +14,7 @@ from pydantic import Field
 from vitmed.core.base_models import Frozen, fields_of
 from vitmed.core.config import RunConfig
 from vitmed.core.errors import CheckpointError, DataError, UsageError, VitmedError
-from vitmed.core.files import json_of
+from vitmed.core.files import json_of, read_json_lines
 from vitmed.core.load_config import paths_in
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, listed
@@ -75,6 +75,7 @@ class RunFacts:
     environment: dict[str, str] | None  # versions and machine
     metric: RunMetric | None
     weights: str | None  # the hash of those in best.pt
+    trained: str  # for how long; "" where nothing says
 
     @property
     def classes(self) -> set[str]:
@@ -107,9 +108,11 @@ def read_facts(path: Path) -> RunFacts:
     for section, name, place in paths_in(tree, run.path):
         key = f"{section}.{name}"
         compared[key], shown[key] = os.path.normpath(Path(place).absolute()), Path(place).name
-    weights, metric = None, read_run(run, "", None).metric
-    with contextlib.suppress(ValueError):
+    weights, metric, trained = None, read_run(run, "", None).metric, ""
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         weights = best_hash(run)
+        last = read_json_lines(run.metrics)[-1]
+        trained = f"{last['epoch']} of {config.train.epochs} epochs ({counted(last['step'], 'step')})"
     images, environment, reading = None, None, f"{run.splits}: not the splits.csv"
     try:
         if run.splits.is_file():
@@ -122,7 +125,7 @@ def read_facts(path: Path) -> RunFacts:
             environment |= {name: str(content[name]) for name in SURROUNDINGS if content.get(name) is not None}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error):
         raise DataError(f"{reading} of a run", "restore it, or name another run") from None
-    return RunFacts(type(config), shown, compared, images, environment, metric, weights)
+    return RunFacts(type(config), shown, compared, images, environment, metric, weights, trained)
 
 
 def difference(first: RunFacts, second: RunFacts, names: Sequence[str]) -> RunDiff:
@@ -148,13 +151,17 @@ def difference(first: RunFacts, second: RunFacts, names: Sequence[str]) -> RunDi
         keys = dict.fromkeys((*first.environment, *second.environment))
         pairs = ((key, first.environment.get(key), second.environment.get(key)) for key in keys)
         environment = [Difference(name=key, first=a, second=b) for key, a, b in pairs if a != b]
+    unequal = first.trained != second.trained and "" not in (first.trained, second.trained)
+    if unequal:
+        timed = "; with --time, the speed of the machine decides" if first.settings.get("train.time") else ""
+        notes.append(f"{names[0]} trained {first.trained}, {names[1]} {second.trained}{timed}.")
     metrics = [first.metric, second.metric]
     if all(metric is not None and metric.of == "test" for metric in metrics):
         notes.append("Whether one is better, on the same test images: vitmed compare.")
     parts: dict[str, Any] = {"settings": settings, "images": images, "environment": environment}
     diff = RunDiff(first=names[0], second=names[1], **parts, metrics=metrics, notes=notes)
     same = "The weights are identical. " if first.weights is not None and first.weights == second.weights else ""
-    return diff.model_copy(update={"verdict": same + _verdict(diff)})
+    return diff.model_copy(update={"verdict": same + _verdict(diff, unequal)})
 
 
 def _image_differences(first: RunFacts, second: RunFacts) -> ImageDifferences:
@@ -192,11 +199,12 @@ def _image_differences(first: RunFacts, second: RunFacts) -> ImageDifferences:
     )
 
 
-def _verdict(diff: RunDiff) -> str:
+def _verdict(diff: RunDiff, unequal: bool) -> str:
     keys, images = [setting.name for setting in diff.settings], diff.images
     data = images is not None and bool(images.counts or images.classes_added or images.classes_removed)
     parts = [f"{counted(len(keys), 'setting')} ({listed(keys, 5)})"] * bool(keys)
     parts += ["the images"] * data + ["the versions or the machine"] * bool(diff.environment)
+    parts += ["how long they trained"] * (unequal and not keys)
     unknown = ["images"] * (images is None) + ["versions"] * (diff.environment is None)
     but = f" The {' and '.join(unknown)} could not be compared." if unknown else ""
     if keys == [SEED] and len(parts) == 1:

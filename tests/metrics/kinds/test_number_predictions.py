@@ -121,7 +121,7 @@ def replaced(column: str, cell: str) -> Callable[[list[list[str]]], None]:
     [
         (replaced("label", "sixty"), "row 2 has 'sixty' as label, expected a finite number"),
         (replaced("label", "inf"), "row 2 has 'inf' as label"),
-        (replaced("label", ""), "some rows have a label and some have none, the first is row 2"),
+        (replaced("label", ""), "some rows have a label and some have none, the first is row 2\nFix: take out the"),
         (replaced("raw_location", "x"), "row 2 has 'x' as raw_location"),
         (replaced("raw_log_scale", "nan"), "row 2 has 'nan' as raw_log_scale"),
         (replaced("raw_location", "1e300"), "row 2 has '1e300' as raw_location"),
