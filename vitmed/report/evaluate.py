@@ -121,10 +121,15 @@ def _fitting(
         if run.evaluate.ordinal == list(classes):
             raise UsageError(f"{other}, in which it was trained", "leave --ordinal out: that of the run counts")
         notes.append(f"{other}, so the numbers of grades, such as the quadratic kappa, are left out.")
-    idle = f"The prevalence that was given changes nothing: it is for two classes, and there are {len(classes)}."
-    if config.prevalence is not None and kind != "findings" and len(classes) != 2 and idle not in notes:
-        notes.append(idle)
+    note_prevalence(config, kind, classes, notes)
     return config.model_copy(update=left)
+
+
+def note_prevalence(config: EvaluateConfig, kind: str, classes: Sequence[str], notes: list[str]) -> None:
+    """Add a note where a prevalence was given for classes that have no use for it; a finding is there or not."""
+    note = f"The prevalence that was given changes nothing: it is for two classes, and there are {len(classes)}."
+    if config.prevalence is not None and kind != "findings" and len(classes) != 2 and note not in notes:
+        notes.append(note)
 
 
 class ModelOnImages(NamedTuple):
