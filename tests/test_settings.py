@@ -315,7 +315,7 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
     "data.fold": row(2, splits_of, FOLDS),
     "data.sites": row("site", splits_of),
     "data.repeats": shown("tests/studies/test_folds.py"),
-    "data.repeat": row(2, splits_of, {**FOLDS, "data.repeats": 2}),
+    "data.repeat": row(2, splits_of, {**FOLDS, "data.fold": 1, "data.repeats": 2}),
     "data.hold_out": row(0.3, splits_of, FOLDS),
     "data.resplit": shown(PERMITS),
     "data.allow_leakage": shown(PERMITS),
