@@ -92,10 +92,8 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     hashes = hash_files([str(root / sample.path) for sample in samples])
     if data is None or (samples and hashes == saved.hashes[split]):
         if request.group_regex is not None or request.groups is not None:
-            raise UsageError(
-                "--groups and --group-regex describe other images; the patients of the run's own images are known",
-                "leave them out, or name other images with --data DIR",
-            )
+            problem = "--groups and --group-regex describe other images; the patients of the run's own images are known"
+            raise UsageError(problem, "leave them out, or name other images with --data DIR")
         if data is not None:
             say(f"{root} contains the images of the run: using the run's own {split} split")
         if asked_window(window := saved.preprocessing.window) is not None and window != saved.config.data.window:
@@ -170,10 +168,8 @@ def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tupl
         parts, folder = list(folders) or [ALL], folders.get(request.split, root)
         if request.split in folders or not folders:
             if unknown := sorted(set(class_names(folder)) - set(saved.classes)):
-                raise DataError(
-                    f"{folder}: the model does not know class {listed(unknown)}; it knows {listed(saved.classes)}",
-                    "rename the folders to the model's classes, or remove them",
-                )
+                problem = f"{folder}: the model does not know class {listed(unknown)}; it knows {listed(saved.classes)}"
+                raise DataError(problem, "rename the folders to the model's classes, or remove them")
             images = list_by_folder(root, {request.split if folders else ALL: folder}, saved.classes)
     if parts == [ALL] and request.split != "test":
         raise UsageError(f"--split {request.split}: {root} is not divided into splits", "leave it out")

@@ -67,7 +67,6 @@ def sample_size(
 
 def _check(name: str, value: float, low: float, high: float, top: str = "") -> None:
     if not low < value < high:
-        raise UsageError(
-            f"{name} {value:g}: expected a number above {low:g} and below {f'{top}, ' if top else ''}{high:g}",
-            f"give a share between the two{f' (for {value:g} %: {value / 100:g})' if 1 < value < 100 else ''}",
-        )
+        problem = f"{name} {value:g}: expected a number above {low:g} and below {f'{top}, ' if top else ''}{high:g}"
+        fix = f"give a share between the two{f' (for {value:g} %: {value / 100:g})' if 1 < value < 100 else ''}"
+        raise UsageError(problem, fix)

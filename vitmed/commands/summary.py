@@ -60,9 +60,8 @@ def summary(
         checkpoint = load_checkpoint(model)
         return summarise(checkpoint.model(), checkpoint.config.model)
     if model.endswith(".onnx"):
-        raise UsageError(
-            f"{model}: an exported network, whose layers have no names", "name the run it was exported from"
-        )
+        problem = f"{model}: an exported network, whose layers have no names"
+        raise UsageError(problem, "name the run it was exported from")
     if model in SIZES:
         config = build_config({"model": {"name": model, **fields}}).model
     elif model in recipes() or Path(model).suffix in (".yaml", ".yml"):

@@ -91,10 +91,9 @@ def read_grades(table: Table, label: int, cells: Sequence[str], request: LabelRe
         scale = {plain_grade(name): name for name in order}
         if strange := [cell for cell, name in names.items() if name not in scale]:
             line = table.lines[cells.index(strange[0])]
-            raise DataError(
-                f"{table.file}: line {line}: the grade {strange[0]!r} is not on the scale {', '.join(order)}",
-                "correct the grade, or remove its row" + (", or add it to --ordinal" * (not request.outputs)),
-            )
+            problem = f"{table.file}: line {line}: the grade {strange[0]!r} is not on the scale {', '.join(order)}"
+            fix = "correct the grade, or remove its row" + (", or add it to --ordinal" * (not request.outputs))
+            raise DataError(problem, fix)
         names = {cell: scale[name] for cell, name in names.items()}
     classes = request.outputs or grade_order(sorted(set(names.values())), request.order, str(table.file))
     strata = np.array([classes.index(names[cell]) for cell in cells], dtype=np.int64)
@@ -147,10 +146,9 @@ def read_number(table: Table, label: int | None, others: Sequence[int], request:
         if value is None or math.isinf(value):
             wrong = sum(v is None or math.isinf(v) for v in values)
             more = f", and {counted_doing(wrong - 1, 'other cell', 'is', 'are')} not either" if wrong > 1 else ""
-            raise DataError(
-                f"{table.file}: line {line}: {cell!r} in the column {table.header[label]!r} is not a number{more}",
-                "write numbers such as 63 or 63.5, with a point and without a unit, and nothing where it is not known",
-            )
+            problem = f"{table.file}: line {line}: {cell!r} in the column {table.header[label]!r} is not a number{more}"
+            fix = "write numbers such as 63 or 63.5, with a point and without a unit, and nothing where it is not known"
+            raise DataError(problem, fix)
     numbers = np.array(values, dtype=np.float64)  # (R,), NaN where not known
     known = np.isfinite(numbers)
     if (large := numbers[known & (np.abs(numbers) > MOST)]).size:
@@ -405,10 +403,9 @@ def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:
         if len(columns) < 2:
             for column in doubtful if len(columns) + len(doubtful) > 1 else ():
                 cells_of_finding(table, column)  # raises
-            raise DataError(
-                f"{table.file}: no column for the label, nor two of 1 and 0 (findings); it has {table.names}",
-                f"name it {LABEL_NAMES[0]} (or {', '.join(LABEL_NAMES[1:])}) in the first line, or --finding COLUMN",
-            )
+            problem = f"{table.file}: no column for the label, nor two of 1 and 0 (findings); it has {table.names}"
+            fix = f"name it {LABEL_NAMES[0]} (or {', '.join(LABEL_NAMES[1:])}) in the first line, or --finding COLUMN"
+            raise DataError(problem, fix)
         return "findings"
     cells = [row[label].strip() for row in table.rows]
     if any(BAR in cell for cell in cells):

@@ -152,10 +152,8 @@ def further_columns(
             if contradicts(cell, kind, name, truth):
                 one = f"line {table.lines[row]}: {f'{name} of ' * bool(name)}{paths[image]}"
                 said = repr(truth) if isinstance(truth, str) else f"{truth:g}"
-                raise DataError(
-                    f"{file}: {one} is {cell!r} here and {said} in the run",
-                    "correct the cell, or leave the column of labels out: those of the run count",
-                )
+                problem = f"{file}: {one} is {cell!r} here and {said} in the run"
+                raise DataError(problem, "correct the cell, or leave the column of labels out: those of the run count")
     if not rows:
         raise DataError(f"{file}: no row names one of the {len(paths):,} images", "use the paths in predictions.csv")
     left = len(paths) - len(rows)

@@ -96,19 +96,17 @@ def compile_group(expression: str) -> regex.Pattern[str]:
     try:
         re.compile(expression)  # `regex` allows more, such as recursion
     except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(
-            f"--group-regex {expression}: not a regular expression ({error})",
-            "close every bracket, and write \\ before a bracket that is part of the names",
-        ) from None
+        problem = f"--group-regex {expression}: not a regular expression ({error})"
+        fix = "close every bracket, and write \\ before a bracket that is part of the names"
+        raise UsageError(problem, fix) from None
     size, repeated = len(expression), 1  # `regex` writes repetitions out, within the memory of the machine
     for bracket, *counts in REPETITION.findall(expression):
         count = max(int(number or 0) for number in counts)
         size, repeated = (size, repeated * max(1, count)) if bracket else (size + count, repeated)
     if size * repeated > MOST or VERBOSE.search(expression):
-        raise UsageError(
-            f"--group-regex {expression[:100]!r}: too long, or with too many repetitions in {{}}",
-            f"write it with at most {MOST:,} characters, repetitions written out, and without the flag x",
-        )
+        problem = f"--group-regex {expression[:100]!r}: too long, or with too many repetitions in {{}}"
+        fix = f"write it with at most {MOST:,} characters, repetitions written out, and without the flag x"
+        raise UsageError(problem, fix)
     return regex.compile(expression)
 
 

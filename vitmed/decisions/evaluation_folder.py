@@ -114,10 +114,9 @@ def read_evaluation(file: Path, labelled: bool = True) -> Evaluated:
     def calibrate(read: Predictions) -> Predictions:
         assert policy is not None
         if list(read.classes) != metrics["classes"]:
-            raise DataError(
-                f"{beside}: has the classes {metrics['classes']}, the table beside it {list(read.classes)}",
-                "put the columns of the table in the order of metrics.json, or move metrics.json away",
-            )
+            problem = f"{beside}: has the classes {metrics['classes']}, the table beside it {list(read.classes)}"
+            fix = "put the columns of the table in the order of metrics.json, or move metrics.json away"
+            raise DataError(problem, fix)
         return policy.calibrate(read)
 
     try:

@@ -74,10 +74,8 @@ def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> N
         share = criterion.metric in of_class or kind.metrics[criterion.metric].higher_is_better
         if share and of_class and criterion.limit > 1:
             limit = f"the limit is {criterion.limit:g}"
-            raise UsageError(
-                f"{criterion.metric} is at most 1, and {limit}: the criterion can show nothing",
-                "write a share, such as 0.05 for 5 %",
-            )
+            problem = f"{criterion.metric} is at most 1, and {limit}: the criterion can show nothing"
+            raise UsageError(problem, "write a share, such as 0.05 for 5 %")
         ranks = criterion.metric not in kind.metrics or kind.metrics[criterion.metric].ranks
         if ranks and (criterion.at_most if share else criterion.at_least) is not None:
             problem = f"the criterion of {criterion.metric} limits it on the better side"

@@ -207,10 +207,9 @@ def write_onnx(saved: SavedModel, file: Path, root: Path) -> ExportGate:
     model, session = onnx_program(graph, file)
     gate = compare_export(saved, graph, session, root)
     if not gate.passed:
-        raise GateError(
-            f"{file}: not written, since the exported network differs from {saved.path}: {gate.in_words}",
-            f"no decision may differ, and no probability by more than {MOST_MOVED:g}; please report it",
-        )
+        problem = f"{file}: not written, since the exported network differs from {saved.path}: {gate.in_words}"
+        fix = f"no decision may differ, and no probability by more than {MOST_MOVED:g}; please report it"
+        raise GateError(problem, fix)
     import onnx
 
     for node in model.graph.node:  # where in whose folders it was traced

@@ -238,17 +238,13 @@ def _read(table: Table, known: Evaluated) -> Predictions:
     policy, like = known.policy, known.predictions
     assert isinstance(policy, DecisionPolicy)
     if like.kind != "number" and table.scored()[0] == PROB:
-        raise DataError(
-            f"{table.file}: has probabilities and no logits",
-            "give a table of vitmed predict --csv or vitmed serve --scores",
-        )
+        problem = f"{table.file}: has probabilities and no logits"
+        raise DataError(problem, "give a table of vitmed predict --csv or vitmed serve --scores")
 
     def calibrate(read: Predictions) -> Predictions:
         if read.kind != like.kind or (like.kind != "number" and set(read.classes) != set(like.classes)):
-            raise DataError(
-                f"{table.file}: is of {', '.join(read.classes)}, the model of {', '.join(like.classes)}",
-                "give predictions of this model",
-            )
+            problem = f"{table.file}: is of {', '.join(read.classes)}, the model of {', '.join(like.classes)}"
+            raise DataError(problem, "give predictions of this model")
         return policy.calibrate(read)
 
     read = read_predictions(table, target_of(like), calibrate=calibrate)

@@ -183,10 +183,8 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
     index = file_window_index(window)
     if index is not None and index >= len(raw.windows):
         has = f"{len(raw.windows)} windows of its own" if raw.windows else "no window of its own"
-        raise DataError(
-            f"{path}: has {has}, and the run's window is {window!r}",
-            "train with --window percentiles, or with two numbers such as --window 40,400",
-        )
+        problem = f"{path}: has {has}, and the run's window is {window!r}"
+        raise DataError(problem, "train with --window percentiles, or with two numbers such as --window 40,400")
     asked = asked_window(window)
     if asked is not None and is_of_8_bits(raw) and asked.high - asked.low > WIDE:
         problem = f"{path}: has {raw.bits} bits per channel, and would be black in the window {window} of deeper images"

@@ -65,10 +65,8 @@ class Preprocessing:
         image = to_8_bit(path, pixels, self.channels, self.window)
         if self.resize == "pad" and min(image.size) * self.image_size < 0.5 * max(image.size):
             width, height = image.size
-            raise DataError(
-                f"{path}: {width} x {height} px is too thin to pad to {self.image_size} px",
-                "train with --resize squash or crop",
-            )
+            problem = f"{path}: {width} x {height} px is too thin to pad to {self.image_size} px"
+            raise DataError(problem, "train with --resize squash or crop")
         return self.fit(image)
 
     def min_size(self, size: tuple[int, int]) -> tuple[int, int]:

@@ -216,10 +216,8 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | I
             if not deep:
                 raise
     if not deep or int(tags.get(262, 1)) > 2 or (int(tags.get(284, 1)) == 2 and samples > 1) or tags.get(338) == (1,):
-        raise DataError(
-            f"{path}: a TIFF of {samples} x {bits} bits, a kind that vitmed does not read",
-            "save it as grey or RGB, channels side by side, without premultiplied alpha",
-        )
+        problem = f"{path}: a TIFF of {samples} x {bits} bits, a kind that vitmed does not read"
+        raise DataError(problem, "save it as grey or RGB, channels side by side, without premultiplied alpha")
     dtype = np.dtype(f"{'?uif'[kind] if kind < 4 else 'u'}{max(1, bits // 8)}")
     values, alpha = _opencv(path, stream, index, dtype, size)
     return RawImage(values, bits, alpha, int(tags.get(262, 1)) == 0, orientation=_orientation(tags))
@@ -281,10 +279,8 @@ def _read_array(path: Path, frame: int | None) -> RawImage | Image.Image:
     if shown.dtype == np.uint8:
         return Image.fromarray(shown)
     if channels in (2, 4):
-        raise DataError(
-            f"{path}: {channels} channels of {shown.dtype}, expected 1 or 3: it is unknown which one is opacity",
-            "save 1 or 3 channels, or uint8",
-        )
+        problem = f"{path}: {channels} channels of {shown.dtype}, expected 1 or 3: it is unknown which one is opacity"
+        raise DataError(problem, "save 1 or 3 channels, or uint8")
     return RawImage(shown.astype(shown.dtype.newbyteorder("="), copy=False), 8 * shown.dtype.itemsize)
 
 
@@ -305,10 +301,8 @@ def _open_array(path: Path) -> tuple[np.ndarray, tuple[int, ...]]:
             return array, (1, *shape) if shape[2] <= 4 else (*shape, 1)
         if len(shape) == 4 and shape[3] <= 4:
             return array, shape
-    raise DataError(
-        f"{path}: an array of shape {shape}, expected (H, W) or (H, W, C) with C of 1 to 4, or frames of these",
-        "save one image in a file",
-    )
+    problem = f"{path}: an array of shape {shape}, expected (H, W) or (H, W, C) with C of 1 to 4, or frames of these"
+    raise DataError(problem, "save one image in a file")
 
 
 def read_stream(data: bytes) -> Stream | None:

@@ -59,10 +59,9 @@ class TooLargeError(DataError):
 def pick_frame(path: Path, frames: int, frame: int | None) -> int:
     """The index of the frame to read: `frame`, or where that is None the only one. Raises DataError."""
     if frame is None and frames != 1:
-        raise DataError(
-            f"{path}: holds {frames:,} frames, expected one",
-            "save the frame that you want as its own file; or train or predict with --frame 0, the first",
-        )
+        problem = f"{path}: holds {frames:,} frames, expected one"
+        fix = "save the frame that you want as its own file; or train or predict with --frame 0, the first"
+        raise DataError(problem, fix)
     frame = frame or 0
     if not 0 <= frame < frames:
         raise DataError(f"{path}: holds {counted(frames, 'frame')}, asked for frame {frame}", "frames count from 0")
@@ -76,9 +75,8 @@ def refuse_large(path: Path, width: int, height: int, pixel_bytes: int = 1) -> N
     if width * height > PIXELS:
         raise too_large(path, f"{width:,} x {height:,} px, ")
     if width * height * pixel_bytes > BYTES:
-        raise TooLargeError(
-            f"{path}: {width * height * pixel_bytes:,} bytes of pixels, more than {BYTES:,}, refused", SMALLER
-        )
+        problem = f"{path}: {width * height * pixel_bytes:,} bytes of pixels, more than {BYTES:,}, refused"
+        raise TooLargeError(problem, SMALLER)
 
 
 def too_large(path: Path, size: str = "") -> TooLargeError:

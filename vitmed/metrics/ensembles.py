@@ -48,15 +48,11 @@ def aligned(parts: Sequence[Any]) -> list[Any]:
     first, in_order = parts[0], [parts[0]]
     for other in parts[1:]:
         if set(other.classes) != set(first.classes) or other.kind != first.kind:
-            raise DataError(
-                f"models of different classes: {', '.join(first.classes)}, and {', '.join(other.classes)}",
-                "join models of the same classes",
-            )
+            problem = f"models of different classes: {', '.join(first.classes)}, and {', '.join(other.classes)}"
+            raise DataError(problem, "join models of the same classes")
         if alone := sorted({*other.paths} ^ {*first.paths}):
-            raise DataError(
-                f"{len(alone):,} images have predictions of some models only, the first is {alone[0]}",
-                "join models that were evaluated on the same images",
-            )
+            problem = f"{len(alone):,} images have predictions of some models only, the first is {alone[0]}"
+            raise DataError(problem, "join models that were evaluated on the same images")
         other = other.at(first.paths).like(first)
         if first.labels is not None and other.labels is not None and not np.array_equal(first.labels, other.labels):
             raise DataError("the same images have different labels in two runs", "join models of the same data")

@@ -207,10 +207,8 @@ def _kappa(first: np.ndarray, second: np.ndarray, costs: np.ndarray) -> Area:
 
 def _check_number(flag: str, columns: Sequence[str], classes: int = 2) -> None:
     if classes != 2:
-        raise UsageError(
-            f"{flag}: a score is for two classes, and there are {classes}",
-            "give the classes that readers saw with --rater",
-        )
+        problem = f"{flag}: a score is for two classes, and there are {classes}"
+        raise UsageError(problem, "give the classes that readers saw with --rater")
     if len(columns) > MOST:
         raise UsageError(f"{flag}: {len(columns)} columns, and at most {MOST} readers are compared", "name fewer")
 

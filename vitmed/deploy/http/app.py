@@ -434,10 +434,8 @@ def open_door(host: str, port: int, key_file: str | Path | None, no_key: bool) -
     at, local = open_socket(host, port)
     with at:
         if not local and key is None and not no_key:
-            raise UsageError(
-                f"--host {host} lets other machines in, and there is no key",
-                "--api-key-file FILE, or --no-key where a proxy asks for one",
-            )
+            problem = f"--host {host} lets other machines in, and there is no key"
+            raise UsageError(problem, "--api-key-file FILE, or --no-key where a proxy asks for one")
         if not local:
             warn("images and key travel unencrypted: let a proxy in front encrypt them (docs/serving.md)")
         name = f"[{host}]" if ":" in host else host

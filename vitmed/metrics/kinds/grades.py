@@ -36,10 +36,8 @@ def grades_of(ordinal: Sequence[str], classes: Sequence[str]) -> np.ndarray | No
     """(K,) int64 grade of each class, 0 the lowest, from the classes in order; None without an order. Raises
     UsageError where the order does not have each class once."""
     if ordinal and sorted(ordinal) != sorted(classes):
-        raise UsageError(
-            f"--ordinal {','.join(ordinal)}: expected each class once, from the lowest grade to the highest",
-            f"the classes are {listed(classes)}",
-        )
+        problem = f"--ordinal {','.join(ordinal)}: expected each class once, from the lowest grade to the highest"
+        raise UsageError(problem, f"the classes are {listed(classes)}")
     return np.array([list(ordinal).index(name) for name in classes]) if ordinal else None
 
 
