@@ -86,9 +86,6 @@ def compare(
         warn(note)
     found = Comparison(content, content.verdict, folder, judged)
     if judged is not None and not judged.accepted:
-        raise GateError(
-            judged.verdict,
-            "improve the model, or evaluate more patients; the criteria were stated before, and stay",
-            found,
-        )
+        fix = "improve the model, or evaluate more patients; the criteria were stated before, and stay"
+        raise GateError(judged.verdict, fix, found)
     return found

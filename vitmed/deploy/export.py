@@ -32,20 +32,9 @@ from vitmed.data.thread_batches import check_readable
 from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.decisions.policy import unlike_training
 from vitmed.imaging.decode import read_image
+from vitmed.inference import onnx_model
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.exported_graph import ExportedGraph
-from vitmed.inference.onnx_model import (
-    DIGEST,
-    FIX,
-    IMAGES,
-    KEY,
-    NEEDED,
-    UNSIGNED,
-    about_model,
-    describe_export,
-    file_digest,
-    open_session,
-)
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import Outputs, SavedModel, score_column
 from vitmed.metrics.predictions import Predictions
@@ -111,7 +100,7 @@ def compare_export(saved: SavedModel, graph: ExportedGraph, session: Any, root: 
                 image = np.asarray(whole).reshape(whole.height, whole.width, how.channels)
             else:
                 image = how.read(root / sample.path)
-            exported.append(session.run(None, {IMAGES: image[None]}))
+            exported.append(session.run(None, {onnx_model.IMAGES: image[None]}))
             advance(index + 1, len(chosen))
     theirs = dict(zip(graph.outputs, map(np.concatenate, zip(*exported, strict=True)), strict=True))
     undecided = labelled_by(saved.splits.target, saved.classes, chosen, outputs.logits, saved.config.data.positive)
@@ -150,7 +139,7 @@ def onnx_program(graph: ExportedGraph, file: Path) -> tuple[Any, Any]:
         import onnx
         import onnxscript  # noqa: F401
     except ImportError:
-        raise UsageError(f"{file}: {NEEDED}", FIX) from None
+        raise UsageError(f"{file}: {onnx_model.NEEDED}", onnx_model.FIX) from None
     # Two images, since a dynamic batch needs at least two; neither square nor of the network's size.
     side = graph.how.image_size
     height, width = (side + 3, side + 5) if graph.resize else (side, side)
@@ -166,7 +155,7 @@ def onnx_program(graph: ExportedGraph, file: Path) -> tuple[Any, Any]:
                 (example,),
                 dynamo=True,
                 dynamic_shapes=({0: torch.export.Dim("batch"), **sizes},),
-                input_names=[IMAGES],
+                input_names=[onnx_model.IMAGES],
                 output_names=list(graph.outputs),
                 opset_version=OPSET,
                 verbose=False,
@@ -180,7 +169,7 @@ def onnx_program(graph: ExportedGraph, file: Path) -> tuple[Any, Any]:
     model = program.model_proto  # made anew each time
     with tempfile.TemporaryDirectory() as folder:
         onnx.save(model, Path(folder) / "model.onnx")
-        return model, open_session(Path(folder) / "model.onnx")
+        return model, onnx_model.open_session(Path(folder) / "model.onnx")
 
 
 @contextlib.contextmanager
@@ -214,9 +203,9 @@ def write_onnx(saved: SavedModel, file: Path, root: Path) -> ExportGate:
 
     for node in model.graph.node:  # where in whose folders it was traced
         node.ClearField("metadata_props")
-    props = {KEY: describe_export(saved, gate.to_dict()), DIGEST: UNSIGNED}
+    props = {onnx_model.KEY: onnx_model.describe_export(saved, gate.to_dict()), onnx_model.DIGEST: onnx_model.UNSIGNED}
     onnx.helper.set_model_props(model, props)
-    onnx.helper.set_model_props(model, props | {DIGEST: file_digest(model.SerializeToString())})
+    onnx.helper.set_model_props(model, props | {onnx_model.DIGEST: onnx_model.file_digest(model.SerializeToString())})
     with whole_file(file) as stream:
         stream.write(model.SerializeToString())
     return gate
@@ -328,11 +317,11 @@ def described(saved: Checkpoint, fields: dict[str, Any]) -> dict[str, Any]:
         "first_conv": "patch_embed.proj",
         "classifier": "head",
     }
-    about = about_model(saved)
+    about = onnx_model.about_model(saved)
     about["policy"] = {key: value for key, value in about["policy"].items() if key not in ("ood_score", "other_scores")}
     network = {"architecture": architecture(fields), **outputs, "num_features": fields["width"]}
     network |= {"label_names": list(saved.classes), "model_args": arguments(fields), "pretrained_cfg": pretrained}
-    return network | {KEY: about}
+    return network | {onnx_model.KEY: about}
 
 
 def fields_of_model(saved: Checkpoint) -> dict[str, Any]:
