@@ -18,6 +18,7 @@ from tiny_config import tiny_config
 
 from vitmed import VitmedError, train
 from vitmed.core.config import Config
+from vitmed.core.errors import UsageError
 from vitmed.core.load_config import load_config
 from vitmed.core.messages import listening
 from vitmed.data.loading import EpochBatches, Images
@@ -264,6 +265,16 @@ def test_only_the_best_epoch_has_a_star(tmp_path: Path) -> None:
     assert [" *" in line for line in lines] == [True, False, False]
     assert any(text.startswith("last epoch: 3, validation auroc") for text in ui.said)
     assert torch.load(run.folder / "best.pt", weights_only=True)["record"]["epoch"] == 3
+
+
+def test_a_run_that_stopped_early_asks_for_patience(tmp_path: Path) -> None:
+    sets = (*TINY_NETWORK, "train.choose=loss", "train.min_lr=0", "model.stem=patch")
+    flags = TINY | {"lr": 1e-30, "epochs": 9, "patience": 1}
+    with listening(recording()):
+        run = train(draw_splits(tmp_path / "d"), output=tmp_path, sets=sets, **flags)
+        with pytest.raises(UsageError, match="is finished and evaluated") as caught:
+            train(resume=run.folder, epochs=12)
+    assert f"vitmed train --resume {run.folder} --patience N" in caught.value.fix
 
 
 def test_of_epochs_that_are_alike_the_lower_loss_is_the_best(folder: Path) -> None:

@@ -177,6 +177,8 @@ class OneRun:
                 set_data_root(file, splits.root)
         if finished(run.state, run.config) and ranks.first(lambda: _is_evaluated(folder)):
             length, more = counted(epochs, "epoch"), "epochs: vitmed train --resume {} --epochs N"
+            if run.state.epoch < run.config.train.epochs:  # stopped early
+                more = "patience: vitmed train --resume {} --patience N"
             if run.state.share >= 1:
                 length, more = duration_text(config.train.time or 0), "time: vitmed train --resume {} --time TIME"
             problem = f"{folder.path}: this run of {length} is finished and evaluated"
@@ -201,9 +203,9 @@ class OneRun:
                 with gathering():
                     baselines = fit_baselines(run, task) if leads else None
                 if not config.train.freeze:
-                    kept = "; best.pt keeps the last" if config.train.choose == "last" else ""
-                    waiting = "waiting is the time that images are awaited"
-                    say(f"in the lines of the epochs, * marks the best so far{kept}; {waiting}")
+                    star = {"loss": "lowest val loss so far", "last": "best so far; best.pt keeps the last"}
+                    marks = star.get(config.train.choose, "best so far")
+                    say(f"in the lines of the epochs, * marks the {marks}; waiting is the time that images are awaited")
                     run.train(draw, self.each_epoch or (lambda record: None), tracking.epochs)
                     task.end(run)
                 result = self.ranks.first(lambda: _evaluated(run, task, baselines, trained))
