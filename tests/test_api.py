@@ -15,6 +15,7 @@ from conftest import TINY, TINY_SETS, Trained, python
 import vitmed
 from vitmed.core.config import FLAGS
 from vitmed.core.errors import UsageError
+from vitmed.core.options import checked
 
 PUBLIC = (
     "VitmedError auto build_model bundle check compare cross_validate demo diff ensemble evaluate explain export load "
@@ -129,3 +130,13 @@ def test_a_run_leaves_the_process_as_it_was(trained: Trained) -> None:
     ordinary = (signal.default_int_handler, signal.SIG_IGN)  # ignored where pytest itself runs in the background
     assert signal.getsignal(signal.SIGINT) in ordinary
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_what_is_read_once_and_numbers_of_numpy_are_taken(tmp_path: Path) -> None:
+    """A generator of settings reaches every reader of them, and a seed of NumPy the files as a plain number."""
+    asked = checked(lambda names: (list(names), list(names)))
+    assert asked(name for name in "ab") == (["a", "b"], ["a", "b"])
+    assert type(checked(lambda seed: seed)(np.int64(3))) is int and checked(lambda flag: flag)(True) is True
+    with pytest.raises(UsageError) as caught:
+        vitmed.evaluate(tmp_path, data=[f"patient {i}" for i in range(1000)])  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 250

@@ -16,6 +16,7 @@ from conftest import TINY, TINY_ARGS, TINY_SETS, Answer, Recorder, once, recordi
 from PIL import Image
 
 from vitmed import evaluate, predict, train
+from vitmed.core.config import Config, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import load_config
 from vitmed.imaging.choose_window import choose_window as choose
@@ -139,7 +140,9 @@ def test_images_with_white_and_with_black_at_zero_have_a_window_each(tmp_path: P
     assert np.abs(np.asarray(before).astype(float) - np.asarray(first) * (high - low) / 65535).max() < 2
     (warned,) = choose(files, (200, 3800)).warnings
     assert "MONOCHROME1 images (--window percentiles" in warned and ": 100% become black" in warned
-    assert not choose(files, (200, 3800, 61735, 65335)).warnings
+    four = [200.0, 3800.0, 61735.0, 65335.0]
+    assert not choose(files, tuple(four)).warnings
+    assert Preprocessing.of(Config(data=DataConfig(window=four))).window == tuple(four)
 
 
 def test_pretraining_settles_one_too(run: tuple[Path, Path, Recorder], tmp_path: Path, no_figures: None) -> None:

@@ -18,7 +18,7 @@ and the built-in ones; a type that is not known here must not be the first of a 
 """
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cache, partial, wraps
@@ -75,6 +75,13 @@ TAKEN: dict[Any, Any] = {Path: PathLike, int: Integral, float: Real, bool: objec
 TAKEN |= {Sequence: Iterable, Collection: Iterable}
 
 
+def _plain(value: Any) -> Any:
+    """An iterator as a list, which a verb may read twice, and a number of NumPy's as Python's, which JSON knows."""
+    if isinstance(value, Iterator):
+        return list(value)
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+
+
 @cache
 def checked(verb: Callable[..., Any]) -> Callable[..., Any]:
     """The verb for Python, which refuses what the command line refuses: a wrong type, a number beyond the limits."""
@@ -83,6 +90,7 @@ def checked(verb: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(verb)
     def call(*args: Any, **given: Any) -> Any:
+        args, given = tuple(map(_plain, args)), {name: _plain(value) for name, value in given.items()}
         for name, value in (dict(zip(in_order, args, strict=False)) | given).items():
             kind: Any = declared[name].annotation if name in declared else None
             how = kind.__metadata__[0] if get_origin(kind) is Annotated else None
@@ -95,7 +103,7 @@ def checked(verb: Callable[..., Any]) -> Callable[..., Any]:
                 expected = f"{low} or more" if high is None else f"{low} to {high}"
             else:
                 continue
-            raise UsageError(f"{name}={value!r}: expected {expected}", f"see help(vitmed.{verb.__name__})")
+            raise UsageError(f"{name}={repr(value)[:100]}: expected {expected}", f"see help(vitmed.{verb.__name__})")
         return verb(*args, **given)
 
     call.__module__ = "vitmed"  # where pickle finds it

@@ -6,6 +6,7 @@ One pass of `os.scandir`, in strings, is fast enough for a million files.
 import contextlib
 import errno
 import os
+import shlex
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,7 +66,7 @@ def tables_in(folder: Path) -> list[Path]:
 def labels_fix(folder: Path) -> str:
     """How to name the classes by a table, the one that lies in the folder if there is one, and "; or "."""
     table = next(map(str, tables_in(folder)), "TABLE")
-    return f"--labels {table}, with the columns path and label; or "
+    return f"--labels {shlex.quote(table)}, with the columns path and label; or "
 
 
 def import_fix(folder: Path) -> str:

@@ -44,7 +44,7 @@ class Preprocessing:
         mean, std = (None if values is None else tuple(values) for values in (data.mean, data.std))
         window: Window = None  # also before it is chosen: until then vitmed reads 8-bit images only
         if isinstance(data.window, list):
-            window = data.window[0], data.window[1]
+            window = tuple(data.window)
         elif data.window not in ("auto", "percentiles"):
             window = data.window
         size, way = model.image_size, data.interpolation
