@@ -1,5 +1,6 @@
 """Which images an evaluation uses, and what a reader must know about them."""
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -120,7 +121,10 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
     seen, leaks = leakage(saved, root, samples, allow_leakage, cache)
     leaks += near_copies(saved, root, samples, cache)
     if asked_window(window := how.window) is not None and window != saved.config.data.window:
-        deep = any(read_header(root / sample.path).needs_window for sample in samples)
+        deep = False
+        for sample in samples:
+            with contextlib.suppress(DataError):  # an unreadable image is reported later
+                deep = deep or read_header(root / sample.path).needs_window
         notes.append(f"Deep images are {windowed_note(window)}." if deep else IDLE_WINDOW.format(window))
     if any(sample.group is None for sample in samples):
         notes.insert(0, f"Patients are unknown. {UNKNOWN}")

@@ -39,6 +39,7 @@ MOST = 100_000  # length of an expression with its repetitions written out
 REPETITION = re.compile(r"(\))?\{(\d*),?(\d*)\}")
 VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
 FLAG, BY_ID = "--groups names", "by PatientID (--groups dicom)"
+DECODED = 100  # files without PatientID, to tell those that cannot be read; of more, decoding takes too long
 NO_ID = "name the patients with --groups TABLE, or move these files away"
 NO_PATIENTS = "These are not patients: one patient may be in two splits."
 UNKNOWN = "One patient may be in two splits, and the intervals take each image as independent."
@@ -228,12 +229,13 @@ def patients_of_dicom(root: Path, paths: Sequence[str], frame: int | None) -> tu
                 group, problem = patient_id(root / path)
             except ImportError:
                 raise UsageError("--groups dicom needs one more package", "pip install 'vitmed[dicom]'") from None
-            if not group:
+            if not group and len(missing) < DECODED:
                 try:
                     decode(root / path, frame)
-                    missing.append(f"{path}: {problem}")
                 except DataError:
                     group = path
+            if not group:
+                missing.append(f"{path}: {problem}")
             groups.append(sys.intern(group) or None)
             advance(done, len(paths))
     return groups, [f"no PatientID in {len(missing):,} of {len(paths):,} files", *missing] if missing else []

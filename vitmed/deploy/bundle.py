@@ -96,7 +96,7 @@ def _add_model(top: Path, saved: SavedModel) -> None:
     draw = np.random.default_rng(0).integers
     pixels: np.ndarray = draw(0, 256, shape, np.uint8)
     if isinstance(how.window, tuple):  # of deep images: 16 bits, since 8 bits are not windowed
-        low, high = np.clip(how.window, 0, 65535).astype(int)
+        low, high = np.clip(how.window[:2], 0, 65535).astype(int)
         pixels = draw(low, high, shape[:2], np.uint16, endpoint=True)
     Image.fromarray(pixels.squeeze()).save(picture)
     name = "model.onnx" if isinstance(saved, OnnxModel) else "best.pt"

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self
 import torch
 
 from vitmed.core import errors
+from vitmed.core.config import Config
 from vitmed.core.files import write_json, write_text
 from vitmed.core.load_config import AnyConfig, find_paths, store_paths, with_values
 from vitmed.core.messages import Advance, bar, say, warn
@@ -270,7 +271,8 @@ class Run(Generic[AnyConfig]):
 
     def _write_start(self) -> None:
         folder, stored = self.folder, 2 + (self.state.ema is not None)  # in best.pt and last.pt, beside two moments
-        needed = sum(p.nbytes * (stored + 2 * p.requires_grad) for p in self.model.parameters())
+        frozen = isinstance(self.config, Config) and self.config.train.freeze  # writes best.pt alone
+        needed = sum(p.nbytes * (1 if frozen else stored + 2 * p.requires_grad) for p in self.model.parameters())
         if 0 < (free := shutil.disk_usage(folder.path).free) < needed:  # 0: a file system that does not say
             problem = f"{folder.path}: its checkpoints need {needed / 2**20:,.0f} MB, free: {free / 2**20:,.0f} MB"
             raise errors.DiskFullError(problem, f"{errors.DiskFullError.ROOM}, or name another with --output")
