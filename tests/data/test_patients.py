@@ -117,6 +117,7 @@ def test_a_table_of_patients_that_lies_in_the_folder_is_named(tmp_path: Path, ui
             (tmp_path / name / f"{i}.png").write_text(f"{name} {i}")
     (tmp_path / "notes.csv").write_text("date;text\n")  # no rows
     (tmp_path / "sizes.csv").write_text("path,width\na/0.png,3\n")  # no patients
+    (tmp_path / "predictions.csv").write_text("path,group\na/0.png,\n")  # nor here
     table = tmp_path / "who.csv"
     rows = [f"{name}/{i}.png,p{i // 2}" for name in "ab" for i in range(6)]
     table.write_text("\n".join(["path,patient", *rows]))

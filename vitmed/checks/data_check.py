@@ -191,7 +191,7 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
         yield make("rubbish", text, contents.rubbish)
     if contents.others:
         types = ", ".join(f"{count:,} {suffix}" for suffix, count in list(contents.others.items())[:8])
-        yield make("other_files", f"files that are no images: {types}")
+        yield make("other_files", f"files that vitmed does not read as images: {types}")
 
 
 def _one_letter_apart(first: str, second: str) -> bool:

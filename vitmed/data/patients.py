@@ -269,7 +269,8 @@ def table_of_patients(root: Path) -> Path | None:
     for file in tables_in(root):
         with contextlib.suppress(DataError, UsageError):
             table = read_table(file)
-            if table.find(PATH_NAMES) is not None and table.find(GROUP_NAMES) is not None:
+            path, group = table.find(PATH_NAMES), table.find(GROUP_NAMES)
+            if None not in (path, group) and all(row[group or 0].strip() for row in table.rows):
                 return file
     return None
 

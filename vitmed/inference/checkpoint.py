@@ -183,7 +183,10 @@ def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:
     if not is_text(found, format):
         if is_text(found, PRETRAINING):
             problem = f"{path}: the state of a pretraining run, which has no classifier"
-            raise CheckpointError(problem, f"vitmed pretrain --resume {path.parent}")
+            encoder = f"vitmed train DIR --weights {path.parent / 'encoder.pt'}"
+            raise CheckpointError(
+                problem, f"{encoder}, where it is finished; or vitmed pretrain --resume {path.parent}"
+            )
         raise CheckpointError(f"{path}: not {what}", fix)
     if str(content.get("version")) != str(VERSION):
         problem = f"{path}: checkpoint version {str(content.get('version'))[:20]}, this vitmed reads {VERSION}"
