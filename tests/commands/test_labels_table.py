@@ -133,6 +133,10 @@ def test_other_findings_or_numbers_than_those_of_the_run_are_refused(
     same = root / "labels.csv"
     found = evaluate(findings.folder, labels=same, output=tmp_path / "yes", resamples=0, report=False)
     assert found.metrics.n == findings.test.metrics.n
+    for run, name in ((ages, "diagnosis"), (findings, "target")):  # a label of something else contradicts nothing
+        paths = run.test.predictions.paths
+        table.write_text(f"path,{name},sex\n" + "".join(f"{path},1,{i % 2}\n" for i, path in enumerate(paths)))
+        evaluate(run.folder, labels=table, output=tmp_path / name, resamples=0, report=False)
 
 
 def test_a_table_brings_readers_and_subgroups_to_the_run_and_to_its_predictions(

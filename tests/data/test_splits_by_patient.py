@@ -97,8 +97,6 @@ def test_folds_that_cannot_be(cells: Path, tmp_path: Path) -> None:
         build_config({"data": {"folds": 2, "val_fraction": 0.5}})
     with pytest.raises(UsageError, match="all folds are of all repeats"):
         build_config({"data": {"folds": 2, "repeats": 2, "repeat": 2}})
-    with pytest.raises(UsageError, match="both divide the images"):
-        build_config({"data": {"labels": "l.csv", "split_column": "part", "resplit": True}})
 
 
 def test_a_test_of_its_own_and_a_share_are_in_no_fold(cells: Path, tmp_path: Path) -> None:

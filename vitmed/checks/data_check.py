@@ -469,7 +469,8 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     nobody = [path for path, patient in zip(contents.files, patients, strict=True) if patient is None]
     text = f"no PatientID in {len(nobody):,} of {len(patients):,} files"
     unknown = [make("patients_unknown", text, nobody, "error", NO_ID)] if nobody and data.groups == DICOM else []
-    problems = in_order([*checked.problems, *by_name, *unknown, *folder_problems(contents)])
+    others = [problem for problem in checked.problems if not unknown or problem.code != "patients_unknown"]
+    problems = in_order([*others, *by_name, *unknown, *folder_problems(contents)])
     rows = [{"split": split, "text": FAMILIES[clue.family], **asdict(clue)} for split, clue in checked.shortcuts]
     numbers = {
         "data": root.resolve().name,

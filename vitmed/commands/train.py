@@ -101,7 +101,8 @@ def _begin(
         _refuse_several(where)
     check_run_place(settings, run.output, run.name)
     if gates:  # before the training
-        kind = list_images(settings.data, settings.evaluate.ordinal).target.kind
+        listed = settings.data.model_copy(update={"groups": None, "group_regex": None})  # the kind of label suffices
+        kind = list_images(listed, settings.evaluate.ordinal).target.kind
         parse_gates([f"{name}={limit}" for name, limit in gates.items()], kind)
     if not divided:
         return run.new(settings, config is None)

@@ -582,7 +582,6 @@ class RunConfig(Section):
         problems = {
             "the shares of validation and test leave nothing to train on": data.val_fraction + test >= 1,
             "data.groups and data.group_regex both define the patients": None not in (data.groups, data.group_regex),
-            "data.split_column and data.resplit both divide the images": bool(data.split_column) and data.resplit,
             "data.folds and data.sites both define the folds": None not in (data.folds, data.sites),
             "data.fold needs data.folds or data.sites": data.fold is not None and not data.divided,
             "data.hold_out needs data.folds or data.sites": data.hold_out is not None and not data.divided,

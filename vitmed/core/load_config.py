@@ -155,6 +155,8 @@ def without_places(config: AnyConfig) -> AnyConfig:
     """The configuration for a file that leaves the machine: no folder, no table, and of weights the name alone."""
     values: dict[str, Any] = {f"{part}.{field}": None for part, field in PATHS if hasattr(getattr(config, part), field)}
     weights = config.model.start
+    if config.data.groups in GROUP_WORDS:  # which is no place
+        del values["data.groups"]
     values |= {"data.group_regex": None, "model.weights": None if weights is None else Path(weights).name}
     return with_values(config, values)
 

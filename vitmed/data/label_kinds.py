@@ -359,7 +359,7 @@ def contradicts(cell: str, kind: str, name: str, truth: str | float) -> bool:
     if isinstance(truth, str):
         return cell != "" and plain_grade(cell) != plain_grade(truth)
     value, names = number_in(cell) if kind == "number" else _finding(cell), {part.strip() for part in cell.split(BAR)}
-    if value is None and (kind == "number" or BAR in cell or name in names or cell.lower() in NONE_WORDS):
+    if value is None and kind == "findings" and (BAR in cell or name in names or cell.lower() in NONE_WORDS):
         value = float(name in names)
     if value is None or math.isnan(value) or (kind == "findings" and UNKNOWN in (value, truth)):
         return False

@@ -183,6 +183,8 @@ def split_images(config: Config) -> tuple[Config, Splits]:
     report_card(config.data.card)
     show_expression(config.data.group_regex)
     splits = make_splits(config.data, config.evaluate.ordinal)
+    if config.data.split_column is not None and config.data.resplit:
+        warn(f"--split-column {config.data.split_column} changes nothing beside --resplit, which divides anew")
     config = config_of_target(config, splits)
     if splits.target.kind == "number":
         numbers = np.array([sample.targets[0] for sample in splits.samples["train"]])
