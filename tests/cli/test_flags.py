@@ -125,7 +125,7 @@ def values() -> dict[str, object]:
         "calibration": "vector", "youden": True, "balanced": True, "target_sensitivity": 0.95,
         "target_specificity": 0.9, "cost": "10:1",
         "prevalence": 0.02, "coverage": 0.8, "max_risk": 0.03,
-        "resamples": 50, "map_images": 7, "format": "html,md", "show_names": True, "report": False,
+        "resamples": 50, "map_images": 7, "report": False,
         "shard_model": True, "save_every": 2, "seed": 9, "device": "cpu", "precision": "bf16",
         "workers": 1,
     }  # fmt: skip
@@ -133,6 +133,7 @@ def values() -> dict[str, object]:
 
 # These go with few others.
 ALONE = {"sites": "hospital", "track": ["mlflow"], "freeze": True, "lora": 4, "group_regex": "(P.)", "card": "busi"}
+ALONE |= {"format": "html,md", "show_names": True}  # of a report
 
 
 def test_every_flag_is_a_keyword_and_its_field_a_yaml_key(tmp_path: Path) -> None:
@@ -173,9 +174,9 @@ def test_every_flag_of_train_reaches_the_config(vitmed: RUN, tmp_path: Path, mon
         section, field = FLAGS[flag].split(".")
         assert seen[section][field] == value != defaults[section][field], flag
     assert seen["data"]["root"] == str(tmp_path)
-    for args in (["--freeze"], ["--lora", 4], ["--group-regex", "(P.)"]):
+    for args in (["--freeze"], ["--lora", 4], ["--group-regex", "(P.)"], ["--format", "html,md"], ["--show-names"]):
         assert vitmed("train", tmp_path, *args).code == 130
-        flag = args[0].removeprefix("--").replace("-", "_")
+        flag = str(args[0]).removeprefix("--").replace("-", "_")
         section, field = FLAGS[flag].split(".")
         assert seen[section][field] == ALONE[flag]
     monkeypatch.setattr(OneRun, "new", lambda self, config, *_: seen.update(config.model_dump()) or 1 / 0)

@@ -98,7 +98,7 @@ def checked(verb: Callable[..., Any]) -> Callable[..., Any]:
             kinds = [get_origin(one) or one for one in (get_args(kind) if isinstance(kind, UnionType) else (kind,))]
             low, high = (how.min, how.max) if isinstance(how, Option) else (None, None)
             if {*kinds} <= TAKEN.keys() and not isinstance(value, tuple(TAKEN[one] for one in kinds)):
-                expected = getattr(kind, "__name__", kind)
+                expected = " or ".join(one.__name__.removesuffix("Type") for one in kinds)
             elif low is not None and value is not None and not low <= value <= (high or value):
                 expected = f"{low} or more" if high is None else f"{low} to {high}"
             else:

@@ -138,8 +138,8 @@ def new_study(
     domains = what["space"]
     if not domains:
         raise UsageError("nothing to search: every setting is fixed", "leave some out, or name --space")
-    if "train.patience" in domains and train.choose == "last":
-        raise UsageError(LAST_KEPT.format("patience", domains["train.patience"]), "search other settings")
+    if "train.patience" in domains and "train.choose" not in domains and train.choose == "last":
+        raise UsageError(LAST_KEPT.format("patience", domains["train.patience"]), "do so, or search other settings")
     if SEED in domains and (count := math.prod(len(domain.split(",")) for domain in domains.values())) > MOST:
         raise UsageError(f"{count:,} trials, more than {MOST:,}", "fewer values or seeds")
     if what["trials"] is None and what["time"] is None and SEED not in domains:
