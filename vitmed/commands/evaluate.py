@@ -87,8 +87,7 @@ def evaluate(
         raise unknown_key("split", split, SPLITS)
     check_precision(precision)
     saved = with_window(open_model(checkpoint), window)
-    graded = bool(flags.get("ordinal")) and [*flags["ordinal"]] == [*saved.classes]
-    parse_gates(fail_under, "grades" if graded else saved.splits.target.kind)  # before the images
+    parse_gates(fail_under, "grades" if flags.get("ordinal") else saved.splits.target.kind)  # before the images
     closed = [saved.splits.root, *([Path(data)] if data is not None else [])]
     if output is not None:
         output_folder(output, Path(output), *closed)  # now, not after all images were compared
