@@ -242,7 +242,9 @@ def test_what_cannot_be_resumed(data: Path, made: PretrainResult, tmp_path: Path
             pretrain(resume=run, **given)
     with pytest.raises(CheckpointError, match="the state of a pretraining run") as error:
         train(resume=made.folder)
-    assert error.value.fix == f"vitmed pretrain --resume {made.folder}"
+    encoder = made.folder / "encoder.pt"
+    finished = f"where it is finished: vitmed train DIR --weights {encoder}"
+    assert encoder.is_file() and error.value.fix == f"vitmed pretrain --resume {made.folder}; {finished}"
     with pytest.raises(Interrupted), listening(interrupt_at(1)):
         start(data, tmp_path)
     other = draw_splits(tmp_path / "data", seed=3)

@@ -183,10 +183,8 @@ def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:
     if not is_text(found, format):
         if is_text(found, PRETRAINING):
             problem = f"{path}: the state of a pretraining run, which has no classifier"
-            encoder = f"vitmed train DIR --weights {path.parent / 'encoder.pt'}"
-            raise CheckpointError(
-                problem, f"{encoder}, where it is finished; or vitmed pretrain --resume {path.parent}"
-            )
+            fix = f"vitmed pretrain --resume {path.parent}; where it is finished: vitmed train DIR --weights "
+            raise CheckpointError(problem, f"{fix}{path.parent / 'encoder.pt'}")
         raise CheckpointError(f"{path}: not {what}", fix)
     if str(content.get("version")) != str(VERSION):
         problem = f"{path}: checkpoint version {str(content.get('version'))[:20]}, this vitmed reads {VERSION}"
