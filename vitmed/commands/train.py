@@ -68,7 +68,7 @@ def train(
         arguments = {"data": data, "config": config, "sets": sets}
         where = {"on": on, "parallel": parallel, "strict": strict}
         if resume is None:
-            result = _begin(run, arguments, flags, where, gates)
+            result = _begin(run, arguments, flags, where, fail_under)
         else:
             result = _resume(run, Path(resume), arguments, flags, where)
         if result.test is not None:
@@ -77,7 +77,7 @@ def train(
 
 
 def _begin(
-    run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], where: dict[str, Any], gates: dict[str, float]
+    run: OneRun, arguments: dict[str, Any], flags: dict[str, Any], where: dict[str, Any], gates: options.Gates
 ) -> TrainResult:
     overrides, (data, config, sets) = read_overrides(flags, FLAGS, "train"), arguments.values()
     if run.ranks.wide and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
@@ -103,7 +103,7 @@ def _begin(
     if gates:  # before the training
         listed = settings.data.model_copy(update={"groups": None, "group_regex": None})  # the kind of label suffices
         kind = list_images(listed, settings.evaluate.ordinal).target.kind
-        parse_gates([f"{name}={limit}" for name, limit in gates.items()], kind)
+        parse_gates(gates, kind)
     if not divided:
         return run.new(settings, config is None)
     of = f"{settings.data.folds}-folds" if settings.data.sites is None else file_name(settings.data.sites)

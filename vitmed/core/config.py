@@ -423,8 +423,8 @@ class TrainConfig(LoopConfig):
     )
     choose: Literal["best", "loss", "last"] = setting(
         "best",
-        "Which epoch best.pt holds: the best by monitor; the one with the lowest validation loss, which few images "
-        "state more surely; or the last, without early stopping, where validation is too small, or too like the "
+        "Which epoch best.pt holds: the best by monitor; the one with the lowest validation loss, the surer choice "
+        "with few images; or the last, without early stopping, where validation is too small, or too like the "
         "training images, to choose by.",
     )
     patience: int | None = setting(

@@ -52,7 +52,7 @@ def unconnected(offline: bool) -> Iterator[None]:
 
 
 def is_offline(names: Sequence[str] = OFFLINE) -> bool:
-    """Whether a block of `unconnected` or one of these variables forbids connections; a value that is unknown does."""
+    """Whether a block of `unconnected` or one of these variables, by any but a word for no, forbids connections."""
     values = (os.environ.get(name, "").strip().lower() for name in names)
     return _OFFLINE.get() or any(value not in ("", "0", "false", "no", "off") for value in values)
 

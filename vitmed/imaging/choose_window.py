@@ -121,7 +121,8 @@ def _header_if_windowed(path: Path) -> ImageHeader | bool:
 
 
 def _values(path: Path, frame: int | None) -> tuple[np.ndarray, Sequence[FileWindow], bool] | None:
-    """A reproducible sample of an image's values, without padding; the windows that the file stores; if inverted."""
+    """A reproducible sample of an image's values, without padding; the windows that the file stores; and whether low
+    values are white."""
     try:
         raw = decode(path, frame)
     except DataError:
