@@ -140,7 +140,7 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
     style: dict[str, Any] = {"color": BLUE, "alpha": 0.55, "hatch": "//", "edgecolor": BLUE, "label": label}
     weights, bins = np.full(len(scores), 1 / len(scores)), np.geomspace(low, high, 41).tolist()
     axes.hist(scores, bins=bins, weights=weights, **style)
-    axes.axvline(1, color=BLACK, linestyle="--", label="99 % of the validation images are below")
+    axes.axvline(1, color=BLACK, linestyle="--", label="limit, chosen on the validation images")
     axes.set_xscale("log")
     shown = [value for value in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low <= value <= high]
     axes.set_xticks(shown, [f"{value:g}" for value in shown])
