@@ -109,6 +109,8 @@ def test_a_value_that_the_command_line_refuses_is_refused(trained: Trained, tmp_
         ("serve", (folder,), {"host": 3}, "host=3: expected str"),
         ("compare", (folder,) * 4, {"resamples": -1}, "resamples=-1: expected 0 or more"),
         ("compare", (folder, folder), {"resamples": "x"}, "resamples='x': expected int"),
+        ("stress", (folder,), {"corruptions": "jpeg"}, "corruptions='jpeg': expected a list"),
+        ("load", (5,), {}, "model=5: expected str or Path or SavedModel"),
         ("stress", (folder,), {"images": 2.5}, "images=2.5: expected int"),
         ("demo", (tmp_path,), {"cells": 5}, "cells=5: expected 200 to 100000"),
         ("tune", (trained.data,), {"devices": 0}, "devices=0: expected 1 or more"),
