@@ -110,6 +110,7 @@ def test_a_value_that_the_command_line_refuses_is_refused(trained: Trained, tmp_
         ("compare", (folder,) * 4, {"resamples": -1}, "resamples=-1: expected 0 or more"),
         ("compare", (folder, folder), {"resamples": "x"}, "resamples='x': expected int"),
         ("stress", (folder,), {"corruptions": "jpeg"}, "corruptions='jpeg': expected a list"),
+        ("check", (trained.data,), {"strict": "false"}, "strict='false': expected bool"),
         ("load", (5,), {}, "model=5: expected str or Path or SavedModel"),
         ("stress", (folder,), {"images": 2.5}, "images=2.5: expected int"),
         ("demo", (tmp_path,), {"cells": 5}, "cells=5: expected 200 to 100000"),

@@ -71,16 +71,16 @@ class Fields:
 
 
 # What is declared in a signature -> what a program may give.
-TAKEN: dict[Any, Any] = {Path: PathLike, int: Integral, float: Real, bool: object, str: str, NoneType: NoneType}
+TAKEN: dict[Any, Any] = {Path: PathLike, int: Integral, float: Real, bool: bool, str: str, NoneType: NoneType}
 TAKEN |= {Sequence: Iterable, Collection: Iterable}
 WORDS = {Sequence: "a list", Collection: "a list", NoneType: "None"}
 
 
 def _plain(value: Any) -> Any:
-    """An iterator as a list, which a verb may read twice, and a number of NumPy's as Python's, which JSON knows."""
+    """An iterator as a list, which a verb may read twice, and a scalar of NumPy's as Python's, which JSON knows."""
     if isinstance(value, Iterator):
         return list(value)
-    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 @cache
