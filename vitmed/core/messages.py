@@ -195,7 +195,8 @@ def gathering() -> Iterator[Gathered]:
 
 
 def wrapped(text: str, head: str = "") -> str:
-    """Text in lines of at most `WIDE` characters, as many as the terminal shows, the first after `head`; breaks no path and no percentage."""
+    """Text in lines that the terminal shows whole, of at most `WIDE` characters, the first after `head`; breaks no path
+    and no percentage."""
     form = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * max(2, len(head))}
     kept = (head + text).replace(" %", "\xa0%").splitlines()  # textwrap breaks no line at a no-break space
     width = max(40, min(WIDE, shutil.get_terminal_size((WIDE, 0)).columns))
