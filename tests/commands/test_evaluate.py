@@ -190,8 +190,8 @@ def test_the_report_comes_again_from_the_csv_alone(trained: Trained, tmp_path: P
 
 def test_gates(trained: Trained, tmp_path: Path) -> None:
     judge(trained, tmp_path / "a", fail_under=["auroc=0.5", "log_loss=50"])
-    with pytest.raises(GateError, match=r"accuracy .*, asked for 1.5") as error:
-        judge(trained, tmp_path / "b", fail_under=["accuracy=1.5", "auroc=0.1"])
+    with pytest.raises(GateError, match=r"accuracy .*, asked for 1") as error:
+        judge(trained, tmp_path / "b", fail_under=["accuracy=1", "auroc=0.1"])
     assert error.value.exit_code == 6 and "auroc" not in error.value.problem
     assert (tmp_path / "b" / "report" / "report.html").is_file()  # the report is there to look at
     with pytest.raises(GateError, match="log_loss"):  # smaller is better
@@ -201,6 +201,7 @@ def test_gates(trained: Trained, tmp_path: Path) -> None:
         ("auroc=high", "metric=value"),
         ("auroc=nan", "metric=value"),
         ("auroc=90", "not auroc=90"),
+        ("auroc=1.5", "metric=value"),
         ("auroc", "metric=value"),
     ):
         with pytest.raises(UsageError, match=told):
