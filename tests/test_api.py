@@ -110,7 +110,7 @@ def test_a_value_that_the_command_line_refuses_is_refused(trained: Trained, tmp_
         ("compare", (folder,) * 4, {"resamples": -1}, "resamples=-1: expected 0 or more"),
         ("compare", (folder, folder), {"resamples": "x"}, "resamples='x': expected int"),
         ("compare", ([folder, folder],), {}, "expected Path or str"),
-        ("stress", (folder,), {"corruptions": "jpeg"}, "corruptions='jpeg': expected a list"),
+        ("train", (trained.data,), {"sets": {"train.lr": 1}}, "sets={'train.lr': 1}: expected a list"),
         ("check", (trained.data,), {"strict": "false"}, "strict='false': expected bool"),
         ("load", (5,), {}, "model=5: expected str or Path or SavedModel"),
         ("stress", (folder,), {"images": 2.5}, "images=2.5: expected int"),
@@ -137,7 +137,10 @@ def test_a_run_leaves_the_process_as_it_was(trained: Trained) -> None:
 
 
 def test_what_is_read_once_and_numbers_of_numpy_are_taken(tmp_path: Path) -> None:
-    """A generator of settings reaches every reader of them, and a seed of NumPy the files as a plain number."""
+    """A generator of settings reaches every reader of them, and a seed of NumPy the files as a plain number; a text is a
+    list of one."""
+    with pytest.raises(UsageError, match="unknown corruption 'jpg'"):
+        vitmed.stress(tmp_path, corruptions="jpg")
     asked = checked(lambda names: (list(names), list(names)))
     assert asked(name for name in "ab") == (["a", "b"], ["a", "b"])
     assert type(checked(lambda seed: seed)(np.int64(3))) is int and checked(lambda flag: flag)(True) is True

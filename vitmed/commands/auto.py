@@ -39,7 +39,6 @@ def auto(
     given = (data, config, name) != (None,) * 3 or sets or flags
     if resume is not None and (given or elsewhere(output, resume)):
         raise excluded("resume of auto")
-    sets = [sets] if isinstance(sets, str) else list(sets)
     arguments = {"data": data, "config": config, "sets": sets, "offline": offline, **flags}
     with unconnected(offline), opened(on, parallel, strict) as places:
         folder = RunFolder(resume) if resume is not None else begin_auto(arguments, output, name)

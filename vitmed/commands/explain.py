@@ -54,7 +54,7 @@ def explain(
         DataError: no readable image. CheckpointError: no run, or a checkpoint that cannot be used.
         UsageError: an unknown method or class, or an output that cannot be used.
     """
-    named, methods = paths_of(images), [methods] if isinstance(methods, str) else methods
+    named = paths_of(images)
     if unknown := [name for name in methods if name not in METHODS]:
         raise unknown_key("method", unknown[0], METHODS)
     saved = find_checkpoint(checkpoint, runs)

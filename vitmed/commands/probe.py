@@ -56,7 +56,7 @@ def probe(
     all_folds = settings.data.divided and settings.data.fold is None
     check_run_place(settings, output, name)
     if names is not None or settings.model.start is None:
-        chosen = [text.partition("=")[0].strip() for text in ([sets] if isinstance(sets, str) else sets)]
+        chosen = [text.partition("=")[0].strip() for text in sets]
         used = OF_COLOURS if names is None else ranking.OF_RANKING
         given = [place for place, value in overrides.items() if value is not None] + chosen
         if idle := sorted({place for place in given if not place.startswith(("data.", *used))}):
@@ -70,7 +70,7 @@ def probe(
         settings_given = {**overrides, "data.root": None}
         given = [f"{key}={json.dumps(value)}" for key, value in settings_given.items() if value is not None]
         words = [str(data)] * (data is not None) + ["--config", str(config)] * (config is not None)
-        words += [word for one in (*([sets] if isinstance(sets, str) else sets), *given) for word in ("--set", one)]
+        words += [word for one in (*sets, *given) for word in ("--set", one)]
         with opened(on, strict=strict) as places:
             local = offline or flags["weights"] == ranking.ALL_LOCAL
             return ranking.rank_weights(settings, names, (output, name), words, local, places.executor)

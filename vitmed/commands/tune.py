@@ -71,7 +71,6 @@ def tune(
             trial could be trained.
     """
     clock, listener().began = Clock(listener().began), None  # the trainings have their own
-    sets, space, grid = ([given] if isinstance(given, str) else given for given in (sets, space, grid))
     if is_rank():
         raise UsageError("tune: not as one of the processes of torchrun", "vitmed tune DIR --devices N")
     seconds = load_config(None, {"train.time": time}).train.time

@@ -36,7 +36,7 @@ def load_config(
     tree: dict[str, Any] = {} if path is None else read_config(path)
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     values = dict[str, Any]()
-    for text in [sets] if isinstance(sets, str) else sets:
+    for text in sets:
         key, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--set {text}: expected section.field=value", "for example --set train.lr=1e-4")

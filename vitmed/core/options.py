@@ -74,42 +74,41 @@ class Fields:
 # What is declared in a signature -> what a program may give.
 TAKEN: dict[Any, Any] = {Path: PathLike, int: Integral, float: Real, bool: bool, str: str, NoneType: NoneType}
 TAKEN |= {Sequence: Iterable, Collection: Iterable}
-WORDS = {Sequence: "a list", Collection: "a list", NoneType: "None"}
-
-
-def _plain(value: Any) -> Any:
-    """An iterator as a list, which a verb may read twice, and a scalar of NumPy's as Python's, which JSON knows."""
-    if isinstance(value, Iterator):
-        return list(value)
-    return value.item() if getattr(value, "shape", None) == () else value
+WORDS = {Sequence: "a list", Collection: "a list"}
 
 
 @cache
 def checked(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """The verb for Python, which refuses what the command line refuses: a wrong type, a number beyond the limits."""
+    """The verb for Python, which refuses what the command line refuses: a wrong type, a number beyond the limits. It
+    gets a text where a list is declared as a list of one, an iterator as a list, which it may read twice, and a scalar
+    of NumPy's as Python's, which JSON knows."""
     declared = inspect.signature(verb).parameters
     in_order = [name for name, one in declared.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
     rest = next((name for name, one in declared.items() if one.kind is one.VAR_POSITIONAL), "")
 
+    def taken(name: str, value: Any) -> Any:
+        kind: Any = declared[name].annotation if name in declared else Any
+        how = kind.__metadata__[0] if get_origin(kind) is Annotated else None
+        kind = kind if how is None else get_args(kind)[0]
+        kinds = [get_origin(one) or one for one in (get_args(kind) if isinstance(kind, UnionType) else (kind,))]
+        low, high = (how.min, how.max) if isinstance(how, Option) else (None, None)
+        if isinstance(value, Iterator) or (isinstance(value, str) and str not in kinds and {*kinds} & WORDS.keys()):
+            value = [value] if isinstance(value, str) else list(value)
+        elif getattr(value, "shape", None) == ():
+            value = value.item()
+        known = all(isinstance(one, type) for one in kinds) and not {*kinds} & {Any, inspect.Parameter.empty}
+        if known and (isinstance(value, Mapping) or not isinstance(value, tuple(TAKEN.get(one, one) for one in kinds))):
+            expected = " or ".join(WORDS.get(one, one.__name__.removesuffix("Type")) for one in kinds)
+        elif low is not None and value is not None and not low <= value <= (high or value):
+            expected = f"{low} or more" if high is None else f"{low} to {high}"
+        else:
+            return value
+        raise UsageError(f"{name}={repr(value)[:100]}: expected {expected}", f"see help(vitmed.{verb.__name__})")
+
     @wraps(verb)
     def call(*args: Any, **given: Any) -> Any:
-        args, given = tuple(map(_plain, args)), {name: _plain(value) for name, value in given.items()}
-        for name, value in (*zip(chain(in_order, repeat(rest)), args, strict=False), *given.items()):
-            kind: Any = declared[name].annotation if name in declared else None
-            how = kind.__metadata__[0] if get_origin(kind) is Annotated else None
-            kind = kind if how is None else get_args(kind)[0]
-            kinds = [get_origin(one) or one for one in (get_args(kind) if isinstance(kind, UnionType) else (kind,))]
-            low, high = (how.min, how.max) if isinstance(how, Option) else (None, None)
-            letters = isinstance(value, str) and str not in kinds  # which would be read letter by letter
-            known = all(isinstance(one, type) for one in kinds) and not {*kinds} & {Any, inspect.Parameter.empty}
-            if known and (letters or not isinstance(value, tuple(TAKEN.get(one, one) for one in kinds))):
-                expected = " or ".join(WORDS.get(one, one.__name__) for one in kinds)
-            elif low is not None and value is not None and not low <= value <= (high or value):
-                expected = f"{low} or more" if high is None else f"{low} to {high}"
-            else:
-                continue
-            raise UsageError(f"{name}={repr(value)[:100]}: expected {expected}", f"see help(vitmed.{verb.__name__})")
-        return verb(*args, **given)
+        in_place = [taken(name, value) for name, value in zip(chain(in_order, repeat(rest)), args, strict=False)]
+        return verb(*in_place, **{name: taken(name, value) for name, value in given.items()})
 
     call.__module__ = "vitmed"  # where pickle finds it
     return call

@@ -336,7 +336,7 @@ def _words(arguments: Mapping[str, Any]) -> list[str]:
     words = [f"--{key}={given[key]}" for key in ("resume", "output", "name", "config") if key in given]
     words += ["--offline"] if given.get("offline") else []
     sets = given.get("sets", ())
-    words += [word for text in ([sets] if isinstance(sets, str) else sets) for word in ("--set", text)]
+    words += [word for text in sets for word in ("--set", text)]
     for key, value in given.items():
         if key in FLAGS:
             plain = str(value) if isinstance(value, Path) else value
