@@ -137,7 +137,7 @@ def test_a_run_leaves_the_process_as_it_was(trained: Trained) -> None:
 
 
 def test_what_is_read_once_and_numbers_of_numpy_are_taken(tmp_path: Path) -> None:
-    """A generator of settings reaches every reader of them, and a seed of NumPy the files as a plain number; a text is a
+    """A generator of settings reaches every reader, a seed of NumPy the files as a plain number; a text is a
     list of one."""
     with pytest.raises(UsageError, match="unknown corruption 'jpg'"):
         vitmed.stress(tmp_path, corruptions="jpg")

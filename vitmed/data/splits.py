@@ -6,10 +6,10 @@ No file is copied, moved or changed. All splits share one class order.
 
 import shlex
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import compress, repeat
+from itertools import chain, combinations, compress, repeat
 from operator import attrgetter
 from pathlib import Path
 
@@ -34,6 +34,7 @@ NAMED = 10  # most patients that a message names
 FEW = 5  # positives in train below which little is learned of a finding
 ENOUGH = 0.8  # of the share of validation and test, below which rare findings are left out to reach it
 MANY = 500  # patients above which scikit-learn's StratifiedGroupKFold takes seconds to hours
+TRIED = 10  # patients up to which every choice of some of them is tried
 SPREAD = 6  # patients of a class from which train, val and test can have two each
 
 
@@ -460,16 +461,27 @@ def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: 
     with at least half the share of every class's patients, and with two of them where there are `SPREAD`. In
     proportion by images alone, one patient with many images can be all of a class. If no fold has so many, the one that
     comes closest is taken. If no fold has every class, as with few patients who have one class each, fewer and larger
-    folds are tried.
+    folds are tried, and of at most `TRIED` patients every choice, for a share that is not far from `fraction`.
     """
-    classes = np.unique(labels)
-    most = min(max(2, round(1 / fraction)), int(codes.max(initial=0)) + 1, int(np.bincount(labels).max(initial=0)))
-    for folds in range(most, 1, -1):
+    classes, patients, found = np.unique(labels), int(codes.max(initial=0)) + 1, list[np.ndarray]()
+
+    def add(parts: Iterable[np.ndarray]) -> None:
+        found.extend(p for p in parts if len(np.unique(labels[p])) == len(np.unique(labels[~p])) == len(classes))
+
+    def fits(part: np.ndarray) -> bool:
+        return abs(part.mean() - fraction) <= fraction / 2
+
+    for folds in range(min(max(2, round(1 / fraction)), patients, int(np.bincount(labels).max(initial=0))), 1, -1):
         number = grouped_folds(labels, codes, folds, seed)
-        parts = [number == fold for fold in range(folds)]
-        if whole := [p for p in parts if len(np.unique(labels[p])) == len(np.unique(labels[~p])) == len(classes)]:
-            return max(whole, key=lambda part: _enough_patients(labels, codes, part, fraction))
-    return np.zeros(len(labels), dtype=bool)
+        add(number == fold for fold in range(folds))
+        if found and (any(map(fits, found)) or patients > TRIED):
+            return max(found, key=lambda part: (_enough_patients(labels, codes, part, fraction), fits(part)))
+    if patients <= TRIED:
+        order = np.random.default_rng(seed).permutation(patients)
+        choices = chain.from_iterable(combinations(order, count) for count in range(1, patients))
+        add(np.isin(codes, choice) for choice in choices)
+    chosen = (_enough_patients(labels, codes, part, fraction) - abs(part.mean() - fraction) for part in found)
+    return found[int(np.argmax([*chosen]))] if found else np.zeros(len(labels), dtype=bool)
 
 
 def _enough_patients(labels: np.ndarray, codes: np.ndarray, part: np.ndarray, fraction: float) -> float:
