@@ -84,6 +84,8 @@ def test_few_validation_images_do_not_choose_the_epoch() -> None:
     assert [found[val]["train.choose"] for val in (60, 5000)] == ["loss", "best"]
     for val in (60, 5000):
         assert found[val]["train.patience"] >= found[val]["train.warmup_epochs"] + 1
+    without = values(PlanInputs(SCRATCH, 3000, 60, 130, "cpu", 192), train={"patience": None})
+    assert "train.patience" not in without and without["train.choose"] == "loss"  # null turns early stopping off
 
 
 def test_classes_far_apart_are_named_and_how_to_decide_then() -> None:

@@ -124,7 +124,8 @@ def make_plan(config: Config, plans: bool, processes: int = 1) -> Plan:
                 settings, complete = input_for_time(settings, complete, forecaster)
     usual, train = TrainConfig(), config.train
     last = trains and complete.train.choose == "last"
-    if last and "patience" in fields_set(config, "train") and (plans or train.patience != usual.patience):
+    stops = train.patience is not None and "patience" in fields_set(config, "train")
+    if last and stops and (plans or train.patience != usual.patience):
         warn(LAST_KEPT.format("patience", train.patience))
     if trains and complete.train.choose != "best" and train.monitor != TARGETS[splits.target.kind].monitor:
         warn((LAST_KEPT if last else LOWEST_KEPT).format("monitor", train.monitor))
