@@ -113,9 +113,9 @@ def plan_settings(
 def fields_set(config: Config | PretrainConfig, section: str) -> set[str]:
     """The fields of a section that were set; `auto` does not count, nor null where it or `auto` is the default."""
     part = getattr(config, section)
-    usual = {name: type(part).model_fields[name].default for name in part.model_fields_set}
-    values = ((name, getattr(part, name)) for name in usual)
-    return {name for name, value in values if value != "auto" and (value, usual[name] in (None, "auto")) != (None, True)}
+    fields = type(part).model_fields
+    unset = {name: ("auto", None) if fields[name].default in ("auto", None) else ("auto",) for name in fields}
+    return {name for name in part.model_fields_set if getattr(part, name) not in unset[name]}
 
 
 def describe(settings: list[PlannedSetting]) -> list[str]:
