@@ -8,8 +8,6 @@ order and split. An entry is renamed when complete, so a killed run leaves no ha
 patients and are closed to other users.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -166,7 +164,7 @@ class ImageCache:
         finally:
             database.close()
 
-    def squares(self, digests: np.ndarray) -> Squares | None:
+    def squares(self, digests: np.ndarray) -> "Squares | None":
         """The entry that contains most of these images (M, 32) uint8; None if no entry contains any."""
         best: tuple[int, Path, np.ndarray] | None = None
         for entry in sorted(pixel_folder().glob(f"{self.settings}-{'?' * 16}")):  # not those being written or removed
@@ -191,7 +189,7 @@ class ImageCache:
         with locked(_lock_file(folder, self._name(digests)), waiting):
             yield
 
-    def add(self, digests: np.ndarray, squares: Iterable[np.ndarray]) -> Squares:
+    def add(self, digests: np.ndarray, squares: Iterable[np.ndarray]) -> "Squares":
         """Write an entry of M squares (S, S, C) uint8, in the order of the digests; call it within `alone`. Raises
         OSError: the cache or the disk is full, or the folder cannot be written; or any error of `squares`."""
         name, folder = self._name(digests), pixel_folder()
@@ -290,8 +288,7 @@ def find_rows(have: np.ndarray, want: np.ndarray) -> np.ndarray:
         return np.full(len(want), -1, dtype=np.int64)
     keys, wanted = (np.ascontiguousarray(part[:, :8]).view("<u8").ravel() for part in (have, want))
     order = np.argsort(keys, kind="stable")
-    place = np.searchsorted(keys, wanted, sorter=order).clip(max=len(have) - 1)
-    rows = order[place]
+    rows = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(have) - 1)]
     return np.where((have[rows] == want).all(axis=1), rows, -1)
 
 

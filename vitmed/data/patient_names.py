@@ -49,9 +49,8 @@ class Shape(NamedTuple):
 
     # a regular expression, or a function from paths to those that may fit
     expressions: str | Callable[[Sequence[str], bool], Iterator[str]]
-    least: int = 2  # smallest number of ids
     shared: float = 0.0  # smallest share of images that have an id in common with another image
-    # whether it may also be a date or a counter, so dates, and numbers alone of several widths, are refused
+    # whether it may also be a date or a counter, so few ids, dates, and numbers alone of several widths, are refused
     plain: bool = False
 
 
@@ -79,7 +78,7 @@ def ids_of(expression: str, paths: Sequence[str]) -> list[str] | None:
 def _may_be_patients(shape: Shape, ids: Sequence[str], paths: Sequence[str], folders_are_classes: bool) -> bool:
     count = Counter(ids)
     together = sum(n for n in count.values() if n > 1)
-    if len(count) < shape.least or together == 0 or together < shape.shared * len(ids):
+    if len(count) < (FEW if shape.plain else 2) or together == 0 or together < shape.shared * len(ids):
         return False
     if shape.plain:
         numbers = [re.sub(r"\D", "", id_) for id_ in count]
@@ -160,9 +159,9 @@ SHAPES = (
     Shape(r"(\d{3}_S_\d{4})"),  # ADNI
     Shape(r"(?:^|/)(sub-[A-Za-z0-9]+)[_/]"),  # Brain Imaging Data Structure
     Shape(rf"(?i)(?:^|[/_\-. ])((?:{WORDS})[ _\-.]?(?:id)?[ _\-.]?[a-z]{{0,2}}\d+)"),
-    Shape(_folders, least=FEW, shared=0.5, plain=True),
+    Shape(_folders, shared=0.5, plain=True),
     Shape(r"(?:^|/)([^/]*\d)(?:[_-](?i:left|right|od|os|l|r)|[LR])\.[^/]*$", shared=0.5),  # eyes, knees
-    Shape(_names, least=FEW, shared=0.5, plain=True),
+    Shape(_names, shared=0.5, plain=True),
 )
 
 
