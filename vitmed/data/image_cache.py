@@ -166,15 +166,13 @@ class ImageCache:
 
     def squares(self, digests: np.ndarray) -> "Squares | None":
         """The entry that contains most of these images (M, 32) uint8; None if no entry contains any."""
-        best: tuple[int, Path, np.ndarray] | None = None
+        held = dict[Path, np.ndarray]()  # entry -> the row of each image in it, or -1
         for entry in sorted(pixel_folder().glob(f"{self.settings}-{'?' * 16}")):  # not those being written or removed
             with suppress(OSError, ValueError, EOFError):
-                rows = find_rows(np.load(entry / "digests.npy", allow_pickle=False), digests)
-                held = int((rows >= 0).sum())
-                if held > (best[0] if best else 0):
-                    best = held, entry, rows
+                held[entry] = find_rows(np.load(entry / "digests.npy", allow_pickle=False), digests)
+        best = max(held, key=lambda entry: int((held[entry] >= 0).sum()), default=None)
         with suppress(OSError, ValueError):
-            return Squares(*best[1:]) if best else None
+            return Squares(best, held[best]) if best is not None and (held[best] >= 0).any() else None
         return None
 
     @contextmanager
@@ -282,14 +280,8 @@ def pixel_folder() -> Path:
 
 def find_rows(have: np.ndarray, want: np.ndarray) -> np.ndarray:
     """(N, 32) and (M, 32) uint8 -> (M,) int64: the row of each wanted digest, or -1. Raises ValueError."""
-    if have.ndim != 2 or have.shape[1] != 32 or have.dtype != np.uint8:
-        raise ValueError(f"{have.dtype} {have.shape}")
-    if not len(have):
-        return np.full(len(want), -1, dtype=np.int64)
-    keys, wanted = (np.ascontiguousarray(part[:, :8]).view("<u8").ravel() for part in (have, want))
-    order = np.argsort(keys, kind="stable")
-    rows = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(have) - 1)]
-    return np.where((have[rows] == want).all(axis=1), rows, -1)
+    row_of = {digest.tobytes(): row for row, digest in enumerate(have.reshape(-1, 32))}
+    return np.array([row_of.get(digest.tobytes(), -1) for digest in want], dtype=np.int64)
 
 
 def _lock_file(folder: Path, name: str) -> Path:

@@ -7,8 +7,6 @@ look too good; the originals are no patients, for one patient may have several. 
 in the splits, the checkpoint and the report; these words also say what they are: patients, originals or groups.
 """
 
-import contextlib
-import datetime
 import random
 import re
 from collections import Counter, defaultdict
@@ -26,6 +24,7 @@ NO_PERSON = {
     *("ct", "mr", "mri", "us", "cr", "dx", "xr", "pet", "oct", "cxr", "vol", "day", "run", "ep", "hr", "id", "no"),
     *("nr", "idx", "aug"),
 }
+DATE = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:\d{4}|\d{6})?")  # perhaps with the time
 WORDS = "patient|person|subject|subj|sub|pat|pt|case|donor|participant|proband|mouse|animal"
 
 AS_ORIGINALS = "as originals of augmented copies"
@@ -84,12 +83,7 @@ def _may_be_patients(shape: Shape, ids: Sequence[str], paths: Sequence[str], fol
         numbers = [re.sub(r"\D", "", id_) for id_ in count]
         if all(id_.isdigit() for id_ in count) and len({len(number) for number in numbers}) > 1:
             return False
-        dates = 0
-        for number in numbers:
-            if len(number) in (8, 12, 14):
-                with contextlib.suppress(ValueError):  # no such day
-                    dates += 1900 <= datetime.date.fromisoformat(number[:8]).year <= 2100
-        if dates >= 0.8 * len(numbers):
+        if sum(map(bool, map(DATE.fullmatch, numbers))) >= 0.8 * len(numbers):
             return False
     pairs = {(id_, class_folder(path)) for id_, path in zip(ids, paths, strict=True)}
     one_to_one = len(pairs) == len(count) == len({name for _, name in pairs})
