@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from vitmed.core.config import Config, DataConfig
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.files import (
     free_name,
@@ -22,6 +23,7 @@ from vitmed.core.files import (
     write_json,
     write_text,
 )
+from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import RunFolder
 
 
@@ -131,8 +133,9 @@ def test_two_runs_at_once_get_two_folders(tmp_path: Path) -> None:
 def test_an_output_folder_that_is_a_run_or_cannot_be_made(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "a")
     run.config.write_text("x")
+    (tmp_path / "data").mkdir()
     with pytest.raises(UsageError, match="holds a run") as error:
-        RunFolder.create(run.path, "b")
+        check_run_place(Config(data=DataConfig(root=f"{tmp_path / 'data'}")), run.path, "b")
     assert f"--output {tmp_path}" in error.value.fix and "--resume" in error.value.fix
     (tmp_path / "file").write_text("x")
     for place in (tmp_path / "file", tmp_path / "file" / "deeper"):

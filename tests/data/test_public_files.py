@@ -129,7 +129,8 @@ def test_what_is_written_is_read_back_without_loss(tmp_path: Path, colour: bool)
     labels = (np.arange(20) % 2).astype(np.uint8)[:, None]
     arrays = {"train_images": images, "train_labels": labels, "test_images": images[:4] + 1, "test_labels": labels[:4]}
     found = read_public_files(unpacked(tmp_path / "arrays", **arrays), tmp_path / "pneumoniamnist.npz")
-    assert found is not None and write_folder(found, tmp_path / "out") == 24
+    assert found is not None
+    write_folder(found, tmp_path / "out")
     expected = {
         f"{split}/{('normal', 'pneumonia')[k % 2]}/{k:06d}.png": arrays[f"{split}_images"][k]
         for split, count in (("train", 20), ("test", 4))

@@ -186,10 +186,3 @@ def test_another_folder_is_never_touched(tmp_path):
         with pytest.raises(DataError, match=root.name):
             draw_cells(root, **SMALL)
     assert digest(tmp_path) == before
-
-
-@pytest.mark.parametrize("wrong", [{"patients": 3}, {"cells": 31, "patients": 8}, {"size": 8}])
-def test_impossible_sizes_are_refused(tmp_path, wrong):
-    with pytest.raises(UsageError):
-        draw_cells(tmp_path / "set", **{**SMALL, **wrong})
-    assert list(tmp_path.iterdir()) == []

@@ -30,7 +30,7 @@ from vitmed.core.errors import (
 )
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder, is_running
-from vitmed.studies.cluster import Places, opened
+from vitmed.studies.cluster import Places
 from vitmed.studies.folds import SharedTime
 from vitmed.studies.study import Job, _error, _words, workers
 
@@ -178,5 +178,5 @@ def test_a_command_line_has_the_settings_of_the_job(tmp_path: Path) -> None:
 
 
 def test_fewer_than_one_is_refused() -> None:
-    with pytest.raises(UsageError, match="--parallel 0"), opened(None, 0):
-        pass
+    with pytest.raises(UsageError, match="parallel=0: expected 1 or more"):
+        vitmed.cross_validate("data", parallel=0)

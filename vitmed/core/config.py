@@ -289,8 +289,6 @@ class AugmentConfig(Section):
 
 
 COUNTS = ("batch_size", "micro_batch")  # fields of LoopConfig that are a number, or auto
-
-
 BATCH = "Images per batch, or auto: the planned batch, of which as many images are computed at once as fit the memory."
 
 
@@ -561,10 +559,10 @@ class EvaluateConfig(Section):
     @field_validator("format")
     @classmethod
     def _known_formats(cls, value: str) -> str:
-        names = [name.strip() for name in value.split(",")]
+        names = names_in(value)
         if unknown := [name for name in names if name not in FORMATS]:
             raise ValueError(f"evaluate.format {unknown[0]}: expected {', '.join(FORMATS)}")
-        return ",".join(dict.fromkeys(names))
+        return ",".join(names)
 
 
 class RunConfig(Section):

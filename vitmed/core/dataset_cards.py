@@ -14,14 +14,6 @@ from vitmed.core.messages import say, warn
 from vitmed.core.text_files import YamlError, packaged, read_yaml
 
 
-class Published(Section):
-    """A published figure to compare a result with."""
-
-    figure: str
-    split: str
-    source: str
-
-
 class Download(Section):
     """How to download the files of a set."""
 
@@ -57,7 +49,7 @@ class Card(Section):
     examples: dict[str, str]
     augmentation: str | dict[str, str]
     pitfalls: list[str]
-    published: list[Published]
+    published: list[dict[Literal["figure", "split", "source"], str]]  # figures to compare a result with
 
     @property
     def total(self) -> int:

@@ -162,9 +162,6 @@ def _download(source: Source, path: Path) -> None:
 # --- plain addresses
 
 
-HEADERS = {"User-Agent": "vitmed", "Accept-Encoding": "identity"}
-
-
 class _Cut(Exception):
     """The connection ended early; another try may help."""
 
@@ -194,7 +191,7 @@ def _stream(source: Source, part: Path, advance: Advance) -> None:
     Raises _Cut: fewer bytes came than were announced, or the server has a temporary fault. source.error: the server
     refuses, or offers another file. UsageError: no disk space."""
     have = part.stat().st_size if source.checksum and part.is_file() else 0
-    with _open(source, HEADERS | ({"Range": f"bytes={have}-"} if have else {})) as response:
+    with _open(source, have) as response:
         if response.status == 416 and response.headers.get("Content-Range") == f"bytes */{have}":
             return  # nothing is missing
         resumed = response.status == 206
@@ -234,7 +231,7 @@ def _check_answer(source: Source) -> None:
     def ask() -> None:
         try:
             with contextlib.suppress(VitmedError):  # also an answer; the download says more of it
-                _open(source, HEADERS, "HEAD").close()
+                _open(source, method="HEAD").close()
             problems.clear()
         except _Cut as cut:
             problems[:] = [str(cut)]
@@ -246,8 +243,8 @@ def _check_answer(source: Source) -> None:
         raise source.error(f"{source.url}: {problems[0]}", f"later, or with a better connection: {source.again}")
 
 
-def _open(source: Source, headers: dict[str, str], method: str = "GET") -> Any:
-    """The response: 200, 206 or 416. Raises _Cut for a temporary fault, source.error for a refusal."""
+def _open(source: Source, have: int = 0, method: str = "GET") -> Any:
+    """The response, from byte `have`: 200, 206 or 416. Raises _Cut for a passing fault, source.error for a refusal."""
 
     class OnlyHttps(urllib.request.BaseHandler):  # asked of every address, also of those that a server redirects to
         def default_open(self, request: urllib.request.Request) -> None:
@@ -257,6 +254,7 @@ def _open(source: Source, headers: dict[str, str], method: str = "GET") -> Any:
                 raise source.error(f"{url}: not https, so the file could be changed on its way", "use https")
 
     host = urlsplit(source.url).hostname
+    headers = {"User-Agent": "vitmed", "Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     try:
         request = urllib.request.Request(source.url, headers=headers, method=method)
         return urllib.request.build_opener(OnlyHttps).open(request, timeout=TIMEOUT)

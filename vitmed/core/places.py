@@ -98,7 +98,7 @@ def refuse_inside(data: str | Path, path: str | Path) -> None:
 
 
 def check_run_place(config: RunConfig, output: str | Path, name: str | None) -> None:
-    """Raise UsageError, before any work, if the run folder has no plain name, or its place cannot be used."""
+    """Raise UsageError, before any work, if the run folder has no plain name, or its place is a run or of no use."""
     if name is not None:
         size = len(name.encode("utf-8", "surrogateescape"))
         problems = {
@@ -112,7 +112,10 @@ def check_run_place(config: RunConfig, output: str | Path, name: str | None) -> 
             fix = "a plain name, such as first; the folder of the run folders is another setting"
             raise UsageError(f"--name {name!r} {problem}", fix)
     new_folder(output, [data_folder(config.data.root)], filled=True)
-    RunFolder.refuse_run(output)
+    parent = Path(output)
+    if RunFolder(parent).config.exists() or RunFolder(parent).last.exists():
+        fix = f"--output {parent.parent}, or vitmed train --resume {parent}"
+        raise UsageError(f"{parent}: holds a run, expected a folder for runs", fix)
 
 
 def data_of_runs(places: Iterable[Path]) -> list[Path]:

@@ -27,9 +27,6 @@ def tune_process(command: str = "") -> None:
     answers single images wakes its threads between them, and spins ten times as long: half the time of an image.
     Returning every large block to the system costs up to a fifth of a training step on a CPU. Variables that you have
     set are kept. Figures: docs/performance.md.
-
-    Args:
-        command: the name of the command that this process runs.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"

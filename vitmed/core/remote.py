@@ -88,8 +88,8 @@ def fetched(names: Sequence[str]) -> Iterator[dict[str, Path]]:
             for start in range(0, len(some), AT_ONCE):
                 batch = some[start : start + AT_ONCE]
                 with _readable(batch[0], copies()):
-                    system = _system(batch[0])[0]
-                    _get(system, {places[name]: Remote(name.partition("://")[2], -1, "") for name in batch}, batch[0])
+                    files = {places[name]: Remote(name.partition("://")[2], -1, "") for name in batch}
+                    _get(_system(batch[0]), files, batch[0])
         yield places
 
 
@@ -115,8 +115,8 @@ def _readable(address: str, home: Path) -> Iterator[None]:
         raise DataError(problem, "check the name, the network and the credentials (docs/data.md)") from None
 
 
-def _system(address: str) -> tuple[Any, str]:
-    """The file system of an address, and its path there. Raises UsageError."""
+def _system(address: str) -> Any:
+    """The file system of an address. Raises UsageError."""
     scheme = address.split(":")[0]
     if is_offline(names=OFFLINE[:1]):  # the hub may be forbidden, and the lab's own store allowed
         raise UsageError(f"{address}: needs a network, which --offline or VITMED_OFFLINE forbids", "leave it out")
@@ -124,7 +124,7 @@ def _system(address: str) -> tuple[Any, str]:
         import fsspec
 
         logging.getLogger("gcsfs").setLevel(logging.ERROR)  # which else says of each file what it could not ask
-        return fsspec.filesystem(scheme), address.partition("://")[2]
+        return fsspec.filesystem(scheme)
     except ImportError:
         problem = f"{address}: {scheme}:// needs the packages fsspec and {REMOTE[scheme]}"
         raise UsageError(problem, "pip install 'vitmed[remote]'") from None
@@ -132,10 +132,9 @@ def _system(address: str) -> tuple[Any, str]:
 
 def _listed(address: str, home: Path) -> tuple[Any, dict[Path, Remote]]:
     """The file system of an address, and its files by the places of their copies below `home`."""
-    system, root = _system(address)
+    system, files = _system(address), {}
     system.invalidate_cache()
-    files = {}
-    for key, about in system.find(root, detail=True).items():
+    for key, about in system.find(address.partition("://")[2], detail=True).items():
         parts = key.removeprefix("/").split("/")
         if parts[-1] == "" or any(part.startswith(".") and part != ".." for part in parts):
             continue  # the mark of a folder, or hidden

@@ -83,26 +83,15 @@ class RunFolder:
     def create(cls, output: str | Path, name: str) -> Self:
         """Make `output/name`, or `name-2`, `-3`, ...: no run overwrites another, not even a parallel one."""
         parent = Path(output)
-        cls.refuse_run(parent)
         try:
             parent.mkdir(parents=True, exist_ok=True)
             while True:
                 path = free_name(parent / name)
-                try:
+                with contextlib.suppress(FileExistsError):
                     path.mkdir()
-                except FileExistsError:
-                    continue
-                return cls(path)
+                    return cls(path)
         except OSError as error:
             raise UsageError(f"{parent / name}: cannot be made ({error.strerror})", "choose another --output") from None
-
-    @classmethod
-    def refuse_run(cls, output: str | Path) -> None:
-        """Raise UsageError if a folder for runs is itself that of a run."""
-        parent = Path(output)
-        if cls(parent).config.exists() or cls(parent).last.exists():
-            fix = f"--output {parent.parent}, or vitmed train --resume {parent}"
-            raise UsageError(f"{parent}: holds a run, expected a folder for runs", fix)
 
     @classmethod
     def newest(cls, output: str | Path) -> Self:

@@ -260,9 +260,9 @@ def read_public_files(folder: Path, source: Path | None = None) -> PublicSet | N
     return original
 
 
-def write_folder(original: PublicSet, folder: Path) -> int:
+def write_folder(original: PublicSet, folder: Path) -> None:
     """Write lossless `folder/<split>/<class>/<index>.png`, without classes `folder/<split>/<index>.png` and a table of
-    labels; return the number of images. May raise OSError."""
+    labels. May raise OSError."""
     files = {}
     for split, part in original.parts.items():
         for index, label in enumerate(part.labels):
@@ -286,7 +286,6 @@ def write_folder(original: PublicSet, folder: Path) -> int:
             known = ["" if value == -1 or value != value else value for value in values]
             rows.append([file, split, *(known if original.classes else values)])
         write_text(folder / LABELS, csv_text(rows))
-    return len(files)
 
 
 # --- MedMNIST

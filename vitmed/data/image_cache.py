@@ -8,8 +8,6 @@ order and split. An entry is renamed when complete, so a killed run leaves no ha
 patients and are closed to other users.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -166,17 +164,15 @@ class ImageCache:
         finally:
             database.close()
 
-    def squares(self, digests: np.ndarray) -> Squares | None:
+    def squares(self, digests: np.ndarray) -> "Squares | None":
         """The entry that contains most of these images (M, 32) uint8; None if no entry contains any."""
-        best: tuple[int, Path, np.ndarray] | None = None
+        held = dict[Path, np.ndarray]()  # entry -> the row of each image in it, or -1
         for entry in sorted(pixel_folder().glob(f"{self.settings}-{'?' * 16}")):  # not those being written or removed
             with suppress(OSError, ValueError, EOFError):
-                rows = find_rows(np.load(entry / "digests.npy", allow_pickle=False), digests)
-                held = int((rows >= 0).sum())
-                if held > (best[0] if best else 0):
-                    best = held, entry, rows
+                held[entry] = find_rows(np.load(entry / "digests.npy", allow_pickle=False), digests)
+        best = max(held, key=lambda entry: int((held[entry] >= 0).sum()), default=None)
         with suppress(OSError, ValueError):
-            return Squares(*best[1:]) if best else None
+            return Squares(best, held[best]) if best is not None and (held[best] >= 0).any() else None
         return None
 
     @contextmanager
@@ -191,7 +187,7 @@ class ImageCache:
         with locked(_lock_file(folder, self._name(digests)), waiting):
             yield
 
-    def add(self, digests: np.ndarray, squares: Iterable[np.ndarray]) -> Squares:
+    def add(self, digests: np.ndarray, squares: Iterable[np.ndarray]) -> "Squares":
         """Write an entry of M squares (S, S, C) uint8, in the order of the digests; call it within `alone`. Raises
         OSError: the cache or the disk is full, or the folder cannot be written; or any error of `squares`."""
         name, folder = self._name(digests), pixel_folder()
@@ -284,15 +280,8 @@ def pixel_folder() -> Path:
 
 def find_rows(have: np.ndarray, want: np.ndarray) -> np.ndarray:
     """(N, 32) and (M, 32) uint8 -> (M,) int64: the row of each wanted digest, or -1. Raises ValueError."""
-    if have.ndim != 2 or have.shape[1] != 32 or have.dtype != np.uint8:
-        raise ValueError(f"{have.dtype} {have.shape}")
-    if not len(have):
-        return np.full(len(want), -1, dtype=np.int64)
-    keys, wanted = (np.ascontiguousarray(part[:, :8]).view("<u8").ravel() for part in (have, want))
-    order = np.argsort(keys, kind="stable")
-    place = np.searchsorted(keys, wanted, sorter=order).clip(max=len(have) - 1)
-    rows = order[place]
-    return np.where((have[rows] == want).all(axis=1), rows, -1)
+    row_of = {digest.tobytes(): row for row, digest in enumerate(have.reshape(-1, 32))}
+    return np.array([row_of.get(digest.tobytes(), -1) for digest in want], dtype=np.int64)
 
 
 def _lock_file(folder: Path, name: str) -> Path:

@@ -222,8 +222,7 @@ def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
     images = list_by_folder(root, folders or {ALL: root}, classes)
     if request.kind == "grades":
         images = ordered(images, grade_order(classes, request.order, str(root)))
-        source = f"{len(classes)} grades, from folders"
-        images = replace(images, recognised=source, target=Target(kind="grades"))
+        images = replace(images, recognised=f"{len(classes)} grades, from folders", target=Target(kind="grades"))
     return with_patients(images, config)
 
 
@@ -292,6 +291,4 @@ def list_by_table(root: Path, file: Path, request: LabelRequest, classes: Sequen
     if images and None not in splits and set(splits) != {"train"}:
         of_folders = by_split(images, [str(split) for split in splits])
         table = replace(table, samples=of_folders, made=dict.fromkeys(of_folders, "folders"))
-    if classes:
-        return ordered(table, classes)
-    return table.changed(lambda sample: sample)
+    return ordered(table, classes) if classes else table.changed(lambda sample: sample)

@@ -191,8 +191,6 @@ class EpochBatches(Sampler[list[Key]]):
 
 def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin: bool) -> DataLoader:
     """Batches of images (B, S, S, C) uint8, their `Images.targets`, indices (B,) int64; or a DataError for a batch."""
-    # fork shares the decoded images between workers without a copy; the children never touch a GPU.
-    context = "fork" if workers and sys.platform == "linux" else None
     return _Loader(
         dataset,
         batch_sampler=batches,
@@ -203,7 +201,8 @@ def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin:
         pin_memory=pin,
         worker_init_fn=_start_worker,
         generator=torch.Generator(),  # its own, so that the loader draws nothing from the global one
-        multiprocessing_context=context,
+        # fork shares the decoded images between workers without a copy; the children never touch a GPU.
+        multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
     )
 
 

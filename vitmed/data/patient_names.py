@@ -7,8 +7,6 @@ look too good; the originals are no patients, for one patient may have several. 
 in the splits, the checkpoint and the report; these words also say what they are: patients, originals or groups.
 """
 
-import contextlib
-import datetime
 import random
 import re
 from collections import Counter, defaultdict
@@ -26,6 +24,7 @@ NO_PERSON = {
     *("ct", "mr", "mri", "us", "cr", "dx", "xr", "pet", "oct", "cxr", "vol", "day", "run", "ep", "hr", "id", "no"),
     *("nr", "idx", "aug"),
 }
+DATE = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:\d{4}|\d{6})?")  # perhaps with the time
 WORDS = "patient|person|subject|subj|sub|pat|pt|case|donor|participant|proband|mouse|animal"
 
 AS_ORIGINALS = "as originals of augmented copies"
@@ -49,9 +48,8 @@ class Shape(NamedTuple):
 
     # a regular expression, or a function from paths to those that may fit
     expressions: str | Callable[[Sequence[str], bool], Iterator[str]]
-    least: int = 2  # smallest number of ids
     shared: float = 0.0  # smallest share of images that have an id in common with another image
-    # whether it may also be a date or a counter, so dates, and numbers alone of several widths, are refused
+    # whether it may also be a date or a counter, so few ids, dates, and numbers alone of several widths, are refused
     plain: bool = False
 
 
@@ -79,18 +77,13 @@ def ids_of(expression: str, paths: Sequence[str]) -> list[str] | None:
 def _may_be_patients(shape: Shape, ids: Sequence[str], paths: Sequence[str], folders_are_classes: bool) -> bool:
     count = Counter(ids)
     together = sum(n for n in count.values() if n > 1)
-    if len(count) < shape.least or together == 0 or together < shape.shared * len(ids):
+    if len(count) < (FEW if shape.plain else 2) or together == 0 or together < shape.shared * len(ids):
         return False
     if shape.plain:
         numbers = [re.sub(r"\D", "", id_) for id_ in count]
         if all(id_.isdigit() for id_ in count) and len({len(number) for number in numbers}) > 1:
             return False
-        dates = 0
-        for number in numbers:
-            if len(number) in (8, 12, 14):
-                with contextlib.suppress(ValueError):  # no such day
-                    dates += 1900 <= datetime.date.fromisoformat(number[:8]).year <= 2100
-        if dates >= 0.8 * len(numbers):
+        if sum(map(bool, map(DATE.fullmatch, numbers))) >= 0.8 * len(numbers):
             return False
     pairs = {(id_, class_folder(path)) for id_, path in zip(ids, paths, strict=True)}
     one_to_one = len(pairs) == len(count) == len({name for _, name in pairs})
@@ -160,9 +153,9 @@ SHAPES = (
     Shape(r"(\d{3}_S_\d{4})"),  # ADNI
     Shape(r"(?:^|/)(sub-[A-Za-z0-9]+)[_/]"),  # Brain Imaging Data Structure
     Shape(rf"(?i)(?:^|[/_\-. ])((?:{WORDS})[ _\-.]?(?:id)?[ _\-.]?[a-z]{{0,2}}\d+)"),
-    Shape(_folders, least=FEW, shared=0.5, plain=True),
+    Shape(_folders, shared=0.5, plain=True),
     Shape(r"(?:^|/)([^/]*\d)(?:[_-](?i:left|right|od|os|l|r)|[LR])\.[^/]*$", shared=0.5),  # eyes, knees
-    Shape(_names, least=FEW, shared=0.5, plain=True),
+    Shape(_names, shared=0.5, plain=True),
 )
 
 

@@ -68,8 +68,7 @@ class Splits:
         if self.target.kind != "findings":
             return self.classes[sample.label]
         values = zip(self.classes, sample.targets, strict=True)
-        marks = [name + "?" * (value == UNKNOWN) for name, value in values if value]
-        return "|".join(marks) or NO_FINDING
+        return "|".join(name + "?" * (value == UNKNOWN) for name, value in values if value) or NO_FINDING
 
     @property
     def digest(self) -> str:

@@ -145,17 +145,15 @@ def digests_of(hashes: Sequence[str], files: Sequence[str]) -> np.ndarray:
 
 def _identity(path: str) -> str:
     """Changes when the file does; "" if there is no such file, or if it changed just now."""
-    try:
+    with suppress(OSError):
         about = os.stat(path)  # noqa: PTH116  (a million of them)
-    except OSError:
-        return ""
-    settled = 0 <= about.st_mtime_ns < time.time_ns() - int(FRESH * 1e9)
-    return f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}" if settled else ""
+        if 0 <= about.st_mtime_ns < time.time_ns() - int(FRESH * 1e9):
+            return f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}"
+    return ""
 
 
 def _sha256(path: str) -> str:
-    try:
+    with suppress(OSError, DataError):
         check_regular(path)
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except (OSError, DataError):
-        return ""
+    return ""

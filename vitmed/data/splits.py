@@ -91,9 +91,8 @@ def pretraining_splits(config: PretrainDataConfig) -> tuple[Splits, int]:
 
 
 def _unlabelled_splits(config: PretrainDataConfig) -> Splits:
-    usual = PretrainDataConfig.model_fields
     for name in LABELS:
-        if getattr(config, name) != usual[name].get_default(call_default_factory=True):
+        if getattr(config, name) != getattr(PretrainDataConfig(), name):
             flag = "finding" if name == "findings" else name.replace("_", "-")
             raise UsageError(f"--{flag} and --unlabelled exclude each other", "omit one of them")
     root = data_folder(config.root)
@@ -328,8 +327,7 @@ def without_rarest(images: Splits, config: DataConfig) -> Splits:
         of = f"one {unit}" if fewest == 2 else f"fewer than {fewest} {unit}s"
         gone = f"{counted(len(names), 'finding')} of {of} {'is' if len(names) == 1 else 'each are'} left out"
         need = f"training would need nearly every {unit}, and too few would be left to validate and test"
-        note = f"{gone}: {need}: {listed(names)}"
-        kept = replace(with_findings(images, ~rare), notes=(*images.notes, note))
+        kept = replace(with_findings(images, ~rare), notes=(*images.notes, f"{gone}: {need}: {listed(names)}"))
     return kept
 
 

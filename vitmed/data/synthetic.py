@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFilter
 
-from vitmed.core.errors import DataError, UsageError
+from vitmed.core.errors import DataError
 from vitmed.core.files import is_empty, whole_folder
 
 CLASSES = ("infected", "uninfected")
@@ -39,20 +39,17 @@ def draw_cells(
     root: Path,
     seed: int = 0,
     cells: int = 1000,  # number of images, divided evenly among the patients; at least 4 per patient
-    patients: int = 50,
-    size: int = 64,  # side of the square images, px
+    patients: int = 50,  # at least 4
+    size: int = 64,  # side of the square images, px; at least 16
     progress: Callable[[int, int], None] | None = None,  # called after each cell with (done, total)
 ) -> None:
     """Draw `root/{train,val,test}/{infected,uninfected}/P007_c012.png`, split by patient.
 
     A quarter of the patients is healthy; about two thirds of the cells of the others are infected. About 65 % of the
     patients go to train, 15 % to val, 20 % to test. The same arguments draw the same images. The set appears at `root`
-    only when it is complete; a complete set with the same arguments is kept. Raises UsageError for too few patients,
-    cells or pixels; DataError where `root` holds something else, or cannot be written.
+    only when it is complete; a complete set with the same arguments is kept. Raises DataError where `root` holds
+    something else, UsageError where it cannot be written.
     """
-    if patients < 4 or cells < 4 * patients or size < 16:
-        found = f"{cells} cells of {patients} patients at {size} px"
-        raise UsageError(f"cannot draw {found}", "use at least 4 patients, 4 cells per patient and 16 px")
     arguments = {"drawing": DRAWING, "seed": seed, "cells": cells, "patients": patients, "size": size}
     if root.exists() and not is_empty(root):
         try:

@@ -14,7 +14,7 @@ from vitmed.core.errors import CheckpointError, DataError, TimeTooShortError, Us
 from vitmed.core.files import json_of, write_json
 from vitmed.core.messages import Mute, listening, say, show
 from vitmed.core.places import check_run_place
-from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder, find_path, store_path
+from vitmed.core.run_folder import NUMBERS, RunFolder, find_path, store_path
 from vitmed.core.text import counted, duration_text
 from vitmed.core.upgrade import READER
 from vitmed.data.splits import make_splits
@@ -153,8 +153,7 @@ class Auto:
         say(f"{duration_text(self.save())} of {duration_text(limit)}; the data check: {checked}")
         say(f"to predict images: vitmed predict IMAGE --checkpoint {model}")
         hidden = "arguments", "identity", "held_out", "weights", "testing"
-        content = {key: value for key, value in state.items() if key not in hidden}
-        return AutoRun(folder.path, content, model)
+        return AutoRun(folder.path, {key: value for key, value in state.items() if key not in hidden}, model)
 
     def _ranked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The weights that are given, or the best on this machine and the ranking; None where there are none."""
@@ -216,14 +215,10 @@ class Auto:
         if place.path.is_dir() and not begun:  # killed before a fold
             shutil.rmtree(place.path)
         there: dict[str, Any] = {"parallel": self.places.runs, "on": self.places.executor or "local"}
-        if place.folds.is_file() and not (place.path / "test" / PREDICTIONS).is_file():
-            vitmed.cross_validate(resume=place.path, **there)
-        elif not place.folds.is_file():
+        if not place.folds.is_file():
             time = duration_text(max(60.0 * self.divided["folds"], seconds - AT_END - self.state["testing"]))
             of_folds = {**start, **self.divided, "output": self.folder.path, "name": "folds", "time": time}
             vitmed.cross_validate(**of_folds, **there)
-        if not joined.ensemble.is_file():
-            vitmed.ensemble([place.path])
-        if not (joined.path / "test" / NUMBERS).is_file():
-            vitmed.evaluate(joined.path, report=start.get("report"))
+        elif not (joined.path / "test" / NUMBERS).is_file():
+            vitmed.cross_validate(resume=place.path, **there)
         return joined.path, {"tests of the folds": place.path / "test", "test of the ensemble": joined.path / "test"}

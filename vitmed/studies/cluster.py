@@ -69,11 +69,9 @@ def opened(on: str | Executor | None, parallel: int | None = None, strict: bool 
         strict: a node that cannot be used ends the command.
 
     Raises:
-        UsageError: another text, `parallel` below 1, `strict` without a cluster, or a cluster that cannot be used.
+        UsageError: another text, `strict` without a cluster, or a cluster that cannot be used.
     """
     on = on or os.environ.get(VARIABLE) or "local"
-    if parallel is not None and parallel < 1:
-        raise UsageError(f"--parallel {parallel}: expected at least 1", "--parallel 2")
     if strict and (on == "local" or isinstance(on, Executor)):
         raise excluded("strict")
     with contextlib.ExitStack() as stack:

@@ -88,8 +88,7 @@ def read_all(paths: Sequence[Path], positive: str | None = None) -> list[Model]:
                 continue
             same = (name for name, of in baselines.items() if same_predictions(of.predictions, predictions))
             if shared := next(same, None):
-                owners = (*baselines[shared].baseline_of, model.name)
-                baselines[shared] = replace(baselines[shared], baseline_of=owners)
+                baselines[shared] = replace(baselines[shared], baseline_of=(*baselines[shared].baseline_of, model.name))
                 continue
             name = f"{key} of {model.name}" if key in baselines else key
             predictions = replace(predictions, positive=model.predictions.positive)

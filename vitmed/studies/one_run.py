@@ -105,8 +105,7 @@ class OneRun:
         planned = ranks.first(lambda: plan.config)  # with what rank 0 has timed
         with ranks.one_first():
             if not ranks.leads:  # from the images and the weights of this machine
-                given = planned.model_copy(update={"data": config.data})
-                plan = make_plan(given, False, ranks.world)
+                plan = make_plan(planned.model_copy(update={"data": config.data}), False, ranks.world)
         config, splits = plan.config, plan.splits
         check_folder(config.data, config.evaluate.ordinal)
         session = Session.of(config, ranks, self.clock)
@@ -216,8 +215,7 @@ class OneRun:
             for split, evaluation in (("val", result.val), ("test", result.test)):
                 if evaluation is not None and config.train.track:
                     pages = not config.evaluate.show_names  # a page that names images stays here
-                    metrics = evaluation.metrics.overall
-                    tracking.result(split, metrics, evaluation.folder, run.state.epoch, pages)
+                    tracking.result(split, evaluation.metrics.overall, evaluation.folder, run.state.epoch, pages)
         return result
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from vitmed.checks.data_check import check_before_training, check_folder
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, OutOfMemoryError, UsageError
-from vitmed.core.files import make_folder, probe, write_json, write_text
+from vitmed.core.files import probe, write_json, write_text
 from vitmed.core.load_config import build_config, store_paths, with_values
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.run_folder import RunFolder, cache_folder
@@ -117,7 +117,6 @@ def rank_weights(
     output, name = run
     settings, splits = _open_folder(with_values(settings, {"model.weights": None}), output, "folds")
     if place is not None:
-        make_folder(output)
         files = [file_of(name) for name in names if offline or means_file(name)]  # each node fetches the others
         prepare(place, [*files_of(settings), *files], Path(output))
     content, rows, best = _ranking(settings, splits, names, offline, place)

@@ -192,8 +192,7 @@ def _read_training(run: RunFolder, row: dict[str, Any]) -> None:
     with _reading(run, run.metrics):
         records = read_json_lines(run.metrics)
         monitor = config.train.monitor if isinstance(config, Config) else "loss"
-        in_best = (i for i, record in enumerate(records) if record.get("kept"))
-        kept = max(in_best, default=len(records) - 1)
+        kept = max((i for i, record in enumerate(records) if record.get("kept")), default=len(records) - 1)
         if records:
             title = "loss" if monitor == "loss" else ALL_METRICS[monitor].title
             value = Estimate(value=records[kept].get(f"val_{monitor}"), low=None, high=None)
