@@ -31,7 +31,6 @@ OF_NUMBERS = ("low", "high", *RAW, "reach", *OF_TARGETS)
 LABEL = "label_"  # with the name of a finding
 ROUNDED = 0.006  # a probability that differs by more is not that of the logits, rounded to two digits
 TEXTS = ("path", "label", "group", "prediction", "error")  # columns that hold no numbers of the model
-HAS = ("of the table has", "of the table have")
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 
 
@@ -174,25 +173,21 @@ class Table:
 
     def contradictions(self, off: Mapping[str, np.ndarray], source: str) -> list[str]:
         """A note on the rows with a cell that does not follow from the source; `off`: column -> (S,) bool."""
-        rows = np.flatnonzero(np.any([*off.values(), np.zeros(len(self.rows), bool)], axis=0))
-        if not len(rows):
-            return []
-        column = next(name for name, wrong in off.items() if wrong[rows[0]])
-        return [
-            f"{counted_doing(len(rows), 'row', *HAS)} a cell that does not follow from the {source}, the first is row "
-            f"{self.numbers[rows[0]]} ({column}); the {source} count."
-        ]
+        wrong = np.any([*off.values(), np.zeros(len(self.rows), bool)], axis=0)
+        column = next((name for name, cells in off.items() if cells[wrong.argmax()]), "") if wrong.any() else ""
+        return self._note(wrong, f"a cell that does not follow from the {source}", f" ({column}); the {source} count.")
 
     def ood_note(self) -> list[str]:
         """A note on the rows with an out-of-distribution score that is not a number."""
-        strange = np.flatnonzero(~np.isfinite(self.floats([OOD_SCORE])[:, 0]))
-        if not len(strange) or OOD_SCORE not in self.header:
-            return []
-        have = counted_doing(len(strange), "row", *HAS)
-        return [
-            f"{have} an {OOD_SCORE} that is not a number, the first is row {self.numbers[strange[0]]}; so the report "
-            "leaves the out-of-distribution scores out."
-        ]
+        strange = ~np.isfinite(self.floats([OOD_SCORE])[:, 0]) & (OOD_SCORE in self.header)
+        so = "; so the report leaves the out-of-distribution scores out."
+        return self._note(strange, f"an {OOD_SCORE} that is not a number", so)
+
+    def _note(self, of: np.ndarray, what: str, so: str) -> list[str]:
+        """A note on the rows that have `what`, (S,) bool, if any."""
+        rows, have = np.flatnonzero(of), ("of the table has", "of the table have")
+        shown = f"{what}, the first is row {self.numbers[rows[0]]}{so}" if len(rows) else ""
+        return [f"{counted_doing(len(rows), 'row', *have)} {shown}"] if shown else []
 
 
 def read_table(file: str | Path | Table) -> Table:

@@ -113,8 +113,8 @@ class FindingPredictions(Predictions):
     def cells(self) -> dict[str, list[str] | np.ndarray]:
         labels = np.full(self.logits.shape, UNKNOWN) if self.labels is None else self.labels
         called = (BETWEEN.join(self.classes[f] for f in np.flatnonzero(row)) or NO_FINDING for row in self.predicted)
-        cells: dict[str, list[str] | np.ndarray] = {"path": list(self.paths), "group": self.group_cells}
-        cells["prediction"] = list(called)
+        groups = list(self.groups or [""] * len(self))
+        cells: dict[str, Any] = {"path": list(self.paths), "group": groups, "prediction": list(called)}
         for f, name in enumerate(self.classes):
             cells[LABEL + name] = [{1: "1", 0: "0", UNKNOWN: ""}[label] for label in labels[:, f].tolist()]
             cells[PROB + name], cells[LOGIT + name] = self.probabilities[:, f], self.logits[:, f]

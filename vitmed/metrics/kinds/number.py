@@ -138,7 +138,7 @@ class NumberPredictions(Predictions):
         return {
             "path": list(self.paths),
             "label": ["" if np.isnan(label) else repr(label) for label in labels] or [""] * size,
-            "group": self.group_cells,
+            "group": list(self.groups or [""] * size),
             **dict(zip(("prediction", *ENDS, *RAW, "reach"), numbers, strict=True)),
             TARGET + "name": [self.classes[0]] * size,
             TARGET + "unit": [target.unit] * size,
