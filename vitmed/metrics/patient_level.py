@@ -132,8 +132,7 @@ def patient_level(
         numbers = evaluate_predictions(combined, resamples)
         kept = OF_MANY_CLASSES if classes > MANY_CLASSES else numbers.model_fields_set - {"classes", "level"}
         about = [note.replace("There is no image of", "There is no patient of") for note in numbers.notes]
-        content: dict[str, Any] = {key: value for key, value in numbers if key in kept}
-        content |= {"notes": about} if "notes" in content else {}
+        content: dict[str, Any] = {key: value for key, value in numbers if key in kept} | {"notes": about}
         notes += [note for note in about if note not in notes]
         if two and validation is not None and validation.groups is not None and validation.labels is not None:
             before = patient_predictions(validation, way)

@@ -416,8 +416,6 @@ class PreparedFindings(Prepared):
         least `FEWEST` patients (or images) have the finding, and as many have images without it."""
         gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
         for finding, first, second in zip(self.predictions.classes, self.each, other.each, strict=True):
-            first.check()
-            second.check()
             for name in AREAS:
                 positive = first.labels == 1 if name == "auroc" else None
                 areas = first.overall_areas[name], second.overall_areas[name]

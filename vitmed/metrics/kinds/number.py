@@ -51,11 +51,8 @@ class NumberPredictions(Predictions):
     DECIDING: ClassVar[dict[str, Any]] = {}
 
     def like(self, other: Self) -> Self:
-        """The same numbers and scales in the unit, standardised as those of another."""
-        return self.standardised(other.target.centre, other.target.spread)
-
-    def standardised(self, centre: float, spread: float) -> Self:
-        """The same numbers and scales in the unit, by another centre and spread; to the rounding of `logits`."""
+        """The same numbers and scales in the unit, standardised as those of another; to the rounding of `logits`."""
+        centre, spread = other.target.centre, other.target.spread
         target = self.target.model_copy(update={"centre": centre, "spread": spread})
         if target == self.target:
             return self
@@ -65,9 +62,10 @@ class NumberPredictions(Predictions):
     def pooled(self, parts: Sequence[Self]) -> tuple[Sequence[Self], dict[str, Any]]:
         """All standardised by the mean centre and spread of the models."""
         ends = [part.intervals for part in parts if part.intervals is not None]
-        centre, spread = (statistics.mean(getattr(p.target, name) for p in parts) for name in ("centre", "spread"))
+        means = {name: statistics.mean(getattr(p.target, name) for p in parts) for name in ("centre", "spread")}
         decision = {"reach": None, "decided": np.concatenate(ends) if len(ends) == len(parts) else None}
-        return [part.standardised(centre, spread) for part in parts], decision
+        mean = replace(self, target=self.target.model_copy(update=means))
+        return [part.like(mean) for part in parts], decision
 
     def mean_of(self, parts: Sequence[Self], shares: np.ndarray) -> Self:
         values, scales = (np.stack([getattr(part, name) for part in parts]) for name in ("values", "scales"))
