@@ -33,7 +33,6 @@ class Area(NamedTuple):
     influence: np.ndarray
 
     def plus(self, other: "Area", weight: float) -> "Area":
-        """This area plus `weight` times another."""
         return Area(self.value + weight * other.value, self.influence + weight * other.influence)
 
 

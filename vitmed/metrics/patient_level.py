@@ -13,12 +13,11 @@ from vitmed.core.base_models import Frozen
 from vitmed.metrics.areas import threshold_counts
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Sample
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.classes import MANY_CLASSES, evaluate_predictions
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
-MANY_CLASSES = 50  # with more, the numbers of each class are left out: they would fill megabytes
 FEWEST_KNOWN = 5  # patients with a label, of more than two classes
-OF_MANY_CLASSES = {"n", "n_groups", "resampling", "resamples", "overall", "notes"}  # of `Numbers`
+OF_MANY_CLASSES = {"n", "n_groups", "resampling", "resamples", "overall", "notes"}  # of `Numbers`: others are long
 
 
 class AtThreshold(Frozen):

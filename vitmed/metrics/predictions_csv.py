@@ -127,11 +127,9 @@ class Table:
         return np.array(values, dtype=np.float64).reshape(len(self.rows), len(columns))
 
     def error(self, row: int | np.integer, problem: str, fix: str) -> DataError:
-        """The error for a row."""
         return DataError(f"{self.file}: row {self.numbers[row]} has {problem}", fix)
 
     def wrong(self, row: int | np.integer, column: str, expected: str) -> DataError:
-        """The error for a cell that holds something else."""
         shown = f"'{self.rows[row][column]}'" if column in self.rows[row] else "no cell"
         fix = "correct it, or write the table again with vitmed evaluate"
         return self.error(row, f"{shown} as {column}, expected {expected}", fix)

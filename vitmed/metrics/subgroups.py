@@ -22,7 +22,7 @@ from vitmed.metrics import estimates, metric_table
 from vitmed.metrics.areas import weighted_areas
 from vitmed.metrics.estimates import Estimate, difference, of_share
 from vitmed.metrics.intervals import Units, ratio, share
-from vitmed.metrics.kinds.classes import PreparedPredictions
+from vitmed.metrics.kinds.classes import MANY_CLASSES, PreparedPredictions
 from vitmed.metrics.kinds.grades import PreparedGrades
 from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers
 from vitmed.metrics.kinds.prepared import Prepared
@@ -32,7 +32,6 @@ from vitmed.metrics.predictions_csv import as_number
 FEWEST = 10  # images, and patients, below which a stratum is not evaluated: it may identify someone
 MANY_VALUES = 8  # numbers of more values than this are cut at their quartiles
 MOST = 20  # strata of a column that are reported, the largest
-MANY_CLASSES = 50  # with more, strata are evaluated by accuracy alone
 WORK = 2**26  # draws of an image x classes, for one column
 SHUFFLES = 500
 PAIRS = 2**22  # pairs of patients x classes, beyond which there are fewer shuffles
@@ -284,10 +283,8 @@ def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tup
 
     def numbers(inside: np.ndarray) -> dict[str, np.ndarray]:
         support, hits = inside @ each, inside @ held  # (R, K)
-        total = support.sum(axis=1)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            found = hits / support
-            values = {"accuracy": hits.sum(axis=1) / total}
+        found = ratio(hits, support)
+        values = {"accuracy": ratio(hits.sum(axis=1), support.sum(axis=1))}
         if k > MANY_CLASSES:
             return values
         parts = np.array_split(inside, -(-len(inside) * len(atoms) // CHUNK))

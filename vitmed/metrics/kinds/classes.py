@@ -25,7 +25,7 @@ from vitmed.metrics.paired_comparison import ClassDifference, area_gap, class_di
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 LOSSES = ("log_loss", "brier")  # in the order of `losses`
-MANY_CLASSES = 50
+MANY_CLASSES = 50  # with more, each class alone would take too long or too much room in comparisons, strata, patients
 Both = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]  # overall, name -> (R,), and of each class, name -> (R, K)
 
 
@@ -134,7 +134,6 @@ class PreparedPredictions(Prepared):
 
     @cached_property
     def accuracy(self) -> Share:
-        """The share of images whose class is right."""
         return intervals.share(self.labels == self.predicted, None, self.units)
 
     def sample(self) -> Samples:
@@ -157,7 +156,6 @@ class PreparedPredictions(Prepared):
 
     @cached_property
     def per_class(self) -> list[dict[str, Estimate]]:
-        """The numbers of each class against the rest."""
         per_class = []
         for c, (area, precision) in enumerate(self.areas):
             truth, numbers, interval = self.labels == c, of_shares(self.class_shares[c]), NONE
@@ -255,7 +253,6 @@ class PreparedPredictions(Prepared):
         return {name: overall[name] for name in METRICS}
 
     def _mean(self, kind: str) -> Estimate:
-        """The mean of a number over all classes."""
         entries = [self.per_class[c][kind] for c in self.classes]
         values = np.array([np.nan if entry.value is None else entry.value for entry in entries])
         value = float((1 / self.size * values).sum())

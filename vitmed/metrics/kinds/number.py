@@ -24,7 +24,7 @@ import numpy as np
 from vitmed.core.base_models import SIDES, Frozen, Kind, Target
 from vitmed.core.errors import DataError
 from vitmed.core.upgrade import READER
-from vitmed.metrics.estimates import FEW_IMAGES, Estimate, Numbers, SampleSize, estimate, of_share
+from vitmed.metrics.estimates import FEW_IMAGES, Estimate, Numbers, SampleSize, estimate, finite, of_share
 from vitmed.metrics.intervals import Units, correlation, jackknife_interval, quantile, ratio, share, spread
 from vitmed.metrics.kinds.prepared import Prepared, Samples, check_finite
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
@@ -185,8 +185,8 @@ def _labels(table: Table) -> np.ndarray | None:
     if not any(cell.strip() for cell in cells):
         return None
     labels = table.floats(["label"])[:, 0]
-    if not (finite := np.isfinite(labels)).all():
-        row = int(finite.argmin())  # the first that is not
+    if not np.isfinite(labels).all():
+        row = int(np.isfinite(labels).argmin())  # the first that is not
         raise table.wrong(row, "label", "a finite number") if cells[row].strip() else table.some_unlabelled(row)
     return labels
 
@@ -312,8 +312,7 @@ class PreparedNumbers(Prepared):
         units, error = self.units, np.abs(self.error)
         n, icc, effect = len(error), None, None
         if units.clustered and units.count > 1 and error.std() > 0:
-            likeness = correlation(units.sums(np.ones(n)), units.sums(error), units.sums(error**2))
-            icc = likeness if np.isfinite(likeness) else None
+            icc = finite(correlation(units.sums(np.ones(n)), units.sums(error), units.sums(error**2)))
             effect = spread((error - error.mean()) / n, units).variance / (float(error.var(ddof=1)) / n)
         effective = None if not n else n if effect is None else n / max(1.0, effect)
         return SampleSize(n=n, units=units.count, icc=icc, design_effect=effect, effective_n=effective), []
