@@ -77,7 +77,7 @@ def patient_labels(predictions: Predictions) -> tuple[np.ndarray, int]:
     """
     labels, positive = known_labels(predictions), positive_index(predictions)
     order, starts = Units(predictions.units).ordered
-    lowest, highest = (f.reduceat(labels[order], starts) if len(starts) else labels for f in (np.minimum, np.maximum))
+    lowest, highest = (f.reduceat(labels[order], starts) for f in (np.minimum, np.maximum))
     mixed = lowest != highest
     return np.where(mixed, -1 if positive is None else positive, lowest), int(mixed.sum())
 
@@ -87,8 +87,6 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
     way is a key of `WAYS`. "max" of more than two classes is scaled to sum to 1."""
     p, positive = predictions.probabilities, positive_index(predictions)
     order, starts = Units(predictions.units).ordered
-    if not len(starts):
-        return np.zeros((0, p.shape[1]))
     if way == "mean" or (way == "max" and positive is None):
         joined = (np.add if way == "mean" else np.maximum).reduceat(p[order], starts, axis=0)
         return np.log(np.maximum(joined / joined.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny))
