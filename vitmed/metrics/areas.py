@@ -7,7 +7,6 @@ sensitivities that result gives a Wilson interval. With fewer than `LEAST` image
 no interval: there it held the truth too seldom. benchmarks/fixed_rates.py measures how often it does.
 """
 
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -226,8 +225,9 @@ def reached_at(
                 row[:] = np.append(0, hits)[place] / hits[-1]
         return rows
 
-    weights = chain([np.ones((1, len(scores)))], bootstrap_weights(units.index, resamples, seed=0))
-    table = np.concatenate([drawn_shares(each) for each in weights])  # (1 + R, L), the first row as they are
+    values = drawn_shares(np.ones((1, len(scores))))  # (1, L) as they are
+    drawn = [drawn_shares(weights) for weights in bootstrap_weights(units.index, resamples, seed=0)]
+    table = np.concatenate([values, *drawn])  # (1 + R, L)
     _, fp = threshold_counts(scores, truth)
     cuts = np.append(np.inf, np.unique(scores)[::-1])  # (T + 1,) above each, as the counts
     enough = units.fewer(truth) >= FEWEST

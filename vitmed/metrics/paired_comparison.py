@@ -2,7 +2,6 @@
 differ by their seed only: how much a number varies between them, apart from its interval over patients."""
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 
 import numpy as np
 
@@ -294,8 +293,8 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
     """p-values adjusted for how many there are; None stays None and is not counted. Holm, Scand. J. Stat. 6 (1979) 65:
     the smallest times their number, the next times one less, never falling."""
     ranked = sorted((p, i) for i, p in enumerate(ps) if p is not None)
-    times = (min(1.0, p * (len(ranked) - rank)) for rank, (p, _) in enumerate(ranked))
-    adjusted = {i: p for (_, i), p in zip(ranked, accumulate(times, max), strict=True)}
+    times = [min(1.0, p * (len(ranked) - rank)) for rank, (p, _) in enumerate(ranked)]
+    adjusted = {i: p for (_, i), p in zip(ranked, np.maximum.accumulate(times).tolist(), strict=True)}
     return [adjusted.get(i) for i in range(len(ps))]
 
 

@@ -1,7 +1,6 @@
 """The cells of a `predictions.csv`, in any of the forms in which a spreadsheet saves it."""
 
 import csv
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -94,7 +93,7 @@ class Table:
         good: dict[str, Callable[[str], bool]] = {
             SET: is_set,
             ANSWER: lambda cell: cell in ("", YES) or cell.startswith(NO),
-            DISAGREEMENT: lambda cell: not cell or not math.isnan(as_number(cell)),
+            DISAGREEMENT: lambda cell: not cell or not np.isnan(as_number(cell)),
         }
         for name in [name for name in good if name in self.header]:
             for row, cell in enumerate(self.cells(name)):
@@ -261,4 +260,4 @@ def as_number(cell: str | None) -> float:
     try:
         return float(cell or "")
     except ValueError:
-        return math.nan
+        return np.nan
