@@ -32,7 +32,7 @@ from vitmed.inference.predict import TorchNetwork
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.ensembles import averaged
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.tuning_study import drawn_metric
+from vitmed.metrics.metric_table import AREAS
 
 METRICS = ("auroc", "balanced_accuracy", "log_loss")
 FOLDS, RESAMPLES, MOST_TESTED = 5, 500, 2000
@@ -120,7 +120,7 @@ def differences(first: Sequence[Any], second: Sequence[Any]) -> dict[str, dict[s
     both = np.concatenate([np.ones((1, len(second[0]))), weights])
 
     def mean(parts: Sequence[Any], metric: str) -> np.ndarray:
-        return np.mean([drawn_metric(kind, part, both, metric) for part in parts], axis=0)
+        return np.mean([kind.numbers.draw(part, both, drawn=metric not in AREAS)[metric] for part in parts], axis=0)
 
     found: dict[str, dict[str, float | None]] = {}
     for metric in METRICS:

@@ -26,7 +26,7 @@ from vitmed.metrics.intervals import (
     share_ratio,
     wilson,
 )
-from vitmed.metrics.kinds.classes import PreparedPredictions, bootstrap, evaluate_predictions
+from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions
 from vitmed.metrics.predictions import Predictions
 
 
@@ -604,7 +604,7 @@ def test_every_mean_over_classes_spreads_as_resamples_do(classes: int) -> None:
     logits = rng.normal(size=(600, classes)).astype(np.float32)
     logits[np.arange(600), labels] += 1.5
     p = Predictions(tuple("abcd"[:classes]), ("x",) * 600, None, labels, logits)
-    overall, drawn = evaluate_predictions(p).overall, bootstrap([PreparedPredictions(p)], 1000, 0)[0]
+    overall, drawn = evaluate_predictions(p).overall, PreparedPredictions(p).drawn(1000)
     assert drawn.keys() >= {"sensitivity_macro", "specificity_macro", "ppv_macro", "npv_macro", "f1_macro"}
     for name, draws in drawn.items():
         found = overall[name]

@@ -32,7 +32,6 @@ class Area(NamedTuple):
     influence: np.ndarray
 
     def plus(self, other: "Area", weight: float) -> "Area":
-        """This area plus `weight` times another."""
         return Area(self.value + weight * other.value, self.influence + weight * other.influence)
 
 
@@ -144,11 +143,9 @@ def newcombe_area(value: float, positives: float, negatives: float, z: float) ->
 def threshold_counts(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """How many positives and negatives score at least t, for every distinct score t from high to low: (T + 1,)
     int64 each, opened by 0. Scores and positive images are (S,)."""
-    order = np.argsort(-scores, kind="stable")
-    last = np.append(np.diff(scores[order]) != 0, True)[: len(scores)]  # the last image of each tie
-    hits = np.cumsum(positive[order])[last]
-    seen = np.flatnonzero(last) + 1
-    return np.concatenate([[0], hits]), np.concatenate([[0], seen - hits])
+    values, tie = np.unique(-scores, return_inverse=True)
+    hits, misses = (np.bincount(tie[of], minlength=len(values)).cumsum() for of in (positive, ~positive))
+    return np.append(0, hits), np.append(0, misses)
 
 
 def weighted_areas(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -163,7 +160,8 @@ def weighted_areas(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray
     above, to = (np.searchsorted(ranked, ranked[hit], side) for side in ("left", "right"))
     hits_above, hits_to = (np.append(0, np.cumsum(hit))[place] for place in (above, to))
     w = weights.take(order[hit], axis=1)  # (R, P)
-    every, hits = running(weights.take(order, axis=1)), running(w)  # (R, S + 1), (R, P + 1)
+    # running sums, opened by 0: (R, S + 1), (R, P + 1)
+    every, hits = (np.pad(x, ((0, 0), (1, 0))).cumsum(axis=1) for x in (weights.take(order, axis=1), w))
     positives, negatives = hits[:, -1], every[:, -1] - hits[:, -1]
     every_to, right = every.take(to, axis=1), hits.take(hits_to, axis=1)
     misses = every_to - right + every.take(above, axis=1) - hits.take(hits_above, axis=1)
@@ -178,13 +176,6 @@ def rank_auroc(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> n
     images in a resample makes it undefined there: NaN. Of two classes both give the same."""
     classes = range(1, 2) if scores.shape[1] == 2 else range(scores.shape[1])
     return np.mean([weighted_areas(scores[:, c], labels == c, weights)[0] for c in classes], axis=0)
-
-
-def running(values: np.ndarray) -> np.ndarray:
-    """Running sums along the rows, opened by 0: (R, N) -> (R, N + 1)."""
-    sums = np.zeros((values.shape[0], values.shape[1] + 1))
-    np.cumsum(values, axis=1, out=sums[:, 1:])
-    return sums
 
 
 class AtRate(Frozen):
@@ -234,14 +225,14 @@ def reached_at(
                 row[:] = np.append(0, hits)[place] / hits[-1]
         return rows
 
-    values = drawn_shares(np.ones((1, len(scores))))[0]
-    shares = [drawn_shares(weights) for weights in bootstrap_weights(units.index, resamples, seed=0)]
-    drawn = np.concatenate([np.empty((0, len(levels))), *shares])
+    values = drawn_shares(np.ones((1, len(scores))))  # (1, L) as they are
+    drawn = [drawn_shares(weights) for weights in bootstrap_weights(units.index, resamples, seed=0)]
+    table = np.concatenate([values, *drawn])  # (1 + R, L)
     _, fp = threshold_counts(scores, truth)
     cuts = np.append(np.inf, np.unique(scores)[::-1])  # (T + 1,) above each, as the counts
     enough = units.fewer(truth) >= FEWEST
     rates = []
-    for level, value, column in zip(levels, values.tolist(), drawn.T, strict=True):
+    for level, value, column in zip(levels, table[0].tolist(), table[1:].T, strict=True):
         # the loosest of the thresholds at which enough of the others are kept
         called = is_called(scores, float(cuts[np.flatnonzero(fp <= fp[-1] * (1 - level) + 1e-9)[-1]]))
         few = not enough or not intervals.share(called, ~truth, units).effective_n * (1 - level) >= LEAST - 1e-9

@@ -1,7 +1,6 @@
 """Predictive values at other prevalences than that of the test, and the net benefit of acting on the predictions."""
 
 from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -219,5 +218,6 @@ def ranges(runs: list[list[float]] | None) -> str:
 
 def _runs(good: list[bool]) -> list[list[float]]:
     """The first and last threshold of each unbroken run."""
-    runs = [[pt for pt, _ in run] for holds, run in groupby(zip(THRESHOLDS, good, strict=True), itemgetter(1)) if holds]
+    pairs = groupby(zip(THRESHOLDS, good, strict=True), lambda pair: pair[1])
+    runs = [[pt for pt, _ in run] for holds, run in pairs if holds]
     return [[run[0], run[-1]] for run in runs]

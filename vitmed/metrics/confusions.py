@@ -130,10 +130,8 @@ def finding_errors(predictions: FindingPredictions) -> FindingErrors:
         findings.append(FindingCounts(finding=name, **of_kinds, worst_misses=misses, worst_false_calls=false_calls))
     specificity = of_share(share(predictions.right, none, Units(predictions.units)))
     called_there = {classes[f]: int(wrong[f]) for f in np.argsort(-wrong, kind="stable") if wrong[f]}
-    return FindingErrors(
-        findings=findings,
-        without=WithoutFindings(n=int(none.sum()), specificity=specificity, called=called_there),
-    )
+    without = WithoutFindings(n=int(none.sum()), specificity=specificity, called=called_there)
+    return FindingErrors(findings=findings, without=without)
 
 
 def wrong_rows(predictions: FindingPredictions, f: int) -> tuple[np.ndarray, np.ndarray]:

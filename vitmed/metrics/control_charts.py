@@ -13,7 +13,6 @@ an alarm.
 Letters: S images, C charts, N images of a period, R simulations.
 """
 
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -122,7 +121,7 @@ def choose_limits(
     draw, sides = _periods(reference, period, seed), [stream.sides for stream in reference.streams.values()]
 
     def peaks() -> np.ndarray:  # (R, C)
-        drawn = itertools.islice(draw, simulations)
+        drawn = (next(draw) for _ in range(simulations))
         return np.array(
             [[highest(x, s, shift / 2).max() for x, s in zip(each.T, sides, strict=True)] for each in drawn]
         )

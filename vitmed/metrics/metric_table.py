@@ -60,19 +60,11 @@ FINDING_METRICS: dict[str, Metric] = {  # of findings: macro is a mean over find
     "auroc": Metric("AUROC, macro", "Area under the ROC curve, mean over findings."),
     "auroc_micro": Metric("AUROC, micro", "Area under the ROC curve of all labels of all findings together."),
     "average_precision": Metric("Average precision, macro", "Precision averaged over recall, mean over findings."),
-    "average_precision_micro": Metric(
-        "Average precision, micro", "Precision averaged over recall, of all labels of all findings together."
-    ),
-    "balanced_accuracy": Metric(
-        "Balanced accuracy, macro", "Mean of sensitivity and specificity, mean over findings; blind to prevalence."
-    ),
-    "sensitivity_macro": Metric(
-        "Sensitivity, macro", "Share of a finding's images that are called, mean over findings."
-    ),
+    "average_precision_micro": Metric("Average precision, micro", "Precision averaged over recall, of all labels."),
+    "balanced_accuracy": Metric("Balanced accuracy, macro", "Mean of sensitivity and specificity, mean over findings."),
+    "sensitivity_macro": Metric("Sensitivity, macro", "Share of a finding's images called, mean over findings."),
     "sensitivity_micro": Metric("Sensitivity, micro", "Share of all findings that are called."),
-    "specificity_macro": Metric(
-        "Specificity, macro", "Share of the images without a finding in which it is not called, mean over findings."
-    ),
+    "specificity_macro": Metric("Specificity, macro", "Share of images without it not called, mean over findings."),
     "ppv_macro": Metric("PPV, macro", "Share of a finding's calls that are right, mean over findings."),
     "ppv_micro": Metric("PPV, micro", "Share of all calls that are right."),
     "npv_macro": Metric("NPV, macro", "Share of images not called that lack the finding, mean over findings."),
@@ -87,10 +79,8 @@ FINDING_METRICS: dict[str, Metric] = {  # of findings: macro is a mean over find
     "brier": _error("Brier score", "Mean squared error of the probability, over all known labels."),
 }
 GRADE_METRICS = METRICS | {
-    "quadratic_kappa": Metric(
-        "Quadratic kappa", "Agreement of the grades beyond chance, by squared distance, -1 to 1; 0 is chance."
-    ),
-    "linear_kappa": Metric("Linear kappa", "Agreement of the grades beyond chance, by distance, -1 to 1; 0 is chance."),
+    "quadratic_kappa": Metric("Quadratic kappa", "Agreement beyond chance by squared distance, -1 to 1; 0 is chance."),
+    "linear_kappa": Metric("Linear kappa", "Agreement beyond chance by distance, -1 to 1; 0 is chance."),
     "grade_error": _error("Error in grades", "Mean distance of predicted and true grade, in grades."),
 }
 NUMBER_METRICS: dict[str, Metric] = {
@@ -100,15 +90,8 @@ NUMBER_METRICS: dict[str, Metric] = {
     "r2": Metric("R2", "Share of the variance of the true numbers that is explained; 0: no better than their mean."),
     "ccc": Metric("Concordance", "Lin's concordance correlation of predicted and true number, -1 to 1; 1 is equality."),
     "pearson": Metric("Pearson's r", "Linear correlation of predicted and true number, -1 to 1; blind to bias."),
-    "crps": _error(
-        "CRPS",
-        "Continuous ranked probability score of the predicted distribution; without a spread the absolute error.",
-        in_unit=True,
-    ),
-    "log_score": _error(
-        "Log score",
-        "Mean -ln of the predicted density at the true number, both in standard deviations of the training labels.",
-    ),
+    "crps": _error("CRPS", "Continuous ranked probability score; without a spread the absolute error.", in_unit=True),
+    "log_score": _error("Log score", "Mean -ln of the density at the true number, in SDs of the training labels."),
     "coverage": Metric("Coverage", "Share of true numbers inside the prediction interval.", ranks=False),
     "width": Metric("Interval width", "Mean width of the prediction intervals.", ranks=False, in_unit=True),
 }

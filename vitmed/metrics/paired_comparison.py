@@ -293,12 +293,9 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
     """p-values adjusted for how many there are; None stays None and is not counted. Holm, Scand. J. Stat. 6 (1979) 65:
     the smallest times their number, the next times one less, never falling."""
     ranked = sorted((p, i) for i, p in enumerate(ps) if p is not None)
-    adjusted: list[float | None] = [None] * len(ps)
-    highest = 0.0
-    for rank, (p, i) in enumerate(ranked):
-        highest = max(highest, min(1.0, p * (len(ranked) - rank)))
-        adjusted[i] = highest
-    return adjusted
+    times = [min(1.0, p * (len(ranked) - rank)) for rank, (p, _) in enumerate(ranked)]
+    adjusted = {i: p for (_, i), p in zip(ranked, np.maximum.accumulate(times).tolist(), strict=True)}
+    return [adjusted.get(i) for i in range(len(ps))]
 
 
 def seed_spread(

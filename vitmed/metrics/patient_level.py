@@ -13,12 +13,11 @@ from vitmed.core.base_models import Frozen
 from vitmed.metrics.areas import threshold_counts
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Sample
 from vitmed.metrics.intervals import Units
-from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.classes import MANY_CLASSES, evaluate_predictions
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
-MANY_CLASSES = 50  # with more, the numbers of each class are left out: they would fill megabytes
 FEWEST_KNOWN = 5  # patients with a label, of more than two classes
-OF_MANY_CLASSES = {"n", "n_groups", "resampling", "resamples", "overall", "notes"}  # of `Numbers`
+OF_MANY_CLASSES = {"n", "n_groups", "resampling", "resamples", "overall", "notes"}  # of `Numbers`: others are long
 
 
 class AtThreshold(Frozen):
@@ -78,7 +77,7 @@ def patient_labels(predictions: Predictions) -> tuple[np.ndarray, int]:
     """
     labels, positive = known_labels(predictions), positive_index(predictions)
     order, starts = Units(predictions.units).ordered
-    lowest, highest = (f.reduceat(labels[order], starts) if len(starts) else labels for f in (np.minimum, np.maximum))
+    lowest, highest = (f.reduceat(labels[order], starts) for f in (np.minimum, np.maximum))
     mixed = lowest != highest
     return np.where(mixed, -1 if positive is None else positive, lowest), int(mixed.sum())
 
@@ -88,8 +87,6 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
     way is a key of `WAYS`. "max" of more than two classes is scaled to sum to 1."""
     p, positive = predictions.probabilities, positive_index(predictions)
     order, starts = Units(predictions.units).ordered
-    if not len(starts):
-        return np.zeros((0, p.shape[1]))
     if way == "mean" or (way == "max" and positive is None):
         joined = (np.add if way == "mean" else np.maximum).reduceat(p[order], starts, axis=0)
         return np.log(np.maximum(joined / joined.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny))
@@ -132,8 +129,7 @@ def patient_level(
         numbers = evaluate_predictions(combined, resamples)
         kept = OF_MANY_CLASSES if classes > MANY_CLASSES else numbers.model_fields_set - {"classes", "level"}
         about = [note.replace("There is no image of", "There is no patient of") for note in numbers.notes]
-        content: dict[str, Any] = {key: value for key, value in numbers if key in kept}
-        content |= {"notes": about} if "notes" in content else {}
+        content: dict[str, Any] = {key: value for key, value in numbers if key in kept} | {"notes": about}
         notes += [note for note in about if note not in notes]
         if two and validation is not None and validation.groups is not None and validation.labels is not None:
             before = patient_predictions(validation, way)

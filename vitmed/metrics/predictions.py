@@ -172,10 +172,7 @@ class Predictions:
     def parts_of(self, positive: str) -> list[str]:
         """The classes that "KL4" or "KL3,KL4" names, in the order of the model; then those that do not exist."""
         named = [positive] if positive in self.classes else [name.strip() for name in positive.split(",")]
-        return [
-            *(name for name in self.classes if name in named),
-            *(name for name in named if name not in self.classes),
-        ]
+        return sorted({*named}, key=(*self.classes, *named).index)
 
     def against_rest(self, positive: str) -> "Predictions":
         """One class, or several as one, and the rest as two classes, undecided; so are the columns of readers."""
@@ -313,17 +310,12 @@ class Predictions:
         return {
             "path": list(self.paths),
             "label": [""] * len(self) if self.labels is None else [self.classes[k] for k in self.labels],
-            "group": self.group_cells,
+            "group": list(self.groups or [""] * len(self)),
             "prediction": [self.classes[k] for k in self.predicted],
             "confidence": self.confidence,
             **{PROB + name: self.probabilities[:, k] for k, name in enumerate(self.classes)},
             **{LOGIT + name: self.logits[:, k] for k, name in enumerate(self.classes)},
         }
-
-    @property
-    def group_cells(self) -> list[str]:
-        """The column `group` of the table."""
-        return [""] * len(self) if self.groups is None else list(self.groups)
 
     def header(self) -> list[str]:
         """Column names of `predictions.csv`; those of `columns` stand at the end."""

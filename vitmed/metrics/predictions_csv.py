@@ -1,7 +1,6 @@
 """The cells of a `predictions.csv`, in any of the forms in which a spreadsheet saves it."""
 
 import csv
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,6 @@ OF_NUMBERS = ("low", "high", *RAW, "reach", *OF_TARGETS)
 LABEL = "label_"  # with the name of a finding
 ROUNDED = 0.006  # a probability that differs by more is not that of the logits, rounded to two digits
 TEXTS = ("path", "label", "group", "prediction", "error")  # columns that hold no numbers of the model
-HAS = ("of the table has", "of the table have")
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 
 
@@ -95,7 +93,7 @@ class Table:
         good: dict[str, Callable[[str], bool]] = {
             SET: is_set,
             ANSWER: lambda cell: cell in ("", YES) or cell.startswith(NO),
-            DISAGREEMENT: lambda cell: not cell or not math.isnan(as_number(cell)),
+            DISAGREEMENT: lambda cell: not cell or not np.isnan(as_number(cell)),
         }
         for name in [name for name in good if name in self.header]:
             for row, cell in enumerate(self.cells(name)):
@@ -128,11 +126,9 @@ class Table:
         return np.array(values, dtype=np.float64).reshape(len(self.rows), len(columns))
 
     def error(self, row: int | np.integer, problem: str, fix: str) -> DataError:
-        """The error for a row."""
         return DataError(f"{self.file}: row {self.numbers[row]} has {problem}", fix)
 
     def wrong(self, row: int | np.integer, column: str, expected: str) -> DataError:
-        """The error for a cell that holds something else."""
         shown = f"'{self.rows[row][column]}'" if column in self.rows[row] else "no cell"
         fix = "correct it, or write the table again with vitmed evaluate"
         return self.error(row, f"{shown} as {column}, expected {expected}", fix)
@@ -174,25 +170,21 @@ class Table:
 
     def contradictions(self, off: Mapping[str, np.ndarray], source: str) -> list[str]:
         """A note on the rows with a cell that does not follow from the source; `off`: column -> (S,) bool."""
-        rows = np.flatnonzero(np.any([*off.values(), np.zeros(len(self.rows), bool)], axis=0))
-        if not len(rows):
-            return []
-        column = next(name for name, wrong in off.items() if wrong[rows[0]])
-        return [
-            f"{counted_doing(len(rows), 'row', *HAS)} a cell that does not follow from the {source}, the first is row "
-            f"{self.numbers[rows[0]]} ({column}); the {source} count."
-        ]
+        wrong = np.any([*off.values(), np.zeros(len(self.rows), bool)], axis=0)
+        column = next((name for name, cells in off.items() if cells[wrong.argmax()]), "") if wrong.any() else ""
+        return self._note(wrong, f"a cell that does not follow from the {source}", f" ({column}); the {source} count.")
 
     def ood_note(self) -> list[str]:
         """A note on the rows with an out-of-distribution score that is not a number."""
-        strange = np.flatnonzero(~np.isfinite(self.floats([OOD_SCORE])[:, 0]))
-        if not len(strange) or OOD_SCORE not in self.header:
-            return []
-        have = counted_doing(len(strange), "row", *HAS)
-        return [
-            f"{have} an {OOD_SCORE} that is not a number, the first is row {self.numbers[strange[0]]}; so the report "
-            "leaves the out-of-distribution scores out."
-        ]
+        strange = ~np.isfinite(self.floats([OOD_SCORE])[:, 0]) & (OOD_SCORE in self.header)
+        so = "; so the report leaves the out-of-distribution scores out."
+        return self._note(strange, f"an {OOD_SCORE} that is not a number", so)
+
+    def _note(self, of: np.ndarray, what: str, so: str) -> list[str]:
+        """A note on the rows that have `what`, (S,) bool, if any."""
+        rows, have = np.flatnonzero(of), ("of the table has", "of the table have")
+        shown = f"{what}, the first is row {self.numbers[rows[0]]}{so}" if len(rows) else ""
+        return [f"{counted_doing(len(rows), 'row', *have)} {shown}"] if shown else []
 
 
 def read_table(file: str | Path | Table) -> Table:
@@ -268,4 +260,4 @@ def as_number(cell: str | None) -> float:
     try:
         return float(cell or "")
     except ValueError:
-        return math.nan
+        return np.nan

@@ -104,7 +104,7 @@ def rate_ends(value: float, each: float, effect: float, patients: int, luck: flo
     """The interval of a rate for `Goal.smallest`: of patients with `each` images, with a design effect of 1 or more."""
     n = patients * each / effect
     seen = value - luck * math.sqrt(value * (1 - value) / n)
-    return wilson(seen, n, _quantile(patients, each)) if seen >= 0 else NONE
+    return wilson(seen, n, quantile(patients - 1 if each > 1 else INFINITE)) if seen >= 0 else NONE
 
 
 def area_error(value: float, positives: float, negatives: float) -> float:
@@ -122,13 +122,8 @@ def _area_ends(value: float, design: Design, patients: int, luck: float) -> tupl
     share, each = design.prevalence, design.images_per_patient
     if (fewer := patients * min(share, 1 - share)) < 2:
         return NONE
-    n = patients * each / design.design_effect
-    return logit_interval(value, area_error(value, n * share, n * (1 - share)), _quantile(fewer, each) + luck)
-
-
-def _quantile(patients: float, each: float) -> float:
-    """How many standard errors an interval reaches; by Student's t where patients have several images."""
-    return quantile(max(1.0, patients - 1) if each > 1 else INFINITE)
+    n, z = patients * each / design.design_effect, quantile(fewer - 1 if each > 1 else INFINITE)
+    return logit_interval(value, area_error(value, n * share, n * (1 - share)), z + luck)
 
 
 def in_words(sample: NeededSample) -> list[str]:

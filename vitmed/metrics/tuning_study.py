@@ -9,7 +9,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.ensembles import aligned
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.metric_table import METRICS
+from vitmed.metrics.metric_table import AREAS, METRICS
 
 RESAMPLES = 300
 SEED = "train.seed"  # an axis of a grid, over which its combinations are compared
@@ -88,18 +88,13 @@ def combined(
             new |= {"estimate": None, "seconds": float(np.mean([trial.seconds for trial in done]))}
         if each and is_drawn:
             parts = aligned([first, *(predictions[trial.number] for trial in done)])[1:]
-            table.append(np.mean([drawn_metric(kind, part, weights, metric) for part in parts], axis=0))
+            drawn = [kind.numbers.draw(part, weights, drawn=metric not in AREAS)[metric] for part in parts]  # (R,) each
+            table.append(np.mean(drawn, axis=0))
             means.append(new["value"])
             new["estimate"] = boot.estimate(new["value"], table[-1])
         results.append((done or group)[0].model_copy(update=new))
-    drawn, sign = np.array(table), 1 if higher else -1  # (C, R)
-    if len(table) < 2 or not np.isfinite(drawn).all():
+    all_drawn, sign = np.array(table), 1 if higher else -1  # (C, R)
+    if len(table) < 2 or not np.isfinite(all_drawn).all():
         return results, None
-    chosen = (sign * drawn).argmax(axis=0)
-    return results, float(np.mean(drawn[chosen, np.arange(drawn.shape[1])] - np.array(means)[chosen]))
-
-
-def drawn_metric(kind: Any, part: Any, weights: np.ndarray, name: str) -> np.ndarray:
-    """(R,) the metric for image weights (R, S)."""
-    numbers = kind.numbers.draw(part, weights)  # of classes without the areas, which take longer
-    return np.asarray(numbers[name] if name in numbers else kind.numbers(part).apart(weights)[name])
+    chosen = (sign * all_drawn).argmax(axis=0)
+    return results, float(np.mean(all_drawn[chosen, np.arange(all_drawn.shape[1])] - np.array(means)[chosen]))

@@ -13,7 +13,7 @@ from sklearn import metrics as sk
 from vitmed.core.errors import DataError
 from vitmed.metrics.areas import threshold_counts, weighted_areas
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
-from vitmed.metrics.kinds.classes import PreparedPredictions, bootstrap, evaluate_predictions, metric_values
+from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions, metric_values
 from vitmed.metrics.metric_table import AREAS, METRICS, PER_CLASS
 from vitmed.metrics.predictions import Predictions, group_index, positive_class
 
@@ -133,10 +133,10 @@ def test_every_number_has_an_interval_around_it() -> None:
 
 
 def test_the_seed_fixes_the_draws_and_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = [PreparedPredictions(draw(2, size=100))]
-    first = bootstrap(prepared, 50, seed=0)[0]
+    prepared = PreparedPredictions(draw(2, size=100))
+    first = prepared.drawn(50)
     monkeypatch.setattr("vitmed.metrics.bootstrap.CHUNK", 700)
-    again, other = bootstrap(prepared, 50, seed=0)[0], bootstrap(prepared, 50, seed=1)[0]
+    again, other = prepared.drawn(50), prepared.drawn(50, seed=1)
     assert first.keys() == again.keys() >= {"accuracy", "mcc", "log_loss", "f1_macro"}
     for name, drawn in first.items():  # matrix products of other sizes differ in the last bit on some machines
         assert again[name] == pytest.approx(drawn, abs=1e-12, nan_ok=True)
@@ -151,7 +151,7 @@ def test_bootstrap_by_group_equals_a_slow_loop() -> None:
     for row in drawn:
         rows = np.concatenate([[i for i, g in enumerate(p.groups) if g == names[number]] for number in row])
         slow.append(sk.log_loss(p.labels[rows], p.probabilities[rows], labels=range(3)))
-    assert bootstrap([PreparedPredictions(p)], 60, seed=5)[0]["log_loss"] == pytest.approx(np.array(slow), abs=1e-12)
+    assert PreparedPredictions(p).drawn(60, seed=5)["log_loss"] == pytest.approx(np.array(slow), abs=1e-12)
 
 
 def test_weights_draw_whole_groups() -> None:

@@ -25,7 +25,7 @@ from vitmed.metrics.paired_comparison import ClassDifference, area_gap, class_di
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
 LOSSES = ("log_loss", "brier")  # in the order of `losses`
-MANY_CLASSES = 50
+MANY_CLASSES = 50  # with more, each class alone would take too long or too much room in comparisons, strata, patients
 Both = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]  # overall, name -> (R,), and of each class, name -> (R, K)
 
 
@@ -134,7 +134,6 @@ class PreparedPredictions(Prepared):
 
     @cached_property
     def accuracy(self) -> Share:
-        """The share of images whose class is right."""
         return intervals.share(self.labels == self.predicted, None, self.units)
 
     def sample(self) -> Samples:
@@ -157,7 +156,6 @@ class PreparedPredictions(Prepared):
 
     @cached_property
     def per_class(self) -> list[dict[str, Estimate]]:
-        """The numbers of each class against the rest."""
         per_class = []
         for c, (area, precision) in enumerate(self.areas):
             truth, numbers, interval = self.labels == c, of_shares(self.class_shares[c]), NONE
@@ -255,7 +253,6 @@ class PreparedPredictions(Prepared):
         return {name: overall[name] for name in METRICS}
 
     def _mean(self, kind: str) -> Estimate:
-        """The mean of a number over all classes."""
         entries = [self.per_class[c][kind] for c in self.classes]
         values = np.array([np.nan if entry.value is None else entry.value for entry in entries])
         value = float((1 / self.size * values).sum())
@@ -327,9 +324,18 @@ class PreparedPredictions(Prepared):
         values = {name: [model.overall[name].value or 0.0 for model in (self, other)] for name in gaps}
         return {name: (replace(gap, value=values[name][0] - values[name][1]), test) for name, gap in gaps.items()}
 
+    def drawn(self, resamples: int, seed: int = 0) -> dict[str, np.ndarray]:
+        """The numbers that are no areas in resamples, (R,) each; of the same units with the same seed, the same."""
+        units, summed = self.units.index, None
+        if 2 * self.units.count < len(units):  # few patients with many images: their sums are enough
+            units, summed = np.arange(self.units.count), units
+        weights = bootstrap_weights(units, resamples, seed) if self.units.count > 1 else ()
+        chunks = [self.counted(drawn, summed)[0] for drawn in weights]
+        return {name: np.concatenate([np.empty(0), *(chunk[name] for chunk in chunks)]) for name in self.point}
+
     def drawn_gaps(self, other: "PreparedPredictions", resamples: int) -> tuple[dict[str, np.ndarray], float]:
         other.units = self.units
-        mine, yours = bootstrap([self, other], resamples, 0)
+        mine, yours = self.drawn(resamples), other.drawn(resamples)
         return {name: mine[name] - yours[name] for name in mine}, widened_level(min(self.degrees, other.degrees))
 
     def class_gaps(self, other: "PreparedPredictions") -> dict[str, dict[str, ClassDifference]]:
@@ -351,19 +357,6 @@ class PreparedPredictions(Prepared):
 
 evaluate_predictions = PreparedPredictions.evaluate
 metric_values = PreparedPredictions.values
-
-
-def bootstrap(several: list[PreparedPredictions], resamples: int, seed: int) -> list[dict[str, np.ndarray]]:
-    """Overall numbers (R,) of each in the same resamples; the units are those of the first."""
-    units = several[0].units
-    few = 2 * units.count < len(units.index)  # few patients with many images: their sums are enough
-    index, summed = (np.arange(units.count), units.index) if few else (units.index, None)
-    weights = bootstrap_weights(index, resamples, seed) if units.count > 1 else ()
-    chunks = [[model.counted(drawn, summed)[0] for model in several] for drawn in weights]
-    return [
-        {name: np.concatenate([np.empty(0), *(chunk[k][name] for chunk in chunks)]) for name in model.point}
-        for k, model in enumerate(several)
-    ]
 
 
 def image_losses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:

@@ -113,8 +113,8 @@ class FindingPredictions(Predictions):
     def cells(self) -> dict[str, list[str] | np.ndarray]:
         labels = np.full(self.logits.shape, UNKNOWN) if self.labels is None else self.labels
         called = (BETWEEN.join(self.classes[f] for f in np.flatnonzero(row)) or NO_FINDING for row in self.predicted)
-        cells: dict[str, list[str] | np.ndarray] = {"path": list(self.paths), "group": self.group_cells}
-        cells["prediction"] = list(called)
+        groups = list(self.groups or [""] * len(self))
+        cells: dict[str, Any] = {"path": list(self.paths), "group": groups, "prediction": list(called)}
         for f, name in enumerate(self.classes):
             cells[LABEL + name] = [{1: "1", 0: "0", UNKNOWN: ""}[label] for label in labels[:, f].tolist()]
             cells[PROB + name], cells[LOGIT + name] = self.probabilities[:, f], self.logits[:, f]
@@ -416,8 +416,6 @@ class PreparedFindings(Prepared):
         least `FEWEST` patients (or images) have the finding, and as many have images without it."""
         gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
         for finding, first, second in zip(self.predictions.classes, self.each, other.each, strict=True):
-            first.check()
-            second.check()
             for name in AREAS:
                 positive = first.labels == 1 if name == "auroc" else None
                 areas = first.overall_areas[name], second.overall_areas[name]

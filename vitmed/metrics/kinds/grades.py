@@ -159,7 +159,6 @@ class PreparedGrades(PreparedPredictions):
 
     @cached_property
     def errors(self) -> Grades:
-        """The error in grades."""
         return grade_errors(self.predicted - self.labels, self.predictions.classes, self.boot)
 
     @cached_property

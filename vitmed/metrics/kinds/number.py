@@ -24,7 +24,7 @@ import numpy as np
 from vitmed.core.base_models import SIDES, Frozen, Kind, Target
 from vitmed.core.errors import DataError
 from vitmed.core.upgrade import READER
-from vitmed.metrics.estimates import FEW_IMAGES, Estimate, Numbers, SampleSize, estimate, of_share
+from vitmed.metrics.estimates import FEW_IMAGES, Estimate, Numbers, SampleSize, estimate, finite, of_share
 from vitmed.metrics.intervals import Units, correlation, jackknife_interval, quantile, ratio, share, spread
 from vitmed.metrics.kinds.prepared import Prepared, Samples, check_finite
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
@@ -51,11 +51,8 @@ class NumberPredictions(Predictions):
     DECIDING: ClassVar[dict[str, Any]] = {}
 
     def like(self, other: Self) -> Self:
-        """The same numbers and scales in the unit, standardised as those of another."""
-        return self.standardised(other.target.centre, other.target.spread)
-
-    def standardised(self, centre: float, spread: float) -> Self:
-        """The same numbers and scales in the unit, by another centre and spread; to the rounding of `logits`."""
+        """The same numbers and scales in the unit, standardised as those of another; to the rounding of `logits`."""
+        centre, spread = other.target.centre, other.target.spread
         target = self.target.model_copy(update={"centre": centre, "spread": spread})
         if target == self.target:
             return self
@@ -65,9 +62,10 @@ class NumberPredictions(Predictions):
     def pooled(self, parts: Sequence[Self]) -> tuple[Sequence[Self], dict[str, Any]]:
         """All standardised by the mean centre and spread of the models."""
         ends = [part.intervals for part in parts if part.intervals is not None]
-        centre, spread = (statistics.mean(getattr(p.target, name) for p in parts) for name in ("centre", "spread"))
+        means = {name: statistics.mean(getattr(p.target, name) for p in parts) for name in ("centre", "spread")}
         decision = {"reach": None, "decided": np.concatenate(ends) if len(ends) == len(parts) else None}
-        return [part.standardised(centre, spread) for part in parts], decision
+        mean = replace(self, target=self.target.model_copy(update=means))
+        return [part.like(mean) for part in parts], decision
 
     def mean_of(self, parts: Sequence[Self], shares: np.ndarray) -> Self:
         values, scales = (np.stack([getattr(part, name) for part in parts]) for name in ("values", "scales"))
@@ -138,7 +136,7 @@ class NumberPredictions(Predictions):
         return {
             "path": list(self.paths),
             "label": ["" if np.isnan(label) else repr(label) for label in labels] or [""] * size,
-            "group": self.group_cells,
+            "group": list(self.groups or [""] * size),
             **dict(zip(("prediction", *ENDS, *RAW, "reach"), numbers, strict=True)),
             TARGET + "name": [self.classes[0]] * size,
             TARGET + "unit": [target.unit] * size,
@@ -187,8 +185,8 @@ def _labels(table: Table) -> np.ndarray | None:
     if not any(cell.strip() for cell in cells):
         return None
     labels = table.floats(["label"])[:, 0]
-    if not (finite := np.isfinite(labels)).all():
-        row = int(finite.argmin())  # the first that is not
+    if not np.isfinite(labels).all():
+        row = int(np.isfinite(labels).argmin())  # the first that is not
         raise table.wrong(row, "label", "a finite number") if cells[row].strip() else table.some_unlabelled(row)
     return labels
 
@@ -314,8 +312,7 @@ class PreparedNumbers(Prepared):
         units, error = self.units, np.abs(self.error)
         n, icc, effect = len(error), None, None
         if units.clustered and units.count > 1 and error.std() > 0:
-            likeness = correlation(units.sums(np.ones(n)), units.sums(error), units.sums(error**2))
-            icc = likeness if np.isfinite(likeness) else None
+            icc = finite(correlation(units.sums(np.ones(n)), units.sums(error), units.sums(error**2)))
             effect = spread((error - error.mean()) / n, units).variance / (float(error.var(ddof=1)) / n)
         effective = None if not n else n if effect is None else n / max(1.0, effect)
         return SampleSize(n=n, units=units.count, icc=icc, design_effect=effect, effective_n=effective), []
