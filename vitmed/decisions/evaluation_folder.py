@@ -6,6 +6,7 @@ import filecmp
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -161,15 +162,12 @@ def find_evaluation(run: RunFolder, split: str, weights_hash: str | None) -> Pat
     """The predictions.csv of an evaluation of these weights on "val" or "test" of the run, also in `test-2`, ...; None
     where there is none."""
     for folder in run.evaluations(split):
-        try:
+        with suppress(DataError, KeyError, TypeError):  # a folder that vitmed did not write
             metrics = read_metrics(folder / NUMBERS)
             who = (metrics.get("flow") or {}).get("evaluated") or {"split": split}
-            if who["split"] != split or not is_of(metrics, weights_hash):
-                continue
-            if metrics["report"].get("precision", "fp32") == "fp32" and (folder / PREDICTIONS).is_file():
-                return folder / PREDICTIONS  # decisions rest on fp32 alone
-        except (DataError, KeyError, TypeError):  # a folder that vitmed did not write
-            continue
+            fits = who["split"] == split and is_of(metrics, weights_hash) and (folder / PREDICTIONS).is_file()
+            if fits and metrics["report"].get("precision", "fp32") == "fp32":  # decisions rest on fp32 alone
+                return folder / PREDICTIONS
     return None
 
 
@@ -177,13 +175,10 @@ def earlier_choices(run: RunFolder, weights_hash: str | None, policy: DecisionPo
     """The note on evaluations of the run's test with other weights or a policy that was asked otherwise."""
     asked, others = policy and policy.to_json()["asked"], list[str]()
     for folder in run.evaluations("test"):
-        try:
-            if not (metrics := read_metrics(folder / NUMBERS)):  # a folder that vitmed did not write
-                continue
+        with suppress(DataError, KeyError, TypeError, AttributeError):  # a folder that vitmed did not write
+            metrics = read_metrics(folder / NUMBERS)
             same = is_of(metrics, weights_hash) and (metrics["report"].get("policy") or {}).get("asked") == asked
-            others += [folder.name] * (not same)
-        except (DataError, KeyError, TypeError, AttributeError):
-            continue
+            others += [folder.name] * (bool(metrics) and not same)
     of = f"other weights or another decision policy: {listed(others)}"
     text = f"These test images were already evaluated with {of}. A choice by such numbers makes them optimistic."
     return [text] * bool(others)

@@ -251,25 +251,23 @@ def _threshold(
     last = len(tp) - 1  # every image is predicted positive; at 0 none is
     if key == "youden":  # Youden, Cancer 3 (1950) 32
         best = int(np.argmax(np.round(sensitivity + specificity, 12)))
-        if best in (0, last):
-            return None, "no threshold separates the classes better than guessing"
+        ends, why = (0, last), "no threshold separates the classes better than guessing"
     elif (target := config.target_sensitivity) is not None:
         best = int(np.argmax(sensitivity >= target - 1e-12))
-        if best == last:
-            return None, f"a sensitivity of {target:g} is reached only by calling every image positive"
+        ends, why = (last, last), f"a sensitivity of {target:g} is reached only by calling every image positive"
     elif (target := config.target_specificity) is not None:
         best = int(np.flatnonzero(specificity >= target - 1e-12)[-1])
-        if best == 0:
-            return None, f"a specificity of {target:g} is reached only by calling no image positive"
+        ends, why = (0, 0), f"a specificity of {target:g} is reached only by calling no image positive"
     else:
         assert costs is not None
         common = truth.mean() if config.prevalence is None else config.prevalence
         (hit, missed), (alarm, right) = costs
         expected = common * (missed * (1 - sensitivity) + hit * sensitivity)
         expected = expected + (1 - common) * (alarm * (1 - specificity) + right * specificity)
-        best = int(np.argmin(np.round(expected, 12)))
-        if best in (0, last):
-            return None, f"at these costs it is cheapest to call {'no' if best == 0 else 'every'} image positive"
+        best, ends = int(np.argmin(np.round(expected, 12))), (0, last)
+        why = f"at these costs it is cheapest to call {'no' if best == 0 else 'every'} image positive"
+    if best in ends:
+        return None, why
     distinct = np.unique(scores)[::-1]  # (T,), from high to low
     high, low = float(distinct[best - 1]), float(distinct[best])
     middle = (high + low) / 2

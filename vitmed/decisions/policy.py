@@ -29,7 +29,7 @@ from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.findings import FindingPredictions, absence, fewer_holders
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, BLANK, NO, OOD_SCORE, SET, WRITTEN, YES
+from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, BLANK, NO, OOD_SCORE, SET, YES
 
 UNLIKE, SEVERAL, UNSURE = "unlike the training images", "classes are possible", "too unsure for the chosen risk"
 # fields of `evaluate` that change what is chosen
@@ -385,11 +385,6 @@ def count_answers(predictions: Predictions) -> AnswerCounts | None:
         wrong_unanswered=boot.proportion(wrong, ~answered),
         unanswered=dict(why.most_common()),
     )
-
-
-def own_columns(predictions: Predictions) -> tuple[str, ...]:
-    """The columns of the user's table, in its order."""
-    return tuple(name for name in predictions.columns if name not in WRITTEN)
 
 
 def policy_settings(config: EvaluateConfig) -> dict[str, Any]:

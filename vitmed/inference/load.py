@@ -20,7 +20,7 @@ from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import has_magic
 from vitmed.imaging.raw_image import RawImage
 from vitmed.imaging.window import asked_window
-from vitmed.inference.open_model import open_model, open_network, preprocessing_of, windowed_note
+from vitmed.inference.open_model import open_model, open_network, windowed_note, with_window
 from vitmed.inference.saved_model import SavedModel, check_precision
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import ANSWER, NO, OOD_SCORE, YES
@@ -277,6 +277,4 @@ def load(
         CheckpointError: not a model of vitmed. UsageError: another device or precision, or a window that cannot be.
     """
     saved = model if isinstance(model, SavedModel) else open_model(model)
-    if window is not None:
-        saved = replace(saved, preprocessing=preprocessing_of(saved, None, window))
-    return Model(saved, device, precision)
+    return Model(with_window(saved, window), device, precision)

@@ -19,17 +19,6 @@ PARTS = ("model", "optimiser", "scaler", "ema")
 Record = dict[str, Any]  # of a finished epoch: its line in metrics.jsonl
 
 
-class _Epoch(TypedDict):
-    """What a resumed run reads of a record; records hold more."""
-
-    __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]
-    epoch: int
-    step: int
-    lr: float
-    train_loss: float
-    val_loss: float
-
-
 class _Running(TypedDict):
     loss: float
     images: float
@@ -106,7 +95,7 @@ class TrainState:
 
 
 POSITION = tuple(TrainState.__annotations__)[tuple(TrainState.__annotations__).index("epoch") :]  # what is no tensor
-_HINTS = get_type_hints(TrainState, include_extras=True) | {"history": list[_Epoch], "running": _Running}
+_HINTS = get_type_hints(TrainState, include_extras=True) | {"running": _Running}
 _FIELDS: Any = {name: (_HINTS[name], ...) for name in POSITION}
 _Position: Any = create_model("_Position", __config__=ConfigDict(strict=True), **_FIELDS)
 

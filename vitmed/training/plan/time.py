@@ -389,21 +389,11 @@ class Clock:
         return time.monotonic() - self.began
 
 
-class TimeBudget(NamedTuple):
-    """How the share of the time for training grows, evenly, to 1: from what was used at the `start`, when training
-    begins or goes on, to the `limit` of the run, s. The learning rate follows it, so it ends low on a machine of any
-    speed, also where the speed changes."""
-
-    start: float
-    share: float
-    limit: float
-
-    def share_at(self, seconds: float, after: float) -> float:
-        """The share at so many seconds of the run, 0 to 1, if what follows training takes `after` seconds."""
-        end = self.limit - after
-        if seconds >= end:
-            return 1.0
-        return self.share + (1 - self.share) * (seconds - self.start) / (end - self.start)
+def share_of_time(seconds: float, end: float, start: float, share: float) -> float:
+    """The share of the time for training that is used after so many seconds of the run: it grows evenly from `share` at
+    the `start`, when training begins or goes on, to 1 at the `end`, all in s. The learning rate follows it, so it ends
+    low on a machine of any speed, also where the speed changes."""
+    return 1.0 if seconds >= end else share + (1 - share) * (seconds - start) / (end - start)
 
 
 class Contention:
