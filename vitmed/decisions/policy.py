@@ -5,7 +5,6 @@ every prediction of the checkpoint goes through it. Choosing takes scipy and sci
 Beside it stands `ReducedPrecision`: whether 16-bit floats change a decision.
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -433,7 +432,7 @@ class ReducedPrecision(Stored):
         if not self.finite:
             return f"{start} the outputs are not finite in {self.precision}; {faster}"
         flips = counted_doing(self.flipped, "decision", "flips", "flip") if self.flipped else "no decision flips"
-        far = f"{self.largest:.2g} {self.unit}".rstrip() if self.number else f"{math.ceil(1e4 * self.largest) / 1e4:g}"
+        far = f"{self.largest:.2g} {self.unit}".rstrip() if self.number else f"{np.ceil(1e4 * self.largest) / 1e4:g}"
         again = f"{100 * self.twice:.2g} % are near a border and computed again in fp32"
         moved = f"no {'number' if self.number else 'probability'} moves by more than {far}"
         return f"{start} {flips}, {again}, and {moved}; {faster}"

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -228,10 +227,10 @@ def _time_steps(config: Config, device: torch.device, classes: int) -> float:
         def fastest(threads: int | None) -> float:
             with using_threads(threads):
                 few = min(FIRST, most)
-                least = min(seconds_of(partial(step, few), device) for _ in range(2))  # the first warms up
+                least = min(seconds_of(lambda: step(few), device) for _ in range(2))  # the first warms up
                 count, start, seconds = min(most, max(few, int(STEP * few / least))), time.perf_counter(), list[float]()
                 while len(seconds) < STEPS and time.perf_counter() - start < TIMED:
-                    seconds.append(seconds_of(partial(step, count), device))
+                    seconds.append(seconds_of(lambda: step(count), device))
             return of_full_step((few, least), (count, statistics.median(seconds)), most)
 
         several = device.type == "cpu" and train.threads is None and torch.get_num_threads() > 1
