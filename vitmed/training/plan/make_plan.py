@@ -35,7 +35,7 @@ from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import entry_of, terms_of
 from vitmed.models.weights.choice import TINY, Choice, choose_weights, fits, outline, warning_of
 from vitmed.models.weights.pretrained import Weights, config_for_weights, open_weights
-from vitmed.training.learning import LEARNING
+from vitmed.training.losses import LEARNING
 from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, PlannedSetting, Rule, fields_set, plan_settings
 from vitmed.training.plan.time import CANDIDATES, MOST_KNEES, Forecast, Forecaster, Networks, check_time, time_line
