@@ -19,19 +19,10 @@ from vitmed.core.files import json_of
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
 from vitmed.core.text import listed
 from vitmed.decisions.calibration import Calibration, CalibrationResult
-from vitmed.decisions.operating_points import (
-    TITLES,
-    OperatingPoint,
-    OperatingPoints,
-    PolicyPoints,
-    asked_point,
-    reached_by,
-    report_points,
-    target_of_point,
-)
+from vitmed.decisions.operating_points import TITLES, asked_point, target_of_point
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, policy_of
 from vitmed.metrics.estimates import Estimate, Numbers, finite
-from vitmed.metrics.predictions import Predictions, positive_index
+from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_files import read_predictions
 
 NOTICEABLE = 0.01  # difference between the pooled AUROC and the mean of the folds
@@ -268,22 +259,6 @@ def by_fold(folds: Folds | None) -> bool:
     if folds is None:
         return False
     return any(fold.point != "default" for fold in folds.each) or any(map(by_fold, folds.findings.values()))
-
-
-def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateConfig) -> OperatingPoints | None:
-    """`report_points` of pooled folds: the likeliest class, and the decisions of each fold at its own threshold."""
-    asked, positive = folds.asked, positive_index(predictions)
-    if positive is None:
-        costs = None if folds.costs is None else [tuple(row) for row in folds.costs]
-        operating = PolicyPoints(positive=None, chosen=asked, points={}, costs=costs, notes=())
-        return report_points(predictions, operating, config)
-    report = report_points(predictions, None, config)
-    if not by_fold(folds) or report is None:
-        return report
-    reached = reached_by(predictions, predictions.predicted, folds.costs, config)
-    head = dict[str, Any](title=TITLES[asked], promised=None, threshold=None, asked=folds.target, why="")
-    points = {**report.points, asked: OperatingPoint(**head, reached=reached)}
-    return report.model_copy(update={"chosen": asked, "by_fold": [f.threshold for f in folds.each], "points": points})
 
 
 def fold_notes(folds: Folds) -> list[str]:
