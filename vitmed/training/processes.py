@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -255,7 +256,7 @@ def launch(devices: int, device: str, args: list[str]) -> int:
         raise UsageError(f"--devices {devices}: this machine has {counted(there, what)}", f"--devices {there}")
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes report their errors
     meeting: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
-    config = LaunchConfig(1, 1, devices, run_id=f"{os.getpid()}", max_restarts=0, **meeting)
+    config = LaunchConfig(1, 1, devices, run_id=uuid.uuid4().hex, max_restarts=0, **meeting)
     try:
         elastic_launch(config, sys.executable)("-m", "vitmed", *args)
     except SignalException:  # it went on to the processes, and the leader has reported what it saved
