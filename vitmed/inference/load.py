@@ -53,17 +53,16 @@ class Answer:
         """What predictions, with their policy applied, say of one image."""
         cell = predictions.columns.get(ANSWER, (YES,) * len(predictions))[row]
         score, ends = predictions.columns.get(OOD_SCORE), predictions.intervals
+        classes, probability, probabilities = predictions.classes, None, dict[str, float]()
         prediction: str | tuple[str, ...] | float
-        probability, probabilities = None, dict[str, float]()
         if predictions.kind == "number":
             prediction = float(predictions.amounts[row, 0])
         else:
-            probabilities = dict(zip(predictions.classes, predictions.probabilities[row].tolist(), strict=True))
+            probabilities = dict(zip(classes, predictions.probabilities[row].tolist(), strict=True))
             if predictions.kind == "findings":
-                prediction = tuple(predictions.classes[f] for f in np.flatnonzero(predictions.predicted[row]))
+                prediction = tuple(classes[f] for f in np.flatnonzero(predictions.predicted[row]))
             else:
-                prediction = predictions.classes[predictions.predicted[row]]
-                probability = float(predictions.confidence[row])
+                prediction, probability = classes[predictions.predicted[row]], float(predictions.confidence[row])
         return cls(
             predictions.paths[row],
             prediction,
