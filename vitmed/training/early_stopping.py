@@ -3,7 +3,6 @@ its time is used), that a network does not learn, and that a loss is not finite.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -105,7 +104,7 @@ def stops_early(state: TrainState, config: Config | PretrainConfig) -> bool:
 
 
 def stuck(
-    history: Sequence[dict[str, Any]], classes: Sequence[str], counts: Sequence[int], config: Config, share: float
+    history: Sequence[Record], classes: Sequence[str], counts: Sequence[int], config: Config, share: float
 ) -> str | None:
     """A warning if the model predicts one class, or one number, for nearly all images, or ranks findings no better than
     chance, while the loss stands still, or if the loss is far above that of guessing; else None. The `counts` are of

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from vitmed.core.config import ABOUT_WEIGHTS, Config
 from vitmed.core.errors import DataError, TimeTooShortError, UsageError
@@ -220,7 +219,7 @@ def _time_steps(config: Config, device: torch.device, classes: int) -> float:
 
         def step(count: int) -> None:
             with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-                loss = F.cross_entropy(network(preprocessing.normalise(x[:count])), y[:count])
+                loss = torch.nn.functional.cross_entropy(network(preprocessing.normalise(x[:count])), y[:count])
             state.scaler.scale(loss).backward()
             optimiser_step(state, 1e-6, train.clip_norm)
 
