@@ -85,6 +85,13 @@ class PolicyPoints(Stored):
         """The threshold of the point that decides."""
         return self.points[self.chosen].threshold
 
+    @property
+    def decisive_costs(self) -> tuple[tuple[float, ...], ...] | None:
+        """K x K; of more than two classes the one of the lowest expected cost is predicted. None: the likeliest is."""
+        if self.positive is not None or self.chosen == "default":
+            return None
+        return costs_of_balance(self.expected or ()) if self.chosen == "balanced" else tuple(self.costs or ())
+
 
 class DecisionCost(Frozen):
     """What decisions cost; see `decision_cost`."""
@@ -310,12 +317,8 @@ def apply_point(predictions: Predictions, operating: PolicyPoints) -> Prediction
     """The predictions, decided at the point that `choose_points` chose."""
     if operating.chosen == "default":
         return predictions
-    if operating.chosen == "balanced":
-        assert operating.expected is not None
-        return replace(predictions, costs=costs_of_balance(operating.expected))
     if operating.positive is None:
-        assert operating.costs is not None
-        return replace(predictions, costs=tuple(operating.costs))
+        return replace(predictions, costs=operating.decisive_costs)
     return replace(predictions, positive=operating.positive, threshold=operating.threshold)
 
 
