@@ -37,8 +37,8 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_logits
 from vitmed.models.hardware import describe, pick_device, pick_precision, synchronise
 from vitmed.models.vit import ViT
-from vitmed.training.learning import objective_of
 from vitmed.training.loop import optimiser_step
+from vitmed.training.losses import objective_of
 from vitmed.training.train_state import new_state
 
 STEPS, WARM = 20, 5  # of a check of a step: all, and those that are not timed

@@ -80,8 +80,8 @@ from vitmed.models.hardware import Precision, pick_precision, seeded
 from vitmed.models.vit import ViT
 from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune, fit_colours
-from vitmed.training.learning import objective_of
 from vitmed.training.loop import Control, Stream, train_epoch
+from vitmed.training.losses import objective_of
 from vitmed.training.optimiser import ema_decay
 from vitmed.training.plan.make_plan import Plan, make_plan
 from vitmed.training.run import Run, Session

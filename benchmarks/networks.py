@@ -41,8 +41,8 @@ def train_vitmed(options: argparse.Namespace) -> Step:
     from vitmed.imaging.preprocessing import Preprocessing
     from vitmed.models.hardware import compile_network, pick_device, pick_precision
     from vitmed.models.vit import ViT, use_attention
-    from vitmed.training.learning import objective_of
     from vitmed.training.loop import Batch, Control, Gradients, Stream, optimiser_step
+    from vitmed.training.losses import objective_of
     from vitmed.training.optimiser import scheduled_lr
     from vitmed.training.plan.autotune import autotune, open_fields
     from vitmed.training.processes import ALONE

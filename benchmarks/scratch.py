@@ -39,8 +39,8 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import pick_precision
 from vitmed.models.vit import ViT
 from vitmed.training.early_stopping import validate
-from vitmed.training.learning import objective_of
 from vitmed.training.loop import Control, Stream, fit
+from vitmed.training.losses import objective_of
 from vitmed.training.train_state import new_state
 
 METRICS = ("accuracy", "auroc", "log_loss")

@@ -16,8 +16,8 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import FP32
 from vitmed.models.vit import ViT
 from vitmed.training.early_stopping import validate
-from vitmed.training.learning import objective_of
 from vitmed.training.loop import Control, Stream, fit
+from vitmed.training.losses import objective_of
 from vitmed.training.train_state import new_state
 
 

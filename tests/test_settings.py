@@ -48,7 +48,7 @@ from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 from vitmed.report.evaluate import note_prevalence
 from vitmed.studies.one_run import TrainResult
-from vitmed.training.learning import objective_of
+from vitmed.training.losses import objective_of
 from vitmed.training.optimiser import parameter_groups
 from vitmed.training.plan.make_plan import LAST_KEPT, check_against_splits, config_of_target, make_plan
 

@@ -13,7 +13,7 @@ import scipy.stats
 from vitmed.core.config import EvaluateConfig, read_cost
 from vitmed.core.errors import UsageError
 from vitmed.decisions.calibration import Calibration
-from vitmed.decisions.evaluation_folder import Fold, Folds, by_fold, report_fold_points
+from vitmed.decisions.evaluation_folder import Fold, Folds, by_fold
 from vitmed.decisions.operating_points import (
     Counts,
     PolicyPoint,
@@ -27,6 +27,7 @@ from vitmed.metrics.clinical_utility import AtPrevalence, decision_curve, in_wor
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions
+from vitmed.report.analyses import report_fold_points
 
 NAMES = ("infected", "uninfected")
 

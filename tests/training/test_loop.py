@@ -29,9 +29,8 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 from vitmed.training.early_stopping import epoch_record, stops_early, validate
-from vitmed.training.learning import mixup_and_cutmix, objective_of
 from vitmed.training.loop import Control, LossWatch, Stream, fit
-from vitmed.training.losses import class_weights
+from vitmed.training.losses import class_weights, mixup_and_cutmix, objective_of
 from vitmed.training.optimiser import scheduled_lr, steps_per_epoch
 from vitmed.training.train_state import Record, TrainState, new_state
 

@@ -15,8 +15,7 @@ from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import pick_precision
-from vitmed.training.learning import objective_of
-from vitmed.training.losses import start_balanced
+from vitmed.training.losses import objective_of, start_balanced
 
 COUNTS = np.array([[60, 2, 1], [30, 4, 0], [10, 5, 3]])  # images of each shade (row) and class: 100, 11 and 4
 

@@ -26,8 +26,8 @@ from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
-from vitmed.training.learning import objective_of
 from vitmed.training.loop import optimiser_step
+from vitmed.training.losses import objective_of
 from vitmed.training.pretraining import build_mae, masked_objective
 from vitmed.training.train_state import new_state
 

@@ -17,8 +17,7 @@ from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import pick_precision
-from vitmed.training.learning import objective_of
-from vitmed.training.losses import BinaryCrossEntropy, start_findings
+from vitmed.training.losses import BinaryCrossEntropy, objective_of, start_findings
 
 CPU = torch.device("cpu")
 FP32 = pick_precision("fp32", CPU)

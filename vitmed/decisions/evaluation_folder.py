@@ -6,6 +6,7 @@ import filecmp
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,10 @@ from vitmed.core.files import json_of
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
 from vitmed.core.text import listed
 from vitmed.decisions.calibration import Calibration, CalibrationResult
-from vitmed.decisions.operating_points import (
-    TITLES,
-    OperatingPoint,
-    OperatingPoints,
-    PolicyPoints,
-    asked_point,
-    reached_by,
-    report_points,
-    target_of_point,
-)
+from vitmed.decisions.operating_points import TITLES, asked_point, target_of_point
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, policy_of
 from vitmed.metrics.estimates import Estimate, Numbers, finite
-from vitmed.metrics.predictions import Predictions, positive_index
+from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_files import read_predictions
 
 NOTICEABLE = 0.01  # difference between the pooled AUROC and the mean of the folds
@@ -161,15 +153,12 @@ def find_evaluation(run: RunFolder, split: str, weights_hash: str | None) -> Pat
     """The predictions.csv of an evaluation of these weights on "val" or "test" of the run, also in `test-2`, ...; None
     where there is none."""
     for folder in run.evaluations(split):
-        try:
+        with suppress(DataError, KeyError, TypeError):  # a folder that vitmed did not write
             metrics = read_metrics(folder / NUMBERS)
             who = (metrics.get("flow") or {}).get("evaluated") or {"split": split}
-            if who["split"] != split or not is_of(metrics, weights_hash):
-                continue
-            if metrics["report"].get("precision", "fp32") == "fp32" and (folder / PREDICTIONS).is_file():
-                return folder / PREDICTIONS  # decisions rest on fp32 alone
-        except (DataError, KeyError, TypeError):  # a folder that vitmed did not write
-            continue
+            fits = who["split"] == split and is_of(metrics, weights_hash) and (folder / PREDICTIONS).is_file()
+            if fits and metrics["report"].get("precision", "fp32") == "fp32":  # decisions rest on fp32 alone
+                return folder / PREDICTIONS
     return None
 
 
@@ -177,13 +166,10 @@ def earlier_choices(run: RunFolder, weights_hash: str | None, policy: DecisionPo
     """The note on evaluations of the run's test with other weights or a policy that was asked otherwise."""
     asked, others = policy and policy.to_json()["asked"], list[str]()
     for folder in run.evaluations("test"):
-        try:
-            if not (metrics := read_metrics(folder / NUMBERS)):  # a folder that vitmed did not write
-                continue
+        with suppress(DataError, KeyError, TypeError, AttributeError):  # a folder that vitmed did not write
+            metrics = read_metrics(folder / NUMBERS)
             same = is_of(metrics, weights_hash) and (metrics["report"].get("policy") or {}).get("asked") == asked
-            others += [folder.name] * (not same)
-        except (DataError, KeyError, TypeError, AttributeError):
-            continue
+            others += [folder.name] * (bool(metrics) and not same)
     of = f"other weights or another decision policy: {listed(others)}"
     text = f"These test images were already evaluated with {of}. A choice by such numbers makes them optimistic."
     return [text] * bool(others)
@@ -275,22 +261,6 @@ def by_fold(folds: Folds | None) -> bool:
     if folds is None:
         return False
     return any(fold.point != "default" for fold in folds.each) or any(map(by_fold, folds.findings.values()))
-
-
-def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateConfig) -> OperatingPoints | None:
-    """`report_points` of pooled folds: the likeliest class, and the decisions of each fold at its own threshold."""
-    asked, positive = folds.asked, positive_index(predictions)
-    if positive is None:
-        costs = None if folds.costs is None else [tuple(row) for row in folds.costs]
-        operating = PolicyPoints(positive=None, chosen=asked, points={}, costs=costs, notes=())
-        return report_points(predictions, operating, config)
-    report = report_points(predictions, None, config)
-    if not by_fold(folds) or report is None:
-        return report
-    reached = reached_by(predictions, predictions.predicted, folds.costs, config)
-    head = dict[str, Any](title=TITLES[asked], promised=None, threshold=None, asked=folds.target, why="")
-    points = {**report.points, asked: OperatingPoint(**head, reached=reached)}
-    return report.model_copy(update={"chosen": asked, "by_fold": [f.threshold for f in folds.each], "points": points})
 
 
 def fold_notes(folds: Folds) -> list[str]:

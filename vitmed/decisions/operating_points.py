@@ -85,6 +85,13 @@ class PolicyPoints(Stored):
         """The threshold of the point that decides."""
         return self.points[self.chosen].threshold
 
+    @property
+    def decisive_costs(self) -> tuple[tuple[float, ...], ...] | None:
+        """K x K; of more than two classes the one of the lowest expected cost is predicted. None: the likeliest is."""
+        if self.positive is not None or self.chosen == "default":
+            return None
+        return costs_of_balance(self.expected or ()) if self.chosen == "balanced" else tuple(self.costs or ())
+
 
 class DecisionCost(Frozen):
     """What decisions cost; see `decision_cost`."""
@@ -251,25 +258,23 @@ def _threshold(
     last = len(tp) - 1  # every image is predicted positive; at 0 none is
     if key == "youden":  # Youden, Cancer 3 (1950) 32
         best = int(np.argmax(np.round(sensitivity + specificity, 12)))
-        if best in (0, last):
-            return None, "no threshold separates the classes better than guessing"
+        ends, why = (0, last), "no threshold separates the classes better than guessing"
     elif (target := config.target_sensitivity) is not None:
         best = int(np.argmax(sensitivity >= target - 1e-12))
-        if best == last:
-            return None, f"a sensitivity of {target:g} is reached only by calling every image positive"
+        ends, why = (last, last), f"a sensitivity of {target:g} is reached only by calling every image positive"
     elif (target := config.target_specificity) is not None:
         best = int(np.flatnonzero(specificity >= target - 1e-12)[-1])
-        if best == 0:
-            return None, f"a specificity of {target:g} is reached only by calling no image positive"
+        ends, why = (0, 0), f"a specificity of {target:g} is reached only by calling no image positive"
     else:
         assert costs is not None
         common = truth.mean() if config.prevalence is None else config.prevalence
         (hit, missed), (alarm, right) = costs
         expected = common * (missed * (1 - sensitivity) + hit * sensitivity)
         expected = expected + (1 - common) * (alarm * (1 - specificity) + right * specificity)
-        best = int(np.argmin(np.round(expected, 12)))
-        if best in (0, last):
-            return None, f"at these costs it is cheapest to call {'no' if best == 0 else 'every'} image positive"
+        best, ends = int(np.argmin(np.round(expected, 12))), (0, last)
+        why = f"at these costs it is cheapest to call {'no' if best == 0 else 'every'} image positive"
+    if best in ends:
+        return None, why
     distinct = np.unique(scores)[::-1]  # (T,), from high to low
     high, low = float(distinct[best - 1]), float(distinct[best])
     middle = (high + low) / 2
@@ -312,12 +317,8 @@ def apply_point(predictions: Predictions, operating: PolicyPoints) -> Prediction
     """The predictions, decided at the point that `choose_points` chose."""
     if operating.chosen == "default":
         return predictions
-    if operating.chosen == "balanced":
-        assert operating.expected is not None
-        return replace(predictions, costs=costs_of_balance(operating.expected))
     if operating.positive is None:
-        assert operating.costs is not None
-        return replace(predictions, costs=tuple(operating.costs))
+        return replace(predictions, costs=operating.decisive_costs)
     return replace(predictions, positive=operating.positive, threshold=operating.threshold)
 
 

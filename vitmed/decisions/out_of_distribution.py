@@ -9,10 +9,10 @@ docs/decisions.md. A low score says that an image is like those of training, not
 from collections.abc import Sequence
 from functools import cache, cached_property
 from threading import Lock
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from vitmed.core.base_models import Frozen, Stored
 from vitmed.core.config import EvaluateConfig
@@ -29,6 +29,8 @@ FEWEST = 20  # training images
 MOST_CLASSES = 100  # with a mean of their own; of more there is one mean for all
 LOCK = Lock()  # two threads that limit at once would leave the limit behind
 MOST_FITTED = 2000  # training images that the score is fitted on
+# of a file, where it is a tensor
+Array = Annotated[np.ndarray | None, BeforeValidator(lambda value: None if value is None else np.asarray(value))]
 
 
 class OodScore(Stored):
@@ -38,8 +40,8 @@ class OodScore(Stored):
 
     n: int  # training images that it was fitted on
     scale: float = Field(gt=0)  # squared distance of the validation quantile, where the score is 1
-    means: np.ndarray | None = None  # (M, D) float32, of each class
-    precision: np.ndarray | None = None  # (D (D + 1) / 2,) float32, the lower triangle of the inverse covariance
+    means: Array = None  # (M, D) float32, of each class
+    precision: Array = None  # (D (D + 1) / 2,) float32, the lower triangle of the inverse covariance
 
     @model_validator(mode="after")
     def _fits(self) -> "OodScore":

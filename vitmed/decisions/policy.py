@@ -5,7 +5,6 @@ every prediction of the checkpoint goes through it. Choosing takes scipy and sci
 Beside it stands `ReducedPrecision`: whether 16-bit floats change a decision.
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +28,7 @@ from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.findings import FindingPredictions, absence, fewer_holders
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions, known_labels
-from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, BLANK, NO, OOD_SCORE, SET, WRITTEN, YES
+from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, BLANK, NO, OOD_SCORE, SET, YES
 
 UNLIKE, SEVERAL, UNSURE = "unlike the training images", "classes are possible", "too unsure for the chosen risk"
 # fields of `evaluate` that change what is chosen
@@ -387,11 +386,6 @@ def count_answers(predictions: Predictions) -> AnswerCounts | None:
     )
 
 
-def own_columns(predictions: Predictions) -> tuple[str, ...]:
-    """The columns of the user's table, in its order."""
-    return tuple(name for name in predictions.columns if name not in WRITTEN)
-
-
 def policy_settings(config: EvaluateConfig) -> dict[str, Any]:
     """The fields of the configuration that change what is chosen."""
     asked = config.model_dump(include=CHOOSING)
@@ -438,7 +432,7 @@ class ReducedPrecision(Stored):
         if not self.finite:
             return f"{start} the outputs are not finite in {self.precision}; {faster}"
         flips = counted_doing(self.flipped, "decision", "flips", "flip") if self.flipped else "no decision flips"
-        far = f"{self.largest:.2g} {self.unit}".rstrip() if self.number else f"{math.ceil(1e4 * self.largest) / 1e4:g}"
+        far = f"{self.largest:.2g} {self.unit}".rstrip() if self.number else f"{np.ceil(1e4 * self.largest) / 1e4:g}"
         again = f"{100 * self.twice:.2g} % are near a border and computed again in fp32"
         moved = f"no {'number' if self.number else 'probability'} moves by more than {far}"
         return f"{start} {flips}, {again}, and {moved}; {faster}"

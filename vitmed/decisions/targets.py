@@ -1,5 +1,5 @@
 """`TARGETS`: how each kind of label is judged. A new kind is an entry here, one in `POLICIES` of
-vitmed.decisions.policy, and one in `LEARNING` of vitmed.training.learning, which needs torch."""
+vitmed.decisions.policy, and one in `LEARNING` of vitmed.training.losses, which needs torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -42,7 +42,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import OOD_SCORE
 from vitmed.models.hardware import FULL_FP32, pick_device
 from vitmed.models.vit import ViT
-from vitmed.training.learning import LEARNING
+from vitmed.training.losses import LEARNING
 
 MEMORY = 2**26  # bytes of attention kept at once, of a batch; the gradients take as much again
 BATCH = 16  # images to read and explain at once

@@ -33,7 +33,7 @@ from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.models.hardware import FULL_FP32
 from vitmed.models.vit import ViT
-from vitmed.training.learning import LEARNING
+from vitmed.training.losses import LEARNING
 
 SHOWN = 8  # images of an evaluation with drawn maps; half of them are errors if there are enough
 

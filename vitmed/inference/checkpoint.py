@@ -130,13 +130,6 @@ def write_without_names(source: Path, target: Path) -> None:
     _write(target, content | {"config": config, "training": None})
 
 
-def _arrays(value: Any) -> Any:
-    """The same tree with arrays for tensors."""
-    if isinstance(value, dict):
-        return {key: _arrays(part) for key, part in value.items()}
-    return value.numpy() if isinstance(value, torch.Tensor) else value
-
-
 def save_encoder(path: Path, config: PretrainConfig, hashes: Hashes, weights: State, record: Tree) -> None:
     """Write the pretrained encoder as a weight file for `pretrained.read_weights`.
 
@@ -251,7 +244,7 @@ def _parse(path: Path, content: dict[str, Any]) -> Checkpoint:
     policy, stored = None, content.get("policy")
     try:
         if stored is not None:
-            policy = policy_of(_arrays(stored), content["classes"])
+            policy = policy_of(stored, content["classes"])
         if policy is not None and (score := policy.ood_score) is not None:
             if score.means is None or score.precision is None:
                 raise ValueError("ood_score: means and precision are missing")

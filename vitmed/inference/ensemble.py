@@ -12,7 +12,7 @@ import numpy as np
 from vitmed.core.errors import CheckpointError, UsageError
 from vitmed.core.files import json_of, write_json
 from vitmed.core.load_config import with_values
-from vitmed.core.run_folder import RunFolder, find_path, store_path
+from vitmed.core.run_folder import find_path, store_path
 from vitmed.core.text import NOTICE, counted
 from vitmed.core.upgrade import policy_of_0_2
 from vitmed.data.samples import Splits
@@ -109,13 +109,6 @@ def save_ensemble(ensemble: Ensemble) -> None:
     write_json(ensemble.path, content)
 
 
-def ensemble_file(path: Path) -> Path | None:
-    """The ensemble.json that a path names: the file, its folder, or the folds that it joins; None for anything else."""
-    run = RunFolder(path)
-    places = (path, run.ensemble, RunFolder(run.joined).ensemble)
-    return next((place for place in places if place.name == run.ensemble.name and place.is_file()), None)
-
-
 def load_ensemble(path: Path) -> Ensemble:
     """Read an ensemble.json and its members. Raises CheckpointError: damaged, or a member is missing or has changed."""
     from vitmed.inference.checkpoint import load_checkpoint
@@ -125,13 +118,12 @@ def load_ensemble(path: Path) -> Ensemble:
         if content["format"] != FORMAT or content["version"] != VERSION:
             raise ValueError(f"{str(content['format'])[:40]} of version {str(content['version'])[:20]}")
         splits, hashes = saved_model.read_membership(path, content)
-        files = [find_path(str(row["path"]), path.parent) for row in content["members"]]
-        hashes_of = [str(row["weights_hash"]) for row in content["members"]]
+        stated = [(find_path(str(row["path"]), path.parent), str(row["weights_hash"])) for row in content["members"]]
         shares = [float(row["share"]) for row in content["members"]]
         policy = None if content["policy"] is None else policy_of(content["policy"], splits.classes)
         chosen = dict(content["chosen"])
     members = []
-    for file, stated_hash in zip(files, hashes_of, strict=True):
+    for file, stated_hash in stated:
         if not file.is_file():
             raise CheckpointError(f"{path}: its member {file} is missing", "put it back, or move the whole folder")
         members.append(load_checkpoint(file))

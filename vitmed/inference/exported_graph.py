@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from vitmed.core.base_models import Target
 from vitmed.core.errors import UsageError
-from vitmed.decisions.operating_points import costs_of_balance
 from vitmed.decisions.out_of_distribution import OodScore
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy, NumberPolicy
 from vitmed.imaging.preprocessing import JointPreprocessing, Preprocessing
@@ -151,13 +150,8 @@ class _Decisions(nn.Module):
         self.positive = torch.tensor(positive)
         self.thresholds = _numbers([0.5 if limit is None else limit for limit in thresholds])  # (G,)
         self.moved = torch.tensor([limit is not None for limit in thresholds])
-        self.costs = None
-        if points[0].positive is None and points[0].chosen != "default":
-            expected, costs = points[0].expected, points[0].costs
-            if points[0].chosen == "balanced":
-                assert expected is not None
-                costs = list(costs_of_balance(expected))
-            self.costs = _numbers(costs)  # (K, K)
+        costs = points[0].decisive_costs
+        self.costs = None if costs is None else _numbers(costs)  # (K, K)
         sets = [policy.prediction_sets for policy in policies]
         answers = len(policies[0].calibration.scale)
         never = [[math.inf] * answers]  # only the predicted answer is in a set that was not fitted

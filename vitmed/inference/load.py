@@ -20,7 +20,7 @@ from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import has_magic
 from vitmed.imaging.raw_image import RawImage
 from vitmed.imaging.window import asked_window
-from vitmed.inference.open_model import open_model, open_network, preprocessing_of, windowed_note
+from vitmed.inference.open_model import open_model, open_network, windowed_note, with_window
 from vitmed.inference.saved_model import SavedModel, check_precision
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import ANSWER, NO, OOD_SCORE, YES
@@ -53,17 +53,16 @@ class Answer:
         """What predictions, with their policy applied, say of one image."""
         cell = predictions.columns.get(ANSWER, (YES,) * len(predictions))[row]
         score, ends = predictions.columns.get(OOD_SCORE), predictions.intervals
+        classes, probability, probabilities = predictions.classes, None, dict[str, float]()
         prediction: str | tuple[str, ...] | float
-        probability, probabilities = None, dict[str, float]()
         if predictions.kind == "number":
             prediction = float(predictions.amounts[row, 0])
         else:
-            probabilities = dict(zip(predictions.classes, predictions.probabilities[row].tolist(), strict=True))
+            probabilities = dict(zip(classes, predictions.probabilities[row].tolist(), strict=True))
             if predictions.kind == "findings":
-                prediction = tuple(predictions.classes[f] for f in np.flatnonzero(predictions.predicted[row]))
+                prediction = tuple(classes[f] for f in np.flatnonzero(predictions.predicted[row]))
             else:
-                prediction = predictions.classes[predictions.predicted[row]]
-                probability = float(predictions.confidence[row])
+                prediction, probability = classes[predictions.predicted[row]], float(predictions.confidence[row])
         return cls(
             predictions.paths[row],
             prediction,
@@ -277,6 +276,4 @@ def load(
         CheckpointError: not a model of vitmed. UsageError: another device or precision, or a window that cannot be.
     """
     saved = model if isinstance(model, SavedModel) else open_model(model)
-    if window is not None:
-        saved = replace(saved, preprocessing=preprocessing_of(saved, None, window))
-    return Model(saved, device, precision)
+    return Model(with_window(saved, window), device, precision)

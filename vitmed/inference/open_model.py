@@ -24,7 +24,7 @@ from vitmed.imaging.choose_window import lost_outside
 from vitmed.imaging.decode import read_header
 from vitmed.imaging.preprocessing import JointPreprocessing, Preprocessing
 from vitmed.imaging.window import Window, asked_window
-from vitmed.inference.ensemble import Ensemble, EnsembleNetwork, ensemble_file, load_ensemble
+from vitmed.inference.ensemble import Ensemble, EnsembleNetwork, load_ensemble
 from vitmed.inference.onnx_model import ONNX, OnnxModel, OnnxNetwork, load_onnx
 from vitmed.inference.saved_model import Network, Outputs, SavedModel
 from vitmed.metrics.predictions import Predictions
@@ -35,9 +35,10 @@ def open_model(path: str | Path) -> SavedModel:
     ensemble. Raises CheckpointError: missing, not a model of vitmed, damaged, or with code in it."""
     if Path(path).suffix == ONNX:
         return load_onnx(Path(path))
-    if (file := ensemble_file(Path(path))) is not None:
-        return load_ensemble(file)
     run, exported = RunFolder(path), list(Path(path).glob(f"*{ONNX}"))
+    for place in (Path(path), run.ensemble, RunFolder(run.joined).ensemble):  # the file, its folder, the joined folds
+        if place.name == run.ensemble.name and place.is_file():
+            return load_ensemble(place)
     if len(exported) == 1 and not run.best.exists() and not run.last.exists():  # of a bundle without torch
         return load_onnx(exported[0])
     from vitmed.inference.checkpoint import load_checkpoint

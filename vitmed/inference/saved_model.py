@@ -5,7 +5,6 @@ Importing this loads no torch, since an exported model runs without it.
 """
 
 import contextlib
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -221,7 +220,7 @@ def read_membership(path: Path, content: dict[str, Any]) -> tuple[Splits, Hashes
         for sample in samples[name] if bins else ():  # of findings 1, 0 or `UNKNOWN` for each, of a number a finite one
             row = sample.targets
             expect(f"data.splits.{name}.targets", row, float)
-            good = set(row) <= {0, 1, UNKNOWN} if target.kind == "findings" else all(map(math.isfinite, row))
+            good = set(row) <= {0, 1, UNKNOWN} if target.kind == "findings" else np.isfinite(row).all()
             if len(row) != len(classes) or not good:
                 raise ValueError(f"data.splits.{name}.targets: {row} of {len(classes)} {target.kind}")
         hashes[name] = list(part["sha256"])

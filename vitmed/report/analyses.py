@@ -11,8 +11,8 @@ from typing import Any
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
 from vitmed.decisions.conformal import report_intervals, report_sets
-from vitmed.decisions.evaluation_folder import Folds, by_fold, report_fold_points
-from vitmed.decisions.operating_points import report_points
+from vitmed.decisions.evaluation_folder import Folds, by_fold
+from vitmed.decisions.operating_points import TITLES, OperatingPoint, PolicyPoints, reached_by, report_points
 from vitmed.decisions.out_of_distribution import detection_auroc, report_ood_scores, scores_of
 from vitmed.decisions.policy import DecisionPolicy, count_answers
 from vitmed.decisions.reliability import CalibrationReport, report_calibration
@@ -26,7 +26,7 @@ from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.kinds.grades import PreparedGrades, grade_results
 from vitmed.metrics.kinds.number import PreparedNumbers, bland_altman
 from vitmed.metrics.patient_level import patient_level, per_patient
-from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions import Predictions, positive_index
 from vitmed.metrics.readers import ReaderComparison, agreement, compare_with_readers
 from vitmed.metrics.subgroups import Subgroups, error_by_range, subgroups
 from vitmed.report.plots.pictures import Read
@@ -78,6 +78,22 @@ def _calibration(m: Material) -> CalibrationReport:
         return found
     by_fold = {"method": "by fold", "scale": None, "bias": None, "note": ""}
     return found.model_copy(update={**by_fold, "folds": [fold.calibration for fold in m.extra.folds.each]})
+
+
+def report_fold_points(predictions: Predictions, folds: Folds, config: EvaluateConfig) -> Frozen | None:
+    """`report_points` of pooled folds: the likeliest class, and the decisions of each fold at its own threshold."""
+    asked, positive = folds.asked, positive_index(predictions)
+    if positive is None:
+        costs = None if folds.costs is None else [tuple(row) for row in folds.costs]
+        operating = PolicyPoints(positive=None, chosen=asked, points={}, costs=costs, notes=())
+        return report_points(predictions, operating, config)
+    report = report_points(predictions, None, config)
+    if not by_fold(folds) or report is None:
+        return report
+    reached = reached_by(predictions, predictions.predicted, folds.costs, config)
+    head = dict[str, Any](title=TITLES[asked], promised=None, threshold=None, asked=folds.target, why="")
+    points = {**report.points, asked: OperatingPoint(**head, reached=reached)}
+    return report.model_copy(update={"chosen": asked, "by_fold": [f.threshold for f in folds.each], "points": points})
 
 
 OVERALL = ("quadratic_kappa", "grade_error", "auroc", "balanced_accuracy", "accuracy", "mcc", "log_loss", "brier")

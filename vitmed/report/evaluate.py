@@ -23,7 +23,7 @@ from vitmed.data.patients import describe_patients
 from vitmed.data.samples import cells_of, targets_in
 from vitmed.decisions.evaluation_folder import Evaluated, Folds, no_report, read_evaluation, read_split, validation_of
 from vitmed.decisions.operating_points import asked_point
-from vitmed.decisions.policy import DecisionPolicy, choose_policy, notes_of, own_columns, policy_settings
+from vitmed.decisions.policy import DecisionPolicy, choose_policy, notes_of, policy_settings
 from vitmed.decisions.targets import TARGETS, refuse_idle
 from vitmed.explanation.robustness import known_stress
 from vitmed.imaging.exact_views import VIEWS
@@ -296,7 +296,8 @@ def rebuild(
     notes, earlier = list(dict.fromkeys([*origin.notes, *changes])), _settings(origin)
     if positive is not None:
         earlier = earlier.model_copy(update={"ordinal": [], "balanced": False, "cost": None})
-    about = predictions.kind, predictions.classes, own_columns(predictions)
+    own = tuple(name for name in predictions.columns if name not in WRITTEN)
+    about = predictions.kind, predictions.classes, own
     config = _fitting(Config(evaluate=earlier), flags, *about, notes)
     same = not against_rest and policy_settings(config) == policy_settings(earlier)
     if same:

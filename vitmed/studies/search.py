@@ -39,7 +39,7 @@ from vitmed.report.results import Results
 from vitmed.studies.cluster import HERE, Places
 from vitmed.studies.one_run import default_name
 from vitmed.studies.study import Job, OnEpoch, Study, check_same_data, read_study, workers
-from vitmed.training.learning import LEARNING
+from vitmed.training.losses import LEARNING
 from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, plan_yaml
 from vitmed.training.plan.rules import fields_set
 from vitmed.training.plan.time import Clock

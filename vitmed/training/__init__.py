@@ -3,8 +3,7 @@
 loop               the batches; the loop, and what shows, ends and relieves it; micro-batches; clipping
 train_state        what changes while training, and what of it a checkpoint keeps
 optimiser          AdamW, its parameter groups (layer decay), the schedule of the learning rate, moving average (EMA)
-losses             the loss of a batch
-learning           how each kind of label is learned; mixup and cutmix; linear models of features
+losses             the loss of a batch; how each kind of label is learned; mixup and cutmix; linear models of features
 early_stopping     the record of an epoch, which is the best, when training ends, and a network that does not learn
 run                a run, new or resumed: its folder, what it writes there, and how it trains
 finetune           the task of `train`, the decision policy that it chooses on validation, and its baselines

@@ -3,7 +3,6 @@ its time is used), that a network does not learn, and that a loss is not finite.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -105,7 +104,7 @@ def stops_early(state: TrainState, config: Config | PretrainConfig) -> bool:
 
 
 def stuck(
-    history: Sequence[dict[str, Any]], classes: Sequence[str], counts: Sequence[int], config: Config, share: float
+    history: Sequence[Record], classes: Sequence[str], counts: Sequence[int], config: Config, share: float
 ) -> str | None:
     """A warning if the model predicts one class, or one number, for nearly all images, or ranks findings no better than
     chance, while the loss stands still, or if the loss is far above that of guessing; else None. The `counts` are of
@@ -127,25 +126,22 @@ def stuck(
         (steps < 500, few),
         (True, "wrong labels, or images that show nothing. Look at contact_sheet.png, or try --lr 1e-4"),
     )
-    cause = f"Likely cause: {next(text for likely, text in causes if likely)}."
+    why, guessing = "", math.log(len(classes))  # for any frequencies, smoothing, mixing and class weights
     if still and all((r2 := record.get("val_r2")) is not None and r2 <= 0 for record in last):
-        return f"the network does not learn: one number for all validation images is no worse. {cause}"
-    if "top_class" not in last[-1]:  # findings and numbers have no one class that is always predicted
+        why = "one number for all validation images is no worse"
+    elif "top_class" not in last[-1]:  # findings and numbers have no one class that is always predicted
         if still and all(record.get("val_auroc", 1) < CHANCE for record in last):
-            ranks = f"on validation the AUROC of the findings is {last[-1]['val_auroc']:.3f} (guessing gives 0.5)"
-            return f"the network does not learn: {ranks}, and the training loss stays at {losses[-1]:.3f}. {cause}"
-        return None
-    guessing = math.log(len(classes))  # for any frequencies, smoothing, mixing and class weights
-    if min(losses) > WORSE * guessing:
+            why = f"on validation the AUROC of the findings is {last[-1]['val_auroc']:.3f} (guessing gives 0.5)"
+            why += f", and the training loss stays at {losses[-1]:.3f}"
+    elif min(losses) > WORSE * guessing:
         even = f"predicting all classes as equally likely gives {guessing:.3f}"
-        return f"the network does not learn: the training loss is {losses[-1]:.3f}, but {even}. {cause}"
-    prior = {name: count / sum(counts) for name, count in zip(classes, counts, strict=True)}
-    collapsed = all(r["top_share"] >= max(ONE_CLASS, min(0.999, prior[r["top_class"]] + 0.01)) for r in last)
-    if not collapsed or not still:
-        return None
-    top = last[-1]["top_class"]
-    chance = -sum(p * math.log(p) for p in prior.values() if p)  # nats, of a network that learned nothing
-    most = f"it predicts {top!r} for {last[-1]['top_share']:.0%} of the validation images"
-    most += f" ({prior[top]:.0%} of the training images are {top!r})"
-    stays = f"stays at {losses[-1]:.3f} (guessing by class frequency gives {chance:.3f})"
-    return f"the network does not learn: {most}, and the training loss {stays}. {cause}"
+        why = f"the training loss is {losses[-1]:.3f}, but {even}"
+    elif still:
+        prior = {name: count / sum(counts) for name, count in zip(classes, counts, strict=True)}
+        if all(r["top_share"] >= max(ONE_CLASS, min(0.999, prior[r["top_class"]] + 0.01)) for r in last):
+            top, chance = last[-1]["top_class"], -sum(p * math.log(p) for p in prior.values() if p)  # nats, of guessing
+            why = f"it predicts {top!r} for {last[-1]['top_share']:.0%} of the validation images"
+            why += f" ({prior[top]:.0%} of the training images are {top!r}), and the training loss stays at"
+            why += f" {losses[-1]:.3f} (guessing by class frequency gives {chance:.3f})"
+    cause = next(text for likely, text in causes if likely)
+    return f"the network does not learn: {why}. Likely cause: {cause}." if why else None

@@ -35,8 +35,7 @@ from vitmed.models.sizes import describe_model, model_label, summarise
 from vitmed.models.vit import ViT, add_low_rank, merged
 from vitmed.models.weights.pretrained import LoadReport, Weights, load_pretrained
 from vitmed.training.early_stopping import finished, stops_early, stuck, validate
-from vitmed.training.learning import LEARNING, LinearHead, objective_of
-from vitmed.training.losses import Objective
+from vitmed.training.losses import LEARNING, LinearHead, Objective, objective_of
 from vitmed.training.plan.time import After, Contention
 from vitmed.training.processes import full
 from vitmed.training.run import Run, Session, Task, monitor_text

@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple, Self
 
 import torch
@@ -200,7 +199,7 @@ class LossWatch:
         if not math.isfinite(value) or not (scaled or math.isfinite(float(norm))):
             what, samples = "gradient" if math.isfinite(value) else "loss", self.stream.dataset.images.samples
             gathered = self.control.ranks.gather([samples[i].path for i in indices.tolist()])
-            files = "\n  ".join(dict.fromkeys(chain.from_iterable(gathered)))  # one may be drawn twice
+            files = "\n  ".join(dict.fromkeys(path for of_rank in gathered for path in of_rank))  # drawn twice, perhaps
             epoch, train = self.state.epoch + 1, self.control.config.train
             problem = f"the {what} became NaN or infinite in epoch {epoch}, in the batch of these files:\n  {files}"
             fix = f"look at these images; if they are fine, try --lr {train.lr / 10:g}"

@@ -1,7 +1,6 @@
 """AdamW and its parameter groups, the learning rate as a function of the step, and the moving average."""
 
 import math
-import re
 from typing import Any
 
 import torch
@@ -34,8 +33,8 @@ def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float) 
         if not parameter.requires_grad:
             continue
         plain = parameter.ndim <= 1 or name.rpartition(".")[2] in TOKENS
-        if match := re.match(r"blocks\.(\d+)\.", name):
-            depth = blocks - int(match.group(1))
+        if name.startswith("blocks."):
+            depth = blocks - int(name.split(".")[1])
         else:
             depth = blocks + 1 if name.startswith(("patch_embed", "norm_pre", *TOKENS)) else 0
         groups.setdefault((0.0 if plain else weight_decay, layer_decay**depth), []).append(parameter)

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import pairwise
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -166,7 +165,7 @@ class Ranks:
         on every rank, of at most so many `at_once`; where the shares are unequal, a part of 2 may replace two."""
         share = len(range(total)[self.share])
         count = 1 if at_once is None else min(total // self.world, -(-total // (self.world * at_once)))
-        return [slice(*cuts) for cuts in pairwise(share * i // count for i in range(count + 1))]
+        return [slice(share * i // count, share * (i + 1) // count) for i in range(count)]
 
     def check_batch(self, total: int) -> None:
         """Raises UsageError if a batch has fewer images than there are ranks."""

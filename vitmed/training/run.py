@@ -35,7 +35,7 @@ from vitmed.training.loop import Control, Stream, fit
 from vitmed.training.losses import Objective
 from vitmed.training.out_of_memory import fit_memory, memory_error
 from vitmed.training.plan.autotune import autotune, open_fields
-from vitmed.training.plan.time import Clock, TimeBudget
+from vitmed.training.plan.time import Clock, share_of_time
 from vitmed.training.processes import ALONE, Ranks
 from vitmed.training.train_state import Record, new_state
 
@@ -231,12 +231,13 @@ class Run(Generic[AnyConfig]):
     def _ticker(self) -> Callable[[], None]:
         """What the loop calls before every step: it notes the time used, and of a limited time rank 0's share."""
         state, clock, limit = self.state, self.session.clock, self.config.train.time
-        budget = None if limit is None else TimeBudget(clock.seconds(), state.share, limit)
+        begun = clock.seconds(), state.share
 
         def tick() -> None:
             state.spent = clock.seconds()
-            if budget is not None:
-                share = self.ranks.first(lambda: budget.share_at(state.spent, self.task.seconds_after(self)))
+            if limit is not None:
+                after = self.task.seconds_after
+                share = self.ranks.first(lambda: share_of_time(state.spent, limit - after(self), *begun))
                 state.share = max(state.share, share)
             self.task.before_step(self)
 

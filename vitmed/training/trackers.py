@@ -11,7 +11,6 @@ import importlib.util
 import json
 import math
 import os
-import secrets
 import shutil
 import sys
 import time
@@ -115,7 +114,7 @@ class WeightsAndBiases:
                 project=os.environ.get("WANDB_PROJECT") or "vitmed",
                 group=None if group is None else group.name,
                 name=run.path.resolve().name,
-                id=known or secrets.token_hex(4),
+                id=known or os.urandom(4).hex(),
                 resume="allow",
                 reinit="create_new",
                 dir=str(run.path),

@@ -1,13 +1,11 @@
 """Everything that changes while training, and what of it a checkpoint keeps."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, cast, get_type_hints
 
 import torch
 from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt, create_model
 from torch import nn
-from typing_extensions import TypedDict
 
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.models.hardware import Precision
@@ -17,27 +15,7 @@ from vitmed.training.processes import Ranks, full, sharded_like
 
 PARTS = ("model", "optimiser", "scaler", "ema")
 Record = dict[str, Any]  # of a finished epoch: its line in metrics.jsonl
-
-
-class _Epoch(TypedDict):
-    """What a resumed run reads of a record; records hold more."""
-
-    __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]
-    epoch: int
-    step: int
-    lr: float
-    train_loss: float
-    val_loss: float
-
-
-class _Running(TypedDict):
-    loss: float
-    images: float
-    seconds: float
-    waited: float
-
-
-RUNNING = tuple(_Running.__annotations__)
+RUNNING = ("loss", "images", "seconds", "waited")  # of the current epoch
 
 
 @dataclass
@@ -55,7 +33,7 @@ class TrainState:
     batch: NonNegativeInt = 0  # of the current epoch, finished
     step: NonNegativeInt = 0  # of the optimiser, finished
     best: float | None = None  # the monitor in the best epoch; None where it is undefined
-    best_loss: float = math.inf  # of validation, in the best epoch
+    best_loss: float = float("inf")  # of validation, in the best epoch
     best_epoch: NonNegativeInt = 0  # the epoch stored in best.pt, from 1; with `choose: last` not always the best
     history: list[Record] = field(default_factory=list)  # of every finished epoch
     running: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RUNNING, 0.0))  # sums over the current one
@@ -82,6 +60,8 @@ class TrainState:
         position = _Position.model_validate({name: saved[name] for name in POSITION})
         if not position.best_epoch <= position.epoch == len(position.history):
             raise ValueError(f"{len(position.history)} records of {position.epoch} finished epochs")
+        if missing := set(RUNNING) - position.running.keys():
+            raise ValueError(f"running: lacks {', '.join(missing)}")
         owners = dict(enumerate(p for group in self.optimiser.param_groups for p in group["params"]))
         for name in PARTS:
             if (part := getattr(self, name)) is not None and (saved[name] or name != "scaler"):  # {}: was not fp16
@@ -106,9 +86,8 @@ class TrainState:
 
 
 POSITION = tuple(TrainState.__annotations__)[tuple(TrainState.__annotations__).index("epoch") :]  # what is no tensor
-_HINTS = get_type_hints(TrainState, include_extras=True) | {"history": list[_Epoch], "running": _Running}
-_FIELDS: Any = {name: (_HINTS[name], ...) for name in POSITION}
-_Position: Any = create_model("_Position", __config__=ConfigDict(strict=True), **_FIELDS)
+_FIELDS: Any = {name: (hint, ...) for name, hint in get_type_hints(TrainState, include_extras=True).items()}
+_Position: Any = create_model("_Position", __config__=ConfigDict(strict=True), **{k: _FIELDS[k] for k in POSITION})
 
 
 def new_state(

@@ -22,8 +22,7 @@ from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import compile_network, pick_precision, uncompiled
 from vitmed.models.vit import ViT, use_attention
-from vitmed.training.learning import objective_of
-from vitmed.training.losses import Objective
+from vitmed.training.losses import Objective, objective_of
 from vitmed.training.plan import autotune as tuning
 from vitmed.training.plan.autotune import Engine, Race, Tuned, autotune, usual_engine
 

@@ -6,7 +6,7 @@ import pytest
 
 from vitmed.core.load_config import load_config
 from vitmed.training.optimiser import scheduled_lr
-from vitmed.training.plan.time import MOST_CONTENTION, Contention, TimeBudget
+from vitmed.training.plan.time import MOST_CONTENTION, Contention, share_of_time
 
 BATCHES = 10
 CONFIG = load_config(
@@ -16,9 +16,9 @@ CONFIG = load_config(
 
 def rates(seconds_of_step: list[float]) -> list[float]:
     """The learning rate of every step on a machine whose steps take so long, until the time is used."""
-    budget, clock, found = TimeBudget(0.0, 0.0, 130.0), 0.0, []
+    clock, found = 0.0, []
     for step, seconds in enumerate(seconds_of_step):
-        share = budget.share_at(clock, after=30.0)
+        share = share_of_time(clock, end=100.0, start=0.0, share=0.0)
         found.append(scheduled_lr(step, BATCHES, CONFIG, share))
         clock += seconds
         if share >= 1:
@@ -27,11 +27,10 @@ def rates(seconds_of_step: list[float]) -> list[float]:
 
 
 def test_the_share_grows_evenly_and_goes_on_where_it_was() -> None:
-    budget = TimeBudget(20.0, 0.0, 130.0)
-    assert [budget.share_at(s, 30.0) for s in (20, 40, 60, 100, 130)] == [0, 0.25, 0.5, 1, 1]
-    resumed = TimeBudget(70.0, 0.5, 130.0)  # 10 s were lost to a second start
-    assert [resumed.share_at(s, 30.0) for s in (70, 85, 100)] == [0.5, 0.75, 1]
-    assert TimeBudget(50.0, 0.2, 70.0).share_at(50.0, 30.0) == 1  # no time is left
+    assert [share_of_time(s, 100.0, 20.0, 0.0) for s in (20, 40, 60, 100, 130)] == [0, 0.25, 0.5, 1, 1]
+    resumed = 70.0, 0.5  # 10 s were lost to a second start
+    assert [share_of_time(s, 100.0, *resumed) for s in (70, 85, 100)] == [0.5, 0.75, 1]
+    assert share_of_time(50.0, 40.0, 50.0, 0.2) == 1  # no time is left
 
 
 def test_a_busy_machine_gets_more_time_for_the_evaluation() -> None:

@@ -9,7 +9,6 @@ import statistics
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import torch
@@ -148,8 +147,8 @@ class Race:
             return Tuned(engine=usual, usual=usual, note=f"{why} to measure others")
         names = [usual.precision, "fp32"] if train.precision == "auto" else [train.precision]
         kernels = [usual.attention, "fused", "explicit"] if train.attention == "auto" else [train.attention]
-        pairs = product(names, kernels)
-        best = self._fastest(usual, [usual.model_copy(update={"precision": p, "attention": a}) for p, a in pairs])
+        others = [usual.model_copy(update={"precision": p, "attention": a}) for p in names for a in kernels]
+        best = self._fastest(usual, others)
         while train.threads is None and best.threads is not None and best.threads > 1:
             fewer = best.model_copy(update={"threads": best.threads // 2})
             if self._fastest(best, [fewer]) != fewer:

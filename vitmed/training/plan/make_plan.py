@@ -35,7 +35,7 @@ from vitmed.models.vit import ViT
 from vitmed.models.weights.catalogue import entry_of, terms_of
 from vitmed.models.weights.choice import TINY, Choice, choose_weights, fits, outline, warning_of
 from vitmed.models.weights.pretrained import Weights, config_for_weights, open_weights
-from vitmed.training.learning import LEARNING
+from vitmed.training.losses import LEARNING
 from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, PlannedSetting, Rule, fields_set, plan_settings
 from vitmed.training.plan.time import CANDIDATES, MOST_KNEES, Forecast, Forecaster, Networks, check_time, time_line
@@ -103,18 +103,12 @@ def make_plan(config: Config, plans: bool, processes: int = 1) -> Plan:
     if asked == "auto":
         config, weights = with_choice(config, forecaster)
         check_weights(config)
-    warn_of_known_set(weights, config, splits)
+    card = config.data.card or card_like(splits.classes, sum(map(len, splits.samples.values())))
+    if weights is not None and weights.entry is not None and weights.entry.has_seen(card):
+        guess = f"the classes are those of {card}; if these are its images, name it (--card {card}): "
+        warn((guess if config.data.card is None else "") + SEEN.format(card, Path(config.model.start or "").name))
     inputs = plan_inputs(config, splits, weights, device)
-    blocks = config.train.freeze_blocks
-    if blocks is not None and blocks >= size_of(config.model).depth:
-        idle = [f"model.{name}" for name in DROPOUTS if getattr(config.model, name)]
-        idle += ["train.layer_decay"] * (config.train.layer_decay < 1)
-        if idle:
-            warn(f"--freeze-blocks {blocks} freezes every block, so these have no effect: {', '.join(idle)}")
-    if config.train.freeze and (idle := _idle_when_frozen(config)):
-        warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
-    if config.train.ema_decay is not None and not config.train.ema:
-        warn("train.ema_decay has no effect without train.ema")
+    _warn_of_idle(config)
     given, config = config, with_window(config, splits)
     settings, complete, trains = list[PlannedSetting](), config, not config.train.freeze
     if plans and trains:
@@ -195,17 +189,25 @@ def split_images(config: Config) -> tuple[Config, Splits]:
     return config, splits
 
 
-def _idle_when_frozen(config: Config) -> list[str]:
-    """Settings that you chose and that a frozen network does not use. The configuration of a run names all settings, so
-    of those count the ones that are not the defaults and do not depend on the machine."""
-    idle = [f"model.{name}" for name in DROPOUTS if getattr(config.model, name)]
-    for section, used in (("train", USED_WHEN_FROZEN), ("augment", {"views", "flips"})):
-        given = getattr(config, section)
-        chosen, usual = given.model_fields_set - used, type(given)()
-        if given.model_fields_set == set(type(given).model_fields):
-            chosen = {name for name in chosen - OF_MACHINE if getattr(given, name) != getattr(usual, name)}
-        idle += [f"{section}.{name}" for name in sorted(chosen)]
-    return idle
+def _warn_of_idle(config: Config) -> None:
+    """Warn of settings that you chose and that a frozen network does not use. The configuration of a run names all
+    settings, so of those count the ones that are not the defaults and do not depend on the machine."""
+    train, dropouts = config.train, [f"model.{name}" for name in DROPOUTS if getattr(config.model, name)]
+    blocks, idle = train.freeze_blocks, dropouts + ["train.layer_decay"] * (train.layer_decay < 1)
+    if blocks is not None and blocks >= size_of(config.model).depth and idle:
+        warn(f"--freeze-blocks {blocks} freezes every block, so these have no effect: {', '.join(idle)}")
+    if train.freeze:
+        idle = dropouts
+        for section, used in (("train", USED_WHEN_FROZEN), ("augment", {"views", "flips"})):
+            given = getattr(config, section)
+            chosen, usual = given.model_fields_set - used, type(given)()
+            if given.model_fields_set == set(type(given).model_fields):
+                chosen = {name for name in chosen - OF_MACHINE if getattr(given, name) != getattr(usual, name)}
+            idle += [f"{section}.{name}" for name in sorted(chosen)]
+        if idle:
+            warn(f"--freeze trains no network, so these have no effect: {', '.join(idle)}")
+    if train.ema_decay is not None and not train.ema:
+        warn("train.ema_decay has no effect without train.ema")
 
 
 def check_against_splits(config: Config, splits: Splits) -> None:
@@ -245,14 +247,6 @@ def config_of_target(config: Config, splits: Splits) -> Config:
     if not learning.mixes and (augment.mixup or augment.cutmix):
         raise UsageError(f"mixup and cutmix mix classes; these labels are {kind}", "leave them out")
     return config
-
-
-def warn_of_known_set(weights: Weights | None, config: Config, splits: Splits) -> None:
-    """Warn where the weights were made with these images, by the card that is named, else by one that fits."""
-    card = config.data.card or card_like(splits.classes, sum(map(len, splits.samples.values())))
-    if weights is not None and weights.entry is not None and weights.entry.has_seen(card):
-        guess = f"the classes are those of {card}; if these are its images, name it (--card {card}): "
-        warn((guess if config.data.card is None else "") + SEEN.format(card, Path(config.model.start or "").name))
 
 
 def plan_inputs(config: Config, splits: Splits, weights: Weights | None, device: torch.device) -> PlanInputs:

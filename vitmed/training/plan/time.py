@@ -14,13 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from vitmed.core.config import ABOUT_WEIGHTS, Config
 from vitmed.core.errors import DataError, TimeTooShortError, UsageError
@@ -221,17 +219,17 @@ def _time_steps(config: Config, device: torch.device, classes: int) -> float:
 
         def step(count: int) -> None:
             with torch.autocast(device.type, precision.dtype, enabled=precision.mixed):
-                loss = F.cross_entropy(network(preprocessing.normalise(x[:count])), y[:count])
+                loss = torch.nn.functional.cross_entropy(network(preprocessing.normalise(x[:count])), y[:count])
             state.scaler.scale(loss).backward()
             optimiser_step(state, 1e-6, train.clip_norm)
 
         def fastest(threads: int | None) -> float:
             with using_threads(threads):
                 few = min(FIRST, most)
-                least = min(seconds_of(partial(step, few), device) for _ in range(2))  # the first warms up
+                least = min(seconds_of(lambda: step(few), device) for _ in range(2))  # the first warms up
                 count, start, seconds = min(most, max(few, int(STEP * few / least))), time.perf_counter(), list[float]()
                 while len(seconds) < STEPS and time.perf_counter() - start < TIMED:
-                    seconds.append(seconds_of(partial(step, count), device))
+                    seconds.append(seconds_of(lambda: step(count), device))
             return of_full_step((few, least), (count, statistics.median(seconds)), most)
 
         several = device.type == "cpu" and train.threads is None and torch.get_num_threads() > 1
@@ -389,21 +387,11 @@ class Clock:
         return time.monotonic() - self.began
 
 
-class TimeBudget(NamedTuple):
-    """How the share of the time for training grows, evenly, to 1: from what was used at the `start`, when training
-    begins or goes on, to the `limit` of the run, s. The learning rate follows it, so it ends low on a machine of any
-    speed, also where the speed changes."""
-
-    start: float
-    share: float
-    limit: float
-
-    def share_at(self, seconds: float, after: float) -> float:
-        """The share at so many seconds of the run, 0 to 1, if what follows training takes `after` seconds."""
-        end = self.limit - after
-        if seconds >= end:
-            return 1.0
-        return self.share + (1 - self.share) * (seconds - self.start) / (end - self.start)
+def share_of_time(seconds: float, end: float, start: float, share: float) -> float:
+    """The share of the time for training that is used after so many seconds of the run: it grows evenly from `share` at
+    the `start`, when training begins or goes on, to 1 at the `end`, all in s. The learning rate follows it, so it ends
+    low on a machine of any speed, also where the speed changes."""
+    return 1.0 if seconds >= end else share + (1 - share) * (seconds - start) / (end - start)
 
 
 class Contention:
