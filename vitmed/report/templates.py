@@ -56,7 +56,6 @@ class Curve(Frozen):
     decided: bool = True
 
 
-
 def slider_data(predictions: Predictions, points: OperatingPoints | None = None) -> Curve | None:
     """Count the images that are called positive, with a probability of the threshold or more, at every threshold that
     can be chosen; `points` are marked. None without two classes that both have images."""

@@ -314,11 +314,9 @@ def create_app(service: Service, door: "Door", log: Callable[[str], None]) -> AS
     return Guard(app, door.key, door.hosts, service.counters, log)
 
 
-
 async def live() -> dict[str, str]:
     """The server runs."""
     return {"status": "live"}
-
 
 
 FILE = {"type": "string", "format": "binary"}
