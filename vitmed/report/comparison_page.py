@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vitmed.core.files import write_bytes, write_text
-from vitmed.core.text import NOTICE, counted, listed
+from vitmed.core.text import counted, listed
 from vitmed.core.text_files import csv_text
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
@@ -190,6 +190,6 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     caption = f"Comparison of models{positive}: {about}. {names}. {tables.note}".strip()
     write_text(folder / LATEX, "\n".join([PREAMBLE, "", *latex(table, caption, "comparison")]) + "\n")
     named = {letter: (name, content.models[name].identity) for name, letter in tables.letters.items()}
-    context: dict[str, Any] = {"about": about, "named": named, "table": table, "note": tables.note, "notice": NOTICE}
+    context: dict[str, Any] = {"about": about, "named": named, "table": table, "note": tables.note}
     context |= {"sentences": tables.sentences(), "methods": tables.methods(), "picture": data_uri(picture.png)}
     write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, **context))

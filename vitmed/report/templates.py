@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.messages import is_warning
-from vitmed.core.text import LISTED, counted, counted_doing, format_probability, listed
+from vitmed.core.text import LISTED, NOTICE, counted, counted_doing, format_probability, listed
 from vitmed.decisions.calibration import why_chosen
 from vitmed.decisions.evaluation_folder import spread_of
 from vitmed.decisions.operating_points import DecisionShares, OperatingPoints
@@ -313,6 +313,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "words": lambda metrics: TARGETS[metrics.target.kind].words,
     "thousands": lambda n: "unknown" if n is None else f"{n:,}",
     "chance": format_probability,
+    "notice": NOTICE,
     **{
         one.__name__: one
         for one in (
