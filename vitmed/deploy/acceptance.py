@@ -224,7 +224,6 @@ class Criterion(Frozen):
 
     @property
     def limit(self) -> float:
-        """The number in the criterion."""
         return next(iter(self.limits.values()))
 
     @property
@@ -265,7 +264,6 @@ class Acceptance(Frozen):
 
     @property
     def accepted(self) -> bool:
-        """Whether every criterion is met."""
         return all(entry.state == "met" for entry in self.judged)
 
     @property
@@ -282,6 +280,5 @@ class Acceptance(Frozen):
 
 
 def write_acceptance(folder: Path, found: Acceptance) -> None:
-    """acceptance.json and the page."""
     write_json(folder / NUMBERS, found.to_dict())
     write_text(folder / PAGE, fill("acceptance.html.j2", found=found))

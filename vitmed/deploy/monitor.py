@@ -265,7 +265,6 @@ def mean_of(stream: charts.Stream, units: Units) -> Estimate:
 
 
 def write_monitoring(folder: Path, found: charts.Monitoring, tracks: Tracks) -> None:
-    """Write every file of the folder: JSON, page and picture."""
     write_json(folder / "monitoring.json", found.to_dict())
     figure = control_charts(found.charts, tracks)
     picture = None if figure is None else png(figure)

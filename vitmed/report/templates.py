@@ -314,10 +314,11 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "thousands": lambda n: "unknown" if n is None else f"{n:,}",
     "chance": format_probability,
     "notice": NOTICE,
+    "signed": signed,
     **{
         one.__name__: one
         for one in (
-            *(number, value, interval, signed, share, percent, in_percent, percentage, phrase, reasons),
+            *(number, value, interval, share, percent, in_percent, percentage, phrase, reasons),
             *(td, cell, cells, counted, counted_doing, summary_of, title_of, titles_of, sampling_of, at, rows),
             *(name_of, methods_text, results_sentence, spread_of, why_chosen),
         )
