@@ -33,6 +33,17 @@ def test_a_narrow_terminal_breaks_no_word(
     assert ROWS[0][0].endswith(path.removeprefix("…")) and len(path) >= 16
 
 
+@pytest.mark.parametrize("width", range(80, 90))
+def test_columns_that_fit_are_whole(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    row = ["cells/C137P98ThinF_cell_82.png", "infected", "0.682", "uninfected 0.318", "infected | uninfected"]
+    print_rows("/image|class|>probability|next|set|answer", [[*row, "no: 2 classes are possible"]])
+    text = capsys.readouterr().out.split()
+    assert {"infected", "0.682", "uninfected", "0.318", "no:", "classes", "are", "possible"} <= {*text}
+
+
 def test_off_a_terminal_nothing_is_shortened(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -237,6 +237,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(data: Path, tmp_path: Path, trained: 
         (["--lora", 2], "--lora keeps"),
         (["--probe-first"], "--probe-first keeps"),
         (["--freeze-blocks", 1], "--freeze-blocks keeps"),
+        (["--freeze-blocks", "0"], "--freeze-blocks keeps"),
         (["--weights", "", "--freeze", "--lora", 2], "excludes every other way"),
         (["--weights", "", "--freeze-blocks", 9], "the network has 1"),
         (["--weights", "", "--lora", 16], "only 16 wide"),

@@ -45,6 +45,17 @@ def test_misses_and_false_alarms_have_the_interval_of_scipy(tmp_path: Path, no_f
             assert f"<td>{wrong} <small>({100 * wrong / n:.1f} %, {low} to {high} %)</small></td>" in text
 
 
+def test_what_is_pasted_into_a_paper_names_the_findings_that_a_mean_counts(tmp_path: Path, no_figures: None) -> None:
+    """Two of three: of the third, four images have it."""
+    p = drawn()
+    p.labels[:, 2] = 0
+    p.labels[:4, 2] = 1
+    write_report(tmp_path, p, title="t", facts={}, config=EvaluateConfig(resamples=0))
+    text = (tmp_path / "methods.md").read_text()
+    assert text.count("means over 2 of 3 findings, which 5 or more images have, and lack") == 2
+    assert "classes" not in text
+
+
 def test_axes_of_shares_end_at_0_and_1() -> None:
     for skill in (0.0, 99.0):
         p = drawn(skill=skill)

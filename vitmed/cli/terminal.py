@@ -147,26 +147,28 @@ def print_rows(
     paths = [i for i, title in enumerate(titles) if title[0] == "/"]
     for i in paths:
         beside = inside - sum(natural) + natural[i]
-        narrow[i] = min(natural[i], max(SHORTEST, beside))
+        narrow[i] = natural[i] = min(natural[i], max(SHORTEST, beside))
     fits = sum(narrow) <= inside
     for i in paths:
         room = narrow[i] if fits else console.width - max(len(title) for title in titles) - FRAME
         for row in cells:
             if len(row[i]) > room:  # the end of a long path tells images apart: `…/cells/17.png`
                 row[i] = "…" + row[i][len(row[i]) - room + 1 :]
-    console.print(_table(titles, cells, narrow) if fits else _records(titles, cells))
+    while fits and sum(natural) > inside:  # rich alone would cut words
+        natural[max(range(len(titles)), key=lambda i: (natural[i] > narrow[i], natural[i]))] -= 1
+    console.print(_table(titles, cells, natural) if fits else _records(titles, cells))
     for line in (caption, *lines):
         console.print(plain(line) if isinstance(line, str) else line, soft_wrap=True)
 
 
 def _table(titles: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int]) -> Table:
-    """A table of columns at least that wide; the others than paths may be wider."""
+    """A table of columns of these widths."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for title, width in zip(titles, widths, strict=True):
-        table.add_column(title.lstrip(">/"), justify="right" if title[0] == ">" else "left", min_width=width)
+        table.add_column(title.lstrip(">/"), justify="right" if title[0] == ">" else "left", width=width)
     for row in cells:
         table.add_row(*map(plain, row))
     return table

@@ -7,6 +7,7 @@ By default that is a plain one; the command line has a richer one. A new thread 
 import contextlib
 import itertools
 import re
+import shutil
 import sys
 import textwrap
 from collections import defaultdict
@@ -194,10 +195,12 @@ def gathering() -> Iterator[Gathered]:
 
 
 def wrapped(text: str, head: str = "") -> str:
-    """Text in lines of at most `WIDE` characters, the first after `head`; breaks no path and no percentage."""
+    """Text in lines that the terminal shows whole, of at most `WIDE` characters, the first after `head`; breaks no path
+    and no percentage."""
     form = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * max(2, len(head))}
     kept = (head + text).replace(" %", "\xa0%").splitlines()  # textwrap breaks no line at a no-break space
-    lines = (textwrap.wrap(line, WIDE, **form) for line in kept)  # type: ignore[arg-type]
+    width = max(40, min(WIDE, shutil.get_terminal_size((WIDE, 0)).columns))
+    lines = (textwrap.wrap(line, width, **form) for line in kept)  # type: ignore[arg-type]
     return "\n".join(itertools.chain.from_iterable(lines)).replace("\xa0%", " %")[len(head) :]
 
 

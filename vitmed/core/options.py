@@ -71,15 +71,16 @@ class Fields:
 
 
 # What is declared in a signature -> what a program may give.
-TAKEN: dict[Any, Any] = {Path: PathLike, int: Integral, float: Real, bool: object, str: str, NoneType: NoneType}
+TAKEN: dict[Any, Any] = {Path: PathLike, int: Integral, float: Real, bool: bool, str: str, NoneType: NoneType}
 TAKEN |= {Sequence: Iterable, Collection: Iterable}
+WORDS = {Sequence: "a list", Collection: "a list", NoneType: "None"}
 
 
 def _plain(value: Any) -> Any:
-    """An iterator as a list, which a verb may read twice, and a number of NumPy's as Python's, which JSON knows."""
+    """An iterator as a list, which a verb may read twice, and a scalar of NumPy's as Python's, which JSON knows."""
     if isinstance(value, Iterator):
         return list(value)
-    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 @cache
@@ -97,8 +98,10 @@ def checked(verb: Callable[..., Any]) -> Callable[..., Any]:
             kind = kind if how is None else get_args(kind)[0]
             kinds = [get_origin(one) or one for one in (get_args(kind) if isinstance(kind, UnionType) else (kind,))]
             low, high = (how.min, how.max) if isinstance(how, Option) else (None, None)
-            if {*kinds} <= TAKEN.keys() and not isinstance(value, tuple(TAKEN[one] for one in kinds)):
-                expected = " or ".join(one.__name__.removesuffix("Type") for one in kinds)
+            letters = isinstance(value, str) and str not in kinds  # which would be read letter by letter
+            known = all(isinstance(one, type) for one in kinds) and not {*kinds} & {Any, inspect.Parameter.empty}
+            if known and (letters or not isinstance(value, tuple(TAKEN.get(one, one) for one in kinds))):
+                expected = " or ".join(WORDS.get(one, one.__name__) for one in kinds)
             elif low is not None and value is not None and not low <= value <= (high or value):
                 expected = f"{low} or more" if high is None else f"{low} to {high}"
             else:

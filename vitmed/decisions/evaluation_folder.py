@@ -234,6 +234,8 @@ def validation_of(checkpoint: Path, weights_hash: str | None, positive: str | No
         again = (
             "it is an exported model, which names no images: vitmed evaluate RUN with this flag, then vitmed export RUN"
         )
+        if run.path.name == "findings":
+            writes = f"this is the report of a finding; of all: vitmed evaluate {run.path.parent.parent} with this flag"
         raise UsageError(problem, writes if checkpoint.suffix != ".onnx" else again)
     return replace(predictions, positive=positive) if predictions.kind == "classes" else predictions
 

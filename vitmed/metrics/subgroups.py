@@ -159,7 +159,8 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
         of = np.searchsorted(edges, numbers, side="right")
         members = {(int(g), owner) for g, owner, known in zip(of, units, given, strict=True) if known}
         if min(np.bincount([g for g, _ in members], minlength=len(edges) + 1)) < FEWEST:
-            why = f"fewer than {FEWEST} {unit} lie between the {PARTS[parts]} of its numbers, so none is reported"
+            lie = f"fewer than {FEWEST} {unit} lie between two {PARTS[parts]} of its numbers"
+            why = f"{lie}; write groups of your own into a column, such as under 50"
             return Strata((), np.zeros(len(cells), np.int64), why=why)
         shown = [f"{edge:g}" for edge in edges]
         between = [f"{low} to under {high}" for low, high in itertools.pairwise(shown)]

@@ -310,8 +310,8 @@ class LowRank(nn.Module):
 
 def add_low_rank(model: ViT, rank: int) -> None:
     """Freeze all but the head, and add `LowRank` to every matrix of the blocks. Raises UsageError if the rank is as
-    large as the head's input is wide, or larger."""
-    width = model.head.in_features
+    large as the network is wide, or larger."""
+    width = model.width
     if rank >= width:
         problem = f"--lora {rank}: the network is only {width} wide"
         raise UsageError(problem, f"use a much lower rank, such as {width // 16 or 1}")

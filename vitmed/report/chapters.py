@@ -151,12 +151,13 @@ def limitations(metrics: Results) -> list[str]:
     """What a report cannot show because something is missing: sentences, the most serious first."""
     few = [f"'{c}' ({own.n:,})" for c, own in metrics.per_class.items() if 0 < own.n < FEW_IMAGES]
     context = {"few": few, "few_patients": FEW_PATIENTS, "has_subgroups": compared(metrics.subgroups)}
-    context |= {"more": more_images(metrics), "value_text": value_text}
+    noun = "finding" if metrics.target.kind == "findings" else "class"
+    context |= {"more": more_images(metrics, noun), "value_text": value_text, "noun": noun}
     text = fill("limitations.txt.j2", metrics=metrics, **context)
     return text.strip("\n").split("\n")
 
 
-def more_images(metrics: Results) -> str | None:
+def more_images(metrics: Results, noun: str) -> str | None:
     """With how many images the interval of the sensitivity (of the positive class, else the widest) would reach
     `PRECISE` to either side, in a sentence, as `vitmed sample-size` computes it, with the design effect of these
     images. None where the interval is that narrow, or unknown."""
@@ -164,7 +165,7 @@ def more_images(metrics: Results) -> str | None:
         return None
     found = {name: entry.sensitivity for name, entry in metrics.per_class.items()}
     reaches = {c: 0.0 if of.low is None or of.high is None else (of.high - of.low) / 2 for c, of in found.items()}
-    name = metrics.positive_class or max(metrics.classes, key=lambda name: reaches[name])
+    name = metrics.positive_class or max(metrics.finding_reports or metrics.classes, key=lambda name: reaches[name])
     value, sample = found[name].value, metrics.sample.classes[metrics.classes.index(name)]
     own, reach = sample.sensitivity, reaches[name]
     if value is None or reach <= PRECISE:
@@ -177,8 +178,8 @@ def more_images(metrics: Results) -> str | None:
     pairs = ((own.n, own.units), (round(needed * each), needed))
     have, more = (f"{n:,} images" + f" from {counted(units, metrics.unit)}" * (each > 1) for n, units in pairs)
     return (
-        f"With {have} of class '{name}', the interval of its sensitivity reaches {reach:.3f} to either side on "
-        f"average. About {more} of this class would narrow it to {PRECISE}, at the same sensitivity."
+        f"With {have} of {noun} '{name}', the interval of its sensitivity reaches {reach:.3f} to either side on "
+        f"average. About {more} of this {noun} would narrow it to {PRECISE}, at the same sensitivity."
     )
 
 

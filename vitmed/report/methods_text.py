@@ -8,7 +8,7 @@ from vitmed import __version__
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import GRADE_ERRORS
 from vitmed.core.text import counted, format_probability, visible
-from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.estimates import FEWEST, Estimate
 from vitmed.metrics.metric_table import TITLES, methods, phrase
 from vitmed.metrics.readers import ReaderComparison
 from vitmed.report.blocks import escape_markdown
@@ -146,7 +146,8 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
     unit = metrics.unit
     patients = "" if metrics.n_groups is None else f" of {counted(metrics.n_groups, metrics.unit)}"
     per_class = [f"{entry.n:,} {shown(name)}" for name, entry in metrics.per_class.items()]
-    classes = f" ({joined(per_class)})" if len(per_class) <= 10 else f" in {len(per_class):,} classes"
+    many = "with {:,} findings" if metrics.target.kind == "findings" else "in {:,} classes"
+    classes = f" ({joined(per_class)})" if len(per_class) <= 10 else f" {many.format(len(per_class))}"
     classes = classes if per_class else ""
     images = f"{metrics.images}{patients}{classes}"
     text = [f"The model was evaluated on {images}."]
@@ -158,6 +159,7 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
         text.append(f"Each image was evaluated by {by} that held it out.")
     if metrics.target.kind == "classes" and len(per_class) > 2:
         text.append("AUROC and average precision are the means over the classes, each against the rest.")
+    text += [f"Macro numbers are {over}." for over in [means_over(metrics)] if over]
     if positive is not None:
         decided = "if this was the more likely class"
         if points is not None and points.by_fold:
@@ -231,6 +233,13 @@ def _by_method(metrics: Results) -> dict[tuple[str, int | None], dict[tuple[str,
             each = [f"{name} {PARTLY}" if several[place, name] > 1 else name for name in own]
             texts[key][place] = f"{place[0]}{joined(each)} {place[1]}".strip()
     return texts
+
+
+def means_over(metrics: Results) -> str:
+    """What the means over findings count, where they leave any out; else ""."""
+    of, every = len(metrics.finding_reports), len(metrics.classes)
+    enough = f"{FEWEST} or more {'images' if metrics.n_groups is None else f'{metrics.unit}s'}"
+    return f"means over {of} of {every:,} findings, which {enough} have, and lack" if 0 < of < every else ""
 
 
 def name_of(field: str) -> str:

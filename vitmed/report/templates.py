@@ -30,7 +30,7 @@ from vitmed.metrics.metric_table import PER_CLASS, TITLES, methods, phrase
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.report.blocks import Block, Page, Sheet, cell, cells, escape_markdown, interval, number, signed, td, value
-from vitmed.report.methods_text import joined, methods_text, name_of
+from vitmed.report.methods_text import joined, means_over, methods_text, name_of
 from vitmed.report.plots.drawing import plain
 from vitmed.report.results import Results
 
@@ -214,6 +214,7 @@ def results_sentence(metrics: Results) -> str:
     of_class = "" if positive is None else f" (positive class: {positive}"
     if points is not None and points.threshold is not None:
         of_class += f", from a probability of {format_probability(points.threshold)}"
+    over = means_over(metrics)
     on, model = f"On {metrics.images}{whose}", "the model"
     folds, times = metrics.divided
     if folds:
@@ -221,7 +222,7 @@ def results_sentence(metrics: Results) -> str:
         on, model = f"In a cross-validation of {folds} folds,{repeated} on {metrics.images}{whose}", "the models"
     return (
         f"{on}, {model} reached {joined(phrases)}{of_class}{')' if of_class else ''}; "
-        f"in brackets: {100 * metrics.level:.0f} % confidence intervals."
+        f"in brackets: {100 * metrics.level:.0f} % confidence intervals{f'; macro: {over}' if over else ''}."
     )
 
 

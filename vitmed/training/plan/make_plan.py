@@ -374,7 +374,7 @@ def from_scratch(config: Config) -> Config:
 def check_weights(config: Config) -> None:
     """Raises UsageError if parts of a network with random weights would not be trained."""
     for name in ("freeze", "probe_first", "freeze_blocks", "lora") if config.model.start is None else ():
-        if dict(config.train)[name] not in (False, None):
+        if (value := dict(config.train)[name]) is not None and value is not False:  # 0 blocks: the embedding
             flag = f"--{name.replace('_', '-')}"
             problem = f"{flag} keeps what a network has learned, and this one starts from random weights"
             raise UsageError(problem, f"add --weights FILE, or leave {flag} out")
