@@ -109,6 +109,7 @@ def test_a_value_that_the_command_line_refuses_is_refused(trained: Trained, tmp_
         ("serve", (folder,), {"host": 3}, "host=3: expected str"),
         ("compare", (folder,) * 4, {"resamples": -1}, "resamples=-1: expected 0 or more"),
         ("compare", (folder, folder), {"resamples": "x"}, "resamples='x': expected int"),
+        ("compare", ([folder, folder],), {}, "expected Path or str"),
         ("stress", (folder,), {"corruptions": "jpeg"}, "corruptions='jpeg': expected a list"),
         ("check", (trained.data,), {"strict": "false"}, "strict='false': expected bool"),
         ("load", (5,), {}, "model=5: expected str or Path or SavedModel"),

@@ -22,6 +22,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, GateError, UsageError
 from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.predictions import Predictions
+from vitmed.report.headline import check_gates
 from vitmed.report.participant_flow import evaluated_images
 from vitmed.report.results import Flow
 
@@ -190,17 +191,18 @@ def test_the_report_comes_again_from_the_csv_alone(trained: Trained, tmp_path: P
 
 def test_gates(trained: Trained, tmp_path: Path) -> None:
     judge(trained, tmp_path / "a", fail_under=["auroc=0.5", "log_loss=50"])
-    with pytest.raises(GateError, match=r"accuracy .*, asked for 1.5") as error:
-        judge(trained, tmp_path / "b", fail_under=["accuracy=1.5", "auroc=0.1"])
+    with pytest.raises(GateError, match=r"accuracy .*, asked for 1.5"):  # greater is better
+        check_gates({"accuracy": 1.5}, trained.result.test.metrics, None)
+    with pytest.raises(GateError, match=r"log_loss .*, asked for 0") as error:
+        judge(trained, tmp_path / "b", fail_under=["log_loss=0.0", "auroc=0.1"])
     assert error.value.exit_code == 6 and "auroc" not in error.value.problem
     assert (tmp_path / "b" / "report" / "report.html").is_file()  # the report is there to look at
-    with pytest.raises(GateError, match="log_loss"):  # smaller is better
-        judge(trained, tmp_path / "c", fail_under=["log_loss=0.0"])
     for text, told in (
         ("aurok=0.9", "did you mean 'auroc'"),
         ("auroc=high", "metric=value"),
         ("auroc=nan", "metric=value"),
         ("auroc=90", "not auroc=90"),
+        ("auroc=1.5", "metric=value"),
         ("auroc", "metric=value"),
     ):
         with pytest.raises(UsageError, match=told):

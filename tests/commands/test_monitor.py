@@ -144,6 +144,8 @@ def test_bad_tables_and_arguments(run: Path, tmp_path: Path) -> None:
         monitor(run, tmp_path / "empty.csv")
     with pytest.raises(UsageError, match="--period 10"):
         package.monitor(run, work(run, 10), period=10)
+    with pytest.raises(UsageError, match="looks like a data folder"):
+        monitor(run, work(run, 10), output=tmp_path / "data" / "mon")
     with pytest.raises(UsageError, match="holds no evaluation of best"):
         monitor(run, work(run, 10), split="train")
     assert not (run / "monitoring").exists()

@@ -299,6 +299,11 @@ def test_a_stop_answers_what_waits(trained: Trained) -> None:
         served.post(images_of(trained)[0])
 
 
+def test_the_server_answers_by_the_name_that_it_was_given() -> None:
+    with app.open_door("127.0.0.2", 0, None, no_key=False) as door:
+        assert "127.0.0.2" in door.hosts and door.address.startswith("http://127.0.0.2:")
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

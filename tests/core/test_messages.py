@@ -125,6 +125,7 @@ def test_a_leak_comes_before_a_model_that_learnt_nothing_and_images_that_chose_t
     rest = [
         UNKNOWN,
         "Data: the same picture in two splits: 47 pictures.",
+        "Data: 4 patients in two splits (guessed from the file names): C96.",
         "Data: the same file under two labels: 1 file.",
         "test: all 15 images of 'Cardiomegaly' come from one patient.",
         "the label can be predicted from size alone, AUROC 0.9",

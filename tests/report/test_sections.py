@@ -389,4 +389,4 @@ def test_vector_scaling_says_how_many_classes_it_changes_and_what_that_does(tmp_
     other = (before != after).sum()
     assert other > 50
     assert f"Vector scaling gives {other} images of 900 another most probable class: accuracy {change:+.3f} (" in text
-    assert "fitted on validation. Vector scaling was chosen because" in text and "). The numbers below" in text
+    assert "fitted on validation. Vector scaling was chosen because" in text and "). The ECE is about" in text

@@ -22,6 +22,7 @@ from sklearn.metrics import roc_auc_score
 from vitmed import compare, cross_validate, evaluate, train
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
+from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.folders import image_names
 from vitmed.decisions.evaluation_folder import Fold, Folds, read_evaluation, undefined_notes
@@ -34,10 +35,12 @@ from vitmed.report import participant_flow
 from vitmed.report.methods_text import methods_text
 from vitmed.report.results import Results
 from vitmed.report.templates import results_sentence
-from vitmed.studies.folds import by_name
+from vitmed.studies.cluster import HERE
+from vitmed.studies.folds import CrossValidation, by_name
 from vitmed.studies.one_run import TrainResult
 from vitmed.studies.study import Job
 from vitmed.training.finetune import Finetune
+from vitmed.training.plan.time import Clock
 from vitmed.training.run import Run
 
 RUN = Callable[..., Answer]
@@ -271,6 +274,15 @@ def test_folds_without_a_held_out_test_are_evaluated_on_other_images_alone(done:
     with pytest.raises(CheckpointError, match="vitmed ensemble") as told:
         evaluate(there)
     assert str(there / "test" / "predictions.csv") in str(told.value)
+
+
+def test_folds_of_a_folder_with_its_own_splits_say_first_what_they_leave_out(tmp_path: Path, ui: Recorder) -> None:
+    for split, count in (("train", 12), ("val", 4), ("test", 6)):
+        draw_pairs(tmp_path / "data" / split, count)
+    config = load_config(None, {"data.root": str(tmp_path / "data"), "data.folds": 3})
+    CrossValidation.new(config, tmp_path / "runs" / "all", {}, HERE, Clock())
+    (line,) = [line for line in ui.said if line.startswith("the folds test")]
+    assert "of val validate every fold" in line and "of test are held out" in line and "--resplit" in line
 
 
 def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been(

@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cache, partial, wraps
+from itertools import chain, repeat
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
@@ -88,11 +89,12 @@ def checked(verb: Callable[..., Any]) -> Callable[..., Any]:
     """The verb for Python, which refuses what the command line refuses: a wrong type, a number beyond the limits."""
     declared = inspect.signature(verb).parameters
     in_order = [name for name, one in declared.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    rest = next((name for name, one in declared.items() if one.kind is one.VAR_POSITIONAL), "")
 
     @wraps(verb)
     def call(*args: Any, **given: Any) -> Any:
         args, given = tuple(map(_plain, args)), {name: _plain(value) for name, value in given.items()}
-        for name, value in (dict(zip(in_order, args, strict=False)) | given).items():
+        for name, value in (*zip(chain(in_order, repeat(rest)), args, strict=False), *given.items()):
             kind: Any = declared[name].annotation if name in declared else None
             how = kind.__metadata__[0] if get_origin(kind) is Annotated else None
             kind = kind if how is None else get_args(kind)[0]

@@ -29,6 +29,7 @@ from vitmed.data.scan import first_copies
 Samples = tuple[Sample, ...]
 LABELS = ("labels", "folds", "resplit", "sites", "hold_out", "split_column", "findings", "target", "uncertain", "unit")
 HELD_OUT = "held_out"  # the part that no fold contains
+TRAIN_ALONE = "the folds test the images of train alone"
 NAMED = 10  # most patients that a message names
 FEW = 5  # positives in train below which little is learned of a finding
 ENOUGH = 0.8  # of the share of validation and test, below which rare findings are left out to reach it
@@ -59,7 +60,7 @@ def make_splits(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
     if config.divided and (own := [name for name in ("val", "test") if name in images.samples]):
         use = {"val": "validate every fold", "test": "are held out of all folds"}
         which = " and ".join(f"the {len(images.samples[name]):,} of {name} {use[name]}" for name in own)
-        note = f"the folds test the images of train alone: {which}; --resplit divides all images"
+        note = f"{TRAIN_ALONE}: {which}; --resplit divides all images"
         splits = replace(splits, notes=(*splits.notes, note))
     if splits.target.kind == "findings":
         return replace(splits, notes=(*splits.notes, *notes_on_rare(splits)))

@@ -230,7 +230,8 @@ def reader_variances(
 
     With random readers the variance is (MS + J max(Cov, 0)) / J: MS is the variance of the values between readers, Cov
     the mean covariance of two readers. Hillis' degrees of freedom are (MS + J max(Cov, 0))^2 (J - 1) / MS^2; where
-    patients have several images, at most those of the variance between patients.
+    patients have several images, at most those of the variance between patients. The variance is at least that of fixed
+    readers: chance alone makes few readers look more alike than their errors allow.
 
     Values are (J,), influences (J, S) those of each image; `spread_of` is the spread of such a number by its influence.
     """
@@ -240,7 +241,7 @@ def reader_variances(
     own = sum(spread_of(influence).variance for influence in influences)
     between = float(values.var(ddof=1))
     alike = max(0.0, (j**2 * fixed.variance - own) / (j * (j - 1)))
-    total = between + j * alike
+    total = max(between + j * alike, j * fixed.variance)
     degrees = total**2 * (j - 1) / between**2 if between > 0 else np.inf
     return Spread(total / j, min(degrees, fixed.degrees)), fixed
 

@@ -153,10 +153,10 @@ def check_page(flags: Mapping[str, Any]) -> None:
         raise excluded("page", given=", ".join(f"--{flag.replace('_', '-')}" for flag in given))
 
 
-def parse_gates(texts: str | Sequence[str], kind: str = "") -> dict[str, float]:
+def parse_gates(texts: Sequence[str], kind: str = "") -> dict[str, float]:
     """["auroc=0.9"] -> {"auroc": 0.9}. Raises UsageError, also for percent, and a metric that a kind of label lacks."""
     gates, names = {}, [name for name in sorted(RANKING) if not kind or name in TARGETS[kind].metrics]
-    for text in [texts] if isinstance(texts, str) else texts:
+    for text in texts:
         name, _, value = text.partition("=")
         if name not in names:
             raise unknown_key(f"metric{kind and f' of {kind}'}", name, names)
@@ -164,7 +164,7 @@ def parse_gates(texts: str | Sequence[str], kind: str = "") -> dict[str, float]:
             gates[name] = float(value)
         except ValueError:
             gates[name] = math.nan
-        if math.isnan(gates[name]) or (gates[name] >= 2 and ALL_METRICS[name].higher_is_better):
+        if math.isnan(gates[name]) or (gates[name] > 1 and ALL_METRICS[name].higher_is_better):
             raise UsageError(f"--fail-under {text}: expected metric=value", "for example auroc=0.9, not auroc=90")
     return gates
 

@@ -231,6 +231,7 @@ PAPER = "paper"
 SENTENCE, LATEX = "results.txt", "tables.tex"
 LEFT_OUT, CHECKLIST = "prose", "checklist"  # tables of explanations, which methods.md has; those of text, no LaTeX
 PREAMBLE = "% \\usepackage{adjustbox, booktabs}; below the numbers: confidence intervals"
+WORDY = 60  # characters of a cell, beyond which its column breaks lines
 NUMBER = re.compile(r"^-?\d{1,3}(,\d{3})+(\.\d+)?$")  # 1,234: no number for a program
 SPECIAL = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater"}
 
@@ -281,16 +282,24 @@ def _columns(table: Table) -> list[list[str]]:
 def latex(table: Table, caption: str, label: str) -> Iterator[str]:
     def text(cell: Cell) -> str:
         number = _escaped(_text(cell.words))
-        return rf"\shortstack[r]{{{number}\\({_escaped(_text(cell.small))})}}" if cell.small else number
+        if not cell.small:
+            return number
+        return rf"\begin{{tabular}}[t]{{@{{}}r@{{}}}}{number}\\({_escaped(_text(cell.small))})\end{{tabular}}"
+
+    def form(column: Sequence[Cell]) -> str:
+        texts = [_text(cell.words) for cell in column]
+        if max(map(len, texts)) > WORDY:
+            return r"p{6cm}"
+        return "r" if any(re.match(r"[-+<]?\d", text) for text in texts) else "l"
 
     def row(cells: list[Cell]) -> str:
         return " & ".join(map(text, cells)) + r" \\"
 
-    rows = grid(table)
+    head, rows = [Cell(title) for title in table.head], grid(table)
     yield from (r"\begin{table}", r"\centering", rf"\caption{{{_escaped(caption)}}}", rf"\label{{tab:{label}}}")
-    yield r"\begin{adjustbox}{max width=\textwidth}"
-    yield from (rf"\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", r"\toprule")
-    yield from (row([Cell(title) for title in table.head]), r"\midrule", *map(row, rows))
+    yield r"\begin{adjustbox}{max width=\textwidth, max totalheight=0.85\textheight}"
+    yield from (rf"\begin{{tabular}}{{{''.join(map(form, zip(head, *rows, strict=True)))}}}", r"\toprule")
+    yield from (row(head), r"\midrule", *map(row, rows))
     yield from (r"\bottomrule", r"\end{tabular}", r"\end{adjustbox}", r"\end{table}")
 
 

@@ -24,7 +24,7 @@ from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.text import counted, duration_text, listed, round_up
 from vitmed.data.samples import Splits
 from vitmed.data.scan import hash_files
-from vitmed.data.splits import held_out, make_splits, site_names
+from vitmed.data.splits import TRAIN_ALONE, held_out, make_splits, site_names
 from vitmed.decisions.evaluation_folder import (
     Evaluated,
     Fold,
@@ -149,6 +149,8 @@ class CrossValidation(Study[Evaluation]):
                 raise DataError(f"{data.root}: the column {data.sites} has one value: {sites[0]}", "--folds 5")
             say(f"a fold for each {data.sites}: {'; '.join(sites)}")
         splits = make_splits(data, ordinal=config.evaluate.ordinal)
+        for note in (note for note in splits.notes if note.startswith(TRAIN_ALONE)):
+            show(note)
         made = RunFolder.create(folder.parent, folder.name)
         content = {"folds": data.folds or len(sites), "window": data.window, "repeats": data.repeats, "sites": sites}
         write_json(made.folds, content | {"data": splits.digest})

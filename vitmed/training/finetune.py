@@ -232,7 +232,8 @@ def _describe_network(config: Config, model: ViT, start: str, session: Session) 
         what += f", {learning:.2f} of {total:.2f} M parameters"
     shared = f"{ranks.world} processes, each on " if ranks.wide else ""
     device = f"{shared}{describe(session.device)}, {session.precision.name}"
-    weights = "random weights" if config.model.start is None else f"weights of {Path(config.model.start).name}"
+    why = f" ({config.model.weights_reason})" if config.model.weights_reason else ""
+    weights = f"random weights{why}" if config.model.start is None else f"weights of {Path(config.model.start).name}"
     licence = f", licence {config.model.licence}" if config.model.licence else ""
     name, side = model_label(config.model.model_copy(update={"weights": None})), config.model.image_size
     show(f"network: {name}, {side} px, from {weights}{licence}; trains {what}; {device}")

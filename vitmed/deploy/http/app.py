@@ -414,7 +414,7 @@ def open_door(host: str, port: int, key_file: str | Path | None, no_key: bool) -
         if not local:
             warn("images and key travel unencrypted: let a proxy in front encrypt them (docs/serving.md)")
         name = f"[{host}]" if ":" in host else host
-        hosts = ("127.0.0.1", "localhost", "[::1]") if local and key is None else ()
+        hosts = (name, "127.0.0.1", "localhost", "[::1]") if local and key is None else ()
         yield Door(at, f"http://{name}:{at.getsockname()[1]}", key, hosts)
 
 

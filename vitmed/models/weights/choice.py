@@ -67,6 +67,8 @@ def warning_of(reason: str) -> str:
     name = next(filter(_readable, TINY))
     offline = ", where there is a network, and name the file in VITMED_WEIGHTS" if is_offline() else ""
     fetch = f"vitmed weights fetch {name}{offline}, then train again"
+    if reason.startswith("--time"):
+        fetch = "give more --time"
     return f"training starts from random weights: {reason}. {GAIN}: {fetch}"
 
 
