@@ -9,7 +9,6 @@ the right side. All criteria must be met, so no level is adjusted (intersection-
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -176,15 +175,15 @@ def _judged(criterion: Criterion, where: str, found: Estimate, why: str = "") ->
         metric = ALL_METRICS.get(criterion.metric)
         above = metric is None or metric.higher_is_better
         limit = -limit if above else limit
-    value = math.nan if found.value is None else found.value
+    value = np.nan if found.value is None else found.value
     end = found.low if above else found.high
-    against = value if criterion.by == "estimate" else math.nan if end is None else end
+    against = value if criterion.by == "estimate" else np.nan if end is None else end
 
     def good(number: float) -> bool:
         return (number > limit if above else number < limit) or (number == limit and not strict)
 
     met = good(against) and not why
-    state: State = "met" if met else "not shown" if math.isnan(value) or good(value) else "not met"
+    state: State = "met" if met else "not shown" if np.isnan(value) or good(value) else "not met"
     return Judged(criterion=criterion, where=where, found=found, state=state, why=why)
 
 

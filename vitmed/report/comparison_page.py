@@ -1,6 +1,5 @@
 """The table of a comparison of models: own numbers, differences and p values, as a page, CSV and LaTeX."""
 
-import string
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,7 +69,7 @@ class ComparisonTables:
 
     def __init__(self, content: ComparisonResults) -> None:
         self.content, self.rows = content, _rows(content)
-        alphabet = string.ascii_uppercase
+        alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
         self.letters = {name: (alphabet[k : k + 1] or str(k + 1)) for k, name in enumerate(content.models)}
         self.adjusted = any(row.p_holm not in (None, row.p) for row in self.rows)  # p, for several pairs
         self.note = UNADJUSTED * any(content.models[pair.second].baseline_of for pair in content.pairs)
