@@ -70,6 +70,8 @@ def corrupt(image: Image.Image, name: str, strength: int, seed: tuple[int, ...])
     (seed of the run, index of the image), so a stronger one is the same change taken further. Grey stays grey."""
     if strength == 0:
         return image
+    if name not in CORRUPTIONS:
+        raise unknown_key("corruption", name, CORRUPTIONS)
     alpha = image.getchannel("A") if image.mode in ("LA", "RGBA") else None
     mode, how = image.mode.removesuffix("A"), CORRUPTIONS[name]
     plain = image.convert(mode if how.colour or not is_grey(image) else "L")
