@@ -17,6 +17,7 @@ from sklearn.metrics import cohen_kappa_score, mean_absolute_error, r2_score
 import vitmed
 from vitmed.core.errors import UsageError
 from vitmed.inference.checkpoint import load_checkpoint
+from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 
@@ -95,7 +96,10 @@ def test_a_probe_of_colours_predicts_a_number(ages: vitmed.TrainResult, root: Pa
     baseline = ages.test.metrics.baselines["colour_and_size"]
     gap = ages.test.metrics.overall["mae"].value - baseline.overall["mae"].value
     assert baseline.decides == "mae" and baseline.difference["mae"].value == pytest.approx(gap, abs=1e-9)
-    assert baseline.gain.value == pytest.approx(-gap, abs=1e-9)  # lower is better
+    known = baseline.model_copy(update={"difference": {"mae": Estimate(value=-0.2, low=-0.3, high=-0.1)}})
+    assert known.standing(None) == "better"  # lower is better
+    known = baseline.model_copy(update={"difference": {"mae": Estimate(value=0.2, low=0.1, high=0.3)}})
+    assert known.standing(None) == "worse"
 
 
 def test_a_map_explains_a_side_of_a_number(ages: vitmed.TrainResult, root: Path, tmp_path: Path) -> None:

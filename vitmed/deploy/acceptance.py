@@ -9,9 +9,7 @@ the right side. All criteria must be met, so no level is adjusted (intersection-
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -20,8 +18,8 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
-from vitmed.core.files import why_unreadable, write_json, write_text
-from vitmed.core.text import NOTICE
+from vitmed.core.files import write_json, write_text
+from vitmed.core.text import now
 from vitmed.core.text_files import YamlError, read_yaml
 from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, of_share
@@ -40,9 +38,6 @@ UNKNOWN = Estimate(value=None, low=None, high=None)
 
 def read_criteria(file: Path) -> Criteria:
     """The criteria in a YAML file. Raises UsageError for anything else."""
-    fix = "write it as docs/acceptance.md shows"
-    if reason := why_unreadable(file):
-        raise UsageError(f"{file}: {reason[0]}", reason[1])
     try:
         criteria = Criteria.model_validate(read_yaml(file))
     except YamlError as error:
@@ -50,7 +45,8 @@ def read_criteria(file: Path) -> Criteria:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
-        raise UsageError(f"{file}: {place or 'criteria'}: {first['msg']}", fix) from None
+        problem = f"{file}: {place or 'criteria'}: {first['msg']}"
+        raise UsageError(problem, "write it as docs/acceptance.md shows") from None
     criteria._sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
     return criteria
 
@@ -108,7 +104,7 @@ def judge(criteria: Criteria, read: Sequence[Model], models: Sequence[Model], re
     return Acceptance(
         title=criteria.title,
         criteria_sha256=criteria._sha256,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now(),
         images=len(new),
         models=described,
         judged=judged,
@@ -179,15 +175,15 @@ def _judged(criterion: Criterion, where: str, found: Estimate, why: str = "") ->
         metric = ALL_METRICS.get(criterion.metric)
         above = metric is None or metric.higher_is_better
         limit = -limit if above else limit
-    value = math.nan if found.value is None else found.value
+    value = np.nan if found.value is None else found.value
     end = found.low if above else found.high
-    against = value if criterion.by == "estimate" else math.nan if end is None else end
+    against = value if criterion.by == "estimate" else np.nan if end is None else end
 
     def good(number: float) -> bool:
         return (number > limit if above else number < limit) or (number == limit and not strict)
 
     met = good(against) and not why
-    state: State = "met" if met else "not shown" if math.isnan(value) or good(value) else "not met"
+    state: State = "met" if met else "not shown" if np.isnan(value) or good(value) else "not met"
     return Judged(criterion=criterion, where=where, found=found, state=state, why=why)
 
 
@@ -227,7 +223,6 @@ class Criterion(Frozen):
 
     @property
     def limit(self) -> float:
-        """The number in the criterion."""
         return next(iter(self.limits.values()))
 
     @property
@@ -268,7 +263,6 @@ class Acceptance(Frozen):
 
     @property
     def accepted(self) -> bool:
-        """Whether every criterion is met."""
         return all(entry.state == "met" for entry in self.judged)
 
     @property
@@ -285,6 +279,5 @@ class Acceptance(Frozen):
 
 
 def write_acceptance(folder: Path, found: Acceptance) -> None:
-    """acceptance.json and the page."""
     write_json(folder / NUMBERS, found.to_dict())
-    write_text(folder / PAGE, fill("acceptance.html.j2", found=found, notice=NOTICE))
+    write_text(folder / PAGE, fill("acceptance.html.j2", found=found))

@@ -215,14 +215,7 @@ def write_onnx(saved: SavedModel, file: Path, root: Path) -> ExportGate:
 
 CARD, CONFIG, WEIGHTS = "README.md", "config.json", "model.safetensors"
 MOST_APART = 1e-4  # of two logits, as a share of the largest logit or of 1
-SIZES = {
-    "img_size": "image_size",
-    "patch_size": "patch_size",
-    "in_chans": "channels",
-    "embed_dim": "width",
-    "depth": "depth",
-    "num_heads": "heads",
-}
+
 CROPS = {"pad": "border", "squash": "squash", "crop": "center"}
 POOLS = {"cls": "token", "mean": "avg", "attention": "map"}
 
@@ -276,7 +269,12 @@ def arguments(fields: dict[str, Any]) -> dict[str, Any]:
     gated = fields["mlp"] == "swiglu"
     hidden = int(fields["width"] * fields["mlp_ratio"] + 1e-6) * (2 if gated else 1)  # of SwiGLU gate and value
     return {
-        **{theirs: fields[ours] for theirs, ours in SIZES.items()},
+        "img_size": fields["image_size"],
+        "patch_size": fields["patch_size"],
+        "in_chans": fields["channels"],
+        "embed_dim": fields["width"],
+        "depth": fields["depth"],
+        "num_heads": fields["heads"],
         "mlp_ratio": math.ceil(hidden / fields["width"] * 1e6) / 1e6,  # timm rounds their product down
         "global_pool": POOLS[fields["pool"]],
         "class_token": fields["class_token"],

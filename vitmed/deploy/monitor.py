@@ -11,7 +11,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import write_bytes, write_json, write_text
 from vitmed.core.messages import say
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
-from vitmed.core.text import NOTICE, counted
+from vitmed.core.text import counted, now
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.decisions.targets import TARGETS, Streams
@@ -117,7 +117,7 @@ def watch(
     content = charts.Monitoring(
         run=RunFolder(folder.parent).name or known.run,
         weights_hash=known.weights_hash,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now(),
         split=folder.name.split("-")[0],
         reference_images=len(reference),
         reference_patients=None if reference.groups is None else watched.units.count,
@@ -265,7 +265,6 @@ def mean_of(stream: charts.Stream, units: Units) -> Estimate:
 
 
 def write_monitoring(folder: Path, found: charts.Monitoring, tracks: Tracks) -> None:
-    """Write every file of the folder: JSON, page and picture."""
     write_json(folder / "monitoring.json", found.to_dict())
     figure = control_charts(found.charts, tracks)
     picture = None if figure is None else png(figure)
@@ -275,9 +274,7 @@ def write_monitoring(folder: Path, found: charts.Monitoring, tracks: Tracks) -> 
         "monitoring.html.j2",
         found=found,
         alarms=[charts.alarm_text(chart) for chart in found.alarms],
-        watched=[chart for chart in found.charts if not chart.why_not],
         left_out=[chart for chart in found.charts if chart.why_not],
         picture=None if picture is None else data_uri(picture),
-        notice=NOTICE,
     )
     write_text(folder / "monitoring.html", page)

@@ -68,10 +68,10 @@ def corrupt(image: Image.Image, name: str, strength: int, seed: tuple[int, ...])
     """Corrupt an image of mode L, LA, RGB or RGBA, at strength 1 to 5; 0 leaves it unchanged, and alpha always. The
     result depends only on the arguments: all strengths of a corruption use the same random draw of the seed, such as
     (seed of the run, index of the image), so a stronger one is the same change taken further. Grey stays grey."""
-    if name not in CORRUPTIONS:
-        raise unknown_key("corruption", name, CORRUPTIONS)
     if strength == 0:
         return image
+    if name not in CORRUPTIONS:
+        raise unknown_key("corruption", name, CORRUPTIONS)
     alpha = image.getchannel("A") if image.mode in ("LA", "RGBA") else None
     mode, how = image.mode.removesuffix("A"), CORRUPTIONS[name]
     plain = image.convert(mode if how.colour or not is_grey(image) else "L")
@@ -388,9 +388,7 @@ def _predict_all(
         for number, (name, strength) in enumerate(passes):
 
             def read(i: int, name: str = name, strength: int = strength) -> np.ndarray:
-                image = decoded[rows[i]]
-                worse = corrupt(image, name, strength, (request.seed, rows[i])) if name else image
-                return saved.preprocessing.fit(worse)
+                return saved.preprocessing.fit(corrupt(decoded[rows[i]], name, strength, (request.seed, rows[i])))
 
             progress = lambda done, _: advance(number * len(rows) + done, len(passes) * len(rows))  # noqa: B023, E731
             logits = network.outputs(read, len(rows), progress).logits

@@ -130,20 +130,18 @@ def number(x: float | None, digits: int = 3) -> str:
     return "undefined" if x is None else f"{x:z.{digits}f}"
 
 
-def value(entry: Estimate) -> str:
+def value(entry: Estimate, sign: str = "") -> str:
     """The value of an estimate, with as many decimals as its interval."""
-    return number(entry.value, decimals(entry))
+    return "undefined" if entry.value is None else f"{entry.value:{sign}z.{decimals(entry)}f}"
+
+
+signed = partial(value, sign="+")  # of a difference
 
 
 def interval(entry: Estimate) -> str:
     """`0.911 to 0.934`; "" where there is none."""
     digits = decimals(entry)
     return "" if entry.low is None else f"{entry.low:z.{digits}f} to {entry.high:z.{digits}f}"
-
-
-def signed(found: Estimate) -> str:
-    """The value of a difference, with its sign."""
-    return "undefined" if found.value is None else f"{found.value:+z.{decimals(found)}f}"
 
 
 def td(text: object, small: object = None, css: str = "", columns: int = 1, rows: int = 1, head: bool = False) -> Cell:

@@ -20,7 +20,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.text import NOTICE, counted, csp_hash
+from vitmed.core.text import counted, csp_hash
 from vitmed.inference.ensemble import MEAN
 from vitmed.metrics.estimates import value_text
 from vitmed.metrics.sample_size import Goal, rate_ends
@@ -143,7 +143,7 @@ def render(metrics: Results, content: Document) -> str:
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
     policy = {"style": csp_hash(style), "script": csp_hash(script)}
     parts = list(dict.fromkeys(section.part for section in sections().values()))
-    furniture = {"parts": parts, "style": style, "script": script, "policy": policy, "rows": ROWS, "notice": NOTICE}
+    furniture = {"parts": parts, "style": style, "script": script, "policy": policy, "rows": ROWS}
     return fill("report.html.j2", metrics=metrics, head=content.head, chapters=content.chapters, html=html, **furniture)
 
 

@@ -1,6 +1,5 @@
 """The table of a comparison of models: own numbers, differences and p values, as a page, CSV and LaTeX."""
 
-import string
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vitmed.core.files import write_bytes, write_text
-from vitmed.core.text import NOTICE, counted, listed
+from vitmed.core.text import counted, listed
 from vitmed.core.text_files import csv_text
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.estimates import Estimate, value_text
@@ -70,7 +69,7 @@ class ComparisonTables:
 
     def __init__(self, content: ComparisonResults) -> None:
         self.content, self.rows = content, _rows(content)
-        alphabet = string.ascii_uppercase
+        alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
         self.letters = {name: (alphabet[k : k + 1] or str(k + 1)) for k, name in enumerate(content.models)}
         self.adjusted = any(row.p_holm not in (None, row.p) for row in self.rows)  # p, for several pairs
         self.note = UNADJUSTED * any(content.models[pair.second].baseline_of for pair in content.pairs)
@@ -190,6 +189,6 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     caption = f"Comparison of models{positive}: {about}. {names}. {tables.note}".strip()
     write_text(folder / LATEX, "\n".join([PREAMBLE, "", *latex(table, caption, "comparison")]) + "\n")
     named = {letter: (name, content.models[name].identity) for name, letter in tables.letters.items()}
-    context: dict[str, Any] = {"about": about, "named": named, "table": table, "note": tables.note, "notice": NOTICE}
+    context: dict[str, Any] = {"about": about, "named": named, "table": table, "note": tables.note}
     context |= {"sentences": tables.sentences(), "methods": tables.methods(), "picture": data_uri(picture.png)}
     write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, **context))

@@ -170,10 +170,9 @@ def report_images(
     beside = fitting_baselines(run.path / own, predictions)[0] if own and baselines is None else {}
     with bar("drawing the report", unit="steps"):
         counts, why = flows.data_check_of(run)[1], flows.why_left_out(saved.config.data)
-        about_images = {
-            "evaluated": flows.evaluated_images(predictions, own, seen),
-            "characteristics": flows.characteristics(saved.splits, config.subgroups),
-        }
+        flow = flows.flow_of(saved.splits, saved.hashes, counts, why)
+        evaluated = flows.evaluated_images(predictions, own, seen)
+        traits = flows.characteristics(saved.splits, config.subgroups)
         origin = Origin(
             title=f"{chosen.root.resolve().name}, {f'{chosen.part} split' if chosen.part else 'all images'}",
             facts=facts(saved, what, len(chosen.samples), where),
@@ -182,7 +181,7 @@ def report_images(
             precision=network.precision,
         )
         extra = Extra(
-            flow=flows.flow_of(saved.splits, saved.hashes, counts, why).model_copy(update=about_images),
+            flow=flow.model_copy(update={"evaluated": evaluated, "characteristics": traits}),
             weights_hash=saved.weights_hash,
             validation=read_split(run, "val", saved.weights_hash, policy) if chosen.part != "val" else None,
             internal=internal,

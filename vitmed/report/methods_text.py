@@ -55,7 +55,7 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
             which = [f"for {text}" for about, text in names.items() if (about in primary) == main]
             drawn = "" if resamples is None else f" ({resamples:,} resamples)"
             if which:
-                how, numbers = table.intervals[key], _joined(which).replace("for", "For", 1)
+                how, numbers = table.intervals[key], joined(which).replace("for", "For", 1)
                 lines.append(f"{numbers}, intervals were computed with {how.text}{drawn} {cite(how.sources)}.")
         return lines
 
@@ -71,7 +71,7 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
     further = [*sentences(main=False), *_tests(metrics, cite)]
     defined = [f"{name_of(field)} {cite(table.definitions[field])}" for field in fields if field in table.definitions]
     follow = f"follow{'' if len(defined) > 1 else 's'} the definition{'s' if len(defined) > 1 else ''} cited"
-    numbers = _joined(defined)
+    numbers = joined(defined)
     last = [f"{numbers[:1].upper()}{numbers[1:]} {follow}."] if defined else []
     if metrics.calibration is not None and metrics.calibration.after.ece_if_right is not None:
         last.append(
@@ -101,7 +101,7 @@ def _scales(used: set[tuple[str, str | None]]) -> Iterator[str]:
     ):
         found = [name_of(name) for name in names if used & {(name, method) for method in by_variance}]
         if found:
-            yield text.format(_joined(found))
+            yield text.format(joined(found))
 
 
 def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
@@ -124,7 +124,7 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
         f"For these differences the model, too, decided by the {decided}, since no baseline has its operating point."
     )
     others += [likeliest] * any(baseline.likeliest for baseline in metrics.baselines.values())
-    return [*others, paired, f"Differences from the baselines were tested {_joined(each)}."]
+    return [*others, paired, f"Differences from the baselines were tested {joined(each)}."]
 
 
 def methods_markdown(metrics: Results) -> str:
@@ -147,7 +147,7 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
     patients = "" if metrics.n_groups is None else f" of {counted(metrics.n_groups, metrics.unit)}"
     per_class = [f"{entry.n:,} {shown(name)}" for name, entry in metrics.per_class.items()]
     many = "with {:,} findings" if metrics.target.kind == "findings" else "in {:,} classes"
-    classes = f" ({_joined(per_class)})" if len(per_class) <= 10 else f" {many.format(len(per_class))}"
+    classes = f" ({joined(per_class)})" if len(per_class) <= 10 else f" {many.format(len(per_class))}"
     classes = classes if per_class else ""
     images = f"{metrics.images}{patients}{classes}"
     text = [f"The model was evaluated on {images}."]
@@ -231,7 +231,7 @@ def _by_method(metrics: Results) -> dict[tuple[str, int | None], dict[tuple[str,
         texts[key] = {}
         for place, own in groups[key].items():
             each = [f"{name} {PARTLY}" if several[place, name] > 1 else name for name in own]
-            texts[key][place] = f"{place[0]}{_joined(each)} {place[1]}".strip()
+            texts[key][place] = f"{place[0]}{joined(each)} {place[1]}".strip()
     return texts
 
 
@@ -247,5 +247,5 @@ def name_of(field: str) -> str:
     return methods().names.get(field) or phrase(TITLES.get(field, field))
 
 
-def _joined(names: Sequence[str]) -> str:
+def joined(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

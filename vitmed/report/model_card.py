@@ -15,7 +15,7 @@ import yaml
 from vitmed.core.files import write_text
 from vitmed.core.messages import warn
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.text import NOTICE, listed
+from vitmed.core.text import listed
 from vitmed.decisions.calibration import Calibration
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy
 from vitmed.decisions.targets import TARGETS
@@ -124,10 +124,8 @@ def weights_card(saved: SavedModel, name: str, compared: str, metrics: Results |
         "weights_card.md.j2",
         header=_as_yaml(header),
         name=name,
-        notice=NOTICE,
         words=TARGETS[target.kind].words,
-        how=saved.preprocessing,
-        classes=saved.classes,
+        saved=saved,
         listed=listed(saved.classes, CLASSES),
         program=program(saved.preprocessing, policy, name),
         policy=policy,
@@ -137,7 +135,6 @@ def weights_card(saved: SavedModel, name: str, compared: str, metrics: Results |
         headline=() if metrics is None else headline_of(metrics),
         limitations=() if metrics is None else limitations(metrics),
         started=Path(model.start).name if model.start else None,
-        licence=model.licence,
         terms=model.terms or terms_of(model.licence),
     )
 

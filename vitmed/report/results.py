@@ -49,15 +49,11 @@ class Baseline(PairedComparison):
         """The number that decides whether the model is better."""
         return next(iter(self.tests))
 
-    @property
-    def gain(self) -> Estimate:
-        """By how much the model is better in that number; below 0 where the baseline is."""
-        found = self.difference[self.decides]
-        return found if ALL_METRICS[self.decides].higher_is_better else found.reversed
-
     def standing(self, patients: int | None) -> Standing:
         """What these images show of the model; `patients` is how many were evaluated, None if unknown."""
-        low, high = self.gain.low, self.gain.high
+        gap = self.difference[self.decides]
+        gain = gap if ALL_METRICS[self.decides].higher_is_better else gap.reversed
+        low, high = gain.low, gain.high
         if low is None or high is None:
             return "no interval"
         if patients is not None and patients < FEW_GROUPS:

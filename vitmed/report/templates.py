@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -17,7 +18,7 @@ from markupsafe import Markup
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.messages import is_warning
-from vitmed.core.text import LISTED, counted, counted_doing, format_probability, listed
+from vitmed.core.text import LISTED, NOTICE, counted, counted_doing, format_probability, listed
 from vitmed.decisions.calibration import why_chosen
 from vitmed.decisions.evaluation_folder import spread_of
 from vitmed.decisions.operating_points import DecisionShares, OperatingPoints
@@ -29,7 +30,7 @@ from vitmed.metrics.metric_table import PER_CLASS, TITLES, methods, phrase
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.report.blocks import Block, Page, Sheet, cell, cells, escape_markdown, interval, number, signed, td, value
-from vitmed.report.methods_text import means_over, methods_text, name_of
+from vitmed.report.methods_text import joined, means_over, methods_text, name_of
 from vitmed.report.plots.drawing import plain
 from vitmed.report.results import Results
 
@@ -53,20 +54,6 @@ class Curve(Frozen):
     start: int
     marks: list[tuple[str, int]]
     decided: bool = True
-
-
-class Tried(NamedTuple):
-    """What a threshold gives; the rates are 0..1, None where undefined."""
-
-    threshold: float
-    tp: int
-    fp: int
-    fn: int
-    tn: int
-    sensitivity: float
-    specificity: float
-    ppv: float | None
-    npv: float | None
 
 
 def slider_data(predictions: Predictions, points: OperatingPoints | None = None) -> Curve | None:
@@ -99,8 +86,9 @@ def slider_data(predictions: Predictions, points: OperatingPoints | None = None)
     )
 
 
-def at(curve: Curve, index: int, prevalence: float | None = None) -> Tried:
-    """What a threshold gives, as the page computes it: PPV and NPV by Bayes' rule.
+def at(curve: Curve, index: int, prevalence: float | None = None) -> SimpleNamespace:
+    """What a threshold gives, as the page computes it: `threshold`, the counts `tp`, `fp`, `fn` and `tn`, and the rates
+    0..1 `sensitivity`, `specificity`, and by Bayes' rule `ppv` and `npv`, None where undefined.
 
     The prevalence, 0..1, is that of the place where the model is to work; None: as among these images.
     """
@@ -112,11 +100,12 @@ def at(curve: Curve, index: int, prevalence: float | None = None) -> Tried:
     kept, missed = specificity * (1 - p), (1 - sensitivity) * p
     ppv = right / (right + wrong) if right + wrong > 0 else None
     npv = kept / (kept + missed) if kept + missed > 0 else None
-    counts = (tp, fp, positives - tp, negatives - fp)
-    return Tried(curve.thresholds[index], *counts, sensitivity, specificity, ppv, npv)
+    rates = {"sensitivity": sensitivity, "specificity": specificity, "ppv": ppv, "npv": npv}
+    counts = {"tp": tp, "fp": fp, "fn": positives - tp, "tn": negatives - fp}
+    return SimpleNamespace(threshold=curve.thresholds[index], **counts, **rates)
 
 
-def rows(curve: Curve) -> list[tuple[str, Tried]]:
+def rows(curve: Curve) -> list[tuple[str, SimpleNamespace]]:
     """The table that needs no script: (what the threshold is, `at` it), the marks and some round ones, rising.
 
     A round one that prints like a mark is left out. The start is "in use" if the model decides by it.
@@ -225,14 +214,14 @@ def results_sentence(metrics: Results) -> str:
     of_class = "" if positive is None else f" (positive class: {positive}"
     if points is not None and points.threshold is not None:
         of_class += f", from a probability of {format_probability(points.threshold)}"
-    numbers, over = " and ".join(filter(None, [", ".join(phrases[:-1]), phrases[-1]])), means_over(metrics)
+    over = means_over(metrics)
     on, model = f"On {metrics.images}{whose}", "the model"
     folds, times = metrics.divided
     if folds:
         repeated = f" repeated {times} times," if times > 1 else ""
         on, model = f"In a cross-validation of {folds} folds,{repeated} on {metrics.images}{whose}", "the models"
     return (
-        f"{on}, {model} reached {numbers}{of_class}{')' if of_class else ''}; "
+        f"{on}, {model} reached {joined(phrases)}{of_class}{')' if of_class else ''}; "
         f"in brackets: {100 * metrics.level:.0f} % confidence intervals{f'; macro: {over}' if over else ''}."
     )
 
@@ -325,10 +314,12 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "words": lambda metrics: TARGETS[metrics.target.kind].words,
     "thousands": lambda n: "unknown" if n is None else f"{n:,}",
     "chance": format_probability,
+    "notice": NOTICE,
+    "signed": signed,
     **{
         one.__name__: one
         for one in (
-            *(number, value, interval, signed, share, percent, in_percent, percentage, phrase, reasons),
+            *(number, value, interval, share, percent, in_percent, percentage, phrase, reasons),
             *(td, cell, cells, counted, counted_doing, summary_of, title_of, titles_of, sampling_of, at, rows),
             *(name_of, methods_text, results_sentence, spread_of, why_chosen),
         )

@@ -101,9 +101,7 @@ class Report:
             findings = _of_findings(material, origin)
             pages = {name: f"{place}/{REPORT}" if own.formats else place for name, (place, own) in findings.items()}
             results = results.model_copy(update={"finding_reports": pages})
-        content = None
-        if formats:
-            content = document(results, figures, slider_data(predictions, results.operating_points))
+        content = document(results, figures, slider_data(predictions, results.operating_points)) if formats else None
         return cls(predictions, extra.baselines, results, figures, formats, dict(findings.values()), content)
 
     def write(self, folder: str | Path) -> Results:

@@ -10,7 +10,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -65,7 +65,6 @@ class Batcher(Generic[Result]):
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -117,7 +116,7 @@ class Service:
 
     def __init__(self, model: Model, limits: Limits, scores: ScoreLog | None = None, batch: int | None = None):
         self.model, self.limits, self.load, self.scores = model, limits, Load(limits), scores
-        self.card, self.hash = content.model_card(model), ModelHash(weights_sha256=model.saved.weights_hash)
+        self.about, self.hash = content.model_card(model), ModelHash(weights_sha256=model.saved.weights_hash)
         self.counters = Counters(self.hash.weights_sha256, __version__, lambda: self.load.images)
         size, began = batch or max(LEAST, model.network.batch), self.counters.batch.observe
         if scores is not None:
@@ -155,8 +154,8 @@ class Service:
             self.scores.close()
         self.pool.shutdown(cancel_futures=True)
 
-    async def check_ready(self) -> None:
-        """Raises Refusal 503 unless the drawn image gives, through the queue, the answer stored with the model."""
+    async def ready(self) -> dict[str, str]:
+        """A drawn image gives, through queue and model, the answer that the training stored with the model."""
         self.load.check_open()
         async with self.checking:  # one for all who ask at once
             now = asyncio.get_running_loop().time()
@@ -164,6 +163,7 @@ class Service:
                 self.checked = now, await self._what_is_wrong()
         if self.checked[1]:
             raise Refusal(503, self.checked[1], "start the server again", headers=AGAIN)
+        return {"status": "ready"}
 
     async def _what_is_wrong(self) -> str:
         try:
@@ -179,8 +179,11 @@ class Service:
         same = np.allclose(found, self.known, rtol=CLOSE, atol=CLOSE)
         return "" if same else "the model gives another answer to a stored image than the one stored with it"
 
-    async def predict(self, request: Request, pictures: bool) -> Reply | Response:
-        """The answers to the images of a form; a Structured Report where the sender asks for it. Raises Refusal."""
+    async def predict(self, request: Request, pictures: bool = False) -> Reply | Response:
+        """Answer the images of a form. `pictures=true` adds what the network saw.
+
+        With the header `Accept: application/dicom` one DICOM image gets a Structured Report.
+        """
         self.load.check_open()
         with self.load.held() as add:
             try:
@@ -211,6 +214,14 @@ class Service:
                     problem = f"there was no answer in {self.limits.timeout:g} s"
                     raise Refusal(503, problem, "send it again later, or fewer images", headers=AGAIN) from None
         return Reply(images=entries, model=self.hash)
+
+    async def card(self) -> ModelCard:
+        """What the model is: classes, policy, licence, first numbers of its test."""
+        return self.about
+
+    async def metrics(self) -> Response:
+        """Numbers for Prometheus."""
+        return Response(generate_latest(self.counters.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def _answer(self, request: Request, upload: Upload, pictures: bool, turn: asyncio.Semaphore) -> Answered:
         """The entry of an image, the status of HTTP that it would have alone, and what the model says."""
@@ -270,77 +281,41 @@ def _unreadable(answers: Sequence[Answered]) -> Refusal:
     return Refusal(status, problem, first["fix"], {"images": entries})
 
 
-def create_app(
-    service: Service,
-    *,
-    key: str | None = None,
-    hosts: Collection[str] = (),
-    log: Callable[[str], None] = lambda line: None,
-) -> ASGIApp:
-    """The application around a service that has started; key, hosts and log as in `Guard`."""
+def create_app(service: Service, door: "Door", log: Callable[[str], None]) -> ASGIApp:
+    """The application around a service that has started; `log` gets a line for each request."""
     about: dict[str, Any] = {"title": "vitmed", "version": __version__, "description": NOTICE}
     app = FastAPI(**about, docs_url=None, redoc_url=None, openapi_url=limits.SCHEMA)
-    app.state.service, app.state.needs_key = service, key is not None
     refusals: dict[Any, Any] = {status: {"model": Problem, "description": text} for status, text in STATUSES.items()}
     answers = {200: {"content": {content.DICOM: {"schema": FILE}}}, **refusals}
-    bearer: dict[str, Any] = {"security": [{"key": []}]} if key is not None else {}
-    app.post(limits.PREDICT, response_model=Reply, responses=answers, openapi_extra=FORM | bearer)(predict)
-    app.get(limits.CARD, responses={401: refusals[401]}, openapi_extra=bearer)(card)
+    bearer: dict[str, Any] = {} if door.key is None else {"security": [{"key": []}]}
+    app.post(limits.PREDICT, response_model=Reply, responses=answers, openapi_extra=FORM | bearer)(service.predict)
+    app.get(limits.CARD, responses={401: refusals[401]}, openapi_extra=bearer)(service.card)
     app.get(limits.LIVE)(live)
-    app.get(limits.READY, responses={503: refusals[503]})(ready)
-    for place, answer in ((limits.LIVE, live), (limits.READY, ready)):  # some load balancers ask by HEAD
+    app.get(limits.READY, responses={503: refusals[503]})(service.ready)
+    for place, answer in ((limits.LIVE, live), (limits.READY, service.ready)):  # some load balancers ask by HEAD
         app.head(place, include_in_schema=False)(answer)
-    app.get(limits.METRICS, response_class=Response, openapi_extra=bearer)(metrics)
-    app.get(limits.PAGE, include_in_schema=False)(page)
-    app.get(limits.DOCS, include_in_schema=False)(docs)
+    app.get(limits.METRICS, response_class=Response, openapi_extra=bearer)(service.metrics)
+
+    @app.get(limits.PAGE, include_in_schema=False)
+    async def page() -> HTMLResponse:  # with a key it says nothing of the model, since anyone may open it
+        shown, needs_key = None if door.key else service.about, door.key is not None
+        return content.page("page.html.j2", "page.js", card=shown, limits=service.limits, needs_key=needs_key)
+
+    @app.get(limits.DOCS, include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return content.page("addresses.html.j2", schema=app.openapi())
 
     def handler(refusal: Callable[[Any], Refusal]) -> Callable[[Request, Exception], JSONResponse]:
         return lambda request, error: limits.refused(refusal(error))
 
     for kind, refusal in REFUSALS.items():
         app.add_exception_handler(kind, handler(refusal))
-    return Guard(app, key, hosts, service.counters, log)
-
-
-async def predict(request: Request, pictures: bool = False) -> Any:
-    """Answer the images of a form. `pictures=true` adds what the network saw.
-
-    With the header `Accept: application/dicom` one DICOM image gets a Structured Report.
-    """
-    return await request.app.state.service.predict(request, pictures)
-
-
-async def card(request: Request) -> ModelCard:
-    """What the model is: classes, policy, licence, first numbers of its test."""
-    return request.app.state.service.card  # type: ignore[no-any-return]
+    return Guard(app, door.key, door.hosts, service.counters, log)
 
 
 async def live() -> dict[str, str]:
     """The server runs."""
     return {"status": "live"}
-
-
-async def ready(request: Request) -> dict[str, str]:
-    """A drawn image gives, through queue and model, the answer that the training stored with the model."""
-    await request.app.state.service.check_ready()
-    return {"status": "ready"}
-
-
-async def metrics(request: Request) -> Response:
-    """Numbers for Prometheus."""
-    return Response(generate_latest(request.app.state.service.counters.registry), media_type=CONTENT_TYPE_LATEST)
-
-
-async def page(request: Request) -> HTMLResponse:
-    """The page to drop images on. With a key it says nothing of the model, since anyone may open it."""
-    service, needs_key = request.app.state.service, request.app.state.needs_key
-    shown = None if needs_key else service.card
-    return content.page("page.html.j2", "page.js", card=shown, limits=service.limits, needs_key=needs_key)
-
-
-async def docs(request: Request) -> HTMLResponse:
-    """A description of the addresses, from the OpenAPI schema."""
-    return content.page("addresses.html.j2", schema=request.app.openapi())
 
 
 FILE = {"type": "string", "format": "binary"}
@@ -454,9 +429,8 @@ def listen(
 ) -> None:
     """Answer requests until `asked` is true; then finish those that have come. `began` is called once, when requests
     are answered; `log` gets a line for each."""
-    app = create_app(service, key=door.key, hosts=door.hosts, log=log)
     wait = math.ceil(2 * service.limits.timeout) + 1
-    server = _Server(uvicorn.Config(app, **SETTINGS, timeout_graceful_shutdown=wait))
+    server = _Server(uvicorn.Config(create_app(service, door, log), **SETTINGS, timeout_graceful_shutdown=wait))
 
     async def run() -> None:
         seen: Seen = {}

@@ -135,7 +135,6 @@ class _InMemory(MultiPartParser):
 
 
 def too_many_bytes(limits: Limits) -> Refusal:
-    """The answer to a request of too many bytes."""
     fix = "send fewer images, or start the server with a larger --max-megabytes"
     return Refusal(413, f"the request has more than {limits.megabytes:g} MB", fix)
 
@@ -205,7 +204,6 @@ class Guard:
         self.app, self.key, self.hosts, self.counters, self.log = app, key, hosts, counters, log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -259,5 +257,4 @@ class Guard:
 
 
 def refused(refusal: Refusal) -> JSONResponse:
-    """The answer to a request that is refused."""
     return JSONResponse(refusal.content, refusal.status, refusal.headers)
