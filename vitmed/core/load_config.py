@@ -1,6 +1,5 @@
 """From YAML files, --set and flags to a configuration: defaults < YAML file < --set < flags."""
 
-import contextlib
 import copy
 import os
 import re
@@ -257,7 +256,9 @@ def _number(value: Any) -> Any:
     """Convert text such as `1e-4`, which YAML does not read as a number."""
     if isinstance(value, dict):
         return {key: _number(item) for key, item in value.items()}
-    if isinstance(value, str) and "e" in value.lower() and value.strip()[0] in "+-.0123456789":
-        with contextlib.suppress(ValueError):
-            return float(value)
+    if isinstance(value, str):
+        try:
+            return float(value) if "e" in value.lower() and value.strip()[0] in "+-.0123456789" else value
+        except ValueError:
+            return value
     return value
