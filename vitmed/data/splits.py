@@ -463,21 +463,19 @@ def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: 
     """
     classes, patients, found = np.unique(labels), int(codes.max(initial=0)) + 1, list[np.ndarray]()
 
-    def add(parts: Iterable[np.ndarray]) -> None:
-        found.extend(p for p in parts if len(np.unique(labels[p])) == len(np.unique(labels[~p])) == len(classes))
-
-    def fits(part: np.ndarray) -> bool:
-        return abs(part.mean() - fraction) <= fraction / 2
+    def whole(parts: Iterable[np.ndarray]) -> list[np.ndarray]:
+        return [p for p in parts if len(np.unique(labels[p])) == len(np.unique(labels[~p])) == len(classes)]
 
     for folds in range(min(max(2, round(1 / fraction)), patients, int(np.bincount(labels).max(initial=0))), 1, -1):
         number = grouped_folds(labels, codes, folds, seed)
-        add(number == fold for fold in range(folds))
-        if found and (any(map(fits, found)) or patients > TRIED):
-            return max(found, key=lambda part: (_enough_patients(labels, codes, part, fraction), fits(part)))
+        found += whole(number == fold for fold in range(folds))
+        near = [part for part in found if abs(part.mean() - fraction) <= fraction / 2]
+        if near or (found and patients > TRIED):
+            return max(near + found, key=lambda part: _enough_patients(labels, codes, part, fraction))
     if patients <= TRIED:
         order = np.random.default_rng(seed).permutation(patients)
         choices = chain.from_iterable(combinations(order, count) for count in range(1, patients))
-        add(np.isin(codes, choice) for choice in choices)
+        found += whole(np.isin(codes, choice) for choice in choices)
     chosen = (_enough_patients(labels, codes, part, fraction) - abs(part.mean() - fraction) for part in found)
     return found[int(np.argmax([*chosen]))] if found else np.zeros(len(labels), dtype=bool)
 
