@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -223,6 +224,8 @@ def test_resplit_keeps_copies_together_where_patients_are_unknown(tmp_path: Path
 
     train, _, test = contents(split(root))
     assert len(train & test) > 30
+    shutil.copytree(root / "train", root / "val")
+    assert not any("kept in one split" in note for note in split(root).notes)  # the folders stay as they are
     train, val, test = contents(split(root, resplit=True))
     assert not (train & test or train & val or val & test) and len(train | val | test) == 40
 
@@ -290,6 +293,8 @@ def test_copies_stay_in_one_split_where_patients_are_unknown(tmp_path: Path) -> 
     assert not content["val"] & content["test"]
     assert sum(map(len, splits.samples.values())) == 80
     assert any("byte for byte copies" in told for told in splits.notes)
+    named = split(tmp_path, group_regex=r"(\d+)\.png")  # then patients are what no split divides, and copies may be
+    assert not any("copies" in told for told in named.notes)
     folds = [split(tmp_path, folds=4, fold=k + 1) for k in range(4)]
     tests = [{(tmp_path / s.path).read_text() for s in fold.samples["test"]} for fold in folds]
     assert sum(map(len, tests)) == len(set().union(*tests))  # no content in two folds
