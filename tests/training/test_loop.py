@@ -193,6 +193,19 @@ def test_a_last_group_of_fewer_batches_is_a_mean_too(folder: Path) -> None:
     torch.testing.assert_close(grouped[1], single[3], atol=1e-6, rtol=1e-5)
 
 
+def test_what_is_validated_and_kept_is_the_average_of_the_weights_of_every_step(folder: Path) -> None:
+    heads: list[torch.Tensor] = []
+    asked = config(train__ema=True, train__ema_decay=0.5, train__epochs=1)
+    state, records = begin(folder, asked, lambda step: heads.append(state.model.head.weight.detach().clone()))
+    list(records)
+    average = heads[0]
+    for t, head in enumerate(heads[1:], start=1):
+        decay = min(0.5, (1 + t) / (10 + t))
+        average = decay * average + (1 - decay) * head
+    torch.testing.assert_close(state.evaluated_model.head.weight.detach(), average)
+    assert len(heads) == 4 and not torch.equal(heads[-1], average)
+
+
 @pytest.mark.parametrize("place", ["cpu", "device"])
 def test_images_are_augmented_once_and_where_you_say(folder: Path, place: str) -> None:
     """By the processes that read them, or as a batch on the device, which gets them as they are."""
