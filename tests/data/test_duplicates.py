@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import combinations
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -77,6 +80,26 @@ def test_copies_are_found_and_strangers_are_not() -> None:
     thumbnails = np.stack([thumbnail(image) for image in [*images, copy, darker]])
     assert near_pairs(records(thumbnails)) == [(3, 200), (7, 201)]
     assert near_pairs(records(thumbnails, wide=200)) == [(7, 201)]  # other proportions
+
+
+def test_of_identical_files_the_first_is_compared_with_other_pictures() -> None:
+    """Two are the same file, and a third is a darker copy: it stands beside the first, once."""
+    image = smooth(np.random.default_rng(0))
+    same, darker = thumbnail(image), thumbnail(image.point(lambda v: int(0.8 * v)))
+    files = [
+        replace(record, sha256=digest, size=9)
+        for record, digest in zip(records(np.stack([same, same, darker])), "aab", strict=True)
+    ]
+    assert find_copies(files) == ([[0, 1]], [[0, 2]])
+
+
+def test_proportions_are_those_of_the_picture_as_it_is_shown() -> None:
+    """EXIF 5 to 8 lay a picture on its side; 2 to 4 mirror or turn it by 180 degrees."""
+    wide = [(96, 64, 1), (64, 96, 5), (64, 96, 6), (64, 96, 8), (96, 64, 2), (96, 64, 4)]
+    shown = thumbnail(smooth(np.random.default_rng(0)))
+    headers = [ImageHeader("JPEG", "L", 8, width, height, 1, turn) for width, height, turn in [*wide, (64, 96, 1)]]
+    alike = near_pairs([FileRecord(header=header, thumbnail=shown) for header in headers])
+    assert alike == list(combinations(range(len(wide)), 2))  # not the upright one
 
 
 def test_blank_images_are_no_copies_of_each_other() -> None:
