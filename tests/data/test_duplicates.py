@@ -102,6 +102,24 @@ def test_proportions_are_those_of_the_picture_as_it_is_shown() -> None:
     assert alike == list(combinations(range(len(wide)), 2))  # not the upright one
 
 
+@pytest.mark.parametrize(
+    ("correlation", "spread", "width", "copies"),
+    [(1, 20, 64, True), (0.995, 20, 64, True), (0.98, 20, 64, False), (1, 3, 64, True), (1, 1.5, 64, False),
+     (1, 20, 69, True), (1, 20, 72, False), (1, 20, 57, False)],
+)  # fmt: skip
+def test_how_alike_copies_are(correlation: float, spread: float, width: int, copies: bool) -> None:
+    """They correlate by 0.99 or more, spread by 2 grey levels or more, and their proportions agree within a tenth. A
+    chess board changes no low frequency, so their hash is the same."""
+    picture = thumbnail(smooth(np.random.default_rng(0))).astype(float)
+    picture = (picture - picture.mean()) / picture.std()
+    board = np.indices((32, 32)).sum(axis=0) % 2 * 2 - 1
+    other = picture + board * (1 / correlation**2 - 1) ** 0.5
+    shown = np.rint(128 + spread * np.stack([picture, other])).astype(np.uint8)
+    headers = (ImageHeader("PNG", "L", 8, of, 64, 1, 1) for of in (64, width))
+    found = near_pairs([FileRecord(header=head, thumbnail=of) for head, of in zip(headers, shown, strict=True)])
+    assert found == ([(0, 1)] if copies else [])
+
+
 def test_blank_images_are_no_copies_of_each_other() -> None:
     blank = np.random.default_rng(0).integers(200, 202, (30, 32, 32), dtype=np.uint8)
     assert near_pairs(records(blank)) == []
