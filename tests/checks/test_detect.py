@@ -12,12 +12,14 @@ from PIL import Image as Picture
 
 from vitmed import check
 from vitmed.checks.data_check import check_before_training, check_folder
+from vitmed.checks.detect import Image, run_checks
 from vitmed.commands.check import DataCheck
 from vitmed.core.config import Config, DataConfig
 from vitmed.core.errors import DataError
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.scan import scan
 from vitmed.data.splits import make_splits
+from vitmed.imaging.file_record import FileRecord
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +106,20 @@ def test_copies_contradict_where_both_are_known(tmp_path: Path, first: list[Any]
     else:
         with pytest.raises(DataError, match="the same file under two labels"):
             check_before_training(splits, records, 0, Config(data=data))
+
+
+def test_how_many_of_the_test_images_are_elsewhere_too() -> None:
+    """A picture is once in train and twice in test: two of three test images, and one image too many across splits."""
+    files = [("train", "a"), ("train", "b"), ("test", "a"), ("test", "a"), ("test", "c"), ("val", "d")]
+    images = [
+        Image(f"{split}/{i}.png", FileRecord(size=9, sha256=content), "cell", split, None)
+        for i, (split, content) in enumerate(files)
+    ]
+    found = run_checks(images, None, splits=[])
+    (copies,) = [problem for problem in found.problems if problem.code == "copies_across_splits"]
+    assert copies.text == "the same file in two splits: 1 file, 2 of 3 test images"
+    assert copies.files == ("train/0.png = test/2.png = test/3.png",)
+    assert (found.counts["exact_duplicates"], found.counts["duplicates_across_splits"]) == (2, 1)
 
 
 @pytest.mark.parametrize("number, code", [(20.5, "near_copies"), (50, "near_two_labels")])
