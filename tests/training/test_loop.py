@@ -204,6 +204,8 @@ def test_what_is_validated_and_kept_is_the_average_of_the_weights_of_every_step(
         average = decay * average + (1 - decay) * head
     torch.testing.assert_close(state.evaluated_model.head.weight.detach(), average)
     assert len(heads) == 4 and not torch.equal(heads[-1], average)
+    state, _ = begin(folder, config(train__ema=False))
+    assert state.evaluated_model is state.model
 
 
 @pytest.mark.parametrize("place", ["cpu", "device"])
