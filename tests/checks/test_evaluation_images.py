@@ -210,6 +210,9 @@ def test_findings_are_matched_by_name(tmp_path: Path) -> None:
     found = {sample.path: sample.targets for sample in images.samples[ALL]}
     assert found == {"0.png": (1, 1, -1), "1.png": (-1, 0, -1), "2.png": (-1, 0, -1)}
     assert any("no labels of Hernia, which count as not known" in note for note in notes)
+    model.config.data = DataConfig(uncertain="ones")  # -1 counts as it did in training
+    images, _ = foreign(model, tmp_path / "columns", ["Edema", "Nodule", "Mass"], rows)
+    assert {sample.path: sample.targets for sample in images.samples[ALL]} == found | {"2.png": (1, 0, -1)}
     cells = [["Mass|Nodule"], ["No Finding"], ["Edema"]]
     images, notes = foreign(model, tmp_path / "names", ["label"], cells)
     found = {sample.path: sample.targets for sample in images.samples[ALL]}
