@@ -116,6 +116,24 @@ def test_leakage_looks_at_the_hashes_of_the_test_once(tmp_path: Path) -> None:
     assert Counted.passes <= 2
 
 
+@pytest.mark.parametrize("where", ["train", "val", "seen", "test"])
+def test_an_image_that_made_the_model_is_refused_and_one_of_its_test_is_not(tmp_path: Path, where: str) -> None:
+    """One of three images elsewhere is one of train or val, or made the weights that the run began with."""
+    for i in range(3):
+        (tmp_path / f"{i}.png").write_text(f"image {i}")
+    samples = [Sample(f"{i}.png", 0, None) for i in range(3)]
+    hashes = {"train": ["a"], "val": ["b"], "test": ["c"], "seen": []}
+    hashes[where].append(hashlib.sha256(b"image 1").hexdigest())
+    splits = SimpleNamespace(samples={"train": [], "val": [], "test": []}, grouped=False)
+    saved: Any = SimpleNamespace(splits=splits, seen=hashes.pop("seen"), hashes=hashes)
+    if where != "test":
+        with pytest.raises(DataError, match=r"1 of 3 images was used to make this model .*the first is .*1\.png"):
+            leakage(saved, tmp_path, samples, allow=False)
+    seen, notes = leakage(saved, tmp_path, samples, allow=True)
+    assert (seen["images"], seen["test"]) == ((0, 1) if where == "test" else (1, 0))
+    assert sum(note.startswith("Leakage: 1 of 3 images was used") for note in notes) == (where != "test")
+
+
 def test_test_images_that_are_copies_of_training_images(tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "data", 6, 2, 3)
     for i in range(2):
