@@ -208,6 +208,21 @@ def test_what_is_validated_and_kept_is_the_average_of_the_weights_of_every_step(
     assert state.evaluated_model is state.model
 
 
+def test_a_state_of_training_whose_moments_do_not_fit_is_refused(folder: Path) -> None:
+    """As of another network: a moment of one number would count for every weight."""
+    state, _ = trained_state(folder, config(train__epochs=1))
+    whole, fresh = state.state_dict(), begin(folder, config(train__epochs=1))[0]
+    of_all = whole["optimiser"]["state"]
+    for name in ("exp_avg", "exp_avg_sq", "step"):
+        broken = whole["optimiser"] | {"state": of_all | {0: of_all[0] | {name: torch.ones(1)}}}
+        with pytest.raises(ValueError, match=f"optimiser: {name} is"):
+            fresh.load_state_dict(whole | {"optimiser": broken})
+    with pytest.raises(ValueError, match="0 records of 1 finished epochs"):
+        fresh.load_state_dict(whole | {"history": []})
+    fresh.load_state_dict(whole)
+    assert (fresh.epoch, fresh.step, fresh.history) == (1, 4, state.history)
+
+
 @pytest.mark.parametrize("place", ["cpu", "device"])
 def test_images_are_augmented_once_and_where_you_say(folder: Path, place: str) -> None:
     """By the processes that read them, or as a batch on the device, which gets them as they are."""
