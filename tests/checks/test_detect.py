@@ -133,6 +133,18 @@ def test_how_likely_a_trait_that_means_nothing_sorts_the_patients(first: int, se
     assert [text.rpartition(" ")[2] for text in found] == ([chance] if chance else [])
 
 
+@pytest.mark.parametrize(
+    ("images", "share"), [([10] * 4, "25%"), ([10] * 5, ""), ([40, *[1] * 20], "67%"), ([40, *[8] * 20], "")]
+)
+def test_when_a_class_hangs_on_few_patients(images: list[int], share: str) -> None:
+    """Where (sum n)^2 / sum n^2 is below 5: 4 of equal shares, or one with 40 images beside 20 others with one each
+    (60^2 / 1620 = 2.2), but not beside 20 others with 8 each (200^2 / 2880 = 13.9)."""
+    classes = {"sick": Counter({f"P{i}": n for i, n in enumerate(images)})}
+    found = [p.text for p in _patients_by_class("", classes, "patient", "") if p.code == "class_of_few_patients"]
+    text = f"the {sum(images)} images of 'sick' come from {len(images)} patients, {share} of them from one"
+    assert found == ([text] if share else [])
+
+
 def test_how_many_of_the_test_images_are_elsewhere_too() -> None:
     """A picture is once in train and twice in test: two of three test images, and one image too many across splits."""
     files = [("train", "a"), ("train", "b"), ("test", "a"), ("test", "a"), ("test", "c"), ("val", "d")]

@@ -15,13 +15,14 @@ from vitmed.imaging.raw_image import ImageHeader
 
 
 @pytest.mark.parametrize(
-    ("patients", "known", "folds"), [((8, 6), True, 5), ((8, 3), True, 3), ((8, 6), False, 5), ((8, 1), True, 5)]
+    ("patients", "known", "folds"),
+    [((8, 6), True, 5), ((8, 3), True, 3), ((8, 6), False, 5), ((8, 1), True, 5), ((8, 6, 2), True, 2)],
 )
-def test_scores_are_of_images_or_patients_held_out(patients: tuple[int, int], known: bool, folds: int) -> None:
+def test_scores_are_of_images_or_patients_held_out(patients: tuple[int, ...], known: bool, folds: int) -> None:
     """Five folds, fewer where a class has fewer patients; by image where a class has one patient, or none is known."""
     rng = np.random.default_rng(0)
     codes = np.repeat(np.arange(sum(patients)), 6)
-    y = (codes >= patients[0]).astype(int)
+    y = np.repeat(np.arange(len(patients)), patients)[codes]
     x = rng.normal(size=(sum(patients), 3))[codes] + rng.normal(size=(len(y), 3)) / 10  # what tells patients apart
     whole = known and min(patients) > 1
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300))
