@@ -239,6 +239,16 @@ def test_images_of_unknown_patients_are_divided_by_all_of_their_findings() -> No
         assert sorted(sample.targets for sample in taken) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
+def test_folds_of_a_number_have_its_ranges_in_proportion() -> None:
+    """Three images of each of four ranges: a fold of three gets one of each."""
+    samples = tuple(Sample(str(i), i // 3, None, (), (10.0 + i,)) for i in range(12))
+    ranges = ("10 to 12", "13 to 15", "16 to 18", "19 to 21")
+    images = Splits(Path(), ("age",), {ALL: samples}, target=Target(kind="number"), bins=ranges)
+    tests = [take_fold(images, samples, 3, fold, seed=0)[0] for fold in (1, 2, 3)]
+    assert [[sample.label for sample in taken] for taken in tests] == [[0, 1, 2, 3]] * 3
+    assert {sample.path for taken in tests for sample in taken} == {sample.path for sample in samples}
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_sample_keeps_an_image_that_is_known_to_lack_a_finding(seed: int) -> None:
     """One image lacks it; of nine nobody knows. What is not known does not count as absent."""
