@@ -241,6 +241,24 @@ def test_findings_are_matched_by_name(tmp_path: Path) -> None:
         foreign_images(model, draw_classes(tmp_path / "folders", 2), ImageRequest("x", "test"))
 
 
+def test_patients_of_another_place_are_those_of_its_table_else_found_as_in_the_run(tmp_path: Path) -> None:
+    names = [f"{label}/P{i:02}_{j}.png" for label in "ab" for i in range(10) for j in range(3)]
+    folder = label_set(tmp_path / "set", ["path", "label"], [[name, name[0]] for name in names])
+    model = model_of("classes", ("a", "b"))
+
+    def groups(labels: Path | None, **fields: Any) -> set[tuple[str, str | None]]:
+        model.config.data = DataConfig(**fields)
+        images, _ = foreign_images(model, folder, ImageRequest(folder, "test", labels=labels))
+        return {(sample.path, sample.group) for sample in images.samples[ALL]}
+
+    by_name = {(name, name[2:5]) for name in names}
+    assert groups(None, groups="names") == groups(folder / "labels.csv", group_regex=r"(P\d+)_") == by_name
+    table = tmp_path / "patients.csv"
+    table.write_text("path,label,patient\n" + "".join(f"{name},{name[0]},Q{name[6]}\n" for name in names))
+    assert groups(table, group_regex=r"(P\d+)_") == {(name, f"Q{name[6]}") for name in names}
+    assert groups(None) == {(name, None) for name in names}
+
+
 def test_grades_are_matched_by_the_models_scale(tmp_path: Path) -> None:
     model = model_of("grades", ("none", "mild", "severe"))
     images, _ = foreign(model, tmp_path / "set", ["label"], [["severe"], ["none"]])
