@@ -50,9 +50,6 @@ def make_splits(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
     """
     images = _listed(config, ordinal)
     parts, made = _split(images, config)
-    for name in SPLITS:
-        if name != "test" or config.sites is None:  # a site may lack a class
-            _check_classes(images, name, parts[name])
     splits = checked(images, parts, made, config)
     if config.max_train is not None and config.max_train < len(parts["train"]):
         chosen = stratified_sample(images, parts["train"], config.max_train, config.split_seed)
