@@ -209,6 +209,9 @@ def test_frozen_blocks_neither_learn_nor_drop_out() -> None:
     assert not torch.equal(model(x), model(x))  # the last block still drops
     with pytest.raises(UsageError, match="the network has 3"):
         model.freeze(4)
+    model.freeze(0)  # the blocks learn again, and drop again
+    assert all(p.requires_grad for p in model.blocks.parameters()) and all(block.training for block in model.blocks)
+    assert not any(p.requires_grad for p in model.patch_embed.parameters())
 
 
 def test_a_pooling_that_the_network_cannot_have() -> None:

@@ -177,7 +177,8 @@ class ViT(nn.Module):
         self.float()  # also where `torch.set_default_dtype` names another
 
     def freeze(self, blocks: int) -> None:
-        """Freeze the embedding and the first `blocks` blocks: no gradient, no dropout, no drop path.
+        """Freeze the embedding and the first `blocks` blocks: no gradient, no dropout, no drop path. Later blocks learn,
+        whatever was frozen before.
 
         Raises UsageError if there are fewer blocks, or for a number below 0.
         """
@@ -187,8 +188,8 @@ class ViT(nn.Module):
         for name, parameter in self.named_parameters():
             if not name.startswith(("blocks.", "norm.", "fc_norm.", "attn_pool.", "head.")):
                 parameter.requires_grad_(False)
-        for block in self.blocks[:blocks]:
-            block.requires_grad_(False)
+        for i, block in enumerate(self.blocks):
+            block.requires_grad_(i >= blocks)
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
