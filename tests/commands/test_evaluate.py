@@ -199,6 +199,9 @@ def test_gates(trained: Trained, tmp_path: Path) -> None:
     assert (tmp_path / "b" / "report" / "report.html").is_file()  # the report is there to look at
     for text, told in (
         ("aurok=0.9", "did you mean 'auroc'"),
+        ("acc=0.9", "did you mean 'accuracy'"),
+        ("f1=0.9", "did you mean 'f1_m"),
+        ("AUC=0.9", "did you mean 'auroc'"),
         ("auroc=high", "metric=value"),
         ("auroc=nan", "metric=value"),
         ("auroc=90", "not auroc=90"),
