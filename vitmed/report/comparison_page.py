@@ -82,9 +82,9 @@ class ComparisonTables:
             values = {row.pair.first: value_text(row.first), row.pair.second: value_text(row.second)}
             numbers[row.title] = numbers.get(row.title, {}) | values
         named = []
-        for name, of in content.models.items():
-            whose = [letter[pair.first] for pair in content.pairs if pair.second == name and of.baseline_of]
-            more = f" ({of.identity})" * bool(of.identity) + f", baseline of {' and '.join(whose)}" * bool(whose)
+        for name, model in content.models.items():
+            whose = [letter[pair.first] for pair in content.pairs if pair.second == name and model.baseline_of]
+            more = f" ({model.identity})" * bool(model.identity) + f", baseline of {' and '.join(whose)}" * bool(whose)
             named.append(f"{letter[name]}: {name}{more}")
         lines = [[title, *(values.get(name, "") for name in letter)] for title, values in numbers.items()]
         yield f"number (95 % interval)|{'|'.join(f'>{of}' for of in letter.values())}", lines, named
