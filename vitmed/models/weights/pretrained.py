@@ -201,7 +201,8 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
     Raises:
         CheckpointError: a tensor other than the head would stay fresh; names the first tensors that do not fit.
     """
-    own, heads, usual = model.state_dict(), model.blocks[0].attn.heads, weights.model.get("heads")
+    own, usual = model.state_dict(), weights.model.get("heads")
+    heads = model.get_submodule("blocks.0.attn").heads
     if usual not in (None, heads):
         problem = f"{weights.path.name}: its network has {heads} attention heads here, and usually {usual}"
         warn(f"{problem}; no tensor shows the number, and a wrong one makes the weights useless; omit model.heads")
