@@ -266,7 +266,7 @@ def test_the_command_line(trained: Trained, tmp_path: Path, vitmed: Callable[...
     assert answer.code == 0, answer.err
     given = json.loads(answer.out)
     assert given["folder"] == str(tmp_path / "r") and given["overall"]["auroc"]["value"] is not None
-    answer = vitmed("evaluate", trained.best, "-o", tmp_path / "s", "--fail-under", "accuracy=1.01", "--json")
+    answer = vitmed("evaluate", trained.best, "-o", tmp_path / "s", "--fail-under", "log_loss=0", "--json")
     assert answer.code == 6 and "gate is not met" in answer.err and "Traceback" not in answer.err
     assert json.loads(answer.out)["overall"]
 
