@@ -80,7 +80,7 @@ def test_another_expression_for_another_place(run: TrainResult, tmp_path: Path) 
     other = draw_classes(tmp_path / "other", 4, seed=70)
     metrics = judge(run, tmp_path, data=other, group_regex=r"_(\d+)")
     assert metrics["resampling"] == "by patient" and metrics["report"]["notes"] == []
-    with pytest.raises(DataError, match=r"finds no patient in 8 of 8 paths"):
+    with pytest.raises(DataError, match=r"--group-regex '\(Q\\d\+\)' finds no patient in 8 of 8 paths"):
         evaluate(run.folder, data=other, group_regex=r"(Q\d+)", output=tmp_path / "none")
     assert not (tmp_path / "none").exists()
 

@@ -88,6 +88,10 @@ def test_folds_that_cannot_be(cells: Path, tmp_path: Path) -> None:
         split(brought, folds=3, hold_out=0.2)
     with pytest.raises(DataError, match="20 patients are too few for 21 folds"):
         split(cells, folds=21, group_regex=r"(P\d+)_")
+    one = files(tmp_path / "one", [f"a/P{i}_{i}.png" for i in range(9)] + [f"b/P7_{i}.png" for i in range(20, 29)])
+    with pytest.raises(DataError, match="class 'b' has 9 images of 1 patient, too few to split off") as error:
+        split(one, group_regex=r"(P\d+)_")
+    assert error.value.fix.startswith("add patients of this class, --resplit")
     few = files(tmp_path / "few", [f"a/{i}.png" for i in range(20)] + ["b/0.png", "b/1.png"])
     with pytest.raises(DataError, match="class 'b' has too few images for fold 2 of 3"):
         split(few, folds=3, fold=2)
