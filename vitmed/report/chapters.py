@@ -157,7 +157,7 @@ def limitations(metrics: Results) -> list[str]:
     return text.strip("\n").split("\n")
 
 
-def more_images(metrics: Results, noun: str) -> str | None:
+def more_images(metrics: Results, noun: str = "class") -> str | None:
     """With how many images the interval of the sensitivity (of the positive class, else the widest) would reach
     `PRECISE` to either side, in a sentence, as `vitmed sample-size` computes it, with the design effect of these
     images. None where the interval is that narrow, or unknown."""
