@@ -194,11 +194,11 @@ def test_a_share_is_the_fold_with_most_patients_of_every_class() -> None:
 )  # fmt: skip
 def test_how_many_patients_of_a_class_a_share_needs(patients: int, inside: int, fraction: float, share: float) -> None:
     """One of up to five, else two, and at least half of its part of them, rounded up; the scarcest class counts."""
-    codes = np.repeat(np.arange(patients + 5), 3)
-    labels = np.where(codes < patients, 1, 0)
-    part = (codes < inside) | (codes == patients)
-    assert _enough_patients(labels, codes, part, fraction) == pytest.approx(share)
-    assert _enough_patients(labels * 2, codes, part, fraction) == pytest.approx(share)  # a class without images
+    person = np.arange(patients + 5)
+    table = 3 * np.stack([person >= patients, person < patients], axis=1)
+    some = (person < inside) | (person == patients)
+    assert _enough_patients(table, some, fraction) == pytest.approx(share)
+    assert _enough_patients(np.insert(table, 1, 0, axis=1), some, fraction) == pytest.approx(share)  # a class of none
 
 
 def test_patients_and_copies_by_number() -> None:

@@ -17,7 +17,7 @@ from vitmed.core.errors import UsageError
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.kinds.grades import PreparedGrades
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.subgroups import EMPTY, TITLES, Strata, compared, strata, subgroups
+from vitmed.metrics.subgroups import EMPTY, TITLES, Strata, compared, pair_wins, strata, subgroups
 
 
 def draw(
@@ -236,6 +236,19 @@ def test_sites_that_do_not_differ_are_called_so_nineteen_times_in_twenty(classes
         assert gap.low is not None and gap.high is not None
         excluded += gap.low > 0 or gap.high < 0
     assert 3 <= alarms <= 28 and excluded <= 28
+
+
+def test_pairs_give_the_auroc_of_sklearn() -> None:
+    rng = np.random.default_rng(0)
+    scores, positive, atoms = rng.integers(6, size=80) / 6, rng.random(80) < 0.4, rng.integers(5, size=80)
+    wins = pair_wins(scores, positive, atoms)
+    assert wins.sum() / (positive.sum() * (~positive).sum()) == pytest.approx(roc_auc_score(positive, scores))
+    weights = rng.integers(4, size=5).astype(float)
+    pairs = (weights @ np.bincount(atoms[positive], minlength=5)) * (
+        weights @ np.bincount(atoms[~positive], minlength=5)
+    )
+    expected = roc_auc_score(positive, scores, sample_weight=weights[atoms])
+    assert weights @ wins @ weights / pairs == pytest.approx(expected)
 
 
 def test_shuffles_say_how_often_chance_makes_such_a_gap() -> None:

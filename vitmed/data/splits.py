@@ -461,34 +461,37 @@ def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: 
     comes closest is taken. If no fold has every class, as with few patients who have one class each, fewer and larger
     folds are tried, and of at most `TRIED` patients every choice, for a share that is not far from `fraction`.
     """
-    classes, patients, found = np.unique(labels), int(codes.max(initial=0)) + 1, list[np.ndarray]()
+    table = np.zeros((int(codes.max(initial=0)) + 1, int(labels.max(initial=0)) + 1), dtype=np.int64)
+    np.add.at(table, (codes, labels), 1)  # images of each patient in each class
+    table, found = table[:, table.any(axis=0)], list[np.ndarray]()  # of choices of patients, (P,) bool
 
-    def whole(parts: Iterable[np.ndarray]) -> list[np.ndarray]:
-        return [p for p in parts if len(np.unique(labels[p])) == len(np.unique(labels[~p])) == len(classes)]
+    def whole(choices: Iterable[np.ndarray]) -> list[np.ndarray]:
+        return [some for some in choices if table[some].any(axis=0).all() and table[~some].any(axis=0).all()]
 
-    for folds in range(min(max(2, round(1 / fraction)), patients, int(np.bincount(labels).max(initial=0))), 1, -1):
-        number = grouped_folds(labels, codes, folds, seed)
+    def off(some: np.ndarray) -> float:
+        return abs(float(table[some].sum() / len(labels)) - fraction)
+
+    for folds in range(min(max(2, round(1 / fraction)), len(table), int(table.sum(axis=0).max(initial=0))), 1, -1):
+        number = np.zeros(len(table), dtype=np.int64)
+        number[codes] = grouped_folds(labels, codes, folds, seed)
         found += whole(number == fold for fold in range(folds))
-        near = [part for part in found if abs(part.mean() - fraction) <= fraction / 2]
-        if near or (found and patients > TRIED):
-            return max(near + found, key=lambda part: _enough_patients(labels, codes, part, fraction))
-    if patients <= TRIED:
-        order = np.random.default_rng(seed).permutation(patients)
-        choices = chain.from_iterable(combinations(order, count) for count in range(1, patients))
-        found += whole(np.isin(codes, choice) for choice in choices)
-    chosen = (_enough_patients(labels, codes, part, fraction) - abs(part.mean() - fraction) for part in found)
-    return found[int(np.argmax([*chosen]))] if found else np.zeros(len(labels), dtype=bool)
+        near = [some for some in found if off(some) <= fraction / 2]
+        if near or (found and len(table) > TRIED):
+            return np.asarray(max(near + found, key=lambda some: _enough_patients(table, some, fraction))[codes])
+    if len(table) <= TRIED:
+        order = np.random.default_rng(seed).permutation(len(table))
+        choices = chain.from_iterable(combinations(order, count) for count in range(1, len(table)))
+        found += whole(np.isin(np.arange(len(table)), choice) for choice in choices)
+    best = max(found, key=lambda some: _enough_patients(table, some, fraction) - off(some), default=None)
+    return np.zeros(len(labels), dtype=bool) if best is None else best[codes]
 
 
-def _enough_patients(labels: np.ndarray, codes: np.ndarray, part: np.ndarray, fraction: float) -> float:
-    """For the class where it is smallest: its patients in a part, for each that it needs there; at most 1."""
-
-    def patients(of: np.ndarray) -> np.ndarray:
-        return np.bincount(np.unique(np.stack([labels[of], codes[of]]), axis=1)[0], minlength=int(labels.max()) + 1)
-
-    every = patients(np.ones_like(part))
+def _enough_patients(table: np.ndarray, some: np.ndarray, fraction: float) -> float:
+    """For the class where it is smallest: its patients in a choice, for each that it needs there; at most 1. `table`
+    has the images of each patient in each class, (P, K)."""
+    every = np.count_nonzero(table, axis=0)
     needed = np.maximum(np.where(every < SPREAD, 1, 2), np.ceil(every * fraction / 2))
-    return float(np.min(patients(part)[every > 0] / needed[every > 0], initial=1.0))
+    return float(np.min((np.count_nonzero(table[some], axis=0) / needed)[every > 0], initial=1.0))
 
 
 def grouped_folds(labels: np.ndarray, codes: np.ndarray, folds: int, seed: int) -> np.ndarray:

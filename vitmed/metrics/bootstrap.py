@@ -63,6 +63,8 @@ class Bootstrap:
 
     def per_unit(self, values: np.ndarray) -> np.ndarray:
         """Sums over the images of each unit, (S, F) -> (G, F)."""
+        if not self.units.clustered:
+            return values.astype(np.float64)
         order, starts = self.units.ordered
         return np.add.reduceat(values[order].astype(np.float64), starts, axis=0)
 

@@ -9,6 +9,7 @@ Letters: S images, K classes, R resamples, G strata.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +19,10 @@ import numpy as np
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.metrics import estimates, metric_table
-from vitmed.metrics.areas import weighted_areas
+from vitmed.metrics.areas import rank_auroc
 from vitmed.metrics.estimates import Estimate, difference, of_share
 from vitmed.metrics.intervals import Units, ratio, share
-from vitmed.metrics.kinds.classes import MANY_CLASSES, PreparedPredictions
+from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.kinds.grades import PreparedGrades
 from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers
 from vitmed.metrics.kinds.prepared import Prepared
@@ -31,10 +32,11 @@ from vitmed.metrics.predictions_csv import as_number
 FEWEST = 10  # images, and patients, below which a stratum is not evaluated: it may identify someone
 MANY_VALUES = 8  # numbers of more values than this are cut at their quartiles
 MOST = 20  # strata of a column that are reported, the largest
+MANY_CLASSES = 50  # with more, strata are evaluated by accuracy alone
 WORK = 2**26  # draws of an image x classes, for one column
 SHUFFLES = 500
-PAIRS = 2**22  # pairs of patients x classes, beyond which there are fewer shuffles
-CHUNK = 2**19  # images of shuffles held at once
+PAIRS = 2**22  # pairs of patients x classes up to which AUROC is computed by pair
+CHUNK = 2**19  # images of shuffles held at once, where it is not
 EMPTY = "not stated"
 BLANKS = {"", "na", "n/a", "nan", "none", "null", "unknown", "?", "-"}  # in a column of numbers
 OF_CLASSES = ("auroc", "balanced_accuracy", "accuracy", "mcc")
@@ -148,7 +150,7 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
     what they are called.
     """
     cells = [cell.strip() for cell in cells]
-    numbers = np.array([np.nan if cell.lower() in BLANKS else _number(cell) for cell in cells])
+    numbers = np.array([math.nan if cell.lower() in BLANKS else _number(cell) for cell in cells])
     given, cut = np.isfinite(numbers), ""
     values = np.unique(numbers[given])
     if len(values) > MANY_VALUES and not np.isinf(numbers).any():
@@ -267,7 +269,7 @@ def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
 
 def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tuple[Compared, bool]:
     """The numbers that strata are compared by, of the images in some atoms: the images of one patient in one stratum.
-    They are sums over atoms, AUROC is by image. And whether there are too many pairs of atoms for all `SHUFFLES`.
+    They are sums over atoms, AUROC over pairs of atoms; by image, which is slow, only where there are too many pairs.
     NaN where a number is undefined, or made of fewer than `FEWEST` images of a class, or of fewer than 5 patients."""
     labels = known_labels(predictions)
     if predictions.kind == "number":
@@ -279,17 +281,27 @@ def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tup
     size, k, right = int(atoms.max()) + 1, len(predictions.classes), predictions.right
     cells = atoms * k + labels
     each, held = (np.bincount(of, minlength=size * k).reshape(size, k).astype(float) for of in (cells, cells[right]))
-    ranked = range(k) if positive is None else [positive]
+    ranked = [] if k > MANY_CLASSES else [positive] if positive is not None else list(range(k))
+    slow = bool(ranked) and len(ranked) * size**2 > PAIRS
+    wins_of = {} if slow else {c: pair_wins(p[:, c], labels == c, atoms) for c in ranked}
 
     def numbers(inside: np.ndarray) -> dict[str, np.ndarray]:
         support, hits = inside @ each, inside @ held  # (R, K)
-        found = ratio(hits, support)
-        values = {"accuracy": ratio(hits.sum(axis=1), support.sum(axis=1))}
+        total = support.sum(axis=1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found = hits / support
+            values = {"accuracy": hits.sum(axis=1) / total}
+            if slow:
+                parts = np.array_split(inside, -(-len(inside) * len(atoms) // CHUNK))
+                values["auroc"] = np.concatenate([rank_auroc(p, labels, w[:, atoms]) for w in parts])
+            elif wins_of:
+                areas = [
+                    np.einsum("ra,ra->r", inside @ wins, inside) / (support[:, c] * (total - support[:, c]))
+                    for c, wins in wins_of.items()
+                ]
+                values["auroc"] = np.mean(areas, axis=0)
         if k > MANY_CLASSES:
             return values
-        parts = np.array_split(inside, -(-len(inside) * len(atoms) // CHUNK))
-        areas = [[weighted_areas(p[:, c], labels == c, w[:, atoms])[0] for c in ranked] for w in parts]
-        values["auroc"] = np.concatenate(areas, axis=1).mean(axis=0)
         if graded is not None:
             values["quadratic_kappa"] = graded.of_sums(inside @ np.stack(summands, axis=1))["quadratic_kappa"]
         values["balanced_accuracy"] = found.mean(axis=1)
@@ -300,10 +312,28 @@ def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tup
             values[name] = np.where(enough[:, c], found[:, c], np.nan)
         return values
 
-    return numbers, k <= MANY_CLASSES and len(ranked) * size**2 > PAIRS
+    return numbers, slow
+
+
+def pair_wins(scores: np.ndarray, positive: np.ndarray, atoms: np.ndarray) -> np.ndarray:
+    """(A, A) float64: how many pairs of a positive of the row and a negative of the column are in the right order.
+
+    A tie counts half, so for weights w of atoms w @ wins @ w over the weighted number of pairs is the AUROC. The
+    arguments are (S,) each: float, bool, and int64 from 0 to A-1.
+    """
+    size = int(atoms.max()) + 1
+    order = np.argsort(scores, kind="stable")
+    scores, positive, atoms = scores[order], positive[order], atoms[order]
+    own, owner = scores[positive], atoms[positive]
+    wins = np.zeros((size, size))
+    for a in np.unique(atoms[~positive]):
+        others = scores[~positive & (atoms == a)]
+        level = np.searchsorted(others, own, "left") + np.searchsorted(others, own, "right")
+        wins[:, a] = np.bincount(owner, level / 2, minlength=size)
+    return wins
 
 
 def _number(cell: str) -> float:
     """The number that a cell holds; infinite where it holds none."""
     number = as_number(cell)
-    return number if np.isfinite(number) else np.inf
+    return number if math.isfinite(number) else math.inf
