@@ -256,26 +256,29 @@ def _verdict(found: Robustness) -> tuple[str | None, str]:
     parts = {key: part for key, part in found.corruptions.items() if part.lost.low is not None}
     if not parts:
         return None, "No corruption is shown to hurt: the loss has no interval."
-    worst, *others = sorted(parts, key=lambda key: -(parts[key].lost.value or 0.0))
-    part, lost, rises = parts[worst], parts[worst].lost, not ALL_METRICS[found.number].higher_is_better
-    number = TARGETS[found.target.kind].metrics[found.number].phrase
+    losses = {key: parts[key].lost for key in sorted(parts, key=lambda key: -(parts[key].lost.value or 0.0))}
+    shown = [key for key, lost in losses.items() if lost.low is not None and lost.low > 0]  # the largest first
+    rises, number = not ALL_METRICS[found.number].higher_is_better, found.clean[found.number].value
+    name = TARGETS[found.target.kind].metrics[found.number].phrase
     unit = f" {found.target.unit}" if found.target.unit else ""
-    losses = {key: each.lost for key, each in parts.items()}
     change = {key: f"{of.value:.3f}{unit} ({of.low:.3f} to {of.high:.3f})" for key, of in losses.items()}
-    spared = [other.title for other in parts.values() if other.lost.low is not None and other.lost.low <= 0]
-    if part.title in spared:
+    if not shown:
         verb, noun = ("raise", "rise") if rises else ("lower", "fall")
-        largest = f"the largest {noun} is {change[worst]}, by {part.title}"
+        first, lost = next(iter(losses.items()))
+        largest = f"the largest {noun} is {change[first]}, by {parts[first].title}"
         if lost.value is not None and lost.value < 0:
             largest = f"on the mean of the five strengths each corruption {'lowers' if rises else 'raises'} it"
-        return None, f"No corruption is shown to {verb} {number}; {largest}."
-    clean, last = found.clean[found.number].value, part.strengths[-1][found.number].value
+        return None, f"No corruption is shown to {verb} {name}; {largest}."
+    worst, *others = shown
+    last = parts[worst].strengths[-1][found.number].value
     text = (
-        f"{part.title} hurts most: {number} {'rises' if rises else 'falls'} by {change[worst]} on the mean of the five "
-        f"strengths, and from {clean:.3f} to {last:.3f} at the strongest."
+        f"{parts[worst].title} hurts most: {name} {'rises' if rises else 'falls'} by {change[worst]} on the mean of "
+        f"the five strengths, and from {number:.3f} to {last:.3f} at the strongest."
     )
-    if others and parts[others[0]].title not in spared:
-        text += f" Next is {parts[others[0]].title}, by {change[others[0]]}."
+    if others:
+        text += f" Next: {', '.join(f'{parts[key].title} by {change[key]}' for key in others)}."
+    larger = list(losses)[: list(losses).index(worst)]
+    spared = [part.title + f" (by {change[key]})" * (key in larger) for key, part in parts.items() if key not in shown]
     return worst, text + (f" No loss is shown for: {', '.join(spared)}." if spared else "")
 
 
