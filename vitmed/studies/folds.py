@@ -22,7 +22,7 @@ from vitmed.core.messages import Silent, bar, gathering, listening, same_words, 
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.text import counted, duration_text, listed, round_up
-from vitmed.data.samples import Splits
+from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan import hash_files
 from vitmed.data.splits import TRAIN_ALONE, held_out, make_splits, site_names
 from vitmed.decisions.evaluation_folder import (
@@ -416,13 +416,14 @@ def _choice(candidates: Sequence[Candidate], parts: Sequence[Any]) -> dict[str, 
 
 
 def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[Splits, dict[str, list[str]]]:
-    first = members[0]
-    images = {
-        sample.path: (sample, digest)
-        for member in members
-        for name, samples in member.splits.samples.items()
-        for sample, digest in zip(samples, member.hashes[name], strict=True)
-    }
+    first, images = members[0], dict[str, tuple[Sample, str]]()
+    for member in reversed(members):  # what the first run says of an image holds, as in its predictions
+        names = {name: i for i, name in enumerate(member.splits.columns)}
+        order = [names.get(name) for name in first.splits.columns]
+        for name, part in member.splits.samples.items():
+            for sample, digest in zip(part, member.hashes[name], strict=True):
+                cells = tuple("" if i is None else sample.columns[i] for i in order)
+                images[sample.path] = sample._replace(columns=cells), digest
     if candidates[0].folds:
         val, root = list[str](), first.data_root("put the folder there again")
         config = build_config(resumed_settings(first.config, RunFolder(first.path.parent), root, {}))
@@ -449,14 +450,16 @@ def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> t
 def _trained_on_test(members: Sequence[Checkpoint], splits: Splits, hashes: dict[str, list[str]]) -> list[str]:
     """A sentence for each member that was trained on an image of the test, or on a patient of it, unless its run was
     allowed to have patients in two splits."""
-    leaks, owners = [], {sample.group for sample in splits.samples["test"]} - {None}
+    tested = {sample.path: sample.group for sample in splits.samples["test"]}  # a run that knows no patient leaves None
+    every = [sample for member in members for part in member.splits.samples.values() for sample in part]
+    leaks, owners = [], {*tested.values(), *(sample.group for sample in every if sample.path in tested)} - {None}
     for member in members:
         digests = {digest for name in ("train", "val") for digest in member.hashes[name]}
         groups = {sample.group for name in ("train", "val") for sample in member.splits.samples[name]}
         images = sum(digest in digests for digest in hashes["test"])
         patients = set() if member.config.data.allow_leakage else owners & groups
         if images or patients:
-            what = counted(images, "image") if images else f"images of {counted(len(patients), splits.unit)}"
+            what = counted(images, "image") if images else f"images of {counted(len(patients), member.splits.unit)}"
             leaks.append(f"{member.path}: was trained on {what} of the test of {members[0].path}")
     return leaks
 
