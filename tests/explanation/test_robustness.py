@@ -72,6 +72,7 @@ def test_a_mean_corruption_error_by_hand() -> None:
     assert found["mean_corruption_error"]["value"] == pytest.approx((0.25 + 0.25 + 0.5) / 5)
     assert found["corruptions"]["jpeg"]["lost"]["value"] == pytest.approx(0.2)
     assert found["relative"]["low"] is None and "no interval" in found["verdict"]
+    assert found["undefined"]["intervals"] == "no resamples were asked for"
 
 
 def test_the_verdict_names_what_hurts_and_what_does_not() -> None:

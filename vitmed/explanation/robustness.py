@@ -30,9 +30,9 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core.base_models import Target
-from vitmed.core.errors import DataError, unknown_key
+from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.text import counted
+from vitmed.core.text import counted, listed
 from vitmed.data.folders import SPLITS
 from vitmed.data.samples import labelled_by
 from vitmed.data.thread_batches import in_threads
@@ -292,7 +292,8 @@ def _words(result: Robustness, clean: Predictions) -> dict[str, Any]:
     if clean.kind == "classes" and len(clean.classes) > MANY and "auroc" not in reasons:
         reasons["auroc"] = f"no interval: there are more than {MANY} classes"
     if not result.resamples:
-        reasons["intervals"] = f"they need two {'images' if result.n_groups is None else 'patients'} or more"
+        few = f"they need two {'images' if result.n_groups is None else 'patients'} or more"
+        reasons["intervals"] = "no resamples were asked for" if clean.units.max(initial=0) > 0 else few
     higher = ALL_METRICS[result.number].higher_is_better
     end = number.low if higher else number.high  # nearer to guessing
     if end is not None and result.guess is not None and (end <= result.guess < 1 if higher else end >= result.guess):
@@ -341,7 +342,8 @@ def stress_images(
     saved: SavedModel, chosen: EvaluationImages, what: str, request: StressRequest
 ) -> tuple[Robustness, dict[str, list[np.ndarray]]]:
     """Predict a sample of images, clean and corrupted. Returns the content of stress.json; and title of each corruption
-    -> an image as it is and at strengths 1 to 5. Raises DataError where no image can be read."""
+    -> an image as it is and at strengths 1 to 5. Raises DataError where no image can be read, UsageError
+    where every corruption needs colour and the images are grey."""
     seed = request.seed
     picked = pick_images([sample.label for sample in chosen.samples], request.images, seed)
     decoded = _decode(saved.preprocessing, chosen, picked)
@@ -351,6 +353,10 @@ def stress_images(
         grey = "the network sees grey" if saved.preprocessing.channels < 3 else "the images are grey"
     skipped = {name: f"needs colour, and {grey}" for name in names if grey and CORRUPTIONS[name].colour}
     names = [name for name in names if name not in skipped]
+    if not names:
+        raise UsageError(f"{listed([*skipped])}: needs colour, and {grey}", "name others with --corruption, or none")
+    if skipped:
+        warn(f"{listed([*skipped])}: left out, {grey}")
     say(
         f"{what}: {len(decoded):,} of {counted(len(chosen.samples), 'image')}, "
         f"{counted(len(names), 'corruption')} of 5 strengths, {(1 + 5 * len(names)) * len(decoded):,} passes"
