@@ -399,19 +399,18 @@ def read_candidate(folder: RunFolder) -> Candidate:
     return Candidate(folder, tuple(fold.saved for fold in tested), tests, study.divided.repeats, True)
 
 
-def _choice(candidates: Sequence[Candidate], parts: Sequence[Any]) -> dict[str, Any]:
-    """What the members are, in words, and the numbers of each candidate and of the mean."""
+def _choice(candidates: Sequence[Candidate], shares: Mapping[str, float], parts: Sequence[Any]) -> dict[str, Any]:
+    """What the members are, in words, and the numbers of `parts`: each candidate, and of several their mean. Each is
+    decided by its own policy, as in its report."""
     kind = TARGETS[candidates[0].members[0].splits.target.kind]
     names = (kind.headline[0], kind.val_loss)
     resamples = max(LEAST_RESAMPLES, candidates[0].members[0].config.evaluate.resamples)
-    several = len(candidates) > 1
-    each = {candidate.name: part for candidate, part in zip(candidates, parts, strict=True)}
-    rows = dict[str, dict[str, Any]]()
-    for name, predictions in (each | ({"together": averaged(parts)} if several else {})).items():
+    of, rows = list(shares), dict[str, dict[str, Any]]()
+    for name, predictions in zip([*of, "together"], parts, strict=False):
         overall: dict[str, Estimate] = kind.numbers.evaluate(predictions, resamples).overall
         say(f"{name}: {', '.join(f'{kind.metrics[key].title} {value_text(overall[key])}' for key in names)}")
         rows[name] = {key: overall[key].to_dict() for key in names}
-    joined = ", ".join(each) if several else counted(len(candidates[0].members), "fold")
+    joined = ", ".join(of) if len(of) > 1 else counted(len(candidates[0].members), "fold")
     return {"words": f"the mean of {joined}", "numbers": rows}
 
 
@@ -469,7 +468,9 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     and write it with its report into a new folder; with `advise`, say how to test it. Raises DataError for runs of
     which one was trained on an image or a patient of the test."""
     parts = aligned([candidate.predictions for candidate in candidates])
-    chosen, share = _choice(candidates, parts), 1 / len(candidates)
+    share, paths = 1 / len(candidates), [candidate.folder.path.resolve() for candidate in candidates]
+    alike = len({path.name for path in paths}) < len(paths)  # such as "runs/first" and "old/first"
+    shares = {f"{path.parent.name}/{path.name}" if alike else path.name: share for path in paths}
     members = [member for candidate in candidates for member in candidate.members]
     each = [share / len(candidate.members) for candidate in candidates for _ in candidate.members]
     splits, hashes = _images(candidates, members)
@@ -478,7 +479,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
         raise DataError(leaks[0], "join runs with the same splits")
     for leak in leaks:  # of a test that was held out of folds, after hours of training
         warn(leak)
-    joined = join_members(place.ensemble, members, each, splits, hashes, chosen)
+    joined = join_members(place.ensemble, members, each, splits, hashes, {})
     for_policy = replace(averaged(parts), positive=members[0].config.data.positive)
     config = members[0].config.evaluate
     differing = [f"evaluate.{k}" for k, value in config if any(getattr(m.config.evaluate, k) != value for m in members)]
@@ -486,11 +487,13 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     if differing:
         warn(f"the runs differ in {listed(differing)}: the ensemble takes the settings of {candidates[0].name}")
     policy = choose_policy(for_policy, config, None, joined.weights_hash)
+    predictions = policy.apply(for_policy)
+    chosen = _choice(candidates, shares, [*parts, predictions] if len(parts) > 1 else parts)
     with listening(Silent()):
         network = open_network(joined, policy, "cpu", "fp32")
     outputs = network.outputs(lambda i: joined.preprocessing.drawn(), 1, lambda done, total: None)
     policy = policy.model_copy(update={"known_logits": tuple(outputs.logits[0].tolist())})
-    joined = replace(joined, policy=policy)
+    joined = replace(joined, policy=policy, chosen=chosen)
     say(f"decision policy, chosen on {counted(policy.n, 'image')}: {policy.summary}")
     about_policy = "The decision policy was chosen on the validation images, on which each run chose its best epoch."
     if (first := candidates[0]).folds:
@@ -500,7 +503,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
             "less extreme than its calibration assumes."
         )
     notes = [about_policy, *leaks, *notes_of(policy)]
-    predictions, root, how = policy.apply(for_policy), members[0].splits.root, joined.preprocessing
+    root, how = members[0].splits.root, joined.preprocessing
     title = f"{counted(len(members), 'model')}, images that chose the policy"
     about = facts(joined, "the images on which the policy was chosen", len(predictions), "stored predictions")
     with bar("drawing the report", unit="steps"):
@@ -512,4 +515,4 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     if splits.samples["test"] and advise:
         say(f"to test it once: vitmed evaluate {place.path}")
     show(f"{place.path}: {chosen['words']}; vitmed predict IMAGE --checkpoint {place.path}")
-    return EnsembleResult(place.path, {candidate.name: share for candidate in candidates}, val)
+    return EnsembleResult(place.path, shares, val)
