@@ -159,8 +159,10 @@ def _as_data_error(archive: Path) -> Iterator[None]:
         raise DataError(f"{archive}: cannot be unpacked ({error})", AGAIN) from None
 
 
-def labels_flag(folder: Path) -> str:
-    """Name the flag for the labels of a folder without classes; "" for one with classes."""
+def labels_flag(folder: Path, source: Path) -> str:
+    """Name the flag for the labels of a folder without classes, and for the grades of MedMNIST; "" for classes."""
+    if source.name.lower().startswith("retinamnist"):  # its folder is one of classes: only the name knows their order
+        return " --target grades"
     return f" --labels {folder / LABELS}" if (folder / LABELS).is_file() else ""
 
 
