@@ -12,7 +12,6 @@ from typing import Annotated
 from vitmed.core.errors import UsageError
 from vitmed.core.messages import listener, say, warn
 from vitmed.core.options import Argument, AskedWindow, HttpOption, Precision
-from vitmed.core.places import refuse_inside
 from vitmed.core.process import stop_signals
 from vitmed.inference.load import load
 from vitmed.inference.open_model import RAW, open_model, preprocessing_of
@@ -60,8 +59,6 @@ def serve(
     limits.check()
     with open_door(host, port, api_key_file, no_key) as door:
         saved = open_model(checkpoint)
-        if scores is not None:
-            refuse_inside(saved.splits.root, scores)
         if saved.policy is None:
             warn(f"{saved.path}: {RAW}")
         saved = replace(saved, preprocessing=preprocessing_of(saved, frame, window))

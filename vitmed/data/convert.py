@@ -161,9 +161,8 @@ def _as_data_error(archive: Path) -> Iterator[None]:
 
 def labels_flag(folder: Path, source: Path) -> str:
     """Name the flag for the labels of a folder without classes, and for the grades of MedMNIST; "" for classes."""
-    if source.name.lower().startswith("retinamnist"):  # its folder is one of classes: only the name knows their order
-        return " --target grades"
-    return f" --labels {folder / LABELS}" if (folder / LABELS).is_file() else ""
+    grades = " --target grades" * source.name.lower().startswith("retinamnist")  # of classes, by all but its name
+    return grades or (f" --labels {folder / LABELS}" if (folder / LABELS).is_file() else "")
 
 
 def convert(source: Path, part: Path) -> None:

@@ -87,15 +87,14 @@ def checkpoint_outputs(saved: SavedModel, root: Path) -> tuple[list[Sample], Out
 
 
 def compare_export(
-    saved: SavedModel, graph: ExportedGraph, session: Any, root: Path, known: tuple[list[Sample], Outputs]
+    saved: SavedModel, graph: ExportedGraph, session: Any, root: Path, chosen: list[Sample], outputs: Outputs
 ) -> ExportGate:
-    """Compare an exported network with what its checkpoint gives, `known`, for validation images.
+    """Compare an exported network with the `outputs` of its checkpoint for chosen validation images.
 
     The checkpoint resizes with Pillow and decides with numpy; the exported network, `session`, does all in its graph,
     where it may: images (B, H, W, C) uint8 -> the outputs of the graph."""
     assert saved.policy is not None
     how, exported = saved.preprocessing, list[list[np.ndarray]]()
-    chosen, outputs = known
     with bar("comparing: exported") as advance:
         for index, sample in enumerate(chosen):
             if graph.resize:
@@ -195,10 +194,10 @@ def write_onnx(saved: SavedModel, file: Path, root: Path) -> ExportGate:
     graph = ExportedGraph(saved, resize=saved.preprocessing.channels in (1, 3)).eval()
     if not graph.resize:
         warn("an image with alpha must be made square before: the file takes squares only")
-    known = checkpoint_outputs(saved, root)  # first: torch takes minutes for a large network
+    chosen, outputs = checkpoint_outputs(saved, root)  # first: torch takes minutes for a large network
     say(f"exporting {saved.path}; torch needs about a quarter of a minute")
     model, session = onnx_program(graph, file)
-    gate = compare_export(saved, graph, session, root, known)
+    gate = compare_export(saved, graph, session, root, chosen, outputs)
     if not gate.passed:
         problem = f"{file}: not written, since the exported network differs from {saved.path}: {gate.in_words}"
         fix = f"no decision may differ, and no probability by more than {MOST_MOVED:g}; please report it"

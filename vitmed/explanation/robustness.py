@@ -258,7 +258,7 @@ def _verdict(found: Robustness) -> tuple[str | None, str]:
         return None, "No corruption is shown to hurt: the loss has no interval."
     losses = {key: parts[key].lost for key in sorted(parts, key=lambda key: -(parts[key].lost.value or 0.0))}
     shown = [key for key, lost in losses.items() if lost.low is not None and lost.low > 0]  # the largest first
-    rises, number = not ALL_METRICS[found.number].higher_is_better, found.clean[found.number].value
+    rises = not ALL_METRICS[found.number].higher_is_better
     name = TARGETS[found.target.kind].metrics[found.number].phrase
     unit = f" {found.target.unit}" if found.target.unit else ""
     change = {key: f"{of.value:.3f}{unit} ({of.low:.3f} to {of.high:.3f})" for key, of in losses.items()}
@@ -270,13 +270,12 @@ def _verdict(found: Robustness) -> tuple[str | None, str]:
             largest = f"on the mean of the five strengths each corruption {'lowers' if rises else 'raises'} it"
         return None, f"No corruption is shown to {verb} {name}; {largest}."
     worst, *others = shown
-    last = parts[worst].strengths[-1][found.number].value
+    clean, last = found.clean[found.number].value, parts[worst].strengths[-1][found.number].value
     text = (
         f"{parts[worst].title} hurts most: {name} {'rises' if rises else 'falls'} by {change[worst]} on the mean of "
-        f"the five strengths, and from {number:.3f} to {last:.3f} at the strongest."
+        f"the five strengths, and from {clean:.3f} to {last:.3f} at the strongest."
     )
-    if others:
-        text += f" Next: {', '.join(f'{parts[key].title} by {change[key]}' for key in others)}."
+    text += f" Next: {', '.join(f'{parts[key].title} by {change[key]}' for key in others)}." * bool(others)
     larger = list(losses)[: list(losses).index(worst)]
     spared = [part.title + f" (by {change[key]})" * (key in larger) for key, part in parts.items() if key not in shown]
     return worst, text + (f" No loss is shown for: {', '.join(spared)}." if spared else "")
@@ -342,24 +341,21 @@ def stress_images(
     saved: SavedModel, chosen: EvaluationImages, what: str, request: StressRequest
 ) -> tuple[Robustness, dict[str, list[np.ndarray]]]:
     """Predict a sample of images, clean and corrupted. Returns the content of stress.json; and title of each corruption
-    -> an image as it is and at strengths 1 to 5. Raises DataError where no image can be read, UsageError
-    where every corruption needs colour and the images are grey."""
+    -> an image as it is and at strengths 1 to 5. Raises DataError: no image can be read; UsageError: no corruption."""
     seed = request.seed
     picked = pick_images([sample.label for sample in chosen.samples], request.images, seed)
     decoded = _decode(saved.preprocessing, chosen, picked)
     unreadable = len(picked) - len(decoded)
-    names, grey = list(request.corruptions or CORRUPTIONS), ""
-    if saved.preprocessing.channels < 3 or all(map(is_grey, decoded.values())):
-        grey = "the network sees grey" if saved.preprocessing.channels < 3 else "the images are grey"
+    names, grey = list(request.corruptions or CORRUPTIONS), "the network sees grey" * (saved.preprocessing.channels < 3)
+    grey = grey or "the images are grey" * all(map(is_grey, decoded.values()))
     skipped = {name: f"needs colour, and {grey}" for name in names if grey and CORRUPTIONS[name].colour}
     names = [name for name in names if name not in skipped]
     if not names:
         raise UsageError(f"{listed([*skipped])}: needs colour, and {grey}", "name others with --corruption, or none")
-    if skipped:
-        warn(f"{listed([*skipped])}: left out, {grey}")
     say(
         f"{what}: {len(decoded):,} of {counted(len(chosen.samples), 'image')}, "
         f"{counted(len(names), 'corruption')} of 5 strengths, {(1 + 5 * len(names)) * len(decoded):,} passes"
+        + (f"; {grey}: without {listed([*skipped])}" if skipped else "")
     )
     clean, corrupted = _predict_all(saved, chosen, decoded, replace(request, corruptions=names))
     robustness = measure_robustness(clean, corrupted, request.resamples, seed, saved.splits.target)

@@ -46,10 +46,8 @@ class Stream:
         if self.share:
             p = (known.sum() + 1) / (len(known) + 2)  # as in `Reference`
             farthest = max(p if side == "fall" else 1 - p for side in self.sides) / np.sqrt(p * (1 - p))
-            if farthest > shift / 2:
-                return ""
-            change = "fall to 0" if "fall" in self.sides else "rise to 1"
-            return f"the reference is {known.mean():.3g}: even a {change} gives no alarm; a smaller --shift watches it"
+            never = f"the reference is {known.mean():.3g}: no {' or '.join(self.sides)} can give an alarm"
+            return "" if farthest > shift / 2 else f"{never}; a smaller --shift watches it"
         return "" if self.least or np.ptp(known) > 0 else "the reference has one value for all images"
 
 
@@ -143,11 +141,10 @@ def choose_limits(
     for row, drawn in zip(delays, draw, strict=False):
         for c, (values, stream) in enumerate(zip(drawn.T, reference.streams.values(), strict=True)):
             sign = 1 if "rise" in sides[c] else -1
+            moved = values + sign * shift
             if stream.share:  # an image is 0 or 1: so many more of them are what the side says
                 room = (float(sign > 0) - reference.centre[c]) / reference.spread[c]
                 moved = np.where(rng.random(period) < 1 - shift / abs(room), values, values * 0 + room)
-            else:
-                moved = values + sign * shift
             high = highest(moved, sides[c], shift / 2) > limits[c]
             if high.any():
                 row[c] = np.isfinite(values[: high.argmax() + 1]).sum()

@@ -376,10 +376,6 @@ class Candidate:
     models: int  # how many of the members predict each of these images
     folds: bool
 
-    @property
-    def name(self) -> str:
-        return self.folder.path.resolve().name
-
 
 def read_candidate(folder: RunFolder) -> Candidate:
     """Read what a folder offers. Raises CheckpointError where its runs are not finished."""
@@ -400,8 +396,7 @@ def read_candidate(folder: RunFolder) -> Candidate:
 
 
 def _choice(candidates: Sequence[Candidate], shares: Mapping[str, float], parts: Sequence[Any]) -> dict[str, Any]:
-    """What the members are, in words, and the numbers of `parts`: each candidate, and of several their mean. Each is
-    decided by its own policy, as in its report."""
+    """The members in words, and the numbers of each candidate and of the mean, each by its own policy, in `parts`."""
     kind = TARGETS[candidates[0].members[0].splits.target.kind]
     names = (kind.headline[0], kind.val_loss)
     resamples = max(LEAST_RESAMPLES, candidates[0].members[0].config.evaluate.resamples)
@@ -417,12 +412,11 @@ def _choice(candidates: Sequence[Candidate], shares: Mapping[str, float], parts:
 def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[Splits, dict[str, list[str]]]:
     first, images = members[0], dict[str, tuple[Sample, str]]()
     for member in reversed(members):  # what the first run says of an image holds, as in its predictions
-        names = {name: i for i, name in enumerate(member.splits.columns)}
-        order = [names.get(name) for name in first.splits.columns]
         for name, part in member.splits.samples.items():
             for sample, digest in zip(part, member.hashes[name], strict=True):
-                cells = tuple("" if i is None else sample.columns[i] for i in order)
-                images[sample.path] = sample._replace(columns=cells), digest
+                cells = dict(zip(member.splits.columns, sample.columns, strict=True))
+                ordered = tuple(cells.get(name, "") for name in first.splits.columns)
+                images[sample.path] = sample._replace(columns=ordered), digest
     if candidates[0].folds:
         val, root = list[str](), first.data_root("put the folder there again")
         config = build_config(resumed_settings(first.config, RunFolder(first.path.parent), root, {}))
@@ -449,14 +443,13 @@ def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> t
 def _trained_on_test(members: Sequence[Checkpoint], splits: Splits, hashes: dict[str, list[str]]) -> list[str]:
     """A sentence for each member that was trained on an image of the test, or on a patient of it, unless its run was
     allowed to have patients in two splits."""
-    tested = {sample.path: sample.group for sample in splits.samples["test"]}  # a run that knows no patient leaves None
-    every = [sample for member in members for part in member.splits.samples.values() for sample in part]
-    leaks, owners = [], {*tested.values(), *(sample.group for sample in every if sample.path in tested)} - {None}
+    tested, known = {sample.path for sample in splits.samples["test"]}, [splits, *(member.splits for member in members)]
+    leaks, owners = [], {s.group for of in known for part in of.samples.values() for s in part if s.path in tested}
     for member in members:
         digests = {digest for name in ("train", "val") for digest in member.hashes[name]}
         groups = {sample.group for name in ("train", "val") for sample in member.splits.samples[name]}
         images = sum(digest in digests for digest in hashes["test"])
-        patients = set() if member.config.data.allow_leakage else owners & groups
+        patients = set() if member.config.data.allow_leakage else (owners & groups) - {None}
         if images or patients:
             what = counted(images, "image") if images else f"images of {counted(len(patients), member.splits.unit)}"
             leaks.append(f"{member.path}: was trained on {what} of the test of {members[0].path}")
@@ -485,7 +478,7 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     differing = [f"evaluate.{k}" for k, value in config if any(getattr(m.config.evaluate, k) != value for m in members)]
     differing += ["data.positive"] * any(m.config.data.positive != for_policy.positive for m in members)
     if differing:
-        warn(f"the runs differ in {listed(differing)}: the ensemble takes the settings of {candidates[0].name}")
+        warn(f"the runs differ in {listed(differing)}: the ensemble takes the settings of {next(iter(shares))}")
     policy = choose_policy(for_policy, config, None, joined.weights_hash)
     predictions = policy.apply(for_policy)
     chosen = _choice(candidates, shares, [*parts, predictions] if len(parts) > 1 else parts)
@@ -510,9 +503,8 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
         origin = Origin(title=title, facts=about, notes=notes, run=place.name)
         extra = Extra(weights_hash=joined.weights_hash, policy=policy, read=lambda name: thumbnail(root / name, how))
         metrics = Report.of(predictions, origin, config, extra).write(place.path / "val")
-    val = Evaluation(predictions, metrics, place.path / "val")
     save_ensemble(joined)  # last: without it the folder holds no ensemble
     if splits.samples["test"] and advise:
         say(f"to test it once: vitmed evaluate {place.path}")
     show(f"{place.path}: {chosen['words']}; vitmed predict IMAGE --checkpoint {place.path}")
-    return EnsembleResult(place.path, shares, val)
+    return EnsembleResult(place.path, shares, Evaluation(predictions, metrics, place.path / "val"))
