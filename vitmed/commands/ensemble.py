@@ -39,9 +39,7 @@ def ensemble(
     if len({*hashes}) < len(hashes):
         raise UsageError(f"{names}: some hold the same model", "name each once")
     if len({one.folds for one in candidates}) > 1:
-        raise UsageError(
-            f"{names}: some are folds and some are single runs", "join folds with folds, or runs with runs"
-        )
+        raise UsageError(f"{names}: some are folds and some are single runs", "join folds alone, or runs alone")
     if len(candidates) == 1 and not candidates[0].folds:
         raise UsageError(f"{candidates[0].folder.path}: one run is no ensemble", "name several runs, or folds")
     if output is None and not (len(candidates) == 1 and candidates[0].folds):

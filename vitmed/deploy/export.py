@@ -82,7 +82,7 @@ def checkpoint_outputs(saved: SavedModel, root: Path) -> tuple[list[Sample], Out
         outputs = network.outputs(lambda i: saved.preprocessing.read(root / samples[i].path), len(samples), advance)
     if lost := [*outputs.problems.values()]:
         problem = f"{lost[0]}; {len(lost):,} of {counted(len(samples), 'validation image')} cannot be read"
-        raise DataError(problem, "name the data folder of the run: --data DIR; or put these files back")
+        raise DataError(problem, "name the place of its images: --data DIR; or put these files back")
     return samples, outputs
 
 
@@ -337,7 +337,7 @@ def fields_of_model(saved: Checkpoint) -> dict[str, Any]:
     else:
         part = lacks(fields)
     if part:
-        fix = "vitmed export RUN --to model.onnx writes every model"
+        fix = f"vitmed export {saved.path} --to model.onnx writes every model"
         fix += "; for timm: vitmed train --stem patch" * ("stem" in part)
         raise UsageError(f"{saved.path}: the model needs {part}, which vitmed cannot write for timm", fix)
     return fields
