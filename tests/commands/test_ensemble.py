@@ -26,6 +26,7 @@ from vitmed.inference.open_model import open_model
 from vitmed.metrics.predictions import Predictions
 
 RUN = Callable[..., Answer]
+VAL = "val/metrics.json"
 SETTINGS = BARE | {"epochs": 1, "group_regex": r"(p\d+)_", "resamples": 20}
 
 
@@ -204,6 +205,11 @@ def test_runs_with_the_same_splits_are_joined(runs: list[Path], data: Path, tmp_
     chosen = json.loads((tmp_path / "both" / "ensemble.json").read_text())["chosen"]
     alone = [chosen["numbers"][run.name]["log_loss"]["value"] for run in runs]
     assert chosen["numbers"]["together"]["log_loss"]["value"] <= max(alone) + 1e-9  # the loss is convex
+    for name, of_run in chosen["numbers"].items():  # each is decided as in its report
+        report = json.loads(((tmp_path / "both" if name == "together" else runs[0].parent / name) / VAL).read_text())
+        assert {key: each["value"] for key, each in of_run.items()} == pytest.approx(
+            {key: report["overall"][key]["value"] for key in of_run}, abs=1e-9
+        )
     assert len(joined.splits.samples["val"]) == len(load_checkpoint(runs[0]).splits.samples["val"])
     tested = evaluate(tmp_path / "both")
     assert tested.folder == tmp_path / "both" / "test"

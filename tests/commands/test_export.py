@@ -160,6 +160,10 @@ def test_what_cannot_be_exported(trained: Trained, tmp_path: Path, vitmed: Calla
     (tmp_path / "there.onnx").write_bytes(b"mine")
     assert vitmed("export", trained.folder, "--to", tmp_path / "there.onnx").code == 2
     assert (tmp_path / "there.onnx").read_bytes() == b"mine"
+    (tmp_path / "other").mkdir()
+    found = vitmed("export", trained.folder, "--to", tmp_path / "model.onnx", "--data", tmp_path / "other")
+    assert found.code == 3 and "cannot be read" in found.err and "exporting" not in found.err
+    assert "Fix: name the place of its images: --data DIR" in found.err and found.err.count("no such file") == 1
     found = vitmed("export", trained.folder / "epoch_0002.pt", "--to", tmp_path / "model.onnx")
     assert found.code == 4 and "no decision policy" in found.err
 

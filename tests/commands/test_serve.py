@@ -330,6 +330,8 @@ def test_a_port_in_use_a_missing_model_and_a_short_key_are_refused_and_the_envir
     found = vitmed("serve", trained.folder, "--port", server.port)
     assert found.code == 2 and "in use" in found.err and f"--port {server.port + 1}" in found.err
     assert vitmed("serve", tmp_path / "none.pt").code == 4
+    found = vitmed("serve", trained.folder, "--port", 0, "--scores", trained.data / "scores.csv")
+    assert found.code == 2 and "lies in the data folder" in found.err and not (trained.data / "scores.csv").exists()
     (tmp_path / "key").write_text("short\n")
     assert "at least 16" in vitmed("serve", trained.folder, "--api-key-file", tmp_path / "key").err
     monkeypatch.setenv(app.KEY, KEY)

@@ -504,6 +504,8 @@ def test_weights_commands(vitmed: RUN, server: Server, cache: Path, tmp_path: Pa
     assert "CC-BY-NC-ND-4.0 (token)" in answer.out and "no" in answer.out
     answer = vitmed("weights", "where", "toy")
     assert answer.code == 4 and answer.out == "" and str(weight_path("toy")) in answer.err
+    answer = vitmed("weights", "fetch", "toy", "--offline", "--to", tmp_path)
+    assert f"vitmed weights fetch toy --to {tmp_path}" in answer.err
     answer = vitmed("weights", "fetch", "toy", "--offline")
     assert answer.code == 4 and answer.out == "" and server.asked == []
     answer = vitmed("weights", "fetch", "toy")

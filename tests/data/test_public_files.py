@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import recording
 from PIL import Image
 from torchvision import datasets as reference
 
@@ -291,6 +292,9 @@ def test_the_findings_of_chestmnist_with_some_not_known(tmp_path: Path, name: st
 def test_the_grades_of_retinamnist_and_numbers(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "mine.npz", **medmnist(classes=11, counts=(22, 22, 22)))
     grades = imported(tmp_path / "mine.npz", tmp_path / "grades", target="grades")
+    ui = recording()
+    import_dataset((tmp_path / "mine.npz").rename(tmp_path / "retinamnist_64.npz"), tmp_path / "retina")
+    assert ui.said[-1].endswith(f"vitmed train {tmp_path / 'retina'} --target grades")
     assert grades.classes == tuple(map(str, range(11))) and grades.target.kind == "grades"
     content = medmnist(counts=(40, 20, 20))
     ages = {f"{name}_labels": np.linspace(20, 80.5, len(content[f"{name}_images"])) for name in grades.samples}

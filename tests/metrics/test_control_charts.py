@@ -47,9 +47,37 @@ def test_what_does_not_count_leaves_the_sums_as_they_are() -> None:
 
 def test_small_and_constant_references_are_not_watched() -> None:
     few = np.where(np.arange(50) < FEWEST - 1, 0.3, np.nan)
-    assert f"has {FEWEST - 1} such images" in Stream(few).why_not
-    assert Stream(np.full(50, 0.3)).why_not and not Stream(np.full(50, 0.3), least=0.05).why_not
-    assert not Stream(np.zeros(50), share=True).why_not  # what never happened may happen
+    assert f"has {FEWEST - 1} such images" in Stream(few).why_not(0.5)
+    assert Stream(np.full(50, 0.3)).why_not(0.5) and not Stream(np.full(50, 0.3), least=0.05).why_not(0.5)
+    assert not Stream(np.zeros(50), share=True).why_not(0.5)  # what never happened may happen
+
+
+@pytest.mark.parametrize(
+    ("hits", "shift", "dead"), [(2, 0.5, True), (8, 0.5, False), (33, 1.5, True), (65, 1.5, False)]
+)
+def test_a_share_that_can_never_give_an_alarm_is_not_watched(hits: int, shift: float, dead: bool) -> None:
+    """Of 100 images; where none is a hit any more, each adds p / sd - shift / 2: with p = 0.03 less than 0."""
+    falls = Stream(np.arange(100) < hits, ("fall",), share=True)
+    rises = Stream(np.arange(100) >= hits, ("rise",), share=True)
+    assert bool(falls.why_not(shift)) == bool(rises.why_not(shift)) == dead
+    reference = Reference.of({"falls": falls, "rises": rises}, np.arange(100))
+    new = {name: Stream(np.full(500, end)) for name, end in (("falls", 0.0), ("rises", 1.0))}
+    values = reference.standardised(new).T
+    sums_at_the_end = [highest(x, one.sides, shift / 2)[-1] for x, one in zip(values, (falls, rises), strict=True)]
+    assert (max(sums_at_the_end) == 0) == dead
+
+
+def test_the_delay_of_a_share_is_that_of_images_that_are_hits_or_not() -> None:
+    """Sensitivity 0.5 that falls by half a standard deviation, to 0.25: as the recursion of Page finds it."""
+    rng = np.random.default_rng(1)
+    reference = Reference.of({"falls": Stream(np.arange(1000) % 2, ("fall",), share=True)}, np.arange(1000))
+    found, first = choose_limits(reference, 0.5, 400, 0.1, simulations=1000), []
+    for _ in range(400):
+        total, count = 0.0, 0
+        while total <= found.limits[0]:
+            total, count = max(0.0, total + (1 if rng.random() < 0.75 else -1) - 0.25), count + 1
+        first.append(count)
+    assert found.delays[0] == pytest.approx(np.median(first), rel=0.15)
 
 
 def world(patients: int, each: int, rng: np.random.Generator, shift: float = 0) -> tuple[dict[str, Stream], np.ndarray]:

@@ -1,5 +1,7 @@
 """The interval of a paired difference: published examples, a slow definition, and agreement with its p."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from every_kind import compare_predictions
@@ -58,6 +60,20 @@ def test_no_difference_is_mcnemars_test() -> None:
     assert found.statistic == pytest.approx(25 / np.sqrt(239)) and found.statistic**2 == pytest.approx(2.615, abs=5e-4)
     assert found.p == pytest.approx(0.106, abs=5e-4)
     assert tango_score(0.0, 132, 107, 1144) == found.statistic
+
+
+def test_a_model_and_itself_differ_by_0_in_every_number() -> None:
+    """Another model that is right on the same images has an interval: the next patients may differ."""
+    labels, rng = np.arange(60) % 2, np.random.default_rng(0)
+    logits = (rng.normal(size=(60, 2)) + np.eye(2)[labels]).astype(np.float32)
+    own = Predictions(("a", "b"), tuple(map(str, range(60))), tuple(str(i % 9) for i in range(60)), labels, logits)
+    other = replace(own, logits=logits * 2)
+    for model, ends in ((own, {0.0}), (other, {-1.0, 1.0})):
+        pair = PreparedPredictions.compare(own, model, 20).difference
+        rates = PreparedPredictions(own).class_gaps(PreparedPredictions(model))
+        gaps = [pair["accuracy"], pair["balanced_accuracy"], rates["sensitivity"]["b"], rates["specificity"]["b"]]
+        assert [gap.value for gap in gaps] == [0.0] * 4
+        assert all({np.sign(gap.low), np.sign(gap.high)} == ends for gap in gaps)
 
 
 def test_holm_by_hand() -> None:

@@ -10,6 +10,7 @@ import shutil
 import statistics
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageErr
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.folders import image_names
+from vitmed.data.samples import Sample, Splits
 from vitmed.decisions.evaluation_folder import Fold, Folds, read_evaluation, undefined_notes
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import metric_values
@@ -36,7 +38,7 @@ from vitmed.report.methods_text import methods_text
 from vitmed.report.results import Results
 from vitmed.report.templates import results_sentence
 from vitmed.studies.cluster import HERE
-from vitmed.studies.folds import CrossValidation, by_name
+from vitmed.studies.folds import CrossValidation, _images, _trained_on_test, by_name
 from vitmed.studies.one_run import TrainResult
 from vitmed.studies.study import Job
 from vitmed.training.finetune import Finetune
@@ -592,3 +594,29 @@ def test_one_fold_by_its_number_is_an_ordinary_run(data: Path, tmp_path: Path, v
     )  # fmt: skip
     assert answer.code == 6
     assert (tmp_path / "one" / "best.pt").is_file() and not (tmp_path / "one" / "fold-2").exists()
+
+
+def test_runs_with_other_columns_and_patients_keep_those_of_the_first() -> None:
+    """Two tables of the same images: the second has other columns, in another order, and knows no patient."""
+
+    def member(columns: tuple[str, ...], rows: dict[str, tuple[str | None, tuple[str, ...]]]) -> SimpleNamespace:
+        parts = {
+            name: tuple(Sample(path, 0, *rows[path]) for path in paths if path in rows)
+            for name, paths in {"train": ["c", "d"], "val": ["b"], "test": ["a"]}.items()
+        }
+        hashes = {name: [sample.path for sample in part] for name, part in parts.items()}
+        splits = Splits(Path(), ("x",), parts, columns=columns)
+        config = SimpleNamespace(data=SimpleNamespace(allow_leakage=False))
+        return SimpleNamespace(splits=splits, hashes=hashes, config=config, path="run")
+
+    site, reader = ("P1", ("A", "Ann")), ("P2", ("B", "Bob"))
+    first = member(("site", "reader"), {"a": site, "b": reader, "c": reader})
+    second = member(("reader", "age", "site"), dict.fromkeys("abcd", (None, ("Eve", "70", "C"))))
+    members: Any = [first, second]
+    splits, hashes = _images([SimpleNamespace(folds=False)], members)  # type: ignore[list-item]
+    found = {sample.path: (sample.group, sample.columns) for part in splits.samples.values() for sample in part}
+    assert found == {"a": site, "b": reader, "c": reader, "d": (None, ("C", "Eve"))}
+    assert _trained_on_test(members, splits, hashes) == []
+    other: Any = member(("site", "reader"), {"a": site, "b": reader, "c": site})
+    leaks = _trained_on_test([second, other], *_images([SimpleNamespace(folds=False)], [second, other]))  # type: ignore[list-item]
+    assert leaks == ["run: was trained on images of 1 patient of the test of run"]

@@ -70,7 +70,7 @@ def fetch_dataset(
     whose = f"{counted(patients, 'patient')} ({folder / GROUPS})" if patients is not None else "patients unknown"
     say(f"{folder}: {counted(len(images), 'image')}, {whose}")
     say(f"the download is kept in {store}; you can delete it")
-    say(f"{advice(card, folder)}{labels_flag(folder)}")
+    say(f"{advice(card, folder)}{labels_flag(folder, files[0])}")
     return folder
 
 
@@ -104,6 +104,6 @@ def import_dataset(
     with whole_folder(folder) as part:
         convert(source, part)
         count = len(image_names(part))
-    labels = labels_flag(folder) or ("" if has_classes(folder) else " --labels TABLE")
+    labels = labels_flag(folder, source) or ("" if has_classes(folder) else " --labels TABLE")
     say(f"{folder}: {counted(count, 'image')}, patients unknown; to train on it: vitmed train {folder}{labels}")
     return folder

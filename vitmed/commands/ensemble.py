@@ -34,12 +34,12 @@ def ensemble(
     if len({Path(run).resolve() for run in runs}) < len(runs):
         raise UsageError("a run is named twice", "name each run once")
     candidates = [read_candidate(RunFolder(run)) for run in runs]
+    names = listed([str(one.folder.path) for one in candidates])
     hashes = [member.weights_hash for one in candidates for member in one.members]
     if len({*hashes}) < len(hashes):
-        raise UsageError(f"{listed([one.name for one in candidates])}: some hold the same model", "name each once")
+        raise UsageError(f"{names}: some hold the same model", "name each once")
     if len({one.folds for one in candidates}) > 1:
-        problem = f"{listed([one.name for one in candidates])}: some are folds and some are single runs"
-        raise UsageError(problem, "join folds with folds of the same images, or runs with runs")
+        raise UsageError(f"{names}: some are folds and some are single runs", "join folds alone, or runs alone")
     if len(candidates) == 1 and not candidates[0].folds:
         raise UsageError(f"{candidates[0].folder.path}: one run is no ensemble", "name several runs, or folds")
     if output is None and not (len(candidates) == 1 and candidates[0].folds):

@@ -159,9 +159,10 @@ def _as_data_error(archive: Path) -> Iterator[None]:
         raise DataError(f"{archive}: cannot be unpacked ({error})", AGAIN) from None
 
 
-def labels_flag(folder: Path) -> str:
-    """Name the flag for the labels of a folder without classes; "" for one with classes."""
-    return f" --labels {folder / LABELS}" if (folder / LABELS).is_file() else ""
+def labels_flag(folder: Path, source: Path) -> str:
+    """Name the flag for the labels of a folder without classes, and for the grades of MedMNIST; "" for classes."""
+    grades = " --target grades" * source.name.lower().startswith("retinamnist")  # of classes, by all but its name
+    return grades or (f" --labels {folder / LABELS}" if (folder / LABELS).is_file() else "")
 
 
 def convert(source: Path, part: Path) -> None:

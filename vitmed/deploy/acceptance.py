@@ -71,7 +71,7 @@ def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> N
         if share and of_class and criterion.limit > 1:
             limit = f"the limit is {criterion.limit:g}"
             problem = f"{criterion.metric} is at most 1, and {limit}: the criterion can show nothing"
-            raise UsageError(problem, "write a share, such as 0.05 for 5 %")
+            raise UsageError(problem, "write a smaller limit, such as 0.05")
         ranks = criterion.metric not in kind.metrics or kind.metrics[criterion.metric].ranks
         if ranks and (criterion.at_most if share else criterion.at_least) is not None:
             problem = f"the criterion of {criterion.metric} limits it on the better side"

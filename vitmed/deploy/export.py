@@ -23,12 +23,11 @@ import torch
 from torch import Tensor, nn
 
 from vitmed.core.base_models import Frozen
-from vitmed.core.errors import GateError, UsageError
+from vitmed.core.errors import DataError, GateError, UsageError
 from vitmed.core.files import whole_file, whole_folder
 from vitmed.core.messages import Silent, bar, listening, say, warn
 from vitmed.core.text import counted, counted_doing, first_line
 from vitmed.data.samples import Sample, labelled_by
-from vitmed.data.thread_batches import check_readable
 from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.decisions.policy import unlike_training
 from vitmed.imaging.decode import read_image
@@ -81,18 +80,21 @@ def checkpoint_outputs(saved: SavedModel, root: Path) -> tuple[list[Sample], Out
         with listening(Silent()):
             network = open_network(saved, saved.policy, "cpu", "fp32")
         outputs = network.outputs(lambda i: saved.preprocessing.read(root / samples[i].path), len(samples), advance)
-    check_readable(outputs.problems)
+    if lost := [*outputs.problems.values()]:
+        problem = f"{lost[0]}; {len(lost):,} of {counted(len(samples), 'validation image')} cannot be read"
+        raise DataError(problem, "name the place of its images: --data DIR; or put these files back")
     return samples, outputs
 
 
-def compare_export(saved: SavedModel, graph: ExportedGraph, session: Any, root: Path) -> ExportGate:
-    """Compare an exported network with its checkpoint on validation images. Raises DataError if one cannot be read.
+def compare_export(
+    saved: SavedModel, graph: ExportedGraph, session: Any, root: Path, chosen: list[Sample], outputs: Outputs
+) -> ExportGate:
+    """Compare an exported network with the `outputs` of its checkpoint for chosen validation images.
 
     The checkpoint resizes with Pillow and decides with numpy; the exported network, `session`, does all in its graph,
     where it may: images (B, H, W, C) uint8 -> the outputs of the graph."""
     assert saved.policy is not None
     how, exported = saved.preprocessing, list[list[np.ndarray]]()
-    chosen, outputs = checkpoint_outputs(saved, root)
     with bar("comparing: exported") as advance:
         for index, sample in enumerate(chosen):
             if graph.resize:
@@ -192,9 +194,10 @@ def write_onnx(saved: SavedModel, file: Path, root: Path) -> ExportGate:
     graph = ExportedGraph(saved, resize=saved.preprocessing.channels in (1, 3)).eval()
     if not graph.resize:
         warn("an image with alpha must be made square before: the file takes squares only")
+    chosen, outputs = checkpoint_outputs(saved, root)  # first: torch takes minutes for a large network
     say(f"exporting {saved.path}; torch needs about a quarter of a minute")
     model, session = onnx_program(graph, file)
-    gate = compare_export(saved, graph, session, root)
+    gate = compare_export(saved, graph, session, root, chosen, outputs)
     if not gate.passed:
         problem = f"{file}: not written, since the exported network differs from {saved.path}: {gate.in_words}"
         fix = f"no decision may differ, and no probability by more than {MOST_MOVED:g}; please report it"
@@ -334,7 +337,7 @@ def fields_of_model(saved: Checkpoint) -> dict[str, Any]:
     else:
         part = lacks(fields)
     if part:
-        fix = "vitmed export RUN --to model.onnx writes every model"
+        fix = f"vitmed export {saved.path} --to model.onnx writes every model"
         fix += "; for timm: vitmed train --stem patch" * ("stem" in part)
         raise UsageError(f"{saved.path}: the model needs {part}, which vitmed cannot write for timm", fix)
     return fields

@@ -144,7 +144,7 @@ class _Watched:
         self.streams = {name: charts.newest(stream, period) for name, stream in streams.items()}
         self.reference = TARGETS[target_of(known.predictions).kind].watch(known.predictions)
         self.units, self.notes = Units(known.predictions.units), [*self.new.notes]
-        usable = {name: stream for name, stream in self.reference.items() if not stream.why_not}
+        usable = {name: stream for name, stream in self.reference.items() if not stream.why_not(self.shift)}
         watched = {name: stream for name, stream in usable.items() if name in self.streams}
         if known.predictions.groups is None:
             text = "Patients of the reference are unknown: its images count as independent, so the limits are low."
@@ -183,7 +183,8 @@ class _Watched:
         n, gap = 0 if new is None else int(np.isfinite(new.values).sum()), difference(after, before)
         about = charts.Chart(name=name, n=n, reference=before, now=after, difference=gap, sides=list(reference.sides))
         if self.limits is None or name not in self.tracks:
-            return about.model_copy(update={"why_not": reference.why_not or "the new images have no labels"})
+            why = reference.why_not(self.shift) or "the new images have no labels"
+            return about.model_copy(update={"why_not": why})
         c, tracks = list(self.tracks).index(name), self.tracks[name]
         limit, delay = float(self.limits.limits[c]), self.limits.delays[c]
         sign = 1 if "rise" in reference.sides else -1

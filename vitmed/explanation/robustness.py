@@ -30,9 +30,9 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from vitmed.checks.evaluation_images import EvaluationImages
 from vitmed.core.base_models import Target
-from vitmed.core.errors import DataError, unknown_key
+from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.text import counted
+from vitmed.core.text import counted, listed
 from vitmed.data.folders import SPLITS
 from vitmed.data.samples import labelled_by
 from vitmed.data.thread_batches import in_threads
@@ -256,26 +256,28 @@ def _verdict(found: Robustness) -> tuple[str | None, str]:
     parts = {key: part for key, part in found.corruptions.items() if part.lost.low is not None}
     if not parts:
         return None, "No corruption is shown to hurt: the loss has no interval."
-    worst, *others = sorted(parts, key=lambda key: -(parts[key].lost.value or 0.0))
-    part, lost, rises = parts[worst], parts[worst].lost, not ALL_METRICS[found.number].higher_is_better
-    number = TARGETS[found.target.kind].metrics[found.number].phrase
+    losses = {key: parts[key].lost for key in sorted(parts, key=lambda key: -(parts[key].lost.value or 0.0))}
+    shown = [key for key, lost in losses.items() if lost.low is not None and lost.low > 0]  # the largest first
+    rises = not ALL_METRICS[found.number].higher_is_better
+    name = TARGETS[found.target.kind].metrics[found.number].phrase
     unit = f" {found.target.unit}" if found.target.unit else ""
-    losses = {key: each.lost for key, each in parts.items()}
     change = {key: f"{of.value:.3f}{unit} ({of.low:.3f} to {of.high:.3f})" for key, of in losses.items()}
-    spared = [other.title for other in parts.values() if other.lost.low is not None and other.lost.low <= 0]
-    if part.title in spared:
+    if not shown:
         verb, noun = ("raise", "rise") if rises else ("lower", "fall")
-        largest = f"the largest {noun} is {change[worst]}, by {part.title}"
+        first, lost = next(iter(losses.items()))
+        largest = f"the largest {noun} is {change[first]}, by {parts[first].title}"
         if lost.value is not None and lost.value < 0:
             largest = f"on the mean of the five strengths each corruption {'lowers' if rises else 'raises'} it"
-        return None, f"No corruption is shown to {verb} {number}; {largest}."
-    clean, last = found.clean[found.number].value, part.strengths[-1][found.number].value
+        return None, f"No corruption is shown to {verb} {name}; {largest}."
+    worst, *others = shown
+    clean, last = found.clean[found.number].value, parts[worst].strengths[-1][found.number].value
     text = (
-        f"{part.title} hurts most: {number} {'rises' if rises else 'falls'} by {change[worst]} on the mean of the five "
-        f"strengths, and from {clean:.3f} to {last:.3f} at the strongest."
+        f"{parts[worst].title} hurts most: {name} {'rises' if rises else 'falls'} by {change[worst]} on the mean of "
+        f"the five strengths, and from {clean:.3f} to {last:.3f} at the strongest."
     )
-    if others and parts[others[0]].title not in spared:
-        text += f" Next is {parts[others[0]].title}, by {change[others[0]]}."
+    text += f" Next: {', '.join(f'{parts[key].title} by {change[key]}' for key in others)}." * bool(others)
+    larger = list(losses)[: list(losses).index(worst)]
+    spared = [part.title + f" (by {change[key]})" * (key in larger) for key, part in parts.items() if key not in shown]
     return worst, text + (f" No loss is shown for: {', '.join(spared)}." if spared else "")
 
 
@@ -289,7 +291,8 @@ def _words(result: Robustness, clean: Predictions) -> dict[str, Any]:
     if clean.kind == "classes" and len(clean.classes) > MANY and "auroc" not in reasons:
         reasons["auroc"] = f"no interval: there are more than {MANY} classes"
     if not result.resamples:
-        reasons["intervals"] = f"they need two {'images' if result.n_groups is None else 'patients'} or more"
+        few = f"they need two {'images' if result.n_groups is None else 'patients'} or more"
+        reasons["intervals"] = "no resamples were asked for" if clean.units.max(initial=0) > 0 else few
     higher = ALL_METRICS[result.number].higher_is_better
     end = number.low if higher else number.high  # nearer to guessing
     if end is not None and result.guess is not None and (end <= result.guess < 1 if higher else end >= result.guess):
@@ -338,19 +341,21 @@ def stress_images(
     saved: SavedModel, chosen: EvaluationImages, what: str, request: StressRequest
 ) -> tuple[Robustness, dict[str, list[np.ndarray]]]:
     """Predict a sample of images, clean and corrupted. Returns the content of stress.json; and title of each corruption
-    -> an image as it is and at strengths 1 to 5. Raises DataError where no image can be read."""
+    -> an image as it is and at strengths 1 to 5. Raises DataError: no image can be read; UsageError: no corruption."""
     seed = request.seed
     picked = pick_images([sample.label for sample in chosen.samples], request.images, seed)
     decoded = _decode(saved.preprocessing, chosen, picked)
     unreadable = len(picked) - len(decoded)
-    names, grey = list(request.corruptions or CORRUPTIONS), ""
-    if saved.preprocessing.channels < 3 or all(map(is_grey, decoded.values())):
-        grey = "the network sees grey" if saved.preprocessing.channels < 3 else "the images are grey"
+    names, grey = list(request.corruptions or CORRUPTIONS), "the network sees grey" * (saved.preprocessing.channels < 3)
+    grey = grey or "the images are grey" * all(map(is_grey, decoded.values()))
     skipped = {name: f"needs colour, and {grey}" for name in names if grey and CORRUPTIONS[name].colour}
     names = [name for name in names if name not in skipped]
+    if not names:
+        raise UsageError(f"{listed([*skipped])}: needs colour, and {grey}", "name others with --corruption, or none")
     say(
         f"{what}: {len(decoded):,} of {counted(len(chosen.samples), 'image')}, "
         f"{counted(len(names), 'corruption')} of 5 strengths, {(1 + 5 * len(names)) * len(decoded):,} passes"
+        + (f"; {grey}: without {listed([*skipped])}" if skipped else "")
     )
     clean, corrupted = _predict_all(saved, chosen, decoded, replace(request, corruptions=names))
     robustness = measure_robustness(clean, corrupted, request.resamples, seed, saved.splits.target)

@@ -38,13 +38,17 @@ class Stream:
     share: bool = False  # whether the values are 0 and 1, and their mean is a share
     least: float = 0.0  # the smallest standard deviation that counts: no shift too small to matter is an alarm
 
-    @property
-    def why_not(self) -> str:
-        """Why the values cannot be a reference, in words; "" if they can."""
+    def why_not(self, shift: float) -> str:
+        """Why charts for this shift cannot watch the values, in words; "" if they can."""
         known = self.values[np.isfinite(self.values)]
         if len(known) < FEWEST:
             return f"the reference has {len(known)} such images, and {FEWEST} are needed"
-        return "" if self.share or self.least or np.ptp(known) > 0 else "the reference has one value for all images"
+        if self.share:
+            p = (known.sum() + 1) / (len(known) + 2)  # as in `Reference`
+            farthest = max(p if side == "fall" else 1 - p for side in self.sides) / np.sqrt(p * (1 - p))
+            never = f"the reference is {known.mean():.3g}: no {' or '.join(self.sides)} can give an alarm"
+            return "" if farthest > shift / 2 else f"{never}; a smaller --shift watches it"
+        return "" if self.least or np.ptp(known) > 0 else "the reference has one value for all images"
 
 
 class Reference(NamedTuple):
@@ -64,7 +68,7 @@ class Reference(NamedTuple):
 
     @classmethod
     def of(cls, streams: Mapping[str, Stream], units: np.ndarray) -> "Reference":
-        """Of streams that have no `why_not`, and the patients (S,) int64 of their images."""
+        """Of streams that can be watched, and the patients (S,) int64 of their images."""
         watched = streams.values()
         added = [(1.0, 0.0) if stream.share else (np.nan, np.nan) for stream in watched]
         values = np.concatenate([np.stack([stream.values for stream in watched], axis=1), np.transpose(added)])
@@ -133,11 +137,15 @@ def choose_limits(
     level = float(np.quantile((1 - np.stack(below, axis=1) / len(chosen)).min(axis=1), false_alarms))
     limits = np.quantile(chosen, 1 - level, axis=0, method="higher")
     alarms = int((peaks() > limits).any(axis=1).sum())
-    delays = np.full((max(1, simulations // 10), len(limits)), np.inf)
+    rng, delays = np.random.default_rng(seed), np.full((max(1, simulations // 10), len(limits)), np.inf)
     for row, drawn in zip(delays, draw, strict=False):
-        for c, values in enumerate(drawn.T):
+        for c, (values, stream) in enumerate(zip(drawn.T, reference.streams.values(), strict=True)):
             sign = 1 if "rise" in sides[c] else -1
-            high = highest(values + sign * shift, sides[c], shift / 2) > limits[c]
+            moved = values + sign * shift
+            if stream.share:  # an image is 0 or 1: so many more of them are what the side says
+                room = (float(sign > 0) - reference.centre[c]) / reference.spread[c]
+                moved = np.where(rng.random(period) < 1 - shift / abs(room), values, values * 0 + room)
+            high = highest(moved, sides[c], shift / 2) > limits[c]
             if high.any():
                 row[c] = np.isfinite(values[: high.argmax() + 1]).sum()
     median = np.median(delays, axis=0)

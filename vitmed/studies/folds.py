@@ -22,7 +22,7 @@ from vitmed.core.messages import Silent, bar, gathering, listening, same_words, 
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.text import counted, duration_text, listed, round_up
-from vitmed.data.samples import Splits
+from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan import hash_files
 from vitmed.data.splits import TRAIN_ALONE, held_out, make_splits, site_names
 from vitmed.decisions.evaluation_folder import (
@@ -376,10 +376,6 @@ class Candidate:
     models: int  # how many of the members predict each of these images
     folds: bool
 
-    @property
-    def name(self) -> str:
-        return self.folder.path.resolve().name
-
 
 def read_candidate(folder: RunFolder) -> Candidate:
     """Read what a folder offers. Raises CheckpointError where its runs are not finished."""
@@ -399,30 +395,28 @@ def read_candidate(folder: RunFolder) -> Candidate:
     return Candidate(folder, tuple(fold.saved for fold in tested), tests, study.divided.repeats, True)
 
 
-def _choice(candidates: Sequence[Candidate], parts: Sequence[Any]) -> dict[str, Any]:
-    """What the members are, in words, and the numbers of each candidate and of the mean."""
+def _choice(candidates: Sequence[Candidate], shares: Mapping[str, float], parts: Sequence[Any]) -> dict[str, Any]:
+    """The members in words, and the numbers of each candidate and of the mean, each by its own policy, in `parts`."""
     kind = TARGETS[candidates[0].members[0].splits.target.kind]
     names = (kind.headline[0], kind.val_loss)
     resamples = max(LEAST_RESAMPLES, candidates[0].members[0].config.evaluate.resamples)
-    several = len(candidates) > 1
-    each = {candidate.name: part for candidate, part in zip(candidates, parts, strict=True)}
-    rows = dict[str, dict[str, Any]]()
-    for name, predictions in (each | ({"together": averaged(parts)} if several else {})).items():
+    of, rows = list(shares), dict[str, dict[str, Any]]()
+    for name, predictions in zip([*of, "together"], parts, strict=False):
         overall: dict[str, Estimate] = kind.numbers.evaluate(predictions, resamples).overall
         say(f"{name}: {', '.join(f'{kind.metrics[key].title} {value_text(overall[key])}' for key in names)}")
         rows[name] = {key: overall[key].to_dict() for key in names}
-    joined = ", ".join(each) if several else counted(len(candidates[0].members), "fold")
+    joined = ", ".join(of) if len(of) > 1 else counted(len(candidates[0].members), "fold")
     return {"words": f"the mean of {joined}", "numbers": rows}
 
 
 def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[Splits, dict[str, list[str]]]:
-    first = members[0]
-    images = {
-        sample.path: (sample, digest)
-        for member in members
-        for name, samples in member.splits.samples.items()
-        for sample, digest in zip(samples, member.hashes[name], strict=True)
-    }
+    first, images = members[0], dict[str, tuple[Sample, str]]()
+    for member in reversed(members):  # what the first run says of an image holds, as in its predictions
+        for name, part in member.splits.samples.items():
+            for sample, digest in zip(part, member.hashes[name], strict=True):
+                cells = dict(zip(member.splits.columns, sample.columns, strict=True))
+                ordered = tuple(cells.get(name, "") for name in first.splits.columns)
+                images[sample.path] = sample._replace(columns=ordered), digest
     if candidates[0].folds:
         val, root = list[str](), first.data_root("put the folder there again")
         config = build_config(resumed_settings(first.config, RunFolder(first.path.parent), root, {}))
@@ -449,14 +443,15 @@ def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> t
 def _trained_on_test(members: Sequence[Checkpoint], splits: Splits, hashes: dict[str, list[str]]) -> list[str]:
     """A sentence for each member that was trained on an image of the test, or on a patient of it, unless its run was
     allowed to have patients in two splits."""
-    leaks, owners = [], {sample.group for sample in splits.samples["test"]} - {None}
+    tested, known = {sample.path for sample in splits.samples["test"]}, [splits, *(member.splits for member in members)]
+    leaks, owners = [], {s.group for of in known for part in of.samples.values() for s in part if s.path in tested}
     for member in members:
         digests = {digest for name in ("train", "val") for digest in member.hashes[name]}
         groups = {sample.group for name in ("train", "val") for sample in member.splits.samples[name]}
         images = sum(digest in digests for digest in hashes["test"])
-        patients = set() if member.config.data.allow_leakage else owners & groups
+        patients = set() if member.config.data.allow_leakage else (owners & groups) - {None}
         if images or patients:
-            what = counted(images, "image") if images else f"images of {counted(len(patients), splits.unit)}"
+            what = counted(images, "image") if images else f"images of {counted(len(patients), member.splits.unit)}"
             leaks.append(f"{member.path}: was trained on {what} of the test of {members[0].path}")
     return leaks
 
@@ -466,7 +461,9 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
     and write it with its report into a new folder; with `advise`, say how to test it. Raises DataError for runs of
     which one was trained on an image or a patient of the test."""
     parts = aligned([candidate.predictions for candidate in candidates])
-    chosen, share = _choice(candidates, parts), 1 / len(candidates)
+    share, paths = 1 / len(candidates), [candidate.folder.path.resolve() for candidate in candidates]
+    alike = len({path.name for path in paths}) < len(paths)  # such as "runs/first" and "old/first"
+    shares = {f"{path.parent.name}/{path.name}" if alike else path.name: share for path in paths}
     members = [member for candidate in candidates for member in candidate.members]
     each = [share / len(candidate.members) for candidate in candidates for _ in candidate.members]
     splits, hashes = _images(candidates, members)
@@ -475,19 +472,21 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
         raise DataError(leaks[0], "join runs with the same splits")
     for leak in leaks:  # of a test that was held out of folds, after hours of training
         warn(leak)
-    joined = join_members(place.ensemble, members, each, splits, hashes, chosen)
+    joined = join_members(place.ensemble, members, each, splits, hashes, {})
     for_policy = replace(averaged(parts), positive=members[0].config.data.positive)
     config = members[0].config.evaluate
     differing = [f"evaluate.{k}" for k, value in config if any(getattr(m.config.evaluate, k) != value for m in members)]
     differing += ["data.positive"] * any(m.config.data.positive != for_policy.positive for m in members)
     if differing:
-        warn(f"the runs differ in {listed(differing)}: the ensemble takes the settings of {candidates[0].name}")
+        warn(f"the runs differ in {listed(differing)}: the ensemble takes the settings of {next(iter(shares))}")
     policy = choose_policy(for_policy, config, None, joined.weights_hash)
+    predictions = policy.apply(for_policy)
+    chosen = _choice(candidates, shares, [*parts, predictions] if len(parts) > 1 else parts)
     with listening(Silent()):
         network = open_network(joined, policy, "cpu", "fp32")
     outputs = network.outputs(lambda i: joined.preprocessing.drawn(), 1, lambda done, total: None)
     policy = policy.model_copy(update={"known_logits": tuple(outputs.logits[0].tolist())})
-    joined = replace(joined, policy=policy)
+    joined = replace(joined, policy=policy, chosen=chosen)
     say(f"decision policy, chosen on {counted(policy.n, 'image')}: {policy.summary}")
     about_policy = "The decision policy was chosen on the validation images, on which each run chose its best epoch."
     if (first := candidates[0]).folds:
@@ -497,16 +496,15 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
             "less extreme than its calibration assumes."
         )
     notes = [about_policy, *leaks, *notes_of(policy)]
-    predictions, root, how = policy.apply(for_policy), members[0].splits.root, joined.preprocessing
+    root, how = members[0].splits.root, joined.preprocessing
     title = f"{counted(len(members), 'model')}, images that chose the policy"
     about = facts(joined, "the images on which the policy was chosen", len(predictions), "stored predictions")
     with bar("drawing the report", unit="steps"):
         origin = Origin(title=title, facts=about, notes=notes, run=place.name)
         extra = Extra(weights_hash=joined.weights_hash, policy=policy, read=lambda name: thumbnail(root / name, how))
         metrics = Report.of(predictions, origin, config, extra).write(place.path / "val")
-    val = Evaluation(predictions, metrics, place.path / "val")
     save_ensemble(joined)  # last: without it the folder holds no ensemble
     if splits.samples["test"] and advise:
         say(f"to test it once: vitmed evaluate {place.path}")
     show(f"{place.path}: {chosen['words']}; vitmed predict IMAGE --checkpoint {place.path}")
-    return EnsembleResult(place.path, {candidate.name: share for candidate in candidates}, val)
+    return EnsembleResult(place.path, shares, Evaluation(predictions, metrics, place.path / "val"))

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from vitmed.core.base_models import NO_FINDING
 from vitmed.core.errors import UsageError
 from vitmed.core.files import claim
+from vitmed.core.places import refuse_inside
 from vitmed.core.text_files import csv_text
 from vitmed.inference.load import Answer, Model
 from vitmed.metrics.predictions import Predictions
@@ -81,6 +82,7 @@ class ScoreLog:
     """
 
     def __init__(self, file: Path, model: Model, warn: Callable[[str], None]):
+        refuse_inside(model.saved.splits.root, file)
         self.lock = threading.Lock()
         self.file, self.weights_hash, self.warn = file, model.saved.weights_hash, warn
         self.broken, self.lost = False, 0

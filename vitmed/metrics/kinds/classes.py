@@ -346,6 +346,7 @@ class PreparedPredictions(Prepared):
             positive, title = self.labels == self.positive, self.predictions.classes[self.positive]
             for name, counted in (("sensitivity", positive), ("specificity", ~positive)):
                 gap, test = share_difference(mine, yours, counted, self.units)
+                gap = replace(gap, low=0.0, high=0.0) if self.predictions.same_as(other.predictions) else gap
                 rates[name] = {title: ClassDifference(**dict(of_share(gap)), p=test.p)}
             return rates
         if not 2 < self.size <= MANY_CLASSES:

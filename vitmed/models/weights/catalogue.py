@@ -104,7 +104,7 @@ def fetch(name: str, folder: str | Path | None = None, unasked: bool = False) ->
     """
     entry = entry_of(name)
     checksum = f"sha256:{entry.sha256}" if entry.sha256 else None
-    again = f"vitmed weights fetch {name}"
+    again = f"vitmed weights fetch {name}" + (f" --to {folder}" if folder else "")
     source = Source(
         name, entry.url, entry.size, checksum, entry.licence, again, CheckpointError, entry.hub, entry.gated
     )
