@@ -88,6 +88,11 @@ def test_the_deviation_of_two_patients_by_hand() -> None:
     assert total_sd(np.array([0.0, 2.0, 7.0]), Units(np.arange(3))) == pytest.approx(np.std([0, 2, 7], ddof=1))
 
 
+def test_a_negative_variance_between_patients_counts_as_0() -> None:
+    """Errors 0 and 4 of one patient, 1 and 3 of another, both 2 on average: mean squares 0 between and 5 within."""
+    assert total_sd(np.array([0.0, 4.0, 1.0, 3.0]), Units(np.array([0, 0, 1, 1]))) == pytest.approx(5**0.5)
+
+
 def test_one_patient_has_no_limits() -> None:
     assert bland_altman(of((1.0, 2.0), (1.0, 3.0), ("P", "P"))) is None
 

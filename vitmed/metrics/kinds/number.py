@@ -384,10 +384,11 @@ def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
 
 def total_sd(error: np.ndarray, units: Units) -> float:
     """The standard deviation of the error (S,) of one image of a new patient: between and within patients. Components
-    of variance by analysis of variance, with unequal numbers of images (Bland & Altman 2007, section 3)."""
+    of variance by analysis of variance, with unequal numbers of images (Bland & Altman 2007, section 3). A negative
+    component between patients, which chance alone gives, counts as 0: errors within patients already vary that much."""
     sizes = units.sums(np.ones(len(error)))
     n, g, means = len(error), units.count, units.sums(error) / sizes
     within = float(((error - means[units.index]) ** 2).sum()) / max(1, n - g)
     between = float((sizes * (means - error.mean()) ** 2).sum()) / (g - 1)
     usual = float(n - (sizes**2).sum() / n) / (g - 1)
-    return (between / usual + (1 - 1 / usual) * within) ** 0.5
+    return (within + max(0.0, between - within) / usual) ** 0.5
