@@ -183,6 +183,14 @@ def of_kind(kind: str, skill: float, patients: int = 40) -> Any:
     return Predictions(("a", "b"), paths, groups, truth[:, 0], np.float32(logits))
 
 
+def test_the_page_of_a_number(tmp_path: Path) -> None:
+    """A gap of an error is that of the worst group minus that of the best."""
+    p = replace(of_kind("number", 5), columns={"sex": tuple("FM"[i % 6 > 2] for i in range(120))})
+    write_report(tmp_path, p, title="t", facts={}, config=EvaluateConfig(subgroups=["sex"], resamples=0))
+    text = " ".join(html.unescape((tmp_path / "report.html").read_text()).split())
+    assert "Worst minus best" in text and "Best minus worst" not in text
+
+
 @pytest.mark.parametrize("kind", ["classes", "findings", "number"])
 def test_the_first_screen_says_where_a_baseline_is_not_beaten(tmp_path: Path, kind: str) -> None:
     """On the page and in the terminal."""
