@@ -5,8 +5,10 @@ Biometrics 45 (1989) 255, with variances over the number of images. Log score an
 Assoc. 102 (2007) 359, with less is better.
 
 Intervals are by the jackknife over patients (Efron 1982), with Student's t: of correlations on Fisher's scale, as Lin
-does for concordance; of mean errors with the skewness of what patients add removed (`jackknife_interval`).
-benchmarks/number_coverage.py measured how often they hold the truth.
+does for concordance; of the mean absolute error on the logarithmic scale; of RMSE, CRPS and log score with the skewness
+of what patients add removed (`jackknife_interval`). benchmarks/number_coverage.py measured how often they hold the
+truth. For the mean absolute error both ways held it in 92 to 96 of 100 tests, normal errors or heavy tails, but the upper
+end by removed skewness lay up to twice as far off. With heavy tails the logarithm held RMSE in 90 of 100 instead of 94.
 
 Limits of agreement: Bland & Altman, Lancet 327 (1986) 307; with several images of a patient by components of variance,
 J. Biopharm. Stat. 17 (2007) 571. Their intervals are those of bias and standard deviation combined (MOVER), as in Zou,
@@ -230,13 +232,13 @@ def distribution_scores(predictions: NumberPredictions) -> tuple[np.ndarray, np.
 
 Scaled = Callable[[np.ndarray], np.ndarray]
 SCALES: dict[str, tuple[Scaled, Scaled]] = {  # on which a number is nearly normal, and back
-    **dict.fromkeys(("mae", "rmse", "crps", "sd"), (lambda x: x, lambda x: np.maximum(x, 0))),
-    "width": (np.log, np.exp),
+    **dict.fromkeys(("rmse", "crps", "sd"), (lambda x: x, lambda x: np.maximum(x, 0))),
+    **dict.fromkeys(("mae", "width"), (np.log, np.exp)),
     **dict.fromkeys(("bias", "log_score", "trend"), (lambda x: x, lambda x: x)),
     **dict.fromkeys(("ccc", "pearson"), (np.arctanh, np.tanh)),
     "r2": (lambda x: -np.log(1 - x), lambda x: 1 - np.exp(-x)),
 }
-SKEWED = ("mae", "rmse", "crps", "sd", "log_score")  # means of errors, which a few large ones decide
+SKEWED = ("rmse", "crps", "sd", "log_score")  # means of errors, which a few large ones decide
 
 
 class PreparedNumbers(Prepared):
