@@ -184,11 +184,12 @@ def of_kind(kind: str, skill: float, patients: int = 40) -> Any:
 
 
 def test_the_page_of_a_number(tmp_path: Path) -> None:
-    """A gap of an error is that of the worst group minus that of the best."""
+    """A gap of an error is that of the worst group minus that of the best; a model of shrunk ages has a trend."""
     p = replace(of_kind("number", 5), columns={"sex": tuple("FM"[i % 6 > 2] for i in range(120))})
     write_report(tmp_path, p, title="t", facts={}, config=EvaluateConfig(subgroups=["sex"], resamples=0))
     text = " ".join(html.unescape((tmp_path / "report.html").read_text()).split())
     assert "Worst minus best" in text and "Best minus worst" not in text
+    assert "<b>The error falls with the number</b>: it changes by -0." in text and "constant limits do not hold" in text
 
 
 @pytest.mark.parametrize("kind", ["classes", "findings", "number"])

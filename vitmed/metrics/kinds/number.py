@@ -358,6 +358,12 @@ class BlandAltman(Frozen):
     trend: Estimate
     repeated: bool
 
+    @property
+    def drifts(self) -> bool:
+        """Whether the interval of the trend excludes 0: then the error depends on the number, and constant limits do
+        not hold (Bland & Altman, Stat. Methods Med. Res. 8 (1999) 135, section 3.2)."""
+        return self.trend.low is not None and self.trend.high is not None and self.trend.low * self.trend.high > 0
+
 
 def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
     """Bias and limits of agreement; None with fewer than two patients or images. Raises DataError without labels."""
