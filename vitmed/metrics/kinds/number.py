@@ -7,8 +7,8 @@ Assoc. 102 (2007) 359, with less is better.
 Intervals are by the jackknife over patients (Efron 1982), with Student's t: of correlations on Fisher's scale, as Lin
 does for concordance; of the mean absolute error on the logarithmic scale; of RMSE, CRPS and log score with the skewness
 of what patients add removed (`jackknife_interval`). benchmarks/number_coverage.py measured how often they hold the
-truth. For the mean absolute error both ways held it in 92 to 96 of 100 tests, normal errors or heavy tails, but the upper
-end by removed skewness lay up to twice as far off. With heavy tails the logarithm held RMSE in 90 of 100 instead of 94.
+truth. For the mean absolute error both ways held it in 92 to 96 of 100 tests, with normal errors and with heavy tails;
+the upper end by removed skewness lay up to twice as far off. With heavy tails the logarithm held RMSE in 90, not in 94.
 
 Limits of agreement: Bland & Altman, Lancet 327 (1986) 307; with several images of a patient by components of variance,
 J. Biopharm. Stat. 17 (2007) 571. Their intervals are those of bias and standard deviation combined (MOVER), as in Zou,
