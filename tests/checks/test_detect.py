@@ -123,7 +123,7 @@ def test_near_copies_may_have_two_measurements_of_a_number(tmp_path: Path, numbe
 @pytest.mark.parametrize(("kind", "what"), [("number", "number"), ("classes", "label"), ("findings", "label")])
 def test_an_auroc_of_a_number_is_that_of_its_ranges(kind: str, what: str) -> None:
     (problem,) = _shortcut_problems([("train", Shortcut("colour", 0.83, 0.78, 0.87, True, 60))], kind)
-    how = "mean over its ranges, each against the others; " * (kind == "number") + "whole patients held out"
+    how = "mean over its ranges; " * (kind == "number") + "whole patients held out"
     text = f"train: the {what} can be predicted from the mean colour alone, AUROC 0.830 (0.780 to 0.870; {how})"
     assert problem.text == text and gravest_first(["A remark.", text])[0] == text
 

@@ -138,8 +138,8 @@ def test_a_number_has_its_own_words(tmp_path: Path) -> None:
     metrics = write_report(tmp_path / "r", p, title="t", policy=policy, baselines={"colour_and_size": other})
     text = " ".join(methods_text(metrics).paragraphs)
     assert "lower limit of a proportion was capped" in text and "AUROC" not in text
-    assert "minus and plus 1.96 standard deviations of the error, from components of variance between and" in text
-    assert "Prediction intervals of 90 % are conformal" in text and "chosen on 30 patients of validation" in text
+    assert "-/+ 1.96 standard deviations of the error, from components of variance between and within" in text
+    assert "Conformal prediction intervals of 90 % reach" in text and "chosen on 30 patients of validation" in text
     assert "of the agreement with" not in text and "the upper limit of agreement, intervals were computed" in text
     on_log = "Intervals of mean absolute error and interval width were computed on the logarithmic scale."
     assert metrics.baselines["colour_and_size"].difference["rmse"].method == "jackknife" and on_log in text

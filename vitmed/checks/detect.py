@@ -123,8 +123,7 @@ class Found:
 def run_checks(images: Sequence[Image], source: str | None, kind: str, splits: Sequence[str] | None = None) -> Found:
     """All problems that follow from the files.
 
-    `source`: how the patients are known, in words, or None; `kind`: of label, a key of `TARGETS`; `splits`: where to
-    look for shortcuts, None for everywhere.
+    `source`: how the patients are known, in words, or None; `splits`: where to look for shortcuts, None for everywhere.
     """
     with bar("looking for copies", unit="steps"):
         exact_copies, near_copies = find_copies([image.record for image in images])
@@ -343,9 +342,7 @@ def _shortcut_problems(shortcuts: Iterable[tuple[str | None, Shortcut]], kind: s
         if shortcut.family == "all" or not shortcut.auroc >= TOLD or not shortcut.low > 0.5:
             continue
         how = "whole patients held out" if shortcut.by_patient else "images held out, not patients"
-        what = "label"
-        if kind == "number":
-            what, how = kind, f"mean over its ranges, each against the others; {how}"
+        what, how = ("number", f"mean over its ranges; {how}") if kind == "number" else ("label", how)
         text = f"{split}: " if split else ""
         text += f"the {what} can be predicted from {FAMILIES[shortcut.family]} alone, AUROC {shortcut.auroc:.3f} "
         text += f"({shortcut.low:.3f} to {shortcut.high:.3f}; {how})"

@@ -205,16 +205,13 @@ def share(estimate: Estimate) -> str:
 def results_sentence(metrics: Results) -> str:
     """The first numbers with their intervals in one sentence, for a paper."""
     positive, points = metrics.positive_class, metrics.operating_points
-    agreed, of_unit = metrics.bland_altman, f" ({metrics.target.unit})"
-    phrases = [
-        f"{phrase(title.removesuffix(of_unit))} {share(entry)}{f' {metrics.target.unit}' * title.endswith(of_unit)}"
-        for _, title, entry in headline_of(metrics)
-        if entry.value is not None
-    ]
+    agreed, unit, of_unit = metrics.bland_altman, f" {metrics.target.unit}".rstrip(), f" ({metrics.target.unit})"
+    first = [(phrase(title), share(entry)) for _, title, entry in headline_of(metrics) if entry.value is not None]
+    phrases = [f"{name.removesuffix(of_unit)} {found}{unit * name.endswith(of_unit)}" for name, found in first]
     if not phrases:
         return "There are no images, so there are no results."
-    groups, unit = metrics.n_groups, metrics.unit
-    whose = f" ({unit}s unknown)" if groups is None else f" of {counted(groups, unit)}"
+    groups = metrics.n_groups
+    whose = f" ({metrics.unit}s unknown)" if groups is None else f" of {counted(groups, metrics.unit)}"
     of_class = "" if positive is None else f" (positive class: {positive}"
     if points is not None and points.threshold is not None:
         of_class += f", from a probability of {format_probability(points.threshold)}"
@@ -226,14 +223,11 @@ def results_sentence(metrics: Results) -> str:
         on, model = f"In a cross-validation of {folds} folds,{repeated} on {metrics.images}{whose}", "the models"
     text = f"{on}, {model} reached {joined(phrases)}{of_class}{')' if of_class else ''}; "
     text += f"in brackets: {100 * metrics.level:.0f} % confidence intervals{f'; macro: {over}' if over else ''}."
-    if agreed is not None and agreed.lower.value is not None:
-        limits = f"{share(agreed.lower)} and {share(agreed.upper)} {metrics.target.unit}".strip()
-        text += f" The 95 % limits of agreement were {limits}."
-    if agreed is not None and agreed.trend.value is not None:
-        text += f" The error changed by {share(agreed.trend)} for each unit of the mean of predicted and true"
-        text += f"{', so constant limits do not hold' * agreed.drifts}."
-    if (reached := metrics.intervals) is not None:
-        text += f" The {100 * reached.asked:.0f} % prediction intervals had a coverage of {share(reached.coverage)}."
+    if agreed is not None:
+        text += f" The limits of agreement were {share(agreed.lower)} and {share(agreed.upper)}{unit}; the trend of the"
+        text += f" error was {share(agreed.trend)}{', so constant limits do not hold' * agreed.drifts}."
+    if (held := metrics.intervals) is not None:
+        text += f" The {100 * held.asked:.0f} % prediction intervals had a coverage of {share(held.coverage)}."
     return text
 
 

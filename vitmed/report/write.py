@@ -245,14 +245,12 @@ def write_paper(folder: Path, metrics: Results, content: Document) -> None:
         blocks = list(_inside(chapter.blocks))
         title, number = chapter.title, 0
         for block in blocks:
-            if isinstance(block, Text) and block.level:  # the heading that the next tables stand below
-                title = f"{chapter.title}: {_text(block.words)}"
-            if not isinstance(block, Table) or not block.head or block.css == LEFT_OUT:
-                continue
-            number += 1
-            write_text(folder / f"{chapter.key}-{number}.csv", csv_text(_columns(block)))
-            if block.css != CHECKLIST:
-                lines += ["", *latex(block, f"{title} ({number})", f"{chapter.key}-{number}")]
+            title = f"{chapter.title}: {_text(block.words)}" if isinstance(block, Text) and block.level else title
+            if isinstance(block, Table) and block.head and block.css != LEFT_OUT:
+                number += 1
+                write_text(folder / f"{chapter.key}-{number}.csv", csv_text(_columns(block)))
+                if block.css != CHECKLIST:
+                    lines += ["", *latex(block, f"{title} ({number})", f"{chapter.key}-{number}")]
         for picture in (block for block in blocks if isinstance(block, Picture)):
             write_bytes(folder / f"{picture.name}.pdf", picture.drawn.pdf)
     write_text(folder / LATEX, "\n".join(lines) + "\n")

@@ -90,8 +90,7 @@ def predicted_and_true(predictions: NumberPredictions, metrics: Results) -> Figu
 
 
 def bland_altman(predictions: NumberPredictions, metrics: Results) -> Figure | None:
-    """Predicted minus true against the mean of both, with bias, limits of agreement, and the regression line of the
-    error; where the error drifts, with limits around that line, as in Bland & Altman 1999."""
+    """Predicted minus true against the mean of both: bias, limits of agreement, trend, and limits that follow it."""
     agreement = metrics.bland_altman
     if agreement is None or predictions.labels is None:
         return None
@@ -105,9 +104,7 @@ def bland_altman(predictions: NumberPredictions, metrics: Results) -> Figure | N
         (agreement.lower, RED, "95 % limits of agreement"),
         (agreement.upper, RED, None),
     ):
-        if line.value is None:
-            continue
-        axes.axhline(line.value, color=colour, linestyle="--", linewidth=1.3, label=label)
+        axes.axhline(*drawing.numbers([line.value]), color=colour, linestyle="--", linewidth=1.3, label=label)
         if line.low is not None and line.high is not None:
             axes.axhspan(line.low, line.high, color=colour, alpha=0.1, linewidth=0)
     if agreement.trend.value is not None:
