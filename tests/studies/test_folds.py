@@ -321,9 +321,8 @@ def test_a_fold_that_learnt_nothing_is_named_on_the_page_of_all(done: Path, tmp_
     content["confusion_matrix"] = [[sum(row), 0] for row in content["confusion_matrix"]]
     file.write_text(json.dumps(content))
     cross_validate(resume=there)
-    notes = numbers(there)["report"]["notes"]  # another fold of so few images may have learnt nothing too
-    (note,) = [note for note in notes if note.startswith("fold 1: Every image is predicted as ")]
-    assert "does not distinguish" in note
+    notes = numbers(there)["report"]["notes"]  # another fold may have learnt nothing too
+    assert any(re.match("(folds? 1.*: )?Every image is predicted as .*does not distinguish", note) for note in notes)
 
 
 def test_folds_of_grades_are_reported_by_what_decides_between_grades(tmp_path: Path) -> None:

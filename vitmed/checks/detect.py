@@ -120,10 +120,13 @@ class Found:
     counts: dict[str, int]
 
 
-def run_checks(images: Sequence[Image], source: str | None, kind: str, splits: Sequence[str] | None = None) -> Found:
+def run_checks(
+    images: Sequence[Image], source: str | None, splits: Sequence[str] | None = None, kind: str = ""
+) -> Found:
     """All problems that follow from the files.
 
-    `source`: how the patients are known, in words, or None; `splits`: where to look for shortcuts, None for everywhere.
+    `source`: how the patients are known, in words, or None; `splits`: where to look for shortcuts, None for everywhere;
+    `kind`: of the labels, a key of `TARGETS`.
     """
     with bar("looking for copies", unit="steps"):
         exact_copies, near_copies = find_copies([image.record for image in images])
@@ -336,7 +339,7 @@ def _personal_data_problems(images: Sequence[Image]) -> Iterator[Problem]:
         yield make(code, f"{name} in {counted(len(paths), 'file')}", paths)
 
 
-def _shortcut_problems(shortcuts: Iterable[tuple[str | None, Shortcut]], kind: str) -> Iterator[Problem]:
+def _shortcut_problems(shortcuts: Iterable[tuple[str | None, Shortcut]], kind: str = "") -> Iterator[Problem]:
     """Families of features that reveal the label; the interval must lie above 0.5."""
     for split, shortcut in shortcuts:
         if shortcut.family == "all" or not shortcut.auroc >= TOLD or not shortcut.low > 0.5:

@@ -114,7 +114,7 @@ def document(metrics: Results, figures: Mapping[str, Drawn], slider: Curve | Non
             continue
         blocks: list[Block] = []
         if found := metrics[key] if key in Results.model_fields else True:
-            lists = checklists(metrics, [chapter.key for chapter in chapters])
+            lists = checklists(metrics, [chapter.key for chapter in chapters]) if key == "checklists" else []
             more = {"found": found, "checklists": lists, "chapters": sections()}
             blocks = blocks_of(f"sections/{key}.html.j2", **context, **more)
         caption = environment().from_string
