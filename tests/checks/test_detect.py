@@ -19,6 +19,7 @@ from vitmed.checks.shortcuts import Shortcut
 from vitmed.commands.check import DataCheck
 from vitmed.core.config import Config, DataConfig
 from vitmed.core.errors import DataError
+from vitmed.core.messages import gravest_first
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.scan import scan
 from vitmed.data.splits import make_splits
@@ -168,6 +169,14 @@ def test_near_copies_may_have_two_measurements_of_a_number(tmp_path: Path, numbe
     photo.save(folder / "0.png")
     photo.resize((128, 128)).save(folder / "1.png")
     assert {"near_two_labels", "near_copies"} & set(codes(checked(folder, tmp_path, target="number"))) == {code}
+
+
+@pytest.mark.parametrize(("kind", "what"), [("number", "number"), ("classes", "label"), ("findings", "label")])
+def test_an_auroc_of_a_number_is_that_of_its_ranges(kind: str, what: str) -> None:
+    (problem,) = _shortcut_problems([("train", Shortcut("colour", 0.83, 0.78, 0.87, True, 60))], kind)
+    how = "mean over its ranges; " * (kind == "number") + "whole patients held out"
+    text = f"train: the {what} can be predicted from the mean colour alone, AUROC 0.830 (0.780 to 0.870; {how})"
+    assert problem.text == text and gravest_first(["A remark.", text])[0] == text
 
 
 def test_numbers_are_checked(tmp_path: Path) -> None:

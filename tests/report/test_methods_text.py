@@ -16,9 +16,12 @@ import pytest
 from pydantic import BaseModel
 from reports import write_report
 
+from vitmed.core.base_models import Target
 from vitmed.core.config import EvaluateConfig
+from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.metric_table import TITLES, methods
 from vitmed.metrics.predictions import Predictions
 from vitmed.report.methods_text import KEYED, SAME, methods_text
@@ -122,6 +125,24 @@ def test_the_file_and_the_page_say_the_same(tmp_path: Path) -> None:
     assert "Bootstrap resamples were drawn by patient." in text
     assert "capped at that of as many images without an error" in text
     assert "each image counted as independent" in methods_text(write(tmp_path / "n", CASES["nobody"])).paragraphs[0]
+
+
+def test_a_number_has_its_own_words(tmp_path: Path) -> None:
+    """Limits and prediction intervals, but no AUROC; and no scale of a difference for the number itself."""
+    rng = np.random.default_rng(0)
+    labels, logits = rng.normal(50, 10, 90), np.zeros((2, 90, 2), np.float32)
+    logits[:, :, 0] = (labels - 50) / 10 + rng.normal(0, 0.5, (2, 90))
+    groups, target = tuple(f"P{i // 3}" for i in range(90)), Target(kind="number", centre=50, spread=10)
+    p, other = (NumberPredictions(("age",), ("",) * 90, groups, labels, of, target=target) for of in logits)
+    policy = choose_policy(p, EvaluateConfig())
+    metrics = write_report(tmp_path / "r", p, title="t", policy=policy, baselines={"colour_and_size": other})
+    text = " ".join(methods_text(metrics).paragraphs)
+    assert "lower limit of a proportion was capped" in text and "AUROC" not in text
+    assert "-/+ 1.96 standard deviations of the error, from components of variance between and within" in text
+    assert "Conformal prediction intervals of 90 % reach" in text and "chosen on 30 patients of validation" in text
+    assert "of the agreement with" not in text and "the upper limit of agreement, intervals were computed" in text
+    on_log = "Intervals of mean absolute error and interval width were computed on the logarithmic scale."
+    assert metrics.baselines["colour_and_size"].difference["rmse"].method == "jackknife" and on_log in text
 
 
 def test_names_of_classes_are_text(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_a_negative_difference_is_a_number_and_only_text_is_kept_from_being_a_fo
 def test_latex_has_no_open_special_character_and_as_many_cells_as_columns(paper: tuple[Path, Any]) -> None:
     text = (paper[0] / "tables.tex").read_text()
     assert text.count(r"\begin{table}") == text.count(r"\end{table}") >= 3
+    assert r"\caption{All results and baselines: All numbers (3)}" in text
     for columns, body in re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", text, re.S):
         for line in (line for line in body.splitlines() if line.endswith(r" \\")):
             assert len(re.findall(r"(?<!\\)&", line)) == len(columns) - 1

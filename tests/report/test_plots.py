@@ -3,15 +3,18 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from figures import is_png, texts
 from matplotlib.figure import Figure
 
+from vitmed.core.base_models import Target
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError
 from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.number import NumberPredictions, bland_altman
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import compare_with_readers
 from vitmed.report.analyses import CLASS_ANALYSES, Material
@@ -180,6 +183,24 @@ def test_a_chapter_for_a_kind_of_label_draws_its_figures_for_it() -> None:
     """Grades had tested attention maps and a table of corrupted images without their pictures."""
     for name in ("attention_maps", "robustness", "out_of_distribution", "flow"):
         assert {*plots()[name].kinds} == {"classes", "grades", "findings", "number"}
+
+
+@pytest.mark.parametrize("slope", [0.5, 1.0])
+def test_the_trend_of_the_error_is_a_line_with_limits_where_the_error_drifts(slope: float) -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.normal(50, 10, 80)
+    values = 50 + slope * (labels - 50) + rng.normal(0, 2, 80)
+    logits = np.stack([values, np.zeros(80)], axis=1).astype(np.float32)
+    p = NumberPredictions(("age",), ("",) * 80, None, labels, logits, target=Target(kind="number"))
+    (axes,) = plots()["bland_altman"].draw(p, SimpleNamespace(bland_altman=bland_altman(p))).axes
+    fitted, *limits = [line for line in axes.lines if line.get_color() == drawing.GREEN]
+    mean, error = (p.values + labels) / 2, p.values - labels
+    steep, level = np.polyfit(mean, error, 1)
+    assert fitted.get_ydata() == pytest.approx(level + steep * fitted.get_xdata()), fitted.get_xdata()
+    assert sorted(fitted.get_xdata()) == [mean.min(), mean.max()] and len(limits) == (2 if slope < 1 else 0)
+    around = 1.959964 * np.std(error - level - steep * mean, ddof=1)
+    for line, reach in zip(limits, (around, -around), strict=False):
+        assert line.get_ydata() == pytest.approx(fitted.get_ydata() + reach)
 
 
 def test_roc_of_more_classes_has_a_dot_for_each_named_curve_and_no_band() -> None:

@@ -27,7 +27,7 @@ from vitmed.report.headline import headline
 from vitmed.report.headline import verdict as line_of
 from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
-from vitmed.report.templates import blocks_of, sampling_of
+from vitmed.report.templates import blocks_of, results_sentence, sampling_of
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -183,6 +183,39 @@ def of_kind(kind: str, skill: float, patients: int = 40) -> Any:
     return Predictions(("a", "b"), paths, groups, truth[:, 0], np.float32(logits))
 
 
+def test_the_page_of_a_number(tmp_path: Path) -> None:
+    """A gap of an error is that of the worst group minus that of the best; a model of shrunk ages has a trend."""
+    p = replace(of_kind("number", 5), columns={"sex": tuple("FM"[i % 6 > 2] for i in range(120))})
+    config = EvaluateConfig(subgroups=["sex"], resamples=0)
+    metrics = write_report(tmp_path, p, title="t", facts={}, config=config)
+    text = " ".join(html.unescape((tmp_path / "report.html").read_text()).split())
+    assert "Worst minus best" in text and "Best minus worst" not in text
+    assert "<b>The error falls with the number</b>: it changes by -0." in text and "constant limits do not hold" in text
+    assert (
+        "120 images of 40 patients, age in years." in text
+        and '<th scope="col">Mean absolute error (years)</th>' in text
+    )
+    sentence = results_sentence(metrics)
+    assert re.search(r"reached mean absolute error \d\.\d+ \(\d\.\d+ to \d\.\d+\) years, R2", sentence)
+    assert re.search(
+        r"limits of agreement were -\d+\.\d+ \(.*?\) and \d+\.\d+ \(.*?\) years; the trend of the error was -0",
+        sentence,
+    )
+    assert sentence.endswith("constant limits do not hold.") and metrics.bland_altman.drifts
+
+
+@pytest.mark.parametrize(("times", "word"), [(0.3, "more"), (1.0, ""), (3.0, "fewer")])
+def test_a_coverage_far_from_what_was_asked_for_is_named(times: float, word: str, tmp_path: Path) -> None:
+    """Of intervals chosen where errors were so many times smaller."""
+    p = of_kind("number", 5)
+    policy = choose_policy(p, EvaluateConfig())
+    text, metrics = page(tmp_path, replace(p, labels=p.values + times * (p.labels - p.values)), policy=policy)
+    assert re.findall(r"<b>(\w+) than asked for</b>", text) == [word] * bool(word)
+    reached = metrics.intervals.coverage
+    number = f"{reached.value:.3f} ({reached.low:.3f} to {reached.high:.3f})"
+    assert results_sentence(metrics).endswith(f"The 90 % prediction intervals had a coverage of {number}.")
+
+
 @pytest.mark.parametrize("kind", ["classes", "findings", "number"])
 def test_the_first_screen_says_where_a_baseline_is_not_beaten(tmp_path: Path, kind: str) -> None:
     """On the page and in the terminal."""
@@ -205,7 +238,8 @@ def test_the_first_screen_says_where_a_baseline_is_not_beaten(tmp_path: Path, ki
         assert in_terminal in line_of(beside, metrics)
         said = [sentence for sentence in verdict(text) if "a baseline, the" in sentence]
         assert [on_page in sentence for sentence in said] == [True] * bool(on_page)
-        assert all(f"{beside.overall[name].value:.3f}." in sentence for sentence in said)
+        unit = " years" * (kind == "number")
+        assert all(f"{beside.overall[name].value:.3f}{unit}." in sentence for sentence in said)
         if kind == "findings" and case != "few":
             which = "all" if case == "better" else "none"
             assert f"Of single findings, they show it for {which}." in said[0]

@@ -282,7 +282,7 @@ def check_before_training(
         Image.of(sample, record, Place(name, splits.strata[sample.label]), group, splits)
         for (name, sample), record, group in zip(samples, records, groups, strict=True)
     ]
-    checked = run_checks(images, source, splits=("train",))
+    checked = run_checks(images, source, splits=("train",), kind=splits.target.kind)
     serious = _report(checked.problems, splits.root)
     leaks = [problem.code for problem in serious if problem.code in ("patients_across_splits", "copies_across_splits")]
     if leaks and any(how.startswith(("folder", "table")) for how in splits.made.values()):
@@ -463,7 +463,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         patients, source = _patients(data, root, contents.files, guess)
     parts = zip(read.samples[ALL], records, contents.places, patients, strict=True)
     images = [Image.of(*part, read) for part in parts]
-    checked = run_checks(images, source)
+    checked = run_checks(images, source, kind=read.target.kind)
     classes = sorted({kind for image in images for kind in image.kinds})
     by_name = _name_problems(classes, guess if source is None else None, contents)
     nobody = [path for path, patient in zip(contents.files, patients, strict=True) if patient is None]

@@ -120,10 +120,13 @@ class Found:
     counts: dict[str, int]
 
 
-def run_checks(images: Sequence[Image], source: str | None, splits: Sequence[str] | None = None) -> Found:
+def run_checks(
+    images: Sequence[Image], source: str | None, splits: Sequence[str] | None = None, kind: str = ""
+) -> Found:
     """All problems that follow from the files.
 
-    `source`: how the patients are known, in words, or None; `splits`: where to look for shortcuts, None for everywhere.
+    `source`: how the patients are known, in words, or None; `splits`: where to look for shortcuts, None for everywhere;
+    `kind`: of the labels, a key of `TARGETS`.
     """
     with bar("looking for copies", unit="steps"):
         exact_copies, near_copies = find_copies([image.record for image in images])
@@ -154,7 +157,7 @@ def run_checks(images: Sequence[Image], source: str | None, splits: Sequence[str
         *_patient_problems(images, source),
         *_few_to_train(images, None if source is None else group_word(source)),
         *_personal_data_problems(images),
-        *_shortcut_problems(shortcuts),
+        *_shortcut_problems(shortcuts, kind),
     ]
     repeated = sum(len(group) - 1 for group in exact_copies)
     parts = [Counter(images[i].split for i in group) for group in [*exact_copies, *near_copies]]
@@ -336,13 +339,14 @@ def _personal_data_problems(images: Sequence[Image]) -> Iterator[Problem]:
         yield make(code, f"{name} in {counted(len(paths), 'file')}", paths)
 
 
-def _shortcut_problems(shortcuts: Iterable[tuple[str | None, Shortcut]]) -> Iterator[Problem]:
+def _shortcut_problems(shortcuts: Iterable[tuple[str | None, Shortcut]], kind: str = "") -> Iterator[Problem]:
     """Families of features that reveal the label; the interval must lie above 0.5."""
     for split, shortcut in shortcuts:
         if shortcut.family == "all" or not shortcut.auroc >= TOLD or not shortcut.low > 0.5:
             continue
         how = "whole patients held out" if shortcut.by_patient else "images held out, not patients"
+        what, how = ("number", f"mean over its ranges; {how}") if kind == "number" else ("label", how)
         text = f"{split}: " if split else ""
-        text += f"the label can be predicted from {FAMILIES[shortcut.family]} alone, AUROC {shortcut.auroc:.3f} "
+        text += f"the {what} can be predicted from {FAMILIES[shortcut.family]} alone, AUROC {shortcut.auroc:.3f} "
         text += f"({shortcut.low:.3f} to {shortcut.high:.3f}; {how})"
         yield make(f"shortcut_{shortcut.family}", text, severity=None if shortcut.auroc >= CERTAIN else "note")

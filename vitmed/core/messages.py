@@ -29,7 +29,7 @@ GRAVE = (  # words of warnings and notes on what may make a result false, the gr
     "may be in two splits",  # any patient, which is more than some pictures that look alike
     "in two splits",
     "two labels",
-    "atients are unknown|^Split by|come from|has images of two classes|label can be predicted from",
+    "atients are unknown|^Split by|come from|has images of two classes|can be predicted from",
     "of a single colour|changed or disappeared|could not be read|cannot be read",
     "worse than it could be",
 )

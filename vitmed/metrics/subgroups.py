@@ -1,9 +1,9 @@
 """How far a model does worse on one group of images than on another: site, scanner, sex, age.
 
-Each stratum of a column is evaluated alone, like all images. A gap is the best stratum minus the worst. Between two
-strata it has the interval of a difference. Of more, the two are picked for being far apart, and no interval of the two
-holds the truth at its level; then `by_chance` is how often strata dealt to the patients at random are as far apart: a
-permutation test of the largest difference (Westfall & Young, Resampling-Based Multiple Testing, 1993).
+Each stratum of a column is evaluated alone. A gap is the best stratum minus the worst, of an error the worst minus the
+best. Between two it has the interval of a difference. Of more, the two are picked for being far apart, and no interval
+of the two holds the truth at its level; then `by_chance` is how often strata dealt to the patients at random are as far
+apart: a permutation test of the largest difference (Westfall & Young, Resampling-Based Multiple Testing, 1993).
 
 Letters: S images, K classes, R resamples, G strata.
 """

@@ -133,7 +133,7 @@ def verdict(baseline: Baseline, metrics: Results) -> str:
     name, standing = baseline.decides, baseline.standing(metrics.n_groups)
     gap = value_text(baseline.difference[name], "+")
     title = TARGETS[metrics.target.kind].metrics[name].phrase
-    text = f"baseline, {baseline.text}: {title} {number(baseline.overall[name].value)}"
+    text = f"baseline, {baseline.text}: {title} {number(baseline.overall[name].value)} {metrics.target.unit}".rstrip()
     if standing == "no interval":
         return f"{text}; no interval for the difference"
     if standing == "few patients":

@@ -60,12 +60,13 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         return lines
 
     fields = {field: found.method for _, _, field, found in _estimates(metrics)}
-    used = {(field, found.method) for _, _, field, found in _estimates(metrics)}
+    used = {(field, found.method) for _, prefix, field, found in _estimates(metrics) if not prefix}
     main = [*sentences(main=True), *_scales(used)]
     if fields.get("f1") in ("wilson", "wilson-cluster"):
         main.append("The interval of the F1 of a class was derived from that of TP / (TP + FP + FN).")
     if {"wilson-cluster", "delong", "obuchowski"} & {method for _, method in used}:
-        main.append("The lower limit of a proportion or AUROC was capped at that of as many images without an error.")
+        what = "a proportion" + " or AUROC" * ("auroc" in fields)
+        main.append(f"The lower limit of {what} was capped at that of as many images without an error.")
     if any(PARTLY in text for names in groups.values() for text in names.values()):
         main.append("'In part' marks a number whose values came from more than one method, such as one for few images.")
     further = [*sentences(main=False), *_tests(metrics, cite)]
@@ -173,6 +174,13 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
         if way == ways["cost"] and (error := metrics.report.evaluate.get("cost")) in GRADE_ERRORS:
             way = f"lowest expected {error} error in grades"
         text.append(f"The class with the {way} was predicted.")
+    if (reached := metrics.intervals) is not None:
+        chosen = f"the same multiple of the predicted scale, chosen on {counted(reached.calibrated_on, reached.by)}"
+        text.append(f"Conformal prediction intervals of {100 * reached.asked:.0f} % reach {chosen} of validation.")
+    if (agreed := metrics.bland_altman) is not None:
+        parts = f", from components of variance between and within {unit}s, none below 0" * agreed.repeated
+        text.append(f"Limits of agreement are the mean error -/+ 1.96 standard deviations of the error{parts}.")
+        text.append("The trend is the slope of the regression of the error on the mean of predicted and true.")
     if metrics.n >= 2 and metrics.n_groups != 1:
         text.append(f"Two-sided {100 * metrics.level:.0f} % confidence intervals were computed.")
         if metrics.n_groups is None:

@@ -28,7 +28,6 @@ from vitmed.metrics.estimates import APART, FEW_GROUPS, FEWEST, Estimate, decima
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, methods, phrase
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
-from vitmed.metrics.subgroups import TITLES as GAP_TITLES
 from vitmed.report.blocks import Block, Page, Sheet, cell, cells, escape_markdown, interval, number, signed, td, value
 from vitmed.report.methods_text import joined, means_over, methods_text, name_of
 from vitmed.report.plots.drawing import plain
@@ -176,9 +175,9 @@ def title_of(metrics: Results, name: str) -> str:
 
 
 def titles_of(metrics: Results, names: Iterable[str]) -> list[str]:
-    """The titles of numbers, overall or of the positive class."""
+    """The titles of numbers, overall with their unit, or of the positive class."""
     own = TARGETS[metrics.target.kind].metrics
-    return [own[name].title if name in own else TITLES[name] for name in names]
+    return [title_of(metrics, name) if name in own else TITLES[name] for name in names]
 
 
 def summary_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
@@ -206,11 +205,13 @@ def share(estimate: Estimate) -> str:
 def results_sentence(metrics: Results) -> str:
     """The first numbers with their intervals in one sentence, for a paper."""
     positive, points = metrics.positive_class, metrics.operating_points
-    phrases = [f"{phrase(title)} {share(entry)}" for _, title, entry in headline_of(metrics) if entry.value is not None]
+    agreed, unit, of_unit = metrics.bland_altman, f" {metrics.target.unit}".rstrip(), f" ({metrics.target.unit})"
+    first = [(phrase(title), share(entry)) for _, title, entry in headline_of(metrics) if entry.value is not None]
+    phrases = [f"{name.removesuffix(of_unit)} {found}{unit * name.endswith(of_unit)}" for name, found in first]
     if not phrases:
         return "There are no images, so there are no results."
-    groups, unit = metrics.n_groups, metrics.unit
-    whose = f" ({unit}s unknown)" if groups is None else f" of {counted(groups, unit)}"
+    groups = metrics.n_groups
+    whose = f" ({metrics.unit}s unknown)" if groups is None else f" of {counted(groups, metrics.unit)}"
     of_class = "" if positive is None else f" (positive class: {positive}"
     if points is not None and points.threshold is not None:
         of_class += f", from a probability of {format_probability(points.threshold)}"
@@ -220,10 +221,14 @@ def results_sentence(metrics: Results) -> str:
     if folds:
         repeated = f" repeated {times} times," if times > 1 else ""
         on, model = f"In a cross-validation of {folds} folds,{repeated} on {metrics.images}{whose}", "the models"
-    return (
-        f"{on}, {model} reached {joined(phrases)}{of_class}{')' if of_class else ''}; "
-        f"in brackets: {100 * metrics.level:.0f} % confidence intervals{f'; macro: {over}' if over else ''}."
-    )
+    text = f"{on}, {model} reached {joined(phrases)}{of_class}{')' if of_class else ''}; "
+    text += f"in brackets: {100 * metrics.level:.0f} % confidence intervals{f'; macro: {over}' if over else ''}."
+    if agreed is not None:
+        text += f" The limits of agreement were {share(agreed.lower)} and {share(agreed.upper)}{unit}; the trend of the"
+        text += f" error was {share(agreed.trend)}{', so constant limits do not hold' * agreed.drifts}."
+    if (held := metrics.intervals) is not None:
+        text += f" The {100 * held.asked:.0f} % prediction intervals had a coverage of {share(held.coverage)}."
+    return text
 
 
 def each(names: Iterable[object], *patterns: str) -> list[str]:
@@ -306,7 +311,6 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
         for name in TARGETS[metrics.target.kind].headline
         if all(name in baseline.difference for baseline in metrics.baselines.values())
     ][:3],
-    "gap_titles": GAP_TITLES,
     "few_groups": FEW_GROUPS,
     "fewest": FEWEST,
     "most_classes": MOST_CLASSES,

@@ -29,7 +29,7 @@ from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_files import read_predictions
 from vitmed.report.analyses import ANALYSES, Extra, Material
-from vitmed.report.blocks import Block, Cell, Document, Group, Picture, Table, escape_markdown, grid, to_markdown
+from vitmed.report.blocks import Block, Cell, Document, Group, Picture, Table, Text, escape_markdown, grid, to_markdown
 from vitmed.report.chapters import KINDS, MAIN, MANY, document, plots, render
 from vitmed.report.methods_text import methods_markdown
 from vitmed.report.participant_flow import counted_again
@@ -243,11 +243,14 @@ def write_paper(folder: Path, metrics: Results, content: Document) -> None:
     write_text(folder / SENTENCE, results_sentence(metrics) + "\n")
     for chapter in content.chapters:
         blocks = list(_inside(chapter.blocks))
-        tables = [block for block in blocks if isinstance(block, Table) and block.head and block.css != LEFT_OUT]
-        for number, table in enumerate(tables, 1):
-            write_text(folder / f"{chapter.key}-{number}.csv", csv_text(_columns(table)))
-            if table.css != CHECKLIST:
-                lines += ["", *latex(table, f"{chapter.title} ({number})", f"{chapter.key}-{number}")]
+        title, number = chapter.title, 0
+        for block in blocks:
+            title = f"{chapter.title}: {_text(block.words)}" if isinstance(block, Text) and block.level else title
+            if isinstance(block, Table) and block.head and block.css != LEFT_OUT:
+                number += 1
+                write_text(folder / f"{chapter.key}-{number}.csv", csv_text(_columns(block)))
+                if block.css != CHECKLIST:
+                    lines += ["", *latex(block, f"{title} ({number})", f"{chapter.key}-{number}")]
         for picture in (block for block in blocks if isinstance(block, Picture)):
             write_bytes(folder / f"{picture.name}.pdf", picture.drawn.pdf)
     write_text(folder / LATEX, "\n".join(lines) + "\n")

@@ -88,6 +88,20 @@ def test_the_deviation_of_two_patients_by_hand() -> None:
     assert total_sd(np.array([0.0, 2.0, 7.0]), Units(np.arange(3))) == pytest.approx(np.std([0, 2, 7], ddof=1))
 
 
+def test_a_negative_variance_between_patients_counts_as_0() -> None:
+    """Errors 0 and 4 of one patient, 1 and 3 of another, both 2 on average: mean squares 0 between and 5 within."""
+    assert total_sd(np.array([0.0, 4.0, 1.0, 3.0]), Units(np.array([0, 0, 1, 1]))) == pytest.approx(5**0.5)
+
+
+def test_constant_limits_do_not_hold_where_the_error_has_a_trend() -> None:
+    """A model that moves half the way to the mean predicts the low too high and the high too low."""
+    labels = np.random.default_rng(0).normal(50, 10, 60)
+    noise = np.random.default_rng(1).normal(0, 2, 60)
+    shrunk, level = of(tuple(labels), tuple(25 + labels / 2 + noise)), of(tuple(labels), tuple(labels + noise))
+    assert bland_altman(shrunk).trend.value < -0.5 and bland_altman(shrunk).drifts
+    assert not bland_altman(level).drifts and not bland_altman(of(tuple(labels), tuple(labels))).drifts
+
+
 def test_one_patient_has_no_limits() -> None:
     assert bland_altman(of((1.0, 2.0), (1.0, 3.0), ("P", "P"))) is None
 

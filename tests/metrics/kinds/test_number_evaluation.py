@@ -33,6 +33,7 @@ def draw(rng: np.random.Generator, patients: int, images: int = 1, alike: float 
     ("name", "to"),
     [
         ("bias", float),
+        ("mae", np.log),
         ("ccc", np.arctanh),
         ("pearson", np.arctanh),
     ],
@@ -48,7 +49,7 @@ def test_an_interval_is_that_of_leaving_out_each_patient(name: str, to: Callable
     assert stats.t.ppf(0.975, g - 1) * error <= reach * (1 + 1e-9) <= stats.t.ppf(0.975, 4) * error
 
 
-@pytest.mark.parametrize("name", ["mae", "rmse", "crps", "log_score"])
+@pytest.mark.parametrize("name", ["rmse", "crps", "log_score"])
 def test_few_large_errors_move_the_upper_end_out(name: str) -> None:
     """Hall's interval: transforming its ends as he does gives Student's quantiles, here of a skewed sample."""
     p = draw(np.random.default_rng(0), 40)

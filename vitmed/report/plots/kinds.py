@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from vitmed.core.text import counted
 from vitmed.metrics.areas import threshold_counts
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, value_text
+from vitmed.metrics.intervals import Units, quantile
 from vitmed.metrics.kinds.findings import FindingPredictions
-from vitmed.metrics.kinds.number import NumberPredictions
+from vitmed.metrics.kinds.number import NumberPredictions, total_sd
 from vitmed.metrics.metric_table import METRICS
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.report.plots import drawing
@@ -89,7 +90,7 @@ def predicted_and_true(predictions: NumberPredictions, metrics: Results) -> Figu
 
 
 def bland_altman(predictions: NumberPredictions, metrics: Results) -> Figure | None:
-    """Predicted minus true against the mean of both, with bias and limits of agreement."""
+    """Predicted minus true against the mean of both: bias, limits of agreement, trend, and limits that follow it."""
     agreement = metrics.bland_altman
     if agreement is None or predictions.labels is None:
         return None
@@ -103,11 +104,15 @@ def bland_altman(predictions: NumberPredictions, metrics: Results) -> Figure | N
         (agreement.lower, RED, "95 % limits of agreement"),
         (agreement.upper, RED, None),
     ):
-        if line.value is None:
-            continue
-        axes.axhline(line.value, color=colour, linestyle="--", linewidth=1.3, label=label)
+        axes.axhline(*drawing.numbers([line.value]), color=colour, linestyle="--", linewidth=1.3, label=label)
         if line.low is not None and line.high is not None:
             axes.axhspan(line.low, line.high, color=colour, alpha=0.1, linewidth=0)
+    if agreement.trend.value is not None:
+        fitted = error.mean() + agreement.trend.value * (mean - mean.mean())
+        ends, around = [mean.argmin(), mean.argmax()], quantile() * total_sd(error - fitted, Units(predictions.units))
+        axes.plot(mean[ends], fitted[ends], color=GREEN, linewidth=2, label=f"trend {agreement.trend.value:+.3g}")
+        for reach, label in ((around, "95 % limits that follow the trend"), (-around, None)) * agreement.drifts:
+            axes.plot(mean[ends], fitted[ends] + reach, color=GREEN, linestyle=":", linewidth=2, label=label)
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
     return figure
 
