@@ -129,7 +129,9 @@ def patient_level(
         numbers = evaluate_predictions(combined, resamples)
         kept = OF_MANY_CLASSES if classes > MANY_CLASSES else numbers.model_fields_set - {"classes", "level"}
         about = [
-            note.replace("There is no image of", "There is no patient of").replace(" has only ", " is the label of only ")
+            note.replace("There is no image of", "There is no patient of").replace(
+                " has only ", " is the label of only "
+            )
             for note in numbers.notes
             if not note.startswith("All images of")  # the images of a class may be of more patients than have its label
         ]

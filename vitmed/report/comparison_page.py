@@ -20,7 +20,10 @@ from vitmed.report.templates import fill
 from vitmed.report.write import PREAMBLE, latex
 
 PAGE, TABLE, LATEX, PICTURE = "comparison.html", "comparison.csv", "comparison.tex", "differences"
-UNADJUSTED = "The p of a model and its own baseline, which nobody named, is not adjusted for several pairs."
+UNADJUSTED = (
+    "The p of a model and its own baseline, which nobody named, is not adjusted for several pairs; that of a class or "
+    "finding is adjusted for those of its pair."
+)
 COLUMNS = "first_value,first_value_low,first_value_high,second_value,second_value_low,second_value_high"
 COLUMNS = f"first,second,number,{COLUMNS},difference,difference_low,difference_high,p,p_holm"
 LIKELIEST = ", likeliest class"  # of numbers that are not at the operating points, since these differ
@@ -110,7 +113,7 @@ class ComparisonTables:
         for row in self.rows:
             if row.p is not None and row.gap.value is not None and (content.kind != "findings" or not row.part):
                 adjusted = row.p_holm not in (None, row.p)
-                holm = f", adjusted for several pairs {p_words(row.p_holm)}" if adjusted else ""
+                holm = f", adjusted {p_words(row.p_holm)}" if adjusted else ""
                 first, second, gap = value_text(row.first), value_text(row.second), value_text(row.gap, "+")
                 text = f"{row.title} {first} and {second} (difference {gap}, {p_words(row.p)}{holm})"
                 lines.setdefault((row.pair.first, row.pair.second), []).append(text)
@@ -141,7 +144,10 @@ class ComparisonTables:
             by = f"{known.text}{'' if resamples is None else f' ({resamples:,} resamples)'}"
             cites = sorted(cited.index(source) + 1 for source in known.sources)
             lines.append(f"For differences in {', '.join(numbers)}, {what} were computed with {by} {cites}.")
-        lines += ["P-values were adjusted for several pairs by the method of Holm (1979)."] * self.adjusted
+        if self.adjusted:
+            cited.append("holm")
+            parts = "; those of single findings or classes, for all of these" * any(row.part for row in self.rows)
+            lines.append(f"P-values were adjusted for several pairs by the method of Holm{parts} [{len(cited)}].")
         return lines, [of.references[source] for source in cited]
 
     def table(self) -> Table:

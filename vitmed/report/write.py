@@ -39,6 +39,10 @@ from vitmed.report.results import Baseline, Origin, Results
 from vitmed.report.templates import results_sentence, slider_data
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
+ONE_FINDING = (
+    "One of {} findings: a difference from a baseline is not adjusted for the others here. The report of all findings "
+    "adjusts its p for them, and says for which the model is better."
+)
 MARKDOWN = "report.md"
 BASELINES = {
     # key in metrics.json and file name -> what it is, for `baseline_text`
@@ -140,7 +144,9 @@ def _of_findings(material: Material, origin: Origin) -> dict[str, tuple[str, Rep
     """
     predictions, config, extra = material.predictions, material.config, material.extra
     evaluated, held = extra.flow and extra.flow.evaluated, fewer_holders(predictions)
-    figures = MAIN if sum(count >= FEWEST for count in held) > MANY else None
+    solid = sum(count >= FEWEST for count in held)
+    alone = [ONE_FINDING.format(solid)] if solid > 1 and extra.baselines else []
+    figures = MAIN if solid > MANY else None
     pages = config.report and not (evaluated and evaluated.split == "val")
     reports, policies = {}, material.chosen("findings")
     for (name, place), count in zip(folder_names(predictions.classes).items(), held, strict=True):
@@ -149,7 +155,7 @@ def _of_findings(material: Material, origin: Origin) -> dict[str, tuple[str, Rep
         policy = None if policies is None else policies[name]
         folds = None if extra.folds is None else extra.folds.findings[name]
         view = predictions.of(name) if policy is None else policy.apply(predictions.of(name))
-        notes = [*(policy.notes if policy else ()), *(fold_notes(folds) if folds else ())]
+        notes = [*(policy.notes if policy else ()), *(fold_notes(folds) if folds else ()), *alone]
         own = Extra(
             flow=counted_again(extra.flow, view),
             weights_hash=extra.weights_hash,
