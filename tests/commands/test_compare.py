@@ -99,7 +99,7 @@ def test_the_page_names_its_tests_and_carries_the_grave_warnings_of_the_reports(
     page = html.unescape((tmp_path / "out" / "comparison.html").read_text())
     for text in (
         leak,
-        "For differences in accuracy, sensitivity, specificity, P-values were computed with McNemar's test for the "
+        "For differences in accuracy, sensitivity and specificity, P-values were computed with McNemar's test for the "
         "effective number of images, with Student's t [",
         "For differences in balanced accuracy, intervals were computed with the method of variance estimates recovery",
         "adjusted for several pairs by the method of Holm",

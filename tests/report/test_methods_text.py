@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from reports import write_report
 
 from vitmed.core.config import EvaluateConfig
+from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.metric_table import TITLES, methods
@@ -89,7 +90,8 @@ def test_the_text_names_what_the_numbers_used_and_nothing_else(case: str, tmp_pa
     assert {row.resamples for row in found.rows} == drawn
     text = " ".join(found.paragraphs)
     for key in used:
-        assert methods().intervals[key].text in text
+        assert methods().intervals[key].text.format(unit="image" if case == "nobody" else "patient") in text
+    assert not re.search(r"[{}]|where patients were", text)
     assert "as described" not in " ".join(found.paragraphs), "each paragraph can be pasted without the others"
     explained = "'In part' marks a number whose values came from more than one method" in text
     assert explained == ("(in part)" in text) == any("(in part)" in row.numbers for row in found.rows)
@@ -122,6 +124,27 @@ def test_the_file_and_the_page_say_the_same(tmp_path: Path) -> None:
     assert "Bootstrap resamples were drawn by patient." in text
     assert "capped at that of as many images without an error" in text
     assert "each image counted as independent" in methods_text(write(tmp_path / "n", CASES["nobody"])).paragraphs[0]
+
+
+def test_the_text_says_what_validation_chose(tmp_path: Path) -> None:
+    """The epoch, the calibration and the prediction sets stand on the page with numbers, so the text for a paper has
+    them; an operating point is in its first paragraph."""
+    p = draw(n=480, patients=48)
+    policy = choose_policy(p, EvaluateConfig(coverage=0.8, calibration="temperature"))
+    facts = {"Model choice": "epoch 3, the best by validation auroc; the test set was not used"}
+    write_report(
+        tmp_path / "r", policy.apply(p), title="t", facts=facts, config=EvaluateConfig(resamples=20), policy=policy
+    )
+    text = " ".join((tmp_path / "r" / "methods.md").read_text().split())
+    assert "Choice of the model: epoch 3, the best by validation auroc; the test set was not used." in text
+    assert re.search(r"chosen and fitted on validation images: by temperature scaling \[\d+\]\.", text)
+    assert re.search(
+        r"split conformal prediction \[[\d, ]+\], by patient on validation images, for a coverage of 0.8", text
+    )
+    assert "Guo C" in text and "Sadinle M" in text
+    assert "Holm" not in text and "Calibration of the" not in " ".join(
+        methods_text(write(tmp_path / "n", p)).paragraphs
+    )
 
 
 def test_names_of_classes_are_text(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.metrics.metric_table import METRICS, methods
 from vitmed.metrics.paired_comparison import ComparedPair, ComparisonResults
 from vitmed.report.blocks import Table, cell, data_uri, html, p_cell, p_text, p_words, signed, td, words
+from vitmed.report.methods_text import joined
 from vitmed.report.plots.analyses import differences
 from vitmed.report.plots.drawing import drawn
 from vitmed.report.templates import fill
@@ -141,9 +142,9 @@ class ComparisonTables:
         for (what, how, resamples), numbers in sorted(used.items(), key=lambda item: item[0][0]):
             known = (of.tests if what == "P-values" else of.intervals)[how]
             cited += [source for source in known.sources if source not in cited]
-            by = f"{known.text}{'' if resamples is None else f' ({resamples:,} resamples)'}"
+            by = f"{known.text.format(unit=self.unit)}{'' if resamples is None else f' ({resamples:,} resamples)'}"
             cites = sorted(cited.index(source) + 1 for source in known.sources)
-            lines.append(f"For differences in {', '.join(numbers)}, {what} were computed with {by} {cites}.")
+            lines.append(f"For differences in {joined([*numbers])}, {what} were computed with {by} {cites}.")
         if self.adjusted:
             cited.append("holm")
             parts = "; those of single findings or classes, for all of these" * any(row.part for row in self.rows)

@@ -47,7 +47,7 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         cited.extend(source for source in sources if source not in cited)
         return str(sorted(cited.index(source) + 1 for source in sources))
 
-    groups = _by_method(metrics)
+    groups, unit = _by_method(metrics), "image" if metrics.n_groups is None else "patient"
 
     def sentences(main: bool) -> list[str]:
         lines = []
@@ -56,23 +56,35 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
             drawn = "" if resamples is None else f" ({resamples:,} resamples)"
             if which:
                 how, numbers = table.intervals[key], joined(which).replace("for", "For", 1)
-                lines.append(f"{numbers}, intervals were computed with {how.text}{drawn} {cite(how.sources)}.")
+                way = how.text.format(unit=unit)
+                lines.append(f"{numbers}, intervals were computed with {way}{drawn} {cite(how.sources)}.")
         return lines
 
-    fields = {field: found.method for _, _, field, found in _estimates(metrics)}
-    used = {(field, found.method) for _, _, field, found in _estimates(metrics)}
-    main = [*sentences(main=True), *_scales(used)]
-    if fields.get("f1") in ("wilson", "wilson-cluster"):
-        main.append("The interval of the F1 of a class was derived from that of TP / (TP + FP + FN).")
-    if {"wilson-cluster", "delong", "obuchowski"} & {method for _, method in used}:
-        main.append("The lower limit of a proportion or AUROC was capped at that of as many images without an error.")
+    used = {(field, found.method): field for _, _, field, found in _estimates(metrics)}
+    main = [*sentences(main=True), *_scales(set(used))]
     if any(PARTLY in text for names in groups.values() for text in names.values()):
         main.append("'In part' marks a number whose values came from more than one method, such as one for few images.")
     further = [*sentences(main=False), *_tests(metrics, cite)]
-    defined = [f"{name_of(field)} {cite(table.definitions[field])}" for field in fields if field in table.definitions]
+    fitted, choice = metrics.calibration, metrics.report.facts.get("Model choice")
+    chosen = [f"Choice of the model: {choice}."] if choice else []
+    if metrics.finding_reports:
+        chosen.append(
+            "The calibration and the threshold of a finding, chosen on validation images: see its own report."
+        )
+    if fitted is not None and (fitted.folds or metrics.report.policy):
+        ways = {"temperature": "by temperature scaling", "vector": "by vector scaling", "none": "not calibrated"}
+        each = [f"fold {k} {ways[one.method]}" for k, one in enumerate(fitted.folds or (), 1)]
+        how = ways.get(fitted.method, f"for each fold on its own: {', '.join(each)}")
+        source = "" if how == ways["none"] else f" {cite(table.definitions['calibration'])}"
+        chosen.append(f"Calibration of the probabilities, chosen and fitted on validation images: {how}{source}.")
+    for key, what in (("conformal", "Prediction sets, with a threshold for each class,"), ("intervals", "Intervals")):
+        if (sets := metrics[key]) is not None:
+            by = f"split conformal prediction {cite(table.definitions[key])}, by {sets.by} on validation images"
+            chosen.append(f"{what} came from {by}, for a coverage of {sets.asked:g}.")
+    fields = [field for field in dict.fromkeys(used.values()) if field in table.definitions]
+    defined = [f"{name_of(field)} {cite(table.definitions[field])}" for field in fields]
     follow = f"follow{'' if len(defined) > 1 else 's'} the definition{'s' if len(defined) > 1 else ''} cited"
-    numbers = joined(defined)
-    last = [f"{numbers[:1].upper()}{numbers[1:]} {follow}."] if defined else []
+    last = [f"{joined(defined)[0].upper()}{joined(defined)[1:]} {follow}."] if defined else []
     if metrics.calibration is not None and metrics.calibration.after.ece_if_right is not None:
         last.append(
             f"The expected calibration error {cite(table.definitions['ece'])} was compared with its distribution under "
@@ -80,7 +92,7 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
             f"{cite(table.definitions['ece_if_right'])}."
         )
     last.append(f"All numbers were computed with vitmed {__version__}.")
-    paragraphs = [_design(metrics, shown), *(" ".join(part) for part in (main, further, last) if part)]
+    paragraphs = [_design(metrics, shown), *(" ".join(part) for part in (main, further, chosen, last) if part)]
     rows = []
     for (key, resamples), names in groups.items():
         how = table.intervals[key]
@@ -89,7 +101,8 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
 
 
 def _scales(used: set[tuple[str, str | None]]) -> Iterator[str]:
-    """On which scale an interval was computed from its variance, for each (field, method) of the report."""
+    """On which scale an interval was computed from its variance, and what else changed it, for each (field, method) of
+    the report."""
     by_variance = ("delong", "obuchowski", "influence", "jackknife")
     logarithmic = ("log_loss", "brier", "area", "rps", "mae", "rmse", "crps", "width")
     for text, names in (
@@ -102,6 +115,10 @@ def _scales(used: set[tuple[str, str | None]]) -> Iterator[str]:
         found = [name_of(name) for name in names if used & {(name, method) for method in by_variance}]
         if found:
             yield text.format(joined(found))
+    if used & {("f1", "wilson"), ("f1", "wilson-cluster")}:
+        yield "The interval of the F1 of a class was derived from that of TP / (TP + FP + FN)."
+    if {"wilson-cluster", "delong", "obuchowski"} & {method for _, method in used}:
+        yield "The lower limit of a proportion or AUROC was capped at that of as many images without an error."
 
 
 def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
@@ -116,6 +133,9 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
         dealt = f"estimated by assigning the groups to the patients at random ({drawn:,} times)"
         others.append(f"How often chance alone would give gaps between subgroups as large was {dealt}.")
     each = [f"in {name_of(name)} with {how[key].text} {cite(how[key].sources)}" for name, key in sorted(used)]
+    if any(gap.p_holm is not None for baseline in metrics.baselines.values() for gap in baseline.findings.values()):
+        holm = cite(methods().definitions["p_holm"])
+        others.append(f"P-values of single findings were adjusted for all findings by the method of Holm {holm}.")
     if not each:
         return others
     paired = "Differences from the baselines were paired, and their intervals were computed on the original scale."
