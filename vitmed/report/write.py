@@ -29,7 +29,7 @@ from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_files import read_predictions
 from vitmed.report.analyses import ANALYSES, Extra, Material
-from vitmed.report.blocks import Block, Cell, Document, Group, Picture, Table, escape_markdown, grid, to_markdown
+from vitmed.report.blocks import Block, Cell, Document, Group, Picture, Table, Text, escape_markdown, grid, to_markdown
 from vitmed.report.chapters import KINDS, MAIN, MANY, document, plots, render
 from vitmed.report.methods_text import methods_markdown
 from vitmed.report.participant_flow import counted_again
@@ -248,19 +248,24 @@ def write_paper(folder: Path, metrics: Results, content: Document) -> None:
     lines = [PREAMBLE]
     write_text(folder / SENTENCE, results_sentence(metrics) + "\n")
     for chapter in content.chapters:
-        blocks = list(_inside(chapter.blocks))
-        tables = [block for block in blocks if isinstance(block, Table) and block.head and block.css != LEFT_OUT]
-        for number, table in enumerate(tables, 1):
-            write_text(folder / f"{chapter.key}-{number}.csv", csv_text(_columns(table)))
-            if table.css != CHECKLIST:
-                lines += ["", *latex(table, f"{chapter.title} ({number})", f"{chapter.key}-{number}")]
-        for picture in (block for block in blocks if isinstance(block, Picture)):
-            write_bytes(folder / f"{picture.name}.pdf", picture.drawn.pdf)
+        number, heading = 0, ""
+        for block in _inside(chapter.blocks):
+            if isinstance(block, Text) and block.level:
+                heading = f": {_text(block.words)}"
+            elif isinstance(block, Picture):
+                write_bytes(folder / f"{block.name}.pdf", block.drawn.pdf)
+            elif isinstance(block, Table) and block.head and block.css != LEFT_OUT:
+                number += 1
+                write_text(folder / f"{chapter.key}-{number}.csv", csv_text(_columns(block)))
+                caption = f"{chapter.title}{heading} ({number})"
+                lines += ["", *latex(block, caption, f"{chapter.key}-{number}")] * (block.css != CHECKLIST)
     write_text(folder / LATEX, "\n".join(lines) + "\n")
 
 
 def _inside(blocks: Sequence[Block]) -> Iterator[Block]:
     for block in blocks:
+        if isinstance(block, Group):  # the title of what is folded stands above it
+            yield from [Text(block.summary, level=3)] if block.summary else []
         yield from _inside(block.blocks) if isinstance(block, Group) else (block,)
 
 
