@@ -302,7 +302,7 @@ def test_the_flow_of_folds_counts_validation_and_what_is_held_out(tmp_path: Path
     paths = tuple(sample.path for fold in folds for sample in fold.splits.samples["test"])
     p = Predictions(("disc", "ring"), paths, None, np.arange(24) % 2, np.zeros((24, 2), np.float32))
     runs = [RunFolder(tmp_path / "run")] * 3
-    told = participant_flow.folds_flow(folds, runs, p, [], held_out(config.data))
+    told = participant_flow.folds_flow(folds, runs, p, held_out(config.data))
     assert {name: part.images for name, part in told.splits.items()} == {
         "fold 1": 8, "fold 2": 8, "fold 3": 8, "val": 8, "held out": 12,
     }  # fmt: skip

@@ -21,10 +21,7 @@ from vitmed.report.templates import fill
 from vitmed.report.write import PREAMBLE, latex
 
 PAGE, TABLE, LATEX, PICTURE = "comparison.html", "comparison.csv", "comparison.tex", "differences"
-UNADJUSTED = (
-    "The p of a model and its own baseline, which nobody named, is not adjusted for several pairs; that of a class or "
-    "finding is adjusted for those of its pair."
-)
+UNADJUSTED = "The p of a model and its own baseline, which nobody named, is not adjusted for several pairs."
 COLUMNS = "first_value,first_value_low,first_value_high,second_value,second_value_low,second_value_high"
 COLUMNS = f"first,second,number,{COLUMNS},difference,difference_low,difference_high,p,p_holm"
 LIKELIEST = ", likeliest class"  # of numbers that are not at the operating points, since these differ
@@ -145,10 +142,11 @@ class ComparisonTables:
             by = f"{known.text.format(unit=self.unit)}{'' if resamples is None else f' ({resamples:,} resamples)'}"
             cites = sorted(cited.index(source) + 1 for source in known.sources)
             lines.append(f"For differences in {joined([*numbers])}, {what} were computed with {by} {cites}.")
-        if self.adjusted:
-            cited.append("holm")
-            parts = "; those of single findings or classes, for all of these" * any(row.part for row in self.rows)
-            lines.append(f"P-values were adjusted for several pairs by the method of Holm{parts} [{len(cited)}].")
+        cited += ["holm"] * self.adjusted
+        too = " (of findings or classes: for all of these)" * any(row.part for row in self.rows)
+        lines += [
+            f"P-values were adjusted for several pairs by the method of Holm{too} [{len(cited)}]."
+        ] * self.adjusted
         return lines, [of.references[source] for source in cited]
 
     def table(self) -> Table:

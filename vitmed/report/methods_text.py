@@ -56,8 +56,8 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
             drawn = "" if resamples is None else f" ({resamples:,} resamples)"
             if which:
                 how, numbers = table.intervals[key], joined(which).replace("for", "For", 1)
-                way = how.text.format(unit=unit)
-                lines.append(f"{numbers}, intervals were computed with {way}{drawn} {cite(how.sources)}.")
+                way = f"{how.text.format(unit=unit)}{drawn} {cite(how.sources)}"
+                lines.append(f"{numbers}, intervals were computed with {way}.")
         return lines
 
     used = {(field, found.method): field for _, _, field, found in _estimates(metrics)}
@@ -68,13 +68,10 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
     fitted, choice = metrics.calibration, metrics.report.facts.get("Model choice")
     chosen = [f"Choice of the model: {choice}."] if choice else []
     if metrics.finding_reports:
-        chosen.append(
-            "The calibration and the threshold of a finding, chosen on validation images: see its own report."
-        )
+        chosen.append("The report of each finding says how its probabilities were calibrated on validation images.")
     if fitted is not None and (fitted.folds or metrics.report.policy):
         ways = {"temperature": "by temperature scaling", "vector": "by vector scaling", "none": "not calibrated"}
-        each = [f"fold {k} {ways[one.method]}" for k, one in enumerate(fitted.folds or (), 1)]
-        how = ways.get(fitted.method, f"for each fold on its own: {', '.join(each)}")
+        how = ways.get(fitted.method, "for each fold by itself, as its report says")
         source = "" if how == ways["none"] else f" {cite(table.definitions['calibration'])}"
         chosen.append(f"Calibration of the probabilities, chosen and fitted on validation images: {how}{source}.")
     for key, what in (("conformal", "Prediction sets, with a threshold for each class,"), ("intervals", "Intervals")):
@@ -101,8 +98,7 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
 
 
 def _scales(used: set[tuple[str, str | None]]) -> Iterator[str]:
-    """On which scale an interval was computed from its variance, and what else changed it, for each (field, method) of
-    the report."""
+    """On which scale an interval was computed from its variance, and its other limits, for each (field, method)."""
     by_variance = ("delong", "obuchowski", "influence", "jackknife")
     logarithmic = ("log_loss", "brier", "area", "rps", "mae", "rmse", "crps", "width")
     for text, names in (

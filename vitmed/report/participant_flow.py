@@ -139,11 +139,7 @@ def counted_again(flow: Flow | None, predictions: Predictions) -> Flow | None:
 
 
 def folds_flow(
-    folds: Sequence[SavedModel],
-    runs: Sequence[RunFolder],
-    predictions: Predictions,
-    columns: Sequence[str],
-    held_out: Sequence[Sample],
+    folds: Sequence[SavedModel], runs: Sequence[RunFolder], predictions: Predictions, held_out: Sequence[Sample]
 ) -> Flow:
     """The flow of pooled folds: the test of each takes the place of a split; `predictions` are of all. Images that
     validate every fold, and those held out of all folds, are beside them.
@@ -171,7 +167,7 @@ def folds_flow(
     update: dict[str, object] = {
         "copies_in_two": len(copies_in_two(hashes).union(*(copies_in_two(fold.hashes) for fold in folds))),
         "evaluated": evaluated_images(predictions, "test", folds=len(folds)),
-        "characteristics": characteristics(images, columns),
+        "characteristics": characteristics(images, folds[0].config.evaluate.subgroups),
         "duplicates_across_splits": max(crossing) if len(crossing) == len(folds) else None,
     }
     if tests.grouped:
@@ -286,9 +282,8 @@ def _upper_boxes(counts: Flow, unit: str) -> tuple[list[str], list[str], list[st
         left_out = ["Left out", unreadable, f"{counts.left_out:,} in no split", *textwrap.wrap(why, 44)]
     people = "patients unknown" if counts.patients is None else counted(counts.patients, unit)
     used = ["Used", f"{counted(counts.used, 'image')}, {people}"]
-    if counts.evaluated is not None and counts.evaluated.folds is not None:
-        for name, part in counts.splits.items():
-            used += [] if name.startswith("fold") else [f"{name}: {', '.join(_lines(part, '', unit, 24, False)[:2])}"]
+    beside = [name for name in counts.splits if "fold 1" in counts.splits and not name.startswith("fold")]
+    used += [f"{name}: {', '.join(_lines(counts.splits[name], '', unit, 24, False)[:2])}" for name in beside]
     if counts.exact_duplicates is not None:
         used.append(f"kept: identical copies {counts.exact_duplicates:,}, alike {counts.near_duplicates:,}")
     return found, left_out, used

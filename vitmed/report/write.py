@@ -39,10 +39,7 @@ from vitmed.report.results import Baseline, Origin, Results
 from vitmed.report.templates import results_sentence, slider_data
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
-ONE_FINDING = (
-    "One of {} findings: a difference from a baseline is not adjusted for the others here. The report of all findings "
-    "adjusts its p for them, and says for which the model is better."
-)
+ONE_FINDING = "One of {} findings: a difference from a baseline is not adjusted for the others; in their report it is."
 MARKDOWN = "report.md"
 BASELINES = {
     # key in metrics.json and file name -> what it is, for `baseline_text`

@@ -22,7 +22,7 @@ from vitmed.core.messages import Silent, bar, gathering, listening, same_words, 
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
 from vitmed.core.text import counted, duration_text, listed, round_up
-from vitmed.data.samples import Sample, Splits
+from vitmed.data.samples import Splits
 from vitmed.data.scan import hash_files
 from vitmed.data.splits import TRAIN_ALONE, held_out, make_splits, site_names
 from vitmed.decisions.evaluation_folder import (
@@ -276,11 +276,13 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
     if not learnt_nothing(TARGETS[results[0].target.kind].numbers.evaluate(pooled, 0)):
         notes += by_name([learnt_nothing(r) for r in results])  # of single folds, which the pooled numbers hide
     notes += by_name([r.report.notes for r in results])
+    data = build_config(resumed_settings(saved[0].config, runs[0], root, {})).data
+    out = held_out(data, ordinal=config.ordinal) if data.divided else ()
     with bar("drawing the report", unit="steps"):
         title, about = f"{len(runs)} folds of {data_folder(root).resolve().name}", _facts(results, once, pooled, folds)
         origin = Origin(title=title, facts=about, notes=notes, run=folder.name)
         extra = Extra(
-            flow=folds_flow(saved[once], runs[once], pooled, config.subgroups, _held_out(saved[0], root)),
+            flow=folds_flow(saved[once], runs[once], pooled, out),
             folds=folds,
             baselines={key: pool([of_fold[key] for of_fold in baselines[once]]) for key in shared},
             read=lambda path: thumbnail(root / path, saved[0].preprocessing),
@@ -415,12 +417,6 @@ def _choice(candidates: Sequence[Candidate], parts: Sequence[Any]) -> dict[str, 
     return {"words": f"the mean of {joined}", "numbers": rows}
 
 
-def _held_out(fold: Checkpoint, root: Path) -> tuple[Sample, ...]:
-    """The images that no fold of a cross-validation contains."""
-    config = build_config(resumed_settings(fold.config, RunFolder(fold.path.parent), root, {}))
-    return held_out(config.data, ordinal=config.evaluate.ordinal) if fold.config.data.divided else ()
-
-
 def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> tuple[Splits, dict[str, list[str]]]:
     first = members[0]
     images = {
@@ -431,7 +427,8 @@ def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> t
     }
     if candidates[0].folds:
         val, root = list[str](), first.data_root("put the folder there again")
-        out = _held_out(first, root)
+        config = build_config(resumed_settings(first.config, RunFolder(first.path.parent), root, {}))
+        out = held_out(config.data, ordinal=config.evaluate.ordinal) if first.config.data.divided else ()
         digests = hash_files([str(root / sample.path) for sample in out])
         test = {sample.path: (sample, digest) for sample, digest in zip(out, digests, strict=True)}
         made = {"train": "all folds", "val": "none: each image was predicted by folds that never saw it"}
