@@ -71,9 +71,9 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         chosen.append("The report of each finding says how its probabilities were calibrated on validation images.")
     if fitted is not None and (fitted.folds or metrics.report.policy):
         ways = {"temperature": "by temperature scaling", "vector": "by vector scaling", "none": "not calibrated"}
-        how = ways.get(fitted.method, "for each fold by itself, as its report says")
-        source = "" if how == ways["none"] else f" {cite(table.definitions['calibration'])}"
-        chosen.append(f"Calibration of the probabilities, chosen and fitted on validation images: {how}{source}.")
+        fit = ways.get(fitted.method, "for each fold by itself, as its report says")
+        source = "" if fit == ways["none"] else f" {cite(table.definitions['calibration'])}"
+        chosen.append(f"Calibration of the probabilities, chosen and fitted on validation images: {fit}{source}.")
     for key, what in (("conformal", "Prediction sets, with a threshold for each class,"), ("intervals", "Intervals")):
         if (sets := metrics[key]) is not None:
             by = f"split conformal prediction {cite(table.definitions[key])}, by {sets.by} on validation images"
