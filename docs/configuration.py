@@ -64,9 +64,9 @@ def text() -> str:
     """The whole page."""
     from vitmed.core.config import Config, DataConfig, PretrainConfig
     from vitmed.core.errors import exclusions
+    from vitmed.decisions.targets import RANKING, TARGETS
     from vitmed.imaging.augmentation import POLICIES
     from vitmed.imaging.exact_views import safe_views
-    from vitmed.metrics.metric_table import METRICS
     from vitmed.models.sizes import SIZES
 
     parts = [INTRODUCTION, *sections(Config)]
@@ -85,9 +85,15 @@ def text() -> str:
     parts.append(table(("policy", "changes"), strengths))
     used = dict.fromkeys(change.name for policy in POLICIES.values() for change in policy.changes)
     parts.append(table(("change", "what its numbers mean"), list(map(meaning, used))))
-    parts.append("## Metrics\n\nValues of `train.monitor`, and names for `--fail-under`.\n\n")
-    metrics = [(f"`{name}`", "higher" if m.higher_is_better else "lower", m.text) for name, m in METRICS.items()]
-    parts.append(table(("metric", "better", "what it is"), metrics))
+    parts.append("## Metrics\n\nValues of `train.monitor`, and names for `--fail-under`, by the kind of label.\n\n")
+    kinds_of: dict[tuple[str, str, str], list[str]] = {}
+    for kind, of in TARGETS.items():
+        for name, m in of.metrics.items():
+            if name in RANKING:
+                row = f"`{name}`", "higher" if m.higher_is_better else "lower", m.text
+                kinds_of.setdefault(row, []).append(kind)
+    metrics = [(*row, ", ".join(of_kinds)) for row, of_kinds in kinds_of.items()]
+    parts.append(table(("metric", "better", "what it is", "of labels"), metrics))
     parts.append(
         "## Pretraining\n\nWhat configures `vitmed pretrain`. Its `model` section is that above; its `data` section "
         "has one field more.\n\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,15 @@ from PIL import Image as Picture
 
 from vitmed import check
 from vitmed.checks.data_check import check_before_training, check_folder
+from vitmed.checks.detect import Image, _patients_by_class, _shortcut_problems, run_checks
+from vitmed.checks.shortcuts import Shortcut
 from vitmed.commands.check import DataCheck
 from vitmed.core.config import Config, DataConfig
 from vitmed.core.errors import DataError
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.scan import scan
 from vitmed.data.splits import make_splits
+from vitmed.imaging.file_record import FileRecord
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +109,54 @@ def test_copies_contradict_where_both_are_known(tmp_path: Path, first: list[Any]
     else:
         with pytest.raises(DataError, match="the same file under two labels"):
             check_before_training(splits, records, 0, Config(data=data))
+
+
+def test_how_far_a_shortcut_predicts_decides_how_it_is_told() -> None:
+    """From an AUROC of 0.65 whose interval lies above 0.5 on; from 0.8 on it is a warning."""
+
+    def told(auroc: float, low: float, by_patient: bool = True, family: str = "colour") -> list[tuple[str, str]]:
+        shortcut = Shortcut(family, auroc, low, 0.97, by_patient, images=100)
+        return [(problem.severity, problem.text) for problem in _shortcut_problems([("train", shortcut)])]
+
+    text = "train: the label can be predicted from the mean colour alone, AUROC "
+    assert told(0.8, 0.7) == [("warning", f"{text}0.800 (0.700 to 0.970; whole patients held out)")]
+    assert told(0.79, 0.7, False) == [("note", f"{text}0.790 (0.700 to 0.970; images held out, not patients)")]
+    assert told(0.65, 0.51)[0][0] == "note"
+    assert told(0.64, 0.6) == told(0.9, 0.5) == told(math.nan, math.nan) == told(0.9, 0.8, family="all") == []
+
+
+@pytest.mark.parametrize(("first", "second", "chance"), [(2, 2, "33%"), (3, 2, "20%"), (5, 4, "2%"), (5, 5, "")])
+def test_how_likely_a_trait_that_means_nothing_sorts_the_patients(first: int, second: int, chance: str) -> None:
+    """Of the 6 ways to choose 2 of 4 patients, 2 follow the classes; of those to choose 5 of 10, 2 in 252: no note."""
+    classes = {name: Counter({f"{name}{i}": 10 for i in range(n)}) for name, n in (("a", first), ("b", second))}
+    found = [p.text for p in _patients_by_class("", classes, "patient", "") if p.code == "class_is_patient"]
+    assert [text.rpartition(" ")[2] for text in found] == ([chance] if chance else [])
+
+
+@pytest.mark.parametrize(
+    ("images", "share"), [([10] * 4, "25%"), ([10] * 5, ""), ([40, *[1] * 20], "67%"), ([40, *[8] * 20], "")]
+)
+def test_when_a_class_hangs_on_few_patients(images: list[int], share: str) -> None:
+    """Where (sum n)^2 / sum n^2 is below 5: 4 of equal shares, or one with 40 images beside 20 others with one each
+    (60^2 / 1620 = 2.2), but not beside 20 others with 8 each (200^2 / 2880 = 13.9)."""
+    classes = {"sick": Counter({f"P{i}": n for i, n in enumerate(images)})}
+    found = [p.text for p in _patients_by_class("", classes, "patient", "") if p.code == "class_of_few_patients"]
+    text = f"the {sum(images)} images of 'sick' come from {len(images)} patients, {share} of them from one"
+    assert found == ([text] if share else [])
+
+
+def test_how_many_of_the_test_images_are_elsewhere_too() -> None:
+    """A picture is once in train and twice in test: two of three test images, and one image too many across splits."""
+    files = [("train", "a"), ("train", "b"), ("test", "a"), ("test", "a"), ("test", "c"), ("val", "d")]
+    images = [
+        Image(f"{split}/{i}.png", FileRecord(size=9, sha256=content), "cell", split, None)
+        for i, (split, content) in enumerate(files)
+    ]
+    found = run_checks(images, None, splits=[])
+    (copies,) = [problem for problem in found.problems if problem.code == "copies_across_splits"]
+    assert copies.text == "the same file in two splits: 1 file, 2 of 3 test images"
+    assert copies.files == ("train/0.png = test/2.png = test/3.png",)
+    assert (found.counts["exact_duplicates"], found.counts["duplicates_across_splits"]) == (2, 1)
 
 
 @pytest.mark.parametrize("number, code", [(20.5, "near_copies"), (50, "near_two_labels")])

@@ -80,7 +80,7 @@ def test_another_expression_for_another_place(run: TrainResult, tmp_path: Path) 
     other = draw_classes(tmp_path / "other", 4, seed=70)
     metrics = judge(run, tmp_path, data=other, group_regex=r"_(\d+)")
     assert metrics["resampling"] == "by patient" and metrics["report"]["notes"] == []
-    with pytest.raises(DataError, match=r"finds no patient in 8 of 8 paths"):
+    with pytest.raises(DataError, match=r"--group-regex '\(Q\\d\+\)' finds no patient in 8 of 8 paths"):
         evaluate(run.folder, data=other, group_regex=r"(Q\d+)", output=tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
@@ -114,6 +114,24 @@ def test_leakage_looks_at_the_hashes_of_the_test_once(tmp_path: Path) -> None:
     seen, notes = leakage(saved, tmp_path, samples, allow=False)  # type: ignore[arg-type]
     assert seen["test"] == 10 and any("own test" in note for note in notes)
     assert Counted.passes <= 2
+
+
+@pytest.mark.parametrize("where", ["train", "val", "seen", "test"])
+def test_an_image_that_made_the_model_is_refused_and_one_of_its_test_is_not(tmp_path: Path, where: str) -> None:
+    """One of three images elsewhere is one of train or val, or made the weights that the run began with."""
+    for i in range(3):
+        (tmp_path / f"{i}.png").write_text(f"image {i}")
+    samples = [Sample(f"{i}.png", 0, None) for i in range(3)]
+    hashes = {"train": ["a"], "val": ["b"], "test": ["c"], "seen": []}
+    hashes[where].append(hashlib.sha256(b"image 1").hexdigest())
+    splits = SimpleNamespace(samples={"train": [], "val": [], "test": []}, grouped=False)
+    saved: Any = SimpleNamespace(splits=splits, seen=hashes.pop("seen"), hashes=hashes)
+    if where != "test":
+        with pytest.raises(DataError, match=r"1 of 3 images was used to make this model .*the first is .*1\.png"):
+            leakage(saved, tmp_path, samples, allow=False)
+    seen, notes = leakage(saved, tmp_path, samples, allow=True)
+    assert (seen["images"], seen["test"]) == ((0, 1) if where == "test" else (1, 0))
+    assert sum(note.startswith("Leakage: 1 of 3 images was used") for note in notes) == (where != "test")
 
 
 def test_test_images_that_are_copies_of_training_images(tmp_path: Path) -> None:
@@ -210,6 +228,9 @@ def test_findings_are_matched_by_name(tmp_path: Path) -> None:
     found = {sample.path: sample.targets for sample in images.samples[ALL]}
     assert found == {"0.png": (1, 1, -1), "1.png": (-1, 0, -1), "2.png": (-1, 0, -1)}
     assert any("no labels of Hernia, which count as not known" in note for note in notes)
+    model.config.data = DataConfig(uncertain="ones")  # -1 counts as it did in training
+    images, _ = foreign(model, tmp_path / "columns", ["Edema", "Nodule", "Mass"], rows)
+    assert {sample.path: sample.targets for sample in images.samples[ALL]} == found | {"2.png": (1, 0, -1)}
     cells = [["Mass|Nodule"], ["No Finding"], ["Edema"]]
     images, notes = foreign(model, tmp_path / "names", ["label"], cells)
     found = {sample.path: sample.targets for sample in images.samples[ALL]}
@@ -218,6 +239,24 @@ def test_findings_are_matched_by_name(tmp_path: Path) -> None:
         foreign(model, tmp_path / "others", ["A", "B"], [[1, 0], [0, 1]])
     with pytest.raises(DataError, match="folders name one class of an image; the model predicts findings"):
         foreign_images(model, draw_classes(tmp_path / "folders", 2), ImageRequest("x", "test"))
+
+
+def test_patients_of_another_place_are_those_of_its_table_else_found_as_in_the_run(tmp_path: Path) -> None:
+    names = [f"{label}/P{i:02}_{j}.png" for label in "ab" for i in range(10) for j in range(3)]
+    folder = label_set(tmp_path / "set", ["path", "label"], [[name, name[0]] for name in names])
+    model = model_of("classes", ("a", "b"))
+
+    def groups(labels: Path | None, **fields: Any) -> set[tuple[str, str | None]]:
+        model.config.data = DataConfig(**fields)
+        images, _ = foreign_images(model, folder, ImageRequest(folder, "test", labels=labels))
+        return {(sample.path, sample.group) for sample in images.samples[ALL]}
+
+    by_name = {(name, name[2:5]) for name in names}
+    assert groups(None, groups="names") == groups(folder / "labels.csv", group_regex=r"(P\d+)_") == by_name
+    table = tmp_path / "patients.csv"
+    table.write_text("path,label,patient\n" + "".join(f"{name},{name[0]},Q{name[6]}\n" for name in names))
+    assert groups(table, group_regex=r"(P\d+)_") == {(name, f"Q{name[6]}") for name in names}
+    assert groups(None) == {(name, None) for name in names}
 
 
 def test_grades_are_matched_by_the_models_scale(tmp_path: Path) -> None:

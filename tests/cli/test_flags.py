@@ -286,6 +286,8 @@ def test_every_command_stands_in_the_list_of_commands() -> None:
         read_overrides({"smoothing": 0.1}, PRETRAIN_FLAGS, "pretrain")
     with pytest.raises(UsageError, match="did you mean epochs"):
         read_overrides({"epoch": 2}, PRETRAIN_FLAGS, "pretrain")
+    with pytest.raises(UsageError, match="did you mean image_size, warmup_epochs"):
+        read_overrides({"imgsz": 32, "warmup": 2}, PRETRAIN_FLAGS, "pretrain")
 
 
 def test_a_flag_is_the_same_in_every_section() -> None:

@@ -285,8 +285,8 @@ def test_the_pairs_that_were_asked_stand_first_and_alone_count_for_holm(tmp_path
         assert [pair["tests"][name]["p_holm"] for pair in others] == [None, None]  # each model's own baseline
     assert "adjusted" not in first["verdict"] and all(pair["verdict"].endswith(", not adjusted") for pair in others)
     shown = vitmed("compare", *folders, "--resamples", 20).out
-    lines, note = shown.splitlines(), "own baseline, which nobody named, is not adjusted"
-    assert note in " ".join(shown.split())
+    lines, note = shown.splitlines(), "own baseline is not adjusted"
+    assert note in " ".join(shown.split()) and "C: colour_and_size, baseline of A and B" in shown
     save(draw(6.0), tmp_path / "c")
     alone = vitmed("compare", *(f / "predictions.csv" for f in bare(*folders, tmp_path / "c")), "--resamples", 20).out
     assert "p, Holm" in alone and note not in " ".join(alone.split())

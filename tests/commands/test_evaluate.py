@@ -199,6 +199,9 @@ def test_gates(trained: Trained, tmp_path: Path) -> None:
     assert (tmp_path / "b" / "report" / "report.html").is_file()  # the report is there to look at
     for text, told in (
         ("aurok=0.9", "did you mean 'auroc'"),
+        ("acc=0.9", "did you mean 'accuracy'"),
+        ("f1=0.9", "did you mean 'f1_m"),
+        ("AUC=0.9", "did you mean 'auroc'"),
         ("auroc=high", "metric=value"),
         ("auroc=nan", "metric=value"),
         ("auroc=90", "not auroc=90"),
@@ -263,7 +266,7 @@ def test_the_command_line(trained: Trained, tmp_path: Path, vitmed: Callable[...
     assert answer.code == 0, answer.err
     given = json.loads(answer.out)
     assert given["folder"] == str(tmp_path / "r") and given["overall"]["auroc"]["value"] is not None
-    answer = vitmed("evaluate", trained.best, "-o", tmp_path / "s", "--fail-under", "accuracy=1.01", "--json")
+    answer = vitmed("evaluate", trained.best, "-o", tmp_path / "s", "--fail-under", "log_loss=0", "--json")
     assert answer.code == 6 and "gate is not met" in answer.err and "Traceback" not in answer.err
     assert json.loads(answer.out)["overall"]
 

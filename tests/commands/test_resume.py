@@ -184,7 +184,7 @@ def test_what_cannot_be_resumed(trained: Trained, tmp_path: Path) -> None:
     shutil.copy(trained.best, tmp_path / "best-as-last" / "last.pt")
     for run, given, told in (
         (tmp_path, {}, r"no last\.pt"),
-        (tmp_path / "none", {}, "none"),
+        (tmp_path / "none", {}, "none: no such folder"),
         (trained.folder, {"name": "other", "epochs": 9}, "own folder"),
         (trained.best, {"epochs": 9}, r"best\.pt: a run goes on from its last\.pt, not from this"),
         (trained.folder, {"lr": 1.0}, "own configuration"),

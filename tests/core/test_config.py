@@ -86,8 +86,9 @@ def test_set_reads_values_as_yaml(text: str, field: str, value: object) -> None:
     [
         ("train.leraning_rate=1", ["leraning_rate", "'train'", "warmup_epochs", "batch_size"]),
         ("train.epoch=1", ["did you mean 'epochs'"]),
+        ("train.learning_rate=1", ["did you mean 'lr'"]),  # as other tools call it
         ("trian.lr=1", ["trian", "data, model, augment, train", "did you mean 'train'"]),
-        ("train.lr=fast", ["train.lr", "fast", "number"]),
+        ("train.lr=fast", ["train.lr", "fast", "expected a number, found a text"]),
         ("train.lr=-1", ["train.lr", "-1", "greater than 0"]),
         ("train.lr=.inf", ["train.lr", "finite"]),
         ("train.lr=.nan", ["train.lr"]),

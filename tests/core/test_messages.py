@@ -123,9 +123,9 @@ def test_a_leak_comes_before_a_model_that_learnt_nothing_and_images_that_chose_t
     )
     again = "This is the val split, which was used to make the model, so its numbers are optimistic."
     rest = [
+        "Data: 4 patients in two splits (guessed from the file names): C96.",
         UNKNOWN,
         "Data: the same picture in two splits: 47 pictures.",
-        "Data: 4 patients in two splits (guessed from the file names): C96.",
         "Data: the same file under two labels: 1 file.",
         "test: all 15 images of 'Cardiomegaly' come from one patient.",
         "the label can be predicted from size alone, AUROC 0.9",

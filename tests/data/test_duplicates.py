@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import combinations
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -77,6 +80,44 @@ def test_copies_are_found_and_strangers_are_not() -> None:
     thumbnails = np.stack([thumbnail(image) for image in [*images, copy, darker]])
     assert near_pairs(records(thumbnails)) == [(3, 200), (7, 201)]
     assert near_pairs(records(thumbnails, wide=200)) == [(7, 201)]  # other proportions
+
+
+def test_of_identical_files_the_first_is_compared_with_other_pictures() -> None:
+    """Two are the same file, and a third is a darker copy: it stands beside the first, once."""
+    image = smooth(np.random.default_rng(0))
+    same, darker = thumbnail(image), thumbnail(image.point(lambda v: int(0.8 * v)))
+    files = [
+        replace(record, sha256=digest, size=9)
+        for record, digest in zip(records(np.stack([same, same, darker])), "aab", strict=True)
+    ]
+    assert find_copies(files) == ([[0, 1]], [[0, 2]])
+
+
+def test_proportions_are_those_of_the_picture_as_it_is_shown() -> None:
+    """EXIF 5 to 8 lay a picture on its side; 2 to 4 mirror or turn it by 180 degrees."""
+    wide = [(96, 64, 1), (64, 96, 5), (64, 96, 6), (64, 96, 8), (96, 64, 2), (96, 64, 4)]
+    shown = thumbnail(smooth(np.random.default_rng(0)))
+    headers = [ImageHeader("JPEG", "L", 8, width, height, 1, turn) for width, height, turn in [*wide, (64, 96, 1)]]
+    alike = near_pairs([FileRecord(header=header, thumbnail=shown) for header in headers])
+    assert alike == list(combinations(range(len(wide)), 2))  # not the upright one
+
+
+@pytest.mark.parametrize(
+    ("correlation", "spread", "width", "copies"),
+    [(1, 20, 64, True), (0.995, 20, 64, True), (0.98, 20, 64, False), (1, 3, 64, True), (1, 1.5, 64, False),
+     (1, 20, 69, True), (1, 20, 72, False), (1, 20, 57, False)],
+)  # fmt: skip
+def test_how_alike_copies_are(correlation: float, spread: float, width: int, copies: bool) -> None:
+    """They correlate by 0.99 or more, spread by 2 grey levels or more, and their proportions agree within a tenth. A
+    chess board changes no low frequency, so their hash is the same."""
+    picture = thumbnail(smooth(np.random.default_rng(0))).astype(float)
+    picture = (picture - picture.mean()) / picture.std()
+    board = np.indices((32, 32)).sum(axis=0) % 2 * 2 - 1
+    other = picture + board * (1 / correlation**2 - 1) ** 0.5
+    shown = np.rint(128 + spread * np.stack([picture, other])).astype(np.uint8)
+    headers = (ImageHeader("PNG", "L", 8, of, 64, 1, 1) for of in (64, width))
+    found = near_pairs([FileRecord(header=head, thumbnail=of) for head, of in zip(headers, shown, strict=True)])
+    assert found == ([(0, 1)] if copies else [])
 
 
 def test_blank_images_are_no_copies_of_each_other() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -87,6 +88,10 @@ def test_folds_that_cannot_be(cells: Path, tmp_path: Path) -> None:
         split(brought, folds=3, hold_out=0.2)
     with pytest.raises(DataError, match="20 patients are too few for 21 folds"):
         split(cells, folds=21, group_regex=r"(P\d+)_")
+    one = files(tmp_path / "one", [f"a/P{i}_{i}.png" for i in range(9)] + [f"b/P7_{i}.png" for i in range(20, 29)])
+    with pytest.raises(DataError, match="class 'b' has 9 images of 1 patient, too few to split off") as error:
+        split(one, group_regex=r"(P\d+)_")
+    assert error.value.fix.startswith("add patients of this class, --resplit")
     few = files(tmp_path / "few", [f"a/{i}.png" for i in range(20)] + ["b/0.png", "b/1.png"])
     with pytest.raises(DataError, match="class 'b' has too few images for fold 2 of 3"):
         split(few, folds=3, fold=2)
@@ -223,6 +228,8 @@ def test_resplit_keeps_copies_together_where_patients_are_unknown(tmp_path: Path
 
     train, _, test = contents(split(root))
     assert len(train & test) > 30
+    shutil.copytree(root / "train", root / "val")
+    assert not any("kept in one split" in note for note in split(root).notes)  # the folders stay as they are
     train, val, test = contents(split(root, resplit=True))
     assert not (train & test or train & val or val & test) and len(train | val | test) == 40
 
@@ -290,6 +297,8 @@ def test_copies_stay_in_one_split_where_patients_are_unknown(tmp_path: Path) -> 
     assert not content["val"] & content["test"]
     assert sum(map(len, splits.samples.values())) == 80
     assert any("byte for byte copies" in told for told in splits.notes)
+    named = split(tmp_path, group_regex=r"(\d+)\.png")  # then patients are what no split divides, and copies may be
+    assert not any("copies" in told for told in named.notes)
     folds = [split(tmp_path, folds=4, fold=k + 1) for k in range(4)]
     tests = [{(tmp_path / s.path).read_text() for s in fold.samples["test"]} for fold in folds]
     assert sum(map(len, tests)) == len(set().union(*tests))  # no content in two folds

@@ -23,6 +23,7 @@ from vitmed.data.splits import (
     patient_share,
     share_by_kind,
     split_off,
+    stratified_sample,
     take_fold,
     units_of,
     without_unlearnable,
@@ -219,6 +220,41 @@ def test_copies_stay_together(seed: int) -> None:
     divided = [take_fold(images, every, 3, fold, seed) for fold in (1, 2, 3)]
     for taken, rest in [*divided, split_off(images, every, 0.4, seed, "test")]:
         assert not {first[s.path] for s in taken} & {first[s.path] for s in rest} and len(taken) + len(rest) == 24
+
+
+def of_findings(rows: list[list[int]]) -> Splits:
+    """Images of unknown patients with these findings."""
+    targets = np.array(rows)
+    labelled = zip(finding_strata(targets).tolist(), targets.tolist(), strict=True)
+    samples = tuple(Sample(str(i), label, None, (), tuple(row)) for i, (label, row) in enumerate(labelled))
+    names = tuple("ab"[: targets.shape[1]])
+    return Splits(Path(), names, {ALL: samples}, target=Target(kind="findings"), bins=(*names, NO_FINDING))
+
+
+def test_images_of_unknown_patients_are_divided_by_all_of_their_findings() -> None:
+    """Three images have both findings, three each of them, three none: a fold of three gets one of each."""
+    images = of_findings([[1, 1]] * 3 + [[1, 0]] * 3 + [[0, 1]] * 3 + [[0, 0]] * 3)
+    for fold in (1, 2, 3):
+        taken, _ = take_fold(images, images.samples[ALL], 3, fold, seed=0)
+        assert sorted(sample.targets for sample in taken) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_folds_of_a_number_have_its_ranges_in_proportion() -> None:
+    """Three images of each of four ranges: a fold of three gets one of each."""
+    samples = tuple(Sample(str(i), i // 3, None, (), (10.0 + i,)) for i in range(12))
+    ranges = ("10 to 12", "13 to 15", "16 to 18", "19 to 21")
+    images = Splits(Path(), ("age",), {ALL: samples}, target=Target(kind="number"), bins=ranges)
+    tests = [take_fold(images, samples, 3, fold, seed=0)[0] for fold in (1, 2, 3)]
+    assert [[sample.label for sample in taken] for taken in tests] == [[0, 1, 2, 3]] * 3
+    assert {sample.path for taken in tests for sample in taken} == {sample.path for sample in samples}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_sample_keeps_an_image_that_is_known_to_lack_a_finding(seed: int) -> None:
+    """One image lacks it; of nine nobody knows. What is not known does not count as absent."""
+    images = of_findings([[1]] * 2 + [[0]] + [[-1]] * 9)
+    taken = stratified_sample(images, images.samples[ALL], 4, seed)
+    assert {sample.targets for sample in taken} == {(1,), (0,), (-1,)} and len(taken) <= 5
 
 
 def test_the_parts_of_a_table_worked_by_hand() -> None:

@@ -67,7 +67,7 @@ def told(root: Path, **fields: object) -> str:
     ],
 )
 def test_a_table_of_patients(root: Path, tmp_path: Path, separator: str, encoding: str, header: list[str]) -> None:
-    rows = [header, *([path, patient(path)] for path in paths(root))]
+    rows = [header, [""], *([path, patient(path)] for path in paths(root)), ["", " ", ""]]  # with empty lines
     splits = split(root, groups=table(tmp_path / "t.csv", rows, separator, encoding))
     assert {path: group for path, (_, group, _) in samples(splits).items()} == {p: patient(p) for p in paths(root)}
     assert splits.grouped and splits.shared() == {} and splits.notes == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -97,10 +98,24 @@ def test_what_cannot_be_read_is_named(model: Model, tmp_path: Path) -> None:
         (np.zeros((8, 8, 2)), r"float64 and the shape \(8, 8, 2\)"),
         (np.array([["a", "b"]]), "array of <U1"),
     ):
-        with pytest.raises(DataError, match=problem):
+        with pytest.raises(DataError, match=problem) as error:
             model.predict(image)
+        assert isinstance(image, Path) or "remove" not in error.value.fix  # there is no file
+    with pytest.raises(DataError, match="a folder, expected a file") as error:
+        model.predict(tmp_path)
+    assert error.value.fix == "name the files in it"
+    with pytest.raises(DataError, match="bool") as error:
+        model.predict(np.zeros((8, 8), bool))
+    assert error.value.fix == "255 * image.astype(np.uint8)"
     with pytest.raises(CheckpointError):
         vitmed.load(tmp_path / "none.pt")
+    for age, name in ((9, "old"), (0, "new")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "best.pt").touch()
+        os.utime(tmp_path / name / "best.pt", (1e9 - age, 1e9 - age))
+    with pytest.raises(CheckpointError, match="is a folder") as refused:
+        vitmed.load(tmp_path)
+    assert refused.value.fix == f"name {tmp_path / 'new' / 'best.pt'}"
 
 
 def test_a_large_set_comes_whole_to_programs_and_is_shortened_for_readers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,8 +33,9 @@ def test_auto_takes_the_fastest(monkeypatch: pytest.MonkeyPatch, cuda: int, mps:
 @pytest.mark.parametrize("name", ["cuda", "mps", "tpu"])
 def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     machine(monkeypatch, False, False)
-    with pytest.raises(UsageError, match=f"--device {name}: this machine has cpu"):
+    with pytest.raises(UsageError, match=f"--device {name}: this machine has cpu") as refused:
         pick_device(name)
+    assert ("devices are called auto, cuda, mps, cpu" in refused.value.fix) == (name == "tpu")  # which is no name
 
 
 @pytest.mark.parametrize(

@@ -184,9 +184,15 @@ def test_every_number_can_be_set() -> None:
 def test_images_of_another_shape_and_a_head_without_classes_are_refused() -> None:
     model = small_vit(2)
     side = model.shape[1]
-    for shape in ((1, 3, side + 1, side), (1, 1, side, side), (3, side, side)):
-        with pytest.raises(UsageError, match="images of shape"):
+    for shape, fix in (
+        ((1, 3, side + 1, side), "resize them"),
+        ((1, 1, side, side), "resize them"),
+        ((3, side, side), "x.unsqueeze(0) makes a batch of one image"),
+        ((1, side, side, 3), "x.permute(0, 3, 1, 2) puts the channels first"),
+    ):
+        with pytest.raises(UsageError, match="images of shape") as error:
             model(torch.zeros(shape))
+        assert error.value.fix == fix
     with pytest.raises(UsageError, match="at least one"):
         vitmed.build_model("vit_tiny", 0)
 
@@ -209,6 +215,9 @@ def test_frozen_blocks_neither_learn_nor_drop_out() -> None:
     assert not torch.equal(model(x), model(x))  # the last block still drops
     with pytest.raises(UsageError, match="the network has 3"):
         model.freeze(4)
+    model.freeze(0)  # the blocks learn again, and drop again
+    assert all(p.requires_grad for p in model.blocks.parameters()) and all(block.training for block in model.blocks)
+    assert not any(p.requires_grad for p in model.patch_embed.parameters())
 
 
 def test_a_pooling_that_the_network_cannot_have() -> None:

@@ -353,9 +353,8 @@ def test_a_fold_that_learnt_nothing_is_named_on_the_page_of_all(done: Path, tmp_
     content["confusion_matrix"] = [[sum(row), 0] for row in content["confusion_matrix"]]
     file.write_text(json.dumps(content))
     cross_validate(resume=there)
-    notes = numbers(there)["report"]["notes"]  # another fold of so few images may have learnt nothing too
-    (note,) = [note for note in notes if note.startswith("fold 1: Every image is predicted as ")]
-    assert "does not distinguish" in note
+    notes = numbers(there)["report"]["notes"]  # another fold may have learnt nothing too
+    assert any(re.match("(folds? 1.*: )?Every image is predicted as .*does not distinguish", note) for note in notes)
 
 
 def test_folds_of_grades_are_reported_by_what_decides_between_grades(tmp_path: Path) -> None:
@@ -610,7 +609,7 @@ def test_from_the_command_line_two_at_a_time(data: Path, tmp_path: Path, vitmed:
     answer = vitmed(
         "cross-validate", data, *TINY_ARGS, "--epochs", "1", "--folds", "2", "--parallel", 2, "--resamples", "20",
         "--group-regex", r"(p\d+)_", "-o", tmp_path, "--name", "all", "--no-report", "--json",
-        "--fail-under", "auroc=1.1",
+        "--fail-under", "log_loss=0",
     )  # fmt: skip
     assert answer.code == 6, answer.err  # the numbers are printed nevertheless
     said = json.loads(answer.out)
@@ -621,7 +620,7 @@ def test_from_the_command_line_two_at_a_time(data: Path, tmp_path: Path, vitmed:
 def test_one_fold_by_its_number_is_an_ordinary_run(data: Path, tmp_path: Path, vitmed: RUN) -> None:
     answer = vitmed(
         "train", data, *TINY_ARGS, "--epochs", "1", "--folds", "3", "--fold", "2", "--group-regex", r"(p\d+)_",
-        "-o", tmp_path, "--name", "one", "--fail-under", "auroc=1.1", "--no-report",
+        "-o", tmp_path, "--name", "one", "--fail-under", "log_loss=0", "--no-report",
     )  # fmt: skip
     assert answer.code == 6
     assert (tmp_path / "one" / "best.pt").is_file() and not (tmp_path / "one" / "fold-2").exists()

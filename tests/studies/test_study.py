@@ -173,7 +173,6 @@ def test_a_command_line_has_the_settings_of_the_job(tmp_path: Path) -> None:
     config = load_config(None, {"data.root": words[-1]}, sets)
     assert (config.train.lr, config.train.baseline, config.train.time, config.model.heads) == (1e-5, False, 12.5, 2)
     assert (config.data.group_regex, config.data.labels) == (given["group_regex"], str(given["labels"]))
-    assert _words({"sets": "model.heads=2"}) == ["--set", "model.heads=2"]  # as in Python
     assert words[-2:] == ["--", str(tmp_path)] and "--offline" in words and "--name=x" in words
 
 

@@ -54,6 +54,8 @@ def test_what_it_warns_of() -> None:
     for part in ("it predicts 'sick' for 100% of the validation images", "50% of the training images", "0.693"):
         assert part in message
     assert told([record(), record(top="healthy"), record()]) is not None
+    assert told([record(loss=0.7 - 0.0035 * i) for i in range(WINDOW)]) is not None  # by 1 %: it stands still
+    assert told([record(loss=1.1, share=0.6)] * WINDOW) is not None  # 1.5 ln 2 = 1.04
     message = told([record(loss=5.0 - i, share=0.6) for i in range(WINDOW)], lr=1.0)  # ln 2 = 0.693 for two classes
     assert message is not None and "3.000" in message and "0.693" in message and "learning rate 1" in message
     assert told([record(loss=5.0, step=60, epoch=e) for e in range(1, WINDOW + 1)], over=0.1) is not None
@@ -67,6 +69,8 @@ def test_what_it_warns_of() -> None:
         [record(share=0.7)] * WINDOW,  # both classes are given
         [record(loss=2.0)] * (WINDOW - 1) + [record(loss=0.9, share=0.6)],  # it has come down
         [record()] * 5 + [record(share=0.6)],  # it has recovered
+        [record(loss=0.7 - 0.0105 * i) for i in range(WINDOW)],  # the loss falls slowly, by 3 % in all
+        [record(loss=1.0, share=0.6)] * WINDOW,  # above that of guessing, but by less than half
     ],
 )
 def test_a_network_that_learns_is_left_in_peace(history: list[dict[str, object]]) -> None:
@@ -76,7 +80,8 @@ def test_a_network_that_learns_is_left_in_peace(history: list[dict[str, object]]
 def test_a_rare_class_does_not_make_an_alarm() -> None:
     """97 % of one class on the training side: calling 97 % so is right, calling everything so is not."""
     assert told([record(share=0.97)] * WINDOW, counts=(97, 3)) is None
-    assert told([record(share=1.0)] * WINDOW, counts=(97, 3)) is not None
+    message = told([record(share=1.0)] * WINDOW, counts=(97, 3))  # 0.97 ln(1 / 0.97) + 0.03 ln(1 / 0.03)
+    assert "97% of the training images" in str(message) and "by class frequency gives 0.135" in str(message)
 
 
 @pytest.mark.parametrize(

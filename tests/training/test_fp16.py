@@ -8,12 +8,16 @@ import pytest
 import torch
 from checkpoints import last, same
 from conftest import BARE, TINY_SETS, draw_splits, interrupt_at
+from small_networks import small_vit
+from tiny_config import tiny_config
 
 from vitmed import train
 from vitmed.core.errors import Interrupted
 from vitmed.core.messages import listening
 from vitmed.models.hardware import Precision
 from vitmed.training import run as runs
+from vitmed.training.loop import optimiser_step
+from vitmed.training.train_state import new_state
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 SCALER = torch.amp.GradScaler
@@ -68,3 +72,14 @@ def test_a_run_that_began_in_other_arithmetic_goes_on_in_fp16(
     monkeypatch.setattr(runs, "pick_precision", lambda name, device: FP16)
     train(resume=tmp_path / "run")
     assert last(tmp_path / "run")["training"]["scaler"]["scale"] > 0
+
+
+def test_gradients_are_clipped_as_if_the_loss_had_not_been_scaled() -> None:
+    """A gradient of 3 for each of the 32 weights has the norm 3 sqrt(32), and the step takes one of norm 0.5."""
+    state = new_state(small_vit(2, 16, 8, width=16, depth=1, heads=2), tiny_config(), 1, torch.device("cpu"), FP16)
+    state.model.head.bias.requires_grad_(False)
+    taken = list[float]()
+    state.optimiser.step = lambda: taken.append(float(state.model.head.weight.grad.norm()))  # type: ignore[method-assign]
+    state.scaler.scale(3 * state.model.head.weight.sum()).backward()
+    assert float(optimiser_step(state, 0.1, 0.5)) == pytest.approx(3 * 32**0.5)
+    assert taken == pytest.approx([0.5], rel=1e-4) and state.step == 1

@@ -29,7 +29,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 from vitmed.training.early_stopping import epoch_record, stops_early, validate
-from vitmed.training.loop import Control, LossWatch, Stream, fit
+from vitmed.training.loop import Batch, Control, LossWatch, Stream, fit
 from vitmed.training.losses import class_weights, mixup_and_cutmix, objective_of
 from vitmed.training.optimiser import scheduled_lr, steps_per_epoch
 from vitmed.training.train_state import Record, TrainState, new_state
@@ -191,6 +191,48 @@ def test_a_last_group_of_fewer_batches_is_a_mean_too(folder: Path) -> None:
     assert len(grouped) == 2 and len(single) == 4
     torch.testing.assert_close(grouped[0], sum(single[:3]) / 3, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(grouped[1], single[3], atol=1e-6, rtol=1e-5)
+
+
+def test_what_is_validated_and_kept_is_the_average_of_the_weights_of_every_step(folder: Path) -> None:
+    heads: list[torch.Tensor] = []
+    asked = config(train__ema=True, train__ema_decay=0.5, train__epochs=1)
+    state, records = begin(folder, asked, lambda step: heads.append(state.model.head.weight.detach().clone()))
+    list(records)
+    average = heads[0]
+    for t, head in enumerate(heads[1:], start=1):
+        decay = min(0.5, (1 + t) / (10 + t))
+        average = decay * average + (1 - decay) * head
+    torch.testing.assert_close(state.evaluated_model.head.weight.detach(), average)
+    assert len(heads) == 4 and not torch.equal(heads[-1], average)
+    state, _ = begin(folder, config(train__ema=False))
+    assert state.evaluated_model is state.model
+
+
+def test_a_state_of_training_whose_moments_do_not_fit_is_refused(folder: Path) -> None:
+    """As of another network: a moment of one number would count for every weight."""
+    state, _ = trained_state(folder, config(train__epochs=1))
+    whole, fresh = state.state_dict(), begin(folder, config(train__epochs=1))[0]
+    of_all = whole["optimiser"]["state"]
+    for name in ("exp_avg", "exp_avg_sq", "step"):
+        broken = whole["optimiser"] | {"state": of_all | {0: of_all[0] | {name: torch.ones(1)}}}
+        with pytest.raises(ValueError, match=f"optimiser: {name} is"):
+            fresh.load_state_dict(whole | {"optimiser": broken})
+    with pytest.raises(ValueError, match="0 records of 1 finished epochs"):
+        fresh.load_state_dict(whole | {"history": []})
+    fresh.load_state_dict(whole)
+    assert (fresh.epoch, fresh.step, fresh.history) == (1, 4, state.history)
+
+
+@pytest.mark.parametrize("place", ["cpu", "device"])
+def test_images_are_augmented_once_and_where_you_say(folder: Path, place: str) -> None:
+    """By the processes that read them, or as a batch on the device, which gets them as they are."""
+    data = images(folder)
+    stream = Stream.of(data, config(train__augment_on=place, augment__policy="light"), CPU)
+    read, labels, indices = next(iter(stream.loader))
+    placed = stream.placed(Batch(0, read, labels, indices, True), 0).images
+    plain = torch.from_numpy(data.cache[indices])
+    assert torch.equal(read, plain) == (place == "device") and torch.equal(placed, read) == (place == "cpu")
+    assert not torch.equal(placed, plain)
 
 
 def test_class_weights_are_inverse_frequencies() -> None:

@@ -9,6 +9,7 @@ import torch
 from small_networks import small_vit
 from torch import nn
 
+from vitmed.core.config import PretrainConfig
 from vitmed.core.load_config import load_config
 from vitmed.models.vit import ViT
 from vitmed.training.optimiser import (
@@ -87,6 +88,13 @@ def test_one_step_of_adamw_by_hand() -> None:
     optimiser.step()
     torch.testing.assert_close(weight.detach(), before_weight * (1 - 0.01 * 0.5) - 0.01, atol=1e-6, rtol=0)
     torch.testing.assert_close(bias.detach(), before_bias + 0.01, atol=1e-6, rtol=0)
+
+
+def test_the_moments_are_those_of_adam_and_in_pretraining_of_the_mae_paper() -> None:
+    """He et al. 2022, table 8: 0.9 and 0.95; Kingma & Ba 2015: 0.9 and 0.999."""
+    config = load_config(None)
+    for asked, betas in ((config, (0.9, 0.999)), (PretrainConfig(model=config.model), (0.9, 0.95))):
+        assert {group["betas"] for group in adamw(network(), asked).param_groups} == {betas}
 
 
 def test_average_against_a_loop() -> None:

@@ -19,20 +19,24 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import assert_close, last, same
-from conftest import TINY, TINY_SETS, draw_nothing, draw_splits
+from conftest import TINY, TINY_SETS, draw_classes, draw_nothing, draw_splits
+from tiny_config import tiny_config
 
 from vitmed import train
 from vitmed.core.errors import DataError, EndedByCaller, GateError, OutOfMemoryError, Reported, UsageError, VitmedError
 from vitmed.core.load_config import load_config
-from vitmed.data.loading import EpochBatches
+from vitmed.data.loading import EpochBatches, Images
+from vitmed.data.samples import Sample
+from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.vit import ViT
 from vitmed.training import environment
 from vitmed.training import run as runs
+from vitmed.training.early_stopping import validate
 from vitmed.training.loop import Batch, Control, Gradients
 from vitmed.training.processes import Ranks
 from vitmed.training.train_state import new_state
 
-WORLDS = [2, 3, 4]
+CLASSES, WORLDS = ("amber", "blue"), [2, 3, 4]
 forks = pytest.mark.skipif(sys.platform != "linux" or torch.cuda.is_available(), reason="forks processes with torch")
 
 
@@ -168,6 +172,26 @@ def test_what_ranks_exchange(tmp_path: Path) -> None:
 
     got = ([0, 1], 0, 0.5, [0, 1, 2, 3, 4], True, [0, 1])
     assert on_ranks(2, work) == [(False, *got), (True, *got)]
+
+
+@forks
+def test_all_ranks_validate_the_network_that_rank_0_keeps(tmp_path: Path) -> None:
+    """On a CPU each has the batch statistics of its own images; those of rank 0 count."""
+    draw_classes(tmp_path, 4)
+    samples = [Sample(f"{name}/{name}_{i}.png", label, None) for label, name in enumerate(CLASSES) for i in range(4)]
+    val = Images(tmp_path, samples, Preprocessing(16, 3, "pad", "imagenet"))
+    asked, device = tiny_config(model__stem="conv", train__ema=False), torch.device("cpu")
+    precision = runs.pick_precision("fp32", device)
+
+    def work(statistic: int | None = None) -> float:
+        torch.manual_seed(0)
+        state = new_state(ViT(asked.model, 2), asked, 1, device, precision)
+        with Ranks.join() as own:
+            state.model.patch_embed.stem[1].running_mean.fill_(own.rank if statistic is None else statistic)
+            return float(validate(state, val, CLASSES, asked, precision, own)["val_loss"])
+
+    rank_0, rank_1 = work(0), work(1)
+    assert on_ranks(2, work) == pytest.approx([rank_0] * 2) and abs(rank_0 - rank_1) > 1e-4
 
 
 @forks

@@ -314,7 +314,7 @@ def print_runs(listed_runs: RunList) -> None:
         row[0] = "  " * (run.parent is not None) + row[0]
     lines = [f"{run.run}: {run.state}, {run.problem}" for run in listed_runs.runs if run.problem]
     hidden = [f"... and {len(lines) - 10:,} more, in --json"] * (len(lines) > 10)
-    titles = "|".join(COLUMNS).replace("run|", "/run|", 1).replace("|epochs|time|", "|>epochs|>time|")
+    titles = "|".join(COLUMNS).replace("run|", "/run|", 1).replace("|epochs|time ", "|>epochs|>time ")
     print_rows(titles, rows, *lines[:10], *hidden, caption=listed_runs.summary, width=200)
 
 

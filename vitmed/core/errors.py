@@ -88,16 +88,26 @@ class Interrupted(VitmedError):
     exit_code = 130
 
 
-def unknown_key(what: str, found: str, known: object, where: str = "") -> UsageError:
-    """The error for an unknown name of `what`, such as "metric"; lists the known names and suggests the nearest.
+# Names of other tools, each with ours.
+_PAIRS = "learning_rate lr, wd weight_decay, imgsz image_size, pretrained weights, augment policy, auc auroc"
+ELSEWHERE = dict(pair.split() for pair in f"{_PAIRS}, roc_auc auroc".split(", "))
 
-    `where` says in which place it stands, such as " in section 'train'".
-    """
+
+def nearest(found: str, names: list[str], cutoff: float = 0.6) -> str | None:
+    """The name that is meant: what other tools call so, the shortest that begins with it or holds it, a similar one."""
     import difflib
 
+    low, ours = found.lower(), sorted(names, key=len)
+    alike = [name for name in ours if name in (low, ELSEWHERE.get(low))]
+    alike += [name for name in ours if len(low) > 1 and name.lower().startswith(low)]
+    alike += [name for name in ours if len(low) > 2 and low in name.lower()]
+    return next(iter([*alike, *difflib.get_close_matches(found, names, 1, cutoff)]), None)
+
+
+def unknown_key(what: str, found: str, known: object, where: str = "") -> UsageError:
+    """The error for an unknown name of `what`, such as "metric"; `where` is its place (" in section 'train'")."""
     names = [str(k) for k in known]  # type: ignore[attr-defined]
-    near = difflib.get_close_matches(found, names, n=1) or [n for n in names if len(found) > 2 and found.lower() in n]
-    hint = f"did you mean '{near[0]}'?" if near else "use one of these names"
+    hint = f"did you mean '{near}'?" if (near := nearest(found, names)) else "use one of these names"
     return UsageError(f"unknown {what} '{found[:100]}'{where}, expected one of: {listed(names, 50)}", hint)
 
 

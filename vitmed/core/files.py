@@ -42,7 +42,8 @@ def check_regular(path: str | os.PathLike[str]) -> None:
             raise DataError(f"{path}: a broken link", "restore or remove it") from None
         raise
     if kind != stat.S_IFREG:
-        raise DataError(f"{path}: {SPECIAL.get(kind, 'of an unknown kind')}, expected a file", "remove or rename it")
+        fix = "name the files in it" if kind == stat.S_IFDIR else "remove or rename it"
+        raise DataError(f"{path}: {SPECIAL.get(kind, 'of an unknown kind')}, expected a file", fix)
 
 
 try:

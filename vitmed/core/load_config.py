@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from vitmed.core.base_models import SHARE, fields_of, flag_of, flags_of
 from vitmed.core.config import EVALUATE_FLAGS, GROUP_WORDS, PATHS, Config, EvaluateConfig, PretrainConfig, RunConfig
-from vitmed.core.errors import CheckpointError, DataError, UsageError, unknown_key
+from vitmed.core.errors import CheckpointError, DataError, UsageError, nearest, unknown_key
 from vitmed.core.files import why_unreadable
 from vitmed.core.run_folder import find_path, is_remote, store_path
 from vitmed.core.text_files import YamlError, packaged, parse_yaml, read_yaml
@@ -21,6 +21,7 @@ from vitmed.core.upgrade import gone, without_gone
 AnyConfig = TypeVar("AnyConfig", Config, PretrainConfig)
 recipes = partial(packaged, "configs")  # name -> file of the recipes in `configs/`
 SHARES = [name for name, field in EvaluateConfig.model_fields.items() if flag_of(field) is SHARE]  # between 0 and 1
+WORDS = {"float_type": "a number", "int_type": "a whole number", "bool_type": "true or false", "string_type": "a text"}
 POINTS = {"youden", "balanced", "target_sensitivity", "target_specificity", "cost"}  # that choose the operating point
 
 
@@ -72,14 +73,11 @@ def load_config(
 def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -> dict[str, Any]:
     """{"epochs": 5} -> {"train.epochs": 5}, without flags that are None (not given). Raises UsageError."""
     if unknown := set(flags) - set(known):
-        import difflib
-
         words = [f"--{flag.replace('_', '-')}" for flag in sorted(unknown)]
         problem = f"{command} has no option {', '.join(sorted(unknown))}"
         names = [*known, "config", "sets"]
-        near = [match for flag in sorted(unknown) for match in difflib.get_close_matches(flag, names, 1, cutoff=0.75)]
-        alike = len(near) == len(unknown)
-        fix = f"did you mean {', '.join(near)}?" if alike else f"it has {', '.join(names)}"
+        near = [match for flag in sorted(unknown) if (match := nearest(flag, names, cutoff=0.75))]
+        fix = f"did you mean {', '.join(near)}?" if len(near) == len(unknown) else "see docs/configuration.md"
         raise gone(words, " ".join(words)) or UsageError(problem, fix)
     given = {known[flag]: value for flag, value in flags.items() if value is not None}
     return {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
@@ -205,7 +203,8 @@ def expected(error: Mapping[str, Any]) -> str:
     if error["loc"][-1] in SHARES and isinstance(value, int | float):
         share = "expected a share above 0 and below 1"
         return f"{share} (for {value:g} %: {value / 100:g})" if 2 <= value < 100 else share
-    return str(error["msg"])
+    text = ", found a text" * isinstance(value, str)
+    return f"expected {WORDS[error['type']]}{text}" if error["type"] in WORDS else str(error["msg"])
 
 
 def with_card(tree: dict[str, Any], kind: type[RunConfig]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ GRAVE = (  # words of warnings and notes on what may make a result false, the gr
     "predicted as|oes not distinguish|does not predict it|network does not learn|is not shown to be better|"
     "lie outside the window",
     "which was used to make the model|within its first pass",
+    "guessed from the file names",
     "may be in two splits",  # any patient, which is more than some pictures that look alike
     "in two splits",
     "two labels",

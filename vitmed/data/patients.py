@@ -105,7 +105,7 @@ def compile_group(expression: str) -> regex.Pattern[str]:
         count = max(int(number or 0) for number in counts)
         size, repeated = (size, repeated * max(1, count)) if bracket else (size + count, repeated)
     if size * repeated > MOST or VERBOSE.search(expression):
-        problem = f"--group-regex {expression[:100]!r}: too long, or with too many repetitions in {{}}"
+        problem = f"--group-regex {shlex.quote(visible(expression[:99]))}: too long, or too many repetitions in {{}}"
         fix = f"write it with at most {MOST:,} characters, repetitions written out, and without the flag x"
         raise UsageError(problem, fix)
     return regex.compile(expression)
@@ -131,8 +131,8 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
             match = pattern.search(path, timeout=max(0.001, end - time.monotonic()))
         except (TimeoutError, MemoryError):
             raise UsageError(
-                f"--group-regex {expression!r}: takes more than {seconds:.0f} s for {counted(len(paths), 'path')}, "
-                f"stopped at {path!r}: the expression backtracks",
+                f"--group-regex {shlex.quote(visible(expression))}: takes more than {seconds:.0f} s for "
+                f"{counted(len(paths), 'path')}, stopped at {path!r}: the expression backtracks",
                 "write it without a repetition of a repetition, such as (a+)+; or use --groups TABLE",
             ) from None
         texts = (match.groups() if pattern.groups else (match[0],)) if match else ()
@@ -144,8 +144,8 @@ def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[st
     groups = groups_of(expression, paths)
     if missed := [path for path, group in zip(paths, groups, strict=True) if group is None]:
         raise DataError(
-            f"{root}: --group-regex {expression!r} finds no patient in {len(missed):,} of {len(paths):,} paths:\n"
-            + lines_of(missed),
+            f"{root}: --group-regex {shlex.quote(visible(expression))} finds no patient in {len(missed):,} of "
+            f"{len(paths):,} paths:\n{lines_of(missed)}",
             "widen the expression, or move these files away",
         )
     return [sys.intern(str(group)) for group in groups]

@@ -50,9 +50,6 @@ def make_splits(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
     """
     images = _listed(config, ordinal)
     parts, made = _split(images, config)
-    for name in SPLITS:
-        if name != "test" or config.sites is None:  # a site may lack a class
-            _check_classes(images, name, parts[name])
     splits = checked(images, parts, made, config)
     if config.max_train is not None and config.max_train < len(parts["train"]):
         chosen = stratified_sample(images, parts["train"], config.max_train, config.split_seed)
@@ -407,12 +404,15 @@ def split_off(images: Splits, samples: Samples, fraction: float, seed: int, name
         taken = taken[np.unique(codes, return_index=True)[1][codes]]  # a copy goes where the first of them goes
     share, rest = _divide(samples, taken)
     if lacking := _missing(images, share) + _missing(images, rest):
-        label = min(lacking)
-        few = f" of too few {images.unit}s" if images.patients else ""
-        few = " that are often copies of each other" if images.copies else few
+        label = min(lacking, key=lambda k: (len(np.unique(codes[labels == k])), k))  # not the class that it displaced
+        few, more = " that are often copies of each other" * bool(images.copies), "images, remove the class"
+        if images.patients and not images.copies:
+            few = f" of {counted(len(np.unique(codes[labels == label])), images.unit)}"
+            more = f"{images.unit}s of this class, --resplit to divide all images anew, omit --group-regex and --groups"
+            more += f" (then one {images.unit} is in two splits)"
         has = f"class {images.classes[label]!r} has {counted(int((labels == label).sum()), 'image')}{few}"
         problem = f"{_place(images, 'train', label)}: {has}, too few to split off {name}"
-        raise DataError(problem, "add images, remove the class, or make the splits yourself")
+        raise DataError(problem, f"add {more}, or make the splits yourself")
     return share, rest
 
 

@@ -217,7 +217,9 @@ class Model:
                 try:
                     return Path("image"), decode(file, how.frame, how.min_size)
                 except VitmedError as error:
-                    raise type(error)(error.problem.replace(str(file), "image"), error.fix) from None
+                    problem = error.problem.replace(str(file), "image").removesuffix(", despite its name")
+                    fix = "give a whole image" if "remove it" in error.fix else error.fix
+                    raise type(error)(problem, fix) from None
         if isinstance(image, np.ndarray):
             return Path("array"), _raw(image)
         if not isinstance(image, Image.Image):
@@ -254,8 +256,9 @@ def _raw(image: np.ndarray) -> RawImage | Image.Image:
         raise DataError(f"an array of shape {image.shape}, expected (H, W) or (H, W, C)", fix)
     if image.dtype == np.uint8:
         return Image.fromarray(image)
-    if image.dtype.kind not in "buif" or (image.ndim == 3 and image.shape[2] != 3):
+    if image.dtype.kind not in "uif" or (image.ndim == 3 and image.shape[2] != 3):
         fix = "give real numbers, grey (H, W) or in three colours (H, W, 3)"
+        fix = "255 * image.astype(np.uint8)" if image.dtype == bool else fix
         raise DataError(f"an array of {image.dtype} and the shape {image.shape}", fix)
     if not np.isfinite(image).all():
         raise DataError("an array with values that are not finite", "leave them out")

@@ -42,9 +42,10 @@ def pick_device(name: str = "auto") -> torch.device:
     have = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(kind for kind, there in have.items() if there))
-    if not have.get(name.split(":")[0], False):
+    if not have.get(kind := name.split(":")[0], False):
         there = ", ".join(kind for kind, yes in have.items() if yes)
-        raise UsageError(f"--device {name}: this machine has {there}", "use --device auto")
+        fix = "use --device auto" if kind in have else f"devices are called auto, {', '.join(have)}"
+        raise UsageError(f"--device {name}: this machine has {there}", fix)
     return torch.device(name)
 
 

@@ -177,7 +177,7 @@ class ViT(nn.Module):
         self.float()  # also where `torch.set_default_dtype` names another
 
     def freeze(self, blocks: int) -> None:
-        """Freeze the embedding and the first `blocks` blocks: no gradient, no dropout, no drop path.
+        """Freeze the embedding and the first `blocks` blocks, and no other: no gradient, no dropout, no drop path.
 
         Raises UsageError if there are fewer blocks, or for a number below 0.
         """
@@ -187,8 +187,8 @@ class ViT(nn.Module):
         for name, parameter in self.named_parameters():
             if not name.startswith(("blocks.", "norm.", "fc_norm.", "attn_pool.", "head.")):
                 parameter.requires_grad_(False)
-        for block in self.blocks[:blocks]:
-            block.requires_grad_(False)
+        for i, block in enumerate(self.blocks):
+            block.requires_grad_(i >= blocks)
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
@@ -205,7 +205,9 @@ class ViT(nn.Module):
         images of another shape, whose last pixels would be left out without a word.
         """
         if x.shape[1:] != self.shape:
-            raise UsageError(f"images of shape {tuple(x.shape)}, expected {('B', *self.shape)}", "resize them")
+            fix = "x.unsqueeze(0) makes a batch of one image" if x.ndim == 3 else "resize them"
+            fix = "x.permute(0, 3, 1, 2) puts the channels first" if x.shape[3:] == self.shape[:1] else fix
+            raise UsageError(f"images of shape {tuple(x.shape)}, expected {('B', *self.shape)}", fix)
         x = self.patch_embed(x)  # (B, L, D)
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)  # (B, 1 + L, D)

@@ -114,7 +114,7 @@ def document(metrics: Results, figures: Mapping[str, Drawn], slider: Curve | Non
             continue
         blocks: list[Block] = []
         if found := metrics[key] if key in Results.model_fields else True:
-            lists = checklists(metrics, [chapter.key for chapter in chapters])
+            lists = checklists(metrics, [chapter.key for chapter in chapters]) if key == "checklists" else []
             more = {"found": found, "checklists": lists, "chapters": sections()}
             blocks = blocks_of(f"sections/{key}.html.j2", **context, **more)
         caption = environment().from_string
@@ -157,7 +157,7 @@ def limitations(metrics: Results) -> list[str]:
     return text.strip("\n").split("\n")
 
 
-def more_images(metrics: Results, noun: str) -> str | None:
+def more_images(metrics: Results, noun: str = "class") -> str | None:
     """With how many images the interval of the sensitivity (of the positive class, else the widest) would reach
     `PRECISE` to either side, in a sentence, as `vitmed sample-size` computes it, with the design effect of these
     images. None where the interval is that narrow, or unknown."""

@@ -21,7 +21,7 @@ from vitmed.report.templates import fill
 from vitmed.report.write import PREAMBLE, latex
 
 PAGE, TABLE, LATEX, PICTURE = "comparison.html", "comparison.csv", "comparison.tex", "differences"
-UNADJUSTED = "The p of a model and its own baseline, which nobody named, is not adjusted for several pairs."
+UNADJUSTED = "The p of a model and its own baseline is not adjusted for several pairs: nobody asked for this pair."
 COLUMNS = "first_value,first_value_low,first_value_high,second_value,second_value_low,second_value_high"
 COLUMNS = f"first,second,number,{COLUMNS},difference,difference_low,difference_high,p,p_holm"
 LIKELIEST = ", likeliest class"  # of numbers that are not at the operating points, since these differ
@@ -73,7 +73,7 @@ class ComparisonTables:
         alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
         self.letters = {name: (alphabet[k : k + 1] or str(k + 1)) for k, name in enumerate(content.models)}
         self.adjusted = any(row.p_holm not in (None, row.p) for row in self.rows)  # p, for several pairs
-        self.note = UNADJUSTED * any(content.models[pair.second].baseline_of for pair in content.pairs)
+        self.note = UNADJUSTED * any(content.models[r.pair.second].baseline_of and r.p is not None for r in self.rows)
         self.unit = content.resampling.removeprefix("by ")
 
     def for_terminal(self) -> Iterator[tuple[str, list[list[str]], list[str]]]:
@@ -82,7 +82,11 @@ class ComparisonTables:
         for row in self.rows:
             values = {row.pair.first: value_text(row.first), row.pair.second: value_text(row.second)}
             numbers[row.title] = numbers.get(row.title, {}) | values
-        named = [f"{letter[k]}: {k}{f' ({of.identity})' if of.identity else ''}" for k, of in content.models.items()]
+        named = []
+        for name, model in content.models.items():
+            whose = [letter[pair.first] for pair in content.pairs if pair.second == name and model.baseline_of]
+            more = f" ({model.identity})" * bool(model.identity) + f", baseline of {' and '.join(whose)}" * bool(whose)
+            named.append(f"{letter[name]}: {name}{more}")
         lines = [[title, *(values.get(name, "") for name in letter)] for title, values in numbers.items()]
         yield f"number (95 % interval)|{'|'.join(f'>{of}' for of in letter.values())}", lines, named
         lines, shown = [], content.shown_pairs

@@ -92,7 +92,7 @@ class OneRun:
             head = [f"# {folder.path.name}: what vitmed said before training", "## Warnings"]
             parts = [*head, "\n".join(warnings) or "None.", "## Messages", "\n".join(messages)]
             write_text(folder.plan, "\n\n".join(parts) + "\n")
-        kept.warn_gravest(folder.plan.name)
+        kept.warn_gravest(f"{folder.plan}")
         images = f"{folder.contact_sheet.name} ({_augmentation(run.config)})"
         show(wrapped(f"run folder: {folder.path} with {folder.plan.name}, {images}"))
         with run_lock(folder) if self.ranks.leads else contextlib.nullcontext():

@@ -96,7 +96,7 @@ COLUMNS: dict[str, Callable[[ListedRun], str]] = {
     "model": lambda run: run.model,
     "metric": lambda run: run.metric.text if run.metric else "",
     "epochs": lambda run: run.progress,
-    "time": lambda run: "" if run.seconds is None else duration_text(run.seconds),
+    "time in epochs": lambda run: "" if run.seconds is None else duration_text(run.seconds),
     "state": lambda run: run.state,
     "started": lambda run: (run.started or "")[:16].replace("T", " "),
 }

@@ -309,7 +309,7 @@ def folder_to_resume(
         problem = f"{folder.path}: this run is finished; --freeze leaves nothing to resume"
         raise errors.UsageError(problem, "start a new run")
     if not folder.last.is_file():
-        problem = f"{folder.path}: holds no last.pt to resume"
+        problem = f"{folder.path}: {'holds no last.pt to resume' if folder.path.is_dir() else 'no such folder'}"
         raise errors.CheckpointError(problem, "name the run folder of an interrupted run")
     if set(changes) - allowed:
         names = ", ".join(f"--{flag.replace('_', '-')}" for flag, setting in flags.items() if setting in allowed)

@@ -21,6 +21,7 @@ from PIL import Image
 from served import Served, serving
 
 import vitmed as package
+from vitmed.deploy.http import app
 from vitmed.deploy.http.app import Service
 from vitmed.deploy.http.limits import Limits
 
@@ -186,7 +187,7 @@ def test_large_requests_let_others_in_between_and_end_with_their_sender(
     trained: Trained, image: bytes, monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:
     """Two threads decode; four images of one request wait there when the image of another comes."""
-    monkeypatch.setattr("vitmed.deploy.http.app.cores", lambda: 2)
+    monkeypatch.setattr(app, "cores", lambda: 2)
     opened, order = threading.Event(), list[str]()
     other = sorted((trained.data / "test").rglob("*.png"))[1].read_bytes()
 

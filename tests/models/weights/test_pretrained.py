@@ -155,6 +155,21 @@ def test_a_number_set_by_hand_must_agree_with_the_weights(tmp_path: Path) -> Non
         config_for_weights(ModelConfig(), read_weights(tmp_path / "narrow.pth"))
 
 
+def test_another_number_of_heads_than_the_file_has_is_refused_or_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No tensor shows the heads: 3 x 64 and 6 x 32 have the same shapes, and other features."""
+    state = VisionTransformer(img_size=16, patch_size=8, embed_dim=192, depth=1, num_heads=3).state_dict()
+    torch.save(state, tmp_path / "w.pth")
+    build_model(weights=str(tmp_path / "w.pth"), heads=3)
+    assert capsys.readouterr().err == ""
+    assert build_model(weights=str(tmp_path / "w.pth"), heads=6).blocks[0].attn.heads == 6
+    assert "w.pth: its network has 6 attention heads here, and usually 3" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text('{"num_attention_heads": 3}')
+    with pytest.raises(UsageError, match=r"model\.heads is 6, but w\.pth has 3"):
+        build_model(weights=str(tmp_path / "w.pth"), heads=6)
+
+
 def changed(tmp_path: Path, **tensors: torch.Tensor) -> Path:
     torch.save(theirs().state_dict() | tensors, tmp_path / "w.pt")
     return tmp_path / "w.pt"

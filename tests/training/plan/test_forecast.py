@@ -11,10 +11,14 @@ import pytest
 import torch
 from conftest import draw_splits
 from tiny_config import tiny_config
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from vitmed.core.base_models import NO_FINDING, Target
 from vitmed.core.config import DataConfig
+from vitmed.core.load_config import load_config
 from vitmed.data.splits import make_splits
+from vitmed.models.vit import ViT
 from vitmed.training.plan import time as module
 from vitmed.training.plan.time import (
     EACH_EPOCH,
@@ -29,6 +33,7 @@ from vitmed.training.plan.time import (
     After,
     Forecast,
     Forecaster,
+    operations,
 )
 
 CPU = torch.device("cpu")
@@ -157,3 +162,13 @@ def test_what_a_step_takes_once_is_shared_by_all_its_images() -> None:
     assert module.of_full_step((2, 7.0), (8, 19.0), 32) == pytest.approx(2 + 3 / 32)
     assert module.of_full_step((2, 7.0), (8, 6.0), 32) == pytest.approx(6 / 8)
     assert module.of_full_step((4, 11.0), (4, 11.5), 4) == pytest.approx(11.5 / 4)
+
+
+def test_the_operations_of_a_network_are_those_that_torch_counts() -> None:
+    """A multiplication and an addition each, 768 of weights and 512 of attention for each number of a token; the stem
+    and the head are small beside eight blocks."""
+    sizes = {"image_size": 128, "patch_size": 8, "width": 64, "depth": 8, "heads": 2, "pool": "mean"}
+    config = load_config(None, {f"model.{name}": value for name, value in sizes.items()} | {"model.stem": "patch"})
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # in matrix products
+        ViT(config.model, 2)(torch.zeros(1, 3, 128, 128))
+    assert operations(config) == pytest.approx(counter.get_total_flops() / 2, rel=0.1)

@@ -91,7 +91,9 @@ def test_few_validation_images_do_not_choose_the_epoch() -> None:
 def test_classes_far_apart_are_named_and_how_to_decide_then() -> None:
     near, far = (PlanInputs(SCRATCH, 300, 600, 130, "cpu", 192, ratio=ratio) for ratio in (5.0, 72.0))
     assert "train.balance" not in values(near) and "apart" not in str(near)
-    assert values(far)["train.balance"] == "adjust" and "classes 72:1 apart" in str(far)
+    assert values(far)["train.balance"] == "adjust" and str(far).startswith("from scratch, 300")
+    apart = "300 training and 600 validation images of about 130 px, classes 72:1 apart, cpu"
+    assert str(replace(far, weights=SUPERVISED)) == f"{SUPERVISED} weights, 192 wide, {apart}"
     assert values(replace(far, weights=SUPERVISED))["train.balance"] == "none"
     assert "train.balance" not in values(far, train={"balance": "sampler"})
     (line,) = [text for text in describe(plan_settings(Config(), far)[0]) if "train.balance" in text]

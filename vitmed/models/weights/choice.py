@@ -85,7 +85,7 @@ def outline(entry: catalogue.Entry) -> Weights:
     network = ModelConfig(name=name, width=size.width, depth=size.depth, heads=size.heads, stem="patch", pool="cls")
     plain = network.model_dump(include=ARCHITECTURE)
     how = catalogue.normalisation(entry.mean, entry.std, entry.layout)
-    return Weights(Path(entry.file), entry.layout, {}, plain, entry.kind, how, (), entry.mean, entry.std)
+    return Weights(Path(entry.file), entry.layout, {}, plain, entry.kind, how, (), entry.mean, entry.std, entry=entry)
 
 
 def fits(model: ModelConfig, weights: Weights) -> bool:

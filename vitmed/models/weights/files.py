@@ -130,10 +130,11 @@ def magic(path: Path) -> bytes:
         problem, fix = reason
         if path.is_dir():
             inside = [path / name for name in ("model.safetensors", "pytorch_model.bin") if (path / name).is_file()]
+            inside += sorted(path.glob("*/best.pt"), key=lambda file: -file.stat().st_mtime_ns)  # the newest run first
             problem, fix = "is a folder, expected a file such as best.pt", f"name {inside[0]}" if inside else ""
         elif problem == "no such file":
             fix = ""
-        raise CheckpointError(f"{path}: {problem}", fix or "name a checkpoint or weight file")
+        raise CheckpointError(f"{path}: {problem}", fix or "name a run folder, a checkpoint or a weight file")
     with _reading(path, "not readable"), path.open("rb") as stream:
         return stream.read(32)
 

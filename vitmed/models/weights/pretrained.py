@@ -21,7 +21,7 @@ from torch import Tensor
 from vitmed.core.config import ABOUT_WEIGHTS, ModelConfig
 from vitmed.core.downloads import digest_of, unconnected
 from vitmed.core.errors import CheckpointError, UsageError
-from vitmed.core.messages import say
+from vitmed.core.messages import say, warn
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import first_line
 from vitmed.imaging.preprocessing import Preprocessing
@@ -171,7 +171,10 @@ def config_for_weights(config: ModelConfig, weights: Weights) -> ModelConfig:
             raise UsageError(f"{asked}; {has}", "omit --model: the weights decide")
     free = {"name", "image_size", "patch_size", "channels", "pool", "pool_width"}
     if weights.layout != "vitmed":  # no tensor shows these, nor which GELU it is
-        free |= {"heads", "norm_eps"} | ({"mlp"} if "swiglu" not in f"{config.mlp} {decided['mlp']}" else set())
+        free |= {"norm_eps"} | ({"mlp"} if "swiglu" not in f"{config.mlp} {decided['mlp']}" else set())
+        stated = "rope.periods" in weights.state or "heads" in catalogue.about_network(weights.path, swiglu=True)
+        if decided["heads"] is None or not (stated or weights.entry):
+            free.add("heads")  # `load_pretrained` warns of an unusual number
     for name in sorted((given & decided.keys()) - free):
         if getattr(config, name) != decided[name]:
             problem = f"model.{name} is {getattr(config, name)}, but {file} has {decided[name]}"
@@ -198,7 +201,11 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
     Raises:
         CheckpointError: a tensor other than the head would stay fresh; names the first tensors that do not fit.
     """
-    own = model.state_dict()
+    own, usual = model.state_dict(), weights.model.get("heads")
+    heads = model.get_submodule("blocks.0.attn").heads
+    if usual not in (None, heads):
+        problem = f"{weights.path.name}: its network has {heads} attention heads here, and usually {usual}"
+        warn(f"{problem}; no tensor shows the number, and a wrong one makes the weights useless; omit model.heads")
     state, resized = dict(weights.state), []
     kernel = "patch_embed.stem.0.weight" if "patch_embed.stem.0.weight" in own else "patch_embed.proj.weight"
     if kernel in state and state[kernel].shape != own[kernel].shape:

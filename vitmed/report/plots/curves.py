@@ -62,7 +62,7 @@ def training_curves(records: Sequence[Mapping[str, Any]], loss: str = "loss (nat
     panels[-1].set_ylabel("learning rate")
     for axes in panels:
         axes.set_xlabel("epoch")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
         drawing.add_grid(axes)
         if best is not None:
             axes.axvline(epochs[best], color=GREY, linestyle=":", linewidth=1.5, label=f"best.pt: epoch {epochs[best]}")

@@ -1,0 +1,51 @@
+"""What a label can be predicted from without anatomy: by whole patients where they are known, against scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from vitmed.checks.shortcuts import find_shortcuts, held_out
+from vitmed.imaging.file_record import FileRecord
+from vitmed.imaging.raw_image import ImageHeader
+
+
+@pytest.mark.parametrize(
+    ("patients", "known", "folds"),
+    [((8, 6), True, 5), ((8, 3), True, 3), ((8, 6), False, 5), ((8, 1), True, 5), ((8, 6, 2), True, 2)],
+)
+def test_scores_are_of_images_or_patients_held_out(patients: tuple[int, ...], known: bool, folds: int) -> None:
+    """Five folds, fewer where a class has fewer patients; by image where a class has one patient, or none is known."""
+    rng = np.random.default_rng(0)
+    codes = np.repeat(np.arange(sum(patients)), 6)
+    y = np.repeat(np.arange(len(patients)), patients)[codes]
+    x = rng.normal(size=(sum(patients), 3))[codes] + rng.normal(size=(len(y), 3)) / 10  # what tells patients apart
+    whole = known and min(patients) > 1
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300))
+    cut = (StratifiedGroupKFold if whole else StratifiedKFold)(folds, shuffle=True, random_state=0)
+    expected = cross_val_predict(model, x, y, groups=codes if whole else None, cv=cut, method="predict_proba")
+    scores, by_patient = held_out(x, y, [f"P{code}" for code in codes] if known else None)
+    np.testing.assert_allclose(scores, expected)
+    assert by_patient == whole
+
+
+def test_a_label_that_the_size_of_the_image_gives_away() -> None:
+    """Sick images are wider; noise in all else. A class of nine images is left out, and then there is only one."""
+    rng, labels = np.random.default_rng(0), np.repeat([0, 1], [20, 10])
+    records = [
+        FileRecord(
+            size=int(rng.integers(900, 1100)),
+            header=ImageHeader("PNG", "RGB", 8, 64 + 32 * int(label), 64, 1, 1),
+            numbers=rng.random(8).astype(np.float32),
+        )
+        for label in labels
+    ]
+    found = {shortcut.family: shortcut for shortcut in find_shortcuts(records, labels, None)}
+    assert set(found) == {"geometry", "file", "colour", "border", "all"}  # all have one format
+    assert (found["geometry"].auroc, found["geometry"].low, found["geometry"].images) == (1, 1, 30)
+    assert found["colour"].low < 0.5 < found["colour"].high and not found["colour"].by_patient
+    assert find_shortcuts(records[:-1], labels[:-1], None) == []
