@@ -22,6 +22,7 @@ numbers and methods, and the references. It names only what the report uses. `vi
 In `metrics.json`, each number has the `method` of its interval and, for a bootstrap, the number of `resamples` that it
 used: `--resamples` for the main numbers, fewer for curves and for what would take minutes. Intervals of AUROC and
 average precision are computed on the logit scale, those of differences on the original scale.
+Where patients are unknown, the text says image instead of patient.
 [reading-the-report.md](reading-the-report.md#the-intervals) explains what the intervals mean.
 """
 
@@ -42,7 +43,10 @@ def text() -> str:
         ("Intervals", found.intervals, "intervals are computed with"),
         ("Tests", found.tests, "differences are tested with"),
     ):
-        rows = [f"| `{key}` | {m.title} | {m.text} | {cites(m.sources)} |\n" for key, m in table.items()]
+        rows = [
+            f"| `{key}` | {m.title} | {m.text.format(unit='patient')} | {cites(m.sources)} |\n"
+            for key, m in table.items()
+        ]
         head = f"## {title}\n\n| `method` | in short | {how} | references |\n|---|---|---|---|\n"
         parts.append(head + "".join(rows))
     defined = [f"| {name_of(field)} | {cites(sources)} |\n" for field, sources in found.definitions.items()]

@@ -32,6 +32,9 @@ from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings
 from vitmed.metrics.kinds.number import NumberPredictions, distribution_scores
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.report.analyses import Extra
+from vitmed.report.results import Origin
+from vitmed.report.write import Report
 from vitmed.studies.comparison import Model, compare_models, read_all
 
 
@@ -96,7 +99,7 @@ def test_the_page_names_its_tests_and_carries_the_grave_warnings_of_the_reports(
     page = html.unescape((tmp_path / "out" / "comparison.html").read_text())
     for text in (
         leak,
-        "For differences in accuracy, sensitivity, specificity, P-values were computed with McNemar's test for the "
+        "For differences in accuracy, sensitivity and specificity, P-values were computed with McNemar's test for the "
         "effective number of images, with Student's t [",
         "For differences in balanced accuracy, intervals were computed with the method of variance estimates recovery",
         "adjusted for several pairs by the method of Holm",
@@ -541,6 +544,26 @@ def test_findings_are_compared_as_a_whole_and_one_by_one(tmp_path: Path, vitmed:
     assert (tmp_path / "out" / "differences.png").stat().st_size > 5_000
     answer = vitmed("compare", tmp_path / "a" / "predictions.csv", tmp_path / "b" / "predictions.csv")
     assert answer.code == 0 and "edema: average precision" in answer.out and "subset accuracy" in answer.out
+
+
+def test_a_finding_beside_the_own_baseline_has_the_adjusted_p_of_the_report(tmp_path: Path) -> None:
+    good, poor = draw_findings(1.0), draw_findings(3.0)
+    folders = [tmp_path / run for run in "ab"]
+    for of, folder in zip((good, draw_findings(1.5)), folders, strict=True):
+        save(of, folder)
+        save(poor, folder, "baseline_colour_and_size.csv")
+    found = judge(*folders, output=tmp_path / "out").content
+    pair = next(pair for pair in found.pairs if pair.first == "a" and pair.second != "b")
+    extra = Extra(baselines={"colour_and_size": poor})
+    metrics = Report.of(good, Origin(title="a"), EvaluateConfig(resamples=20, report=False), extra)
+    beside = metrics.results.baselines["colour_and_size"].findings
+    assert {name: gap.p_holm for name, gap in (pair.classes or {}).items()} == {
+        name: gap.p_holm for name, gap in beside.items()
+    }
+    page = html.unescape((tmp_path / "out" / "comparison.html").read_text())
+    assert "for all of these) [" in page and "<li>Holm S." in page
+    for part in metrics.findings.values():
+        assert any("One of 3 findings: a difference from a baseline is not adjusted" in n for n in part.results.notes)
 
 
 def test_numbers_are_compared_and_the_smaller_error_is_better(tmp_path: Path, vitmed: Callable[..., Answer]) -> None:

@@ -348,7 +348,13 @@ def test_one_class_of_three_against_the_rest_has_its_own_threshold(tmp_path: Pat
     several = evaluate(run, positive="normal, malignant,normal", resamples=0).metrics
     chances = softmax(logits, axis=1)[:, 1:].sum(axis=1)
     assert several["overall"]["auroc"]["value"] == pytest.approx(roc_auc_score(labels > 0, chances))
-    assert several["positive_class"] == "malignant or normal" and several["classes"][0] == "not malignant or normal"
+    assert several["positive_class"] == "malignant or normal" and several["classes"][0] == "not (malignant or normal)"
+    with pytest.raises(UsageError, match="expected each class once") as told:
+        evaluate(run, positive="malignant,normal", ordinal=list(classes), resamples=0, output=tmp_path / "none")
+    assert (
+        told.value.fix
+        == "leave it out: 'not (malignant or normal)' and 'malignant or normal' are two classes, which need no order"
+    )
     table = shutil.copytree(run, tmp_path / "shorter") / "test" / "predictions.csv"
     shutil.copy(table, table.with_name("baseline_colour_and_size.csv"))
     table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))

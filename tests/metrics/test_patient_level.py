@@ -185,6 +185,16 @@ def test_a_thousand_classes_stay_small() -> None:
     assert not any("no intervals by patient" in note for note in told["notes"])  # they are formulas, and quick
 
 
+def test_a_class_of_many_patients_is_not_said_to_be_of_one() -> None:
+    """Ten patients have a knee of grade c, and one has both; left out are the patients whose knees differ."""
+    sides = [[0, 0]] * 8 + [[1, 1]] * 8 + [[2, 1]] * 9 + [[2, 2]]
+    rng = np.random.default_rng(0)
+    groups = tuple(f"P{i // 2}" for i in range(52))
+    p = Predictions(("a", "b", "c"), groups, groups, np.ravel(sides), rng.normal(size=(52, 3)).astype(np.float32))
+    notes = " ".join(patient_level(p, resamples=20)["notes"])
+    assert "Class 'c' is the label of only 1 patient: " in notes and "come from one patient" not in notes
+
+
 def test_a_handful_of_labelled_patients_says_nothing() -> None:
     """Of three classes, nearly all patients have images of several, and the others are too few for numbers."""
     p = draw(patients=30, images=3, classes=3)

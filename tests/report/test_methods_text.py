@@ -92,7 +92,8 @@ def test_the_text_names_what_the_numbers_used_and_nothing_else(case: str, tmp_pa
     assert {row.resamples for row in found.rows} == drawn
     text = " ".join(found.paragraphs)
     for key in used:
-        assert methods().intervals[key].text in text
+        assert methods().intervals[key].text.format(unit="image" if case == "nobody" else "patient") in text
+    assert not re.search(r"[{}]|where patients were", text)
     assert "as described" not in " ".join(found.paragraphs), "each paragraph can be pasted without the others"
     explained = "'In part' marks a number whose values came from more than one method" in text
     assert explained == ("(in part)" in text) == any("(in part)" in row.numbers for row in found.rows)
@@ -139,10 +140,31 @@ def test_a_number_has_its_own_words(tmp_path: Path) -> None:
     text = " ".join(methods_text(metrics).paragraphs)
     assert "lower limit of a proportion was capped" in text and "AUROC" not in text
     assert "-/+ 1.96 standard deviations of the error, from components of variance between and within" in text
-    assert "Conformal prediction intervals of 90 % reach" in text and "chosen on 30 patients of validation" in text
+    assert "Prediction intervals came from split conformal prediction" in text and "for a coverage of 0.9." in text
     assert "of the agreement with" not in text and "the upper limit of agreement, intervals were computed" in text
     on_log = "Intervals of mean absolute error and interval width were computed on the logarithmic scale."
     assert metrics.baselines["colour_and_size"].difference["rmse"].method == "jackknife" and on_log in text
+
+
+def test_the_text_says_what_validation_chose(tmp_path: Path) -> None:
+    """The epoch, the calibration and the prediction sets stand on the page with numbers, so the text for a paper has
+    them; an operating point is in its first paragraph."""
+    p = draw(n=480, patients=48)
+    policy = choose_policy(p, EvaluateConfig(coverage=0.8, calibration="temperature"))
+    facts = {"Model choice": "epoch 3, the best by validation auroc; the test set was not used"}
+    write_report(
+        tmp_path / "r", policy.apply(p), title="t", facts=facts, config=EvaluateConfig(resamples=20), policy=policy
+    )
+    text = " ".join((tmp_path / "r" / "methods.md").read_text().split())
+    assert "Choice of the model: epoch 3, the best by validation auroc; the test set was not used." in text
+    assert re.search(r"chosen and fitted on validation images: by temperature scaling \[\d+\]\.", text)
+    assert re.search(
+        r"split conformal prediction \[[\d, ]+\], by patient on validation images, for a coverage of 0.8", text
+    )
+    assert "Guo C" in text and "Sadinle M" in text
+    assert "Holm" not in text and "Calibration of the" not in " ".join(
+        methods_text(write(tmp_path / "n", p)).paragraphs
+    )
 
 
 def test_names_of_classes_are_text(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_latex_has_no_open_special_character_and_as_many_cells_as_columns(paper:
             assert not re.search(r"(?<!\\)[%#$_~^]", line), line
     labels = re.findall(r"\\label\{(tab:[a-z_]+-\d+)\}", text)
     assert len(labels) == len(set(labels)) == text.count(r"\begin{table}") and "tab:results-1" in labels
+    assert r"\caption{All results and baselines: By class (2)}" in text
     assert r"50 \% \& more\_\{a\}" in text and r"\#2 \textbackslash{} \textasciicircum{}\textasciitilde{}\$" in text
 
 

@@ -246,6 +246,34 @@ def test_the_first_screen_says_where_a_baseline_is_not_beaten(tmp_path: Path, ki
             assert f"of single findings better for {which}" in line_of(beside, metrics)
 
 
+@pytest.mark.parametrize("kind", ["classes", "findings"])
+def test_better_than_a_baseline_is_not_better_than_chance(tmp_path: Path, kind: str) -> None:
+    """A model that guesses is better than a baseline that ranks upside down, and no reader may take it for good."""
+    guess, upside_down = of_kind(kind, -0.3), of_kind(kind, -3)
+    text, metrics = page(tmp_path, guess, baselines={"colour_and_size": upside_down})
+    low = metrics.overall["auroc"].low
+    assert low is not None and low < 0.5 < (metrics.baselines["colour_and_size"].difference["auroc"].low or 0) + 0.5
+    (said,) = [sentence for sentence in verdict(text) if "a baseline, the" in sentence]
+    assert "The model is better than" in said and "not shown to be better than chance" in said
+    line = line_of(metrics.baselines["colour_and_size"], metrics)
+    assert "the model is better, but is not shown to be better than chance" in line
+
+
+def test_an_order_that_chance_may_make_and_patients_in_two_groups_are_said(tmp_path: Path) -> None:
+    """Of findings whose intervals overlap, and of knees by side."""
+    said = "These intervals overlap, so chance may have made the order."
+    guess, apart = of_kind("findings", 0), of_kind("findings", 9)
+    assert said in page(tmp_path / "guess", guess)[0]
+    apart = replace(apart, logits=np.stack([apart.logits[:, 0], guess.logits[:, 1]], axis=1))
+    assert said not in page(tmp_path / "apart", apart)[0]
+    p, said = of_kind("classes", 2), "Some patients are in several groups"
+    for name, sides in (("side", "LRL"), ("sex", "FFF")):
+        cells = tuple(sides[i % 3] if name == "side" else "FM"[i // 3 % 2] for i in range(len(p)))
+        config = EvaluateConfig(resamples=20, subgroups=[name])
+        write_report(tmp_path / name, replace(p, columns={name: cells}), config, title="t", facts={})
+        assert (said in (tmp_path / name / "report.html").read_text()) is (name == "side")
+
+
 def test_a_baseline_without_an_operating_point_is_compared_by_the_likeliest_class(tmp_path: Path) -> None:
     """As `vitmed compare` does: else the threshold of the model would count for it, or against it."""
     good, guess = of_kind("classes", 9), of_kind("classes", 0.5)

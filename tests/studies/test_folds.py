@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -27,15 +27,16 @@ from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
 from vitmed.data.folders import image_names
 from vitmed.data.samples import Sample, Splits
+from vitmed.data.splits import held_out, make_splits
 from vitmed.decisions.evaluation_folder import Fold, Folds, read_evaluation, undefined_notes
 from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.kinds.classes import metric_values
+from vitmed.metrics.kinds.classes import evaluate_predictions, metric_values
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.report import participant_flow
 from vitmed.report.methods_text import methods_text
-from vitmed.report.results import Results
+from vitmed.report.results import Count, Results
 from vitmed.report.templates import results_sentence
 from vitmed.studies.cluster import HERE
 from vitmed.studies.folds import CrossValidation, _images, _trained_on_test, by_name
@@ -285,6 +286,36 @@ def test_folds_of_a_folder_with_its_own_splits_say_first_what_they_leave_out(tmp
     CrossValidation.new(config, tmp_path / "runs" / "all", {}, HERE, Clock())
     (line,) = [line for line in ui.said if line.startswith("the folds test")]
     assert "of val validate every fold" in line and "of test are held out" in line and "--resplit" in line
+
+
+def test_the_flow_of_folds_counts_validation_and_what_is_held_out(tmp_path: Path) -> None:
+    """Of a folder with its own splits and one loose file; and no class is lost in the figure."""
+    for split, count in (("train", 12), ("val", 4), ("test", 6)):
+        draw_pairs(tmp_path / "data" / split, count)
+    config = load_config(None, {"data.root": str(tmp_path / "data"), "data.folds": 3})
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "data_check.json").write_text('{"notes": [], "counts": {"found": 45, "unreadable": 0}}')
+    folds = []
+    for fold in (1, 2, 3):
+        splits = make_splits(config.data.model_copy(update={"fold": fold}))
+        hashes = {name: [sample.path for sample in samples] for name, samples in splits.samples.items()}
+        folds.append(cast(Any, SimpleNamespace(splits=splits, hashes=hashes, config=config)))
+    paths = tuple(sample.path for fold in folds for sample in fold.splits.samples["test"])
+    p = Predictions(("disc", "ring"), paths, None, np.arange(24) % 2, np.zeros((24, 2), np.float32))
+    runs = [RunFolder(tmp_path / "run")] * 3
+    told = participant_flow.folds_flow(folds, runs, p, held_out(config.data))
+    assert {name: part.images for name, part in told.splits.items()} == {
+        "fold 1": 8, "fold 2": 8, "fold 3": 8, "val": 8, "held out": 12,
+    }  # fmt: skip
+    assert (told.used, told.left_out, told.why_left_out) == (44, 1, "outside the folders of classes and splits")
+    one = next(iter(told.splits.values()))
+    long = {f"grade {k}": Count(images=1000 + k, patients=900 + k) for k in range(5)}
+    told = told.model_copy(update={"splits": told.splits | {"fold 1": one.model_copy(update={"classes": long})}})
+    figure = participant_flow.flow(p, Results.of(evaluate_predictions(p, resamples=0), flow=told))
+    assert figure is not None
+    texts = [text.get_text() for text in figure.findobj(Text)]
+    assert all(f"grade {k}: {1000 + k:,} / {900 + k}" in " ".join(texts) for k in range(5)) and "…" not in str(texts)
+    assert "val: 8 images, patients unknown" in texts and "held out: 12 images, patients unknown" in texts
 
 
 def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been(

@@ -37,7 +37,7 @@ GRAVEST = 3  # the first of these: images leaked, the model is at chance, or the
 REMARK = re.compile(  # words of notes on how a result was computed: they make nothing false
     "^Pooled over|^The intervals of the pooled|^Each fold (decides|calls|predicts)|^Predicted in|"
     "these images have no such column|is undefined in |eans over findings|"
-    "uncertainty is unknown, not small|every number counts the known labels"
+    "uncertainty is unknown, not small|is not adjusted for the others|every number counts the known labels"
 )
 
 

@@ -56,11 +56,12 @@ METRICS: dict[str, Metric] = {
     "npv_macro": Metric("NPV, macro", "Share of predictions of other classes that are right, mean over classes."),
     "f1_macro": Metric("F1, macro", "Harmonic mean of sensitivity and PPV, mean over classes."),
 }
+RARITY = "A guess from how common each finding is, without the image, already makes it high."
 FINDING_METRICS: dict[str, Metric] = {  # of findings: macro is a mean over findings, micro counts every known label
     "auroc": Metric("AUROC, macro", "Area under the ROC curve, mean over findings."),
-    "auroc_micro": Metric("AUROC, micro", "Area under the ROC curve of all labels of all findings together."),
+    "auroc_micro": Metric("AUROC, micro", f"Area under the ROC curve of all labels together. {RARITY}"),
     "average_precision": Metric("Average precision, macro", "Precision averaged over recall, mean over findings."),
-    "average_precision_micro": Metric("Average precision, micro", "Precision averaged over recall, of all labels."),
+    "average_precision_micro": Metric("Average precision, micro", f"Mean precision over recall, all labels. {RARITY}"),
     "balanced_accuracy": Metric("Balanced accuracy, macro", "Mean of sensitivity and specificity, mean over findings."),
     "sensitivity_macro": Metric("Sensitivity, macro", "Share of a finding's images called, mean over findings."),
     "sensitivity_micro": Metric("Sensitivity, micro", "Share of all findings that are called."),

@@ -128,7 +128,10 @@ def patient_level(
         combined = patient_predictions(predictions, way)
         numbers = evaluate_predictions(combined, resamples)
         kept = OF_MANY_CLASSES if classes > MANY_CLASSES else numbers.model_fields_set - {"classes", "level"}
-        about = [note.replace("There is no image of", "There is no patient of") for note in numbers.notes]
+        about = [note for note in numbers.notes if not note.startswith("All images of")]  # may be of more patients
+        words = {"There is no image of": "There is no patient of", " has only ": " is the label of only "}
+        for image, person in words.items():
+            about = [note.replace(image, person) for note in about]
         content: dict[str, Any] = {key: value for key, value in numbers if key in kept} | {"notes": about}
         notes += [note for note in about if note not in notes]
         if two and validation is not None and validation.groups is not None and validation.labels is not None:

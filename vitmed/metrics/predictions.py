@@ -178,7 +178,7 @@ class Predictions:
         """One class, or several as one, and the rest as two classes, undecided; so are the columns of readers."""
         parts, logits = self.parts_of(positive), self.logits.astype(np.float64)
         name = " or ".join(parts)
-        both, inside = (f"not {name}", name), np.isin(self.classes, parts)
+        both, inside = (f"not ({name})" if parts[1:] else f"not {name}", name), np.isin(self.classes, parts)
         two = [np.logaddexp.reduce(logits[:, of], axis=1) for of in (~inside, inside)]  # (S,) each
         answers = {
             column: tuple(cell and both[cell in parts] for cell in cells)

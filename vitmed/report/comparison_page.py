@@ -14,6 +14,7 @@ from vitmed.metrics.estimates import Estimate, value_text
 from vitmed.metrics.metric_table import METRICS, methods
 from vitmed.metrics.paired_comparison import ComparedPair, ComparisonResults
 from vitmed.report.blocks import Table, cell, data_uri, html, p_cell, p_text, p_words, signed, td, words
+from vitmed.report.methods_text import joined
 from vitmed.report.plots.analyses import differences
 from vitmed.report.plots.drawing import drawn
 from vitmed.report.templates import fill
@@ -114,7 +115,7 @@ class ComparisonTables:
         for row in self.rows:
             if row.p is not None and row.gap.value is not None and (content.kind != "findings" or not row.part):
                 adjusted = row.p_holm not in (None, row.p)
-                holm = f", adjusted for several pairs {p_words(row.p_holm)}" if adjusted else ""
+                holm = f", adjusted {p_words(row.p_holm)}" if adjusted else ""
                 first, second, gap = value_text(row.first), value_text(row.second), value_text(row.gap, "+")
                 text = f"{row.title} {first} and {second} (difference {gap}, {p_words(row.p)}{holm})"
                 lines.setdefault((row.pair.first, row.pair.second), []).append(text)
@@ -142,10 +143,14 @@ class ComparisonTables:
         for (what, how, resamples), numbers in sorted(used.items(), key=lambda item: item[0][0]):
             known = (of.tests if what == "P-values" else of.intervals)[how]
             cited += [source for source in known.sources if source not in cited]
-            by = f"{known.text}{'' if resamples is None else f' ({resamples:,} resamples)'}"
+            by = f"{known.text.format(unit=self.unit)}{'' if resamples is None else f' ({resamples:,} resamples)'}"
             cites = sorted(cited.index(source) + 1 for source in known.sources)
-            lines.append(f"For differences in {', '.join(numbers)}, {what} were computed with {by} {cites}.")
-        lines += ["P-values were adjusted for several pairs by the method of Holm (1979)."] * self.adjusted
+            lines.append(f"For differences in {joined([*numbers])}, {what} were computed with {by} {cites}.")
+        cited += ["holm"] * self.adjusted
+        too = " (of findings or classes: for all of these)" * any(row.part for row in self.rows)
+        lines += [
+            f"P-values were adjusted for several pairs by the method of Holm{too} [{len(cited)}]."
+        ] * self.adjusted
         return lines, [of.references[source] for source in cited]
 
     def table(self) -> Table:

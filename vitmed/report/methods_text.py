@@ -47,7 +47,7 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         cited.extend(source for source in sources if source not in cited)
         return str(sorted(cited.index(source) + 1 for source in sources))
 
-    groups = _by_method(metrics)
+    groups, unit = _by_method(metrics), "image" if metrics.n_groups is None else "patient"
 
     def sentences(main: bool) -> list[str]:
         lines = []
@@ -56,24 +56,33 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
             drawn = "" if resamples is None else f" ({resamples:,} resamples)"
             if which:
                 how, numbers = table.intervals[key], joined(which).replace("for", "For", 1)
-                lines.append(f"{numbers}, intervals were computed with {how.text}{drawn} {cite(how.sources)}.")
+                way = f"{how.text.format(unit=unit)}{drawn} {cite(how.sources)}"
+                lines.append(f"{numbers}, intervals were computed with {way}.")
         return lines
 
-    fields = {field: found.method for _, _, field, found in _estimates(metrics)}
-    used = {(field, found.method) for _, prefix, field, found in _estimates(metrics) if not prefix}
-    main = [*sentences(main=True), *_scales(used)]
-    if fields.get("f1") in ("wilson", "wilson-cluster"):
-        main.append("The interval of the F1 of a class was derived from that of TP / (TP + FP + FN).")
-    if {"wilson-cluster", "delong", "obuchowski"} & {method for _, method in used}:
-        what = "a proportion" + " or AUROC" * ("auroc" in fields)
-        main.append(f"The lower limit of {what} was capped at that of as many images without an error.")
+    estimates = [*_estimates(metrics)]
+    main = [*sentences(main=True), *_scales({(field, of.method) for _, prefix, field, of in estimates if not prefix})]
     if any(PARTLY in text for names in groups.values() for text in names.values()):
         main.append("'In part' marks a number whose values came from more than one method, such as one for few images.")
     further = [*sentences(main=False), *_tests(metrics, cite)]
-    defined = [f"{name_of(field)} {cite(table.definitions[field])}" for field in fields if field in table.definitions]
+    fitted, choice = metrics.calibration, metrics.report.facts.get("Model choice")
+    chosen = [f"Choice of the model: {choice}."] if choice else []
+    if metrics.finding_reports:
+        chosen.append("The report of each finding says how its probabilities were calibrated on validation images.")
+    if fitted is not None and (fitted.folds or metrics.report.policy):
+        ways = {"temperature": "by temperature scaling", "vector": "by vector scaling", "none": "not calibrated"}
+        fit = ways.get(fitted.method, "for each fold by itself, as its report says")
+        source = "" if fit == ways["none"] else f" {cite(table.definitions['calibration'])}"
+        chosen.append(f"Calibration of the probabilities, chosen and fitted on validation images: {fit}{source}.")
+    kinds = (("conformal", "Prediction sets, with a threshold for each class,"), ("intervals", "Prediction intervals"))
+    for key, what in kinds:
+        if (sets := metrics[key]) is not None:
+            by = f"split conformal prediction {cite(table.definitions[key])}, by {sets.by} on validation images"
+            chosen.append(f"{what} came from {by}, for a coverage of {sets.asked:g}.")
+    fields = [field for field in dict.fromkeys(field for _, _, field, _ in estimates) if field in table.definitions]
+    defined = [f"{name_of(field)} {cite(table.definitions[field])}" for field in fields]
     follow = f"follow{'' if len(defined) > 1 else 's'} the definition{'s' if len(defined) > 1 else ''} cited"
-    numbers = joined(defined)
-    last = [f"{numbers[:1].upper()}{numbers[1:]} {follow}."] if defined else []
+    last = [f"{joined(defined)[0].upper()}{joined(defined)[1:]} {follow}."] if defined else []
     if metrics.calibration is not None and metrics.calibration.after.ece_if_right is not None:
         last.append(
             f"The expected calibration error {cite(table.definitions['ece'])} was compared with its distribution under "
@@ -81,7 +90,7 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
             f"{cite(table.definitions['ece_if_right'])}."
         )
     last.append(f"All numbers were computed with vitmed {__version__}.")
-    paragraphs = [_design(metrics, shown), *(" ".join(part) for part in (main, further, last) if part)]
+    paragraphs = [_design(metrics, shown), *(" ".join(part) for part in (main, further, chosen, last) if part)]
     rows = []
     for (key, resamples), names in groups.items():
         how = table.intervals[key]
@@ -90,7 +99,7 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
 
 
 def _scales(used: set[tuple[str, str | None]]) -> Iterator[str]:
-    """On which scale an interval was computed from its variance, for each (field, method) of the report."""
+    """On which scale an interval was computed from its variance, and its other limits, for each (field, method)."""
     by_variance = ("delong", "obuchowski", "influence", "jackknife")
     logarithmic = ("log_loss", "brier", "area", "rps", "mae", "rmse", "crps", "width")
     for text, names in (
@@ -103,6 +112,11 @@ def _scales(used: set[tuple[str, str | None]]) -> Iterator[str]:
         found = [name_of(name) for name in names if used & {(name, method) for method in by_variance}]
         if found:
             yield text.format(joined(found))
+    if used & {("f1", "wilson"), ("f1", "wilson-cluster")}:
+        yield "The interval of the F1 of a class was derived from that of TP / (TP + FP + FN)."
+    if {"wilson-cluster", "delong", "obuchowski"} & {method for _, method in used}:
+        what = "a proportion" + " or AUROC" * any(field == "auroc" for field, _ in used)
+        yield f"The lower limit of {what} was capped at that of as many images without an error."
 
 
 def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
@@ -117,6 +131,9 @@ def _tests(metrics: Results, cite: Callable[[Sequence[str]], str]) -> list[str]:
         dealt = f"estimated by assigning the groups to the patients at random ({drawn:,} times)"
         others.append(f"How often chance alone would give gaps between subgroups as large was {dealt}.")
     each = [f"in {name_of(name)} with {how[key].text} {cite(how[key].sources)}" for name, key in sorted(used)]
+    if any(gap.p_holm is not None for baseline in metrics.baselines.values() for gap in baseline.findings.values()):
+        holm = cite(methods().definitions["p_holm"])
+        others.append(f"P-values of single findings were adjusted for all findings by the method of Holm {holm}.")
     if not each:
         return others
     paired = "Differences from the baselines were paired, and their intervals were computed on the original scale."
@@ -174,9 +191,6 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
         if way == ways["cost"] and (error := metrics.report.evaluate.get("cost")) in GRADE_ERRORS:
             way = f"lowest expected {error} error in grades"
         text.append(f"The class with the {way} was predicted.")
-    if (reached := metrics.intervals) is not None:
-        chosen = f"the same multiple of the predicted scale, chosen on {counted(reached.calibrated_on, reached.by)}"
-        text.append(f"Conformal prediction intervals of {100 * reached.asked:.0f} % reach {chosen} of validation.")
     if (agreed := metrics.bland_altman) is not None:
         parts = f", from components of variance between and within {unit}s, none below 0" * agreed.repeated
         text.append(f"Limits of agreement are the mean error -/+ 1.96 standard deviations of the error{parts}.")

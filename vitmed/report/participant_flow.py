@@ -20,7 +20,7 @@ from vitmed.core.config import DataConfig
 from vitmed.core.files import json_of
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted
-from vitmed.data.samples import Splits
+from vitmed.data.samples import Sample, Splits
 from vitmed.decisions.targets import TARGETS
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.predictions import Predictions, known_labels
@@ -139,9 +139,10 @@ def counted_again(flow: Flow | None, predictions: Predictions) -> Flow | None:
 
 
 def folds_flow(
-    folds: Sequence[SavedModel], runs: Sequence[RunFolder], predictions: Predictions, columns: Sequence[str]
+    folds: Sequence[SavedModel], runs: Sequence[RunFolder], predictions: Predictions, held_out: Sequence[Sample]
 ) -> Flow:
-    """The flow of pooled folds: the test of each takes the place of a split; `predictions` are of all.
+    """The flow of pooled folds: the test of each takes the place of a split; `predictions` are of all. Images that
+    validate every fold, and those held out of all folds, are beside them.
 
     Patients and files count as in two where they are in two tests, or in two splits of one fold.
     """
@@ -155,12 +156,18 @@ def folds_flow(
     hashes = {name: fold.hashes["test"] for name, fold in named.items()}
     counts = [data_check_of(run)[1] for run in runs]
     crossing = [count["duplicates_across_splits"] for count in counts if "duplicates_across_splits" in count]
-    flow = flow_of(tests, hashes, counts[0], why_left_out(folds[0].config.data))
+    tested = {sample.path for sample in tests.every}
+    val = tuple(sample for sample in first.samples["val"] if sample.path not in tested)
+    beside = {name: samples for name, samples in (("val", val), ("held out", tuple(held_out))) if samples}
+    made = {"val": f"{first.made.get('val', '')}; validates every fold", "held out": "in no fold; tests their ensemble"}
+    images = replace(tests, samples=tests.samples | beside, made=tests.made | made)
+    data = folds[0].config.data.model_copy(update={"folds": None, "sites": None})  # what is held out is counted here
+    flow = flow_of(images, hashes, counts[0], why_left_out(data))
     shared = set(tests.shared()).union(*(fold.splits.shared() for fold in folds))
     update: dict[str, object] = {
         "copies_in_two": len(copies_in_two(hashes).union(*(copies_in_two(fold.hashes) for fold in folds))),
         "evaluated": evaluated_images(predictions, "test", folds=len(folds)),
-        "characteristics": characteristics(tests, columns),
+        "characteristics": characteristics(images, folds[0].config.evaluate.subgroups),
         "duplicates_across_splits": max(crossing) if len(crossing) == len(folds) else None,
     }
     if tests.grouped:
@@ -183,6 +190,7 @@ def why_left_out(data: DataConfig) -> str:
     reasons = [] if data.max_train is None else [f"a sample of {data.max_train:,} for training was asked for"]
     if data.on_bad_file == "skip":
         reasons.append("unreadable")
+    reasons += ["held out of all folds"] if data.divided else []
     reasons.append("not named in the table of labels" if data.labels else "outside the folders of classes and splits")
     return ", or ".join(reasons)
 
@@ -209,8 +217,10 @@ def flow(predictions: Predictions, metrics: Results) -> Figure | None:
     width = (WIDTH - 0.4 - 0.2 * (beside - 1)) / beside
     most = int((width - 0.2) / LETTER)  # letters in a line
     if folds:
-        lines_of = {name: ", ".join(_lines(part, noun, unit, 24, False)) for name, part in counts.splits.items()}
-        boxes = {FOLDS: [short(f"{name}: {text}", most) for name, text in lines_of.items()]}
+        tests = {name: _lines(part, noun, unit, 24, False) for name, part in parts.items() if name.startswith("fold")}
+        rows = [f"{name}: " + ", ".join(text.replace(" ", "\xa0") for text in own) for name, own in tests.items()]
+        lines = [line for row in rows for line in textwrap.wrap(row, most, subsequent_indent="    ")]
+        boxes = {FOLDS: [line.replace("\xa0", " ") for line in lines]}
     else:
         classes = [own for part in parts.values() if len(part.classes) <= LISTED for own in part.classes.items()]
         wrap = any(len(f"{name}: {_numbers(count)}") > most for name, count in classes)
@@ -272,6 +282,8 @@ def _upper_boxes(counts: Flow, unit: str) -> tuple[list[str], list[str], list[st
         left_out = ["Left out", unreadable, f"{counts.left_out:,} in no split", *textwrap.wrap(why, 44)]
     people = "patients unknown" if counts.patients is None else counted(counts.patients, unit)
     used = ["Used", f"{counted(counts.used, 'image')}, {people}"]
+    beside = [name for name in counts.splits if "fold 1" in counts.splits and not name.startswith("fold")]
+    used += [f"{name}: {', '.join(_lines(counts.splits[name], '', unit, 24, False)[:2])}" for name in beside]
     if counts.exact_duplicates is not None:
         used.append(f"kept: identical copies {counts.exact_duplicates:,}, alike {counts.near_duplicates:,}")
     return found, left_out, used

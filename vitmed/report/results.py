@@ -30,7 +30,9 @@ from vitmed.metrics.patient_level import PatientLevel, PerPatient
 from vitmed.metrics.readers import Agreement, ReaderComparison
 from vitmed.metrics.subgroups import Subgroups
 
-Standing = Literal["better", "worse", "not shown", "few patients", "no interval"]  # of the model beside a baseline
+# of the model beside a baseline; at chance: better, and itself not shown to be better than `CHANCE`
+Standing = Literal["better", "at chance", "worse", "not shown", "few patients", "no interval"]
+CHANCE = {"auroc": 0.5, "quadratic_kappa": 0.0}  # of numbers that decide: what guessing reaches
 
 
 class Baseline(PairedComparison):
@@ -49,8 +51,8 @@ class Baseline(PairedComparison):
         """The number that decides whether the model is better."""
         return next(iter(self.tests))
 
-    def standing(self, patients: int | None) -> Standing:
-        """What these images show of the model; `patients` is how many were evaluated, None if unknown."""
+    def standing(self, patients: int | None, overall: Mapping[str, Estimate]) -> Standing:
+        """What these images show of the model, which has these numbers; of so many patients, None if unknown."""
         gap = self.difference[self.decides]
         gain = gap if ALL_METRICS[self.decides].higher_is_better else gap.reversed
         low, high = gain.low, gain.high
@@ -58,7 +60,10 @@ class Baseline(PairedComparison):
             return "no interval"
         if patients is not None and patients < FEW_GROUPS:
             return "few patients"
-        return "better" if low > 0 else "worse" if high < 0 else "not shown"
+        if low > 0:
+            least, chance = overall[self.decides].low, CHANCE.get(self.decides)
+            return "better" if chance is None or (least is not None and least > chance) else "at chance"
+        return "worse" if high < 0 else "not shown"
 
     @property
     def beaten_for(self) -> list[str]:

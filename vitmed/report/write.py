@@ -39,6 +39,7 @@ from vitmed.report.results import Baseline, Origin, Results
 from vitmed.report.templates import results_sentence, slider_data
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
+ONE_FINDING = "One of {} findings: a difference from a baseline is not adjusted for the others; in their report it is."
 MARKDOWN = "report.md"
 BASELINES = {
     # key in metrics.json and file name -> what it is, for `baseline_text`
@@ -140,7 +141,9 @@ def _of_findings(material: Material, origin: Origin) -> dict[str, tuple[str, Rep
     """
     predictions, config, extra = material.predictions, material.config, material.extra
     evaluated, held = extra.flow and extra.flow.evaluated, fewer_holders(predictions)
-    figures = MAIN if sum(count >= FEWEST for count in held) > MANY else None
+    solid = sum(count >= FEWEST for count in held)
+    alone = [ONE_FINDING.format(solid)] if solid > 1 and extra.baselines else []
+    figures = MAIN if solid > MANY else None
     pages = config.report and not (evaluated and evaluated.split == "val")
     reports, policies = {}, material.chosen("findings")
     for (name, place), count in zip(folder_names(predictions.classes).items(), held, strict=True):
@@ -149,7 +152,7 @@ def _of_findings(material: Material, origin: Origin) -> dict[str, tuple[str, Rep
         policy = None if policies is None else policies[name]
         folds = None if extra.folds is None else extra.folds.findings[name]
         view = predictions.of(name) if policy is None else policy.apply(predictions.of(name))
-        notes = [*(policy.notes if policy else ()), *(fold_notes(folds) if folds else ())]
+        notes = [*(policy.notes if policy else ()), *(fold_notes(folds) if folds else ()), *alone]
         own = Extra(
             flow=counted_again(extra.flow, view),
             weights_hash=extra.weights_hash,
@@ -242,22 +245,24 @@ def write_paper(folder: Path, metrics: Results, content: Document) -> None:
     lines = [PREAMBLE]
     write_text(folder / SENTENCE, results_sentence(metrics) + "\n")
     for chapter in content.chapters:
-        blocks = list(_inside(chapter.blocks))
-        title, number = chapter.title, 0
-        for block in blocks:
-            title = f"{chapter.title}: {_text(block.words)}" if isinstance(block, Text) and block.level else title
-            if isinstance(block, Table) and block.head and block.css != LEFT_OUT:
+        number, heading = 0, ""
+        for block in _inside(chapter.blocks):
+            if isinstance(block, Text) and block.level:
+                heading = f": {_text(block.words)}"
+            elif isinstance(block, Picture):
+                write_bytes(folder / f"{block.name}.pdf", block.drawn.pdf)
+            elif isinstance(block, Table) and block.head and block.css != LEFT_OUT:
                 number += 1
                 write_text(folder / f"{chapter.key}-{number}.csv", csv_text(_columns(block)))
-                if block.css != CHECKLIST:
-                    lines += ["", *latex(block, f"{title} ({number})", f"{chapter.key}-{number}")]
-        for picture in (block for block in blocks if isinstance(block, Picture)):
-            write_bytes(folder / f"{picture.name}.pdf", picture.drawn.pdf)
+                caption = f"{chapter.title}{heading} ({number})"
+                lines += ["", *latex(block, caption, f"{chapter.key}-{number}")] * (block.css != CHECKLIST)
     write_text(folder / LATEX, "\n".join(lines) + "\n")
 
 
 def _inside(blocks: Sequence[Block]) -> Iterator[Block]:
     for block in blocks:
+        if isinstance(block, Group):  # the title of what is folded stands above it
+            yield from [Text(block.summary, level=3)] if block.summary else []
         yield from _inside(block.blocks) if isinstance(block, Group) else (block,)
 
 

@@ -413,8 +413,8 @@ def _compare_family(
     family: Sequence[tuple[Model, Model]], kind: TargetKind, resamples: int, points: Mapping[str, str], unit: str
 ) -> list[paired.ComparedPair]:
     """Pairs of models with a verdict. The p of a test is adjusted over the pairs; that of a class or finding over the
-    pairs and all of these; pairs with a baseline are not adjusted. Two with different `points` are compared by the
-    likeliest class."""
+    pairs and all of these. With a baseline, a test is not adjusted, and a class or finding over its own pair alone. Two
+    with different `points` are compared by the likeliest class."""
     together = list[list[Any]]()
     for a, b in family:
         both = [a.predictions, b.predictions]
@@ -427,7 +427,10 @@ def _compare_family(
             advance(len(overall), len(together))
     adjust = list if family[0][1].baseline_of else _adjusted
     tests = {name: iter(adjust([compared.tests[name] for compared in overall])) for name in overall[0].tests}
-    areas = {name: iter(adjust([gap for gaps in each for gap in gaps[name].values()])) for name in each[0]}
+    sets = [[gaps] for gaps in each] if family[0][1].baseline_of else [each]
+    areas = {
+        k: iter([g for of in sets for g in _adjusted([g for gaps in of for g in gaps[k].values()])]) for k in each[0]
+    }
     pairs = []
     for (a, b), decided, compared, gaps in zip(family, together, overall, each, strict=True):
         parts: dict[str, Any] = {name: {part: next(areas[name]) for part in gaps[name]} for name in gaps}

@@ -276,11 +276,13 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
     if not learnt_nothing(TARGETS[results[0].target.kind].numbers.evaluate(pooled, 0)):
         notes += by_name([learnt_nothing(r) for r in results])  # of single folds, which the pooled numbers hide
     notes += by_name([r.report.notes for r in results])
+    data = build_config(resumed_settings(saved[0].config, runs[0], root, {})).data
+    out = held_out(data, ordinal=config.ordinal) if data.divided else ()
     with bar("drawing the report", unit="steps"):
         title, about = f"{len(runs)} folds of {data_folder(root).resolve().name}", _facts(results, once, pooled, folds)
         origin = Origin(title=title, facts=about, notes=notes, run=folder.name)
         extra = Extra(
-            flow=folds_flow(saved[once], runs[once], pooled, config.subgroups),
+            flow=folds_flow(saved[once], runs[once], pooled, out),
             folds=folds,
             baselines={key: pool([of_fold[key] for of_fold in baselines[once]]) for key in shared},
             read=lambda path: thumbnail(root / path, saved[0].preprocessing),

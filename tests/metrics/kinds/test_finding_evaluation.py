@@ -167,7 +167,7 @@ def test_every_number_that_is_not_there_has_its_reason() -> None:
     )
     assert found.notes[1] == (
         "Means over findings leave out 4 findings: 'never', 'always', 'rare', 'unknown' "
-        "(fewer than 5 images have it, or fewer have images without it)."
+        "(fewer than 5 images have it, or fewer than 5 lack it)."
     )
     assert found.notes[2].startswith("Finding 'rare' has only 3 images: too few to say how well the model finds it.")
     areas = [found.per_class[name].auroc.value for name in ("usual", "silent")]

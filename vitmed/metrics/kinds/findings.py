@@ -392,7 +392,7 @@ class PreparedFindings(Prepared):
         if left and len(self.means):
             why = "no image has it, or every image has it"
             if all(min(self.each[f].holders) >= FEWEST for f in self.means):
-                why = f"fewer than {FEWEST} {self.unit}s have it, or fewer have images without it"
+                why = f"fewer than {FEWEST} {self.unit}s have it, or fewer than {FEWEST} lack it"
             notes.append(f"Means over findings leave out {counted(len(left), 'finding')}: {listed(left)} ({why}).")
         holders = {c: finding.holders[1] for c, finding in zip(numbers.classes, self.each, strict=True)}
         notes += self.few_notes(numbers, holders, "finding")

@@ -37,7 +37,8 @@ def grades_of(ordinal: Sequence[str], classes: Sequence[str]) -> np.ndarray | No
     UsageError where the order does not have each class once."""
     if ordinal and sorted(ordinal) != sorted(classes):
         problem = f"--ordinal {','.join(ordinal)}: expected each class once, from the lowest grade to the highest"
-        raise UsageError(problem, f"the classes are {listed(classes)}")
+        two = f"leave it out: '{classes[0]}' and '{classes[-1]}' are two classes, which need no order"
+        raise UsageError(problem, two if len(classes) == 2 else f"the classes are {listed(classes)}")
     return np.array([list(ordinal).index(name) for name in classes]) if ordinal else None
 
 
