@@ -52,7 +52,7 @@ def test_what_is_pasted_into_a_paper_names_the_findings_that_a_mean_counts(tmp_p
     p.labels[:4, 2] = 1
     write_report(tmp_path, p, title="t", facts={}, config=EvaluateConfig(resamples=0))
     text = (tmp_path / "methods.md").read_text()
-    assert text.count("means over 2 of 3 findings, which 5 or more images have, and lack") == 2
+    assert text.count("means over 2 of 3 findings, those that at least 5 images have and 5 lack") == 2
     assert "classes" not in text
 
 

@@ -200,7 +200,7 @@ def wrapped(text: str, head: str = "") -> str:
     and no percentage."""
     form = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * max(2, len(head))}
     kept = (head + text).replace(" %", "\xa0%").splitlines()  # textwrap breaks no line at a no-break space
-    width = max(40, min(WIDE, shutil.get_terminal_size((WIDE, 0)).columns))
+    width = max(40, min(WIDE, shutil.get_terminal_size((WIDE, 0)).columns)) if sys.stderr.isatty() else WIDE
     lines = (textwrap.wrap(line, width, **form) for line in kept)  # type: ignore[arg-type]
     return "\n".join(itertools.chain.from_iterable(lines)).replace("\xa0%", " %")[len(head) :]
 

@@ -280,7 +280,9 @@ def pixel_folder() -> Path:
 
 def find_rows(have: np.ndarray, want: np.ndarray) -> np.ndarray:
     """(N, 32) and (M, 32) uint8 -> (M,) int64: the row of each wanted digest, or -1. Raises ValueError."""
-    row_of = {digest.tobytes(): row for row, digest in enumerate(have.reshape(-1, 32))}
+    if have.ndim != 2 or have.shape[1] != 32 or have.dtype != np.uint8:
+        raise ValueError(f"{have.dtype} {have.shape}")
+    row_of = {digest.tobytes(): row for row, digest in enumerate(have)}
     return np.array([row_of.get(digest.tobytes(), -1) for digest in want], dtype=np.int64)
 
 

@@ -161,7 +161,8 @@ def weighted_areas(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray
     hits_above, hits_to = (np.append(0, np.cumsum(hit))[place] for place in (above, to))
     w = weights.take(order[hit], axis=1)  # (R, P)
     # running sums, opened by 0: (R, S + 1), (R, P + 1)
-    every, hits = (np.pad(x, ((0, 0), (1, 0))).cumsum(axis=1) for x in (weights.take(order, axis=1), w))
+    parts = (np.pad(x, ((0, 0), (1, 0))) for x in (weights.take(order, axis=1), w))
+    every, hits = (part.cumsum(axis=1, dtype=np.float64) for part in parts)
     positives, negatives = hits[:, -1], every[:, -1] - hits[:, -1]
     every_to, right = every.take(to, axis=1), hits.take(hits_to, axis=1)
     misses = every_to - right + every.take(above, axis=1) - hits.take(hits_above, axis=1)

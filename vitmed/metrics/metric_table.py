@@ -65,7 +65,7 @@ FINDING_METRICS: dict[str, Metric] = {  # of findings: macro is a mean over find
     "balanced_accuracy": Metric("Balanced accuracy, macro", "Mean of sensitivity and specificity, mean over findings."),
     "sensitivity_macro": Metric("Sensitivity, macro", "Share of a finding's images called, mean over findings."),
     "sensitivity_micro": Metric("Sensitivity, micro", "Share of all findings that are called."),
-    "specificity_macro": Metric("Specificity, macro", "Share of images without it not called, mean over findings."),
+    "specificity_macro": Metric("Specificity, macro", "Share of a finding's absences not called, mean over findings."),
     "ppv_macro": Metric("PPV, macro", "Share of a finding's calls that are right, mean over findings."),
     "ppv_micro": Metric("PPV, micro", "Share of all calls that are right."),
     "npv_macro": Metric("NPV, macro", "Share of images not called that lack the finding, mean over findings."),

@@ -230,8 +230,8 @@ def reader_variances(
 
     With random readers the variance is (MS + J max(Cov, 0)) / J: MS is the variance of the values between readers, Cov
     the mean covariance of two readers. Hillis' degrees of freedom are (MS + J max(Cov, 0))^2 (J - 1) / MS^2; where
-    patients have several images, at most those of the variance between patients. The variance is at least that of fixed
-    readers: chance alone makes few readers look more alike than their errors allow.
+    patients have several images, at most those of the variance between patients. The sum is at least J times the
+    variance of fixed readers, in the degrees too: chance makes few readers look more alike than their errors allow.
 
     Values are (J,), influences (J, S) those of each image; `spread_of` is the spread of such a number by its influence.
     """

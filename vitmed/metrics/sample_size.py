@@ -104,7 +104,7 @@ def rate_ends(value: float, each: float, effect: float, patients: int, luck: flo
     """The interval of a rate for `Goal.smallest`: of patients with `each` images, with a design effect of 1 or more."""
     n = patients * each / effect
     seen = value - luck * math.sqrt(value * (1 - value) / n)
-    return wilson(seen, n, quantile(patients - 1 if each > 1 else INFINITE)) if seen >= 0 else NONE
+    return wilson(seen, n, quantile(max(1, patients - 1) if each > 1 else INFINITE)) if seen >= 0 else NONE
 
 
 def area_error(value: float, positives: float, negatives: float) -> float:

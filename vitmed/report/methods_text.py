@@ -260,8 +260,8 @@ def _by_method(metrics: Results) -> dict[tuple[str, int | None], dict[tuple[str,
 def means_over(metrics: Results) -> str:
     """What the means over findings count, where they leave any out; else ""."""
     of, every = len(metrics.finding_reports), len(metrics.classes)
-    enough = f"{FEWEST} or more {'images' if metrics.n_groups is None else f'{metrics.unit}s'}"
-    return f"means over {of} of {every:,} findings, which {enough} have, and lack" if 0 < of < every else ""
+    enough = f"{FEWEST} {'images' if metrics.n_groups is None else f'{metrics.unit}s'} have and {FEWEST} lack"
+    return f"means over {of} of {every:,} findings, those that at least {enough}" if 0 < of < every else ""
 
 
 def name_of(field: str) -> str:

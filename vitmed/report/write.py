@@ -306,7 +306,8 @@ def latex(table: Table, caption: str, label: str) -> Iterator[str]:
     head, rows = [Cell(title) for title in table.head], grid(table)
     yield from (r"\begin{table}", r"\centering", rf"\caption{{{_escaped(caption)}}}", rf"\label{{tab:{label}}}")
     yield r"\begin{adjustbox}{max width=\textwidth, max totalheight=0.85\textheight}"
-    yield from (rf"\begin{{tabular}}{{{''.join(map(form, zip(head, *rows, strict=True)))}}}", r"\toprule")
+    first, *others = map(form, zip(head, *rows, strict=True))  # names, also where one begins with a digit
+    yield from (rf"\begin{{tabular}}{{{first.replace('r', 'l')}{''.join(others)}}}", r"\toprule")
     yield from (row(head), r"\midrule", *map(row, rows))
     yield from (r"\bottomrule", r"\end{tabular}", r"\end{adjustbox}", r"\end{table}")
 

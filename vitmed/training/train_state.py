@@ -6,6 +6,7 @@ from typing import Any, cast, get_type_hints
 import torch
 from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt, create_model
 from torch import nn
+from typing_extensions import TypedDict
 
 from vitmed.core.config import Config, PretrainConfig
 from vitmed.models.hardware import Precision
@@ -16,6 +17,17 @@ from vitmed.training.processes import Ranks, full, sharded_like
 PARTS = ("model", "optimiser", "scaler", "ema")
 Record = dict[str, Any]  # of a finished epoch: its line in metrics.jsonl
 RUNNING = ("loss", "images", "seconds", "waited")  # of the current epoch
+
+
+class _Epoch(TypedDict):
+    """What a resumed run reads of a record; records hold more."""
+
+    __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]
+    epoch: int
+    step: int
+    lr: float
+    train_loss: float
+    val_loss: float
 
 
 @dataclass
@@ -86,7 +98,8 @@ class TrainState:
 
 
 POSITION = tuple(TrainState.__annotations__)[tuple(TrainState.__annotations__).index("epoch") :]  # what is no tensor
-_FIELDS: Any = {name: (hint, ...) for name, hint in get_type_hints(TrainState, include_extras=True).items()}
+_HINTS = get_type_hints(TrainState, include_extras=True) | {"history": list[_Epoch]}
+_FIELDS: Any = {name: (hint, ...) for name, hint in _HINTS.items()}
 _Position: Any = create_model("_Position", __config__=ConfigDict(strict=True), **{k: _FIELDS[k] for k in POSITION})
 
 
