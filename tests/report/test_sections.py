@@ -256,7 +256,7 @@ def test_better_than_a_baseline_is_not_better_than_chance(tmp_path: Path, kind: 
     (said,) = [sentence for sentence in verdict(text) if "a baseline, the" in sentence]
     assert "The model is better than" in said and "not shown to be better than chance" in said
     line = line_of(metrics.baselines["colour_and_size"], metrics)
-    assert "the model is better, but is not shown to be better than chance" in line
+    assert "but it is not shown to be better than chance" in line
 
 
 def test_an_order_that_chance_may_make_and_patients_in_two_groups_are_said(tmp_path: Path) -> None:

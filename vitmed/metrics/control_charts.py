@@ -47,7 +47,8 @@ class Stream:
             p = (known.sum() + 1) / (len(known) + 2)  # as in `Reference`
             farthest = max(p if side == "fall" else 1 - p for side in self.sides) / np.sqrt(p * (1 - p))
             never = f"the reference is {known.mean():.3g}: no {' or '.join(self.sides)} can give an alarm"
-            return "" if farthest > shift / 2 else f"{never}; a smaller --shift watches it"
+            never += "; a smaller --shift watches it" * bool(0 < known.mean() < 1)
+            return "" if farthest > shift / 2 else never
         return "" if self.least or np.ptp(known) > 0 else "the reference has one value for all images"
 
 

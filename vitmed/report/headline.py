@@ -144,7 +144,8 @@ def verdict(baseline: Baseline, metrics: Results) -> str:
         every = len(baseline.beaten_for) == len(baseline.findings)
         single = f"; of single findings better for {'all' if every else listed(baseline.beaten_for) or 'none'}"
     which = {"better": "the model is better", "worse": "the BASELINE is better"}
-    which["at chance"] = f"{which['better']}, but is not shown to be better than chance"
+    which["at chance"] = which["better"]
+    single += "; but it is not shown to be better than chance" * (standing == "at chance")
     return f"{text}; {which.get(standing, 'the model is not shown to be better')}: {gap}{single}"
 
 

@@ -26,7 +26,17 @@ from vitmed.core.base_models import SIDES, Frozen, Kind, Target
 from vitmed.core.errors import DataError
 from vitmed.core.upgrade import READER
 from vitmed.metrics.estimates import FEW_IMAGES, Estimate, Numbers, SampleSize, estimate, finite, of_share
-from vitmed.metrics.intervals import Units, correlation, jackknife_interval, quantile, ratio, share, spread
+from vitmed.metrics.intervals import (
+    Units,
+    correlation,
+    jackknife_interval,
+    jackknife_spread,
+    log_interval,
+    quantile,
+    ratio,
+    share,
+    spread,
+)
 from vitmed.metrics.kinds.prepared import Prepared, Samples, check_finite
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
@@ -295,6 +305,8 @@ class PreparedNumbers(Prepared):
             for name, (to, back) in SCALES.items():
                 ends = jackknife_interval(float(to(point[name])), to(without[name]), name in SKEWED)
                 low, high = back(np.array(ends)).tolist()
+                if name == "mae":  # one gross error left out moves its logarithm too far
+                    low, high = log_interval(float(point[name]), jackknife_spread(without[name]))
                 method = "jackknife-hall" if name in SKEWED else "jackknife"
                 estimates[name] = estimate(float(point[name]), low, high, method)
         return estimates
