@@ -299,7 +299,8 @@ def test_few_patients_give_no_verdict() -> None:
         gap = {"auroc": Estimate(value=value, low=low, high=high)}
         tests = {"auroc": test, "accuracy": test}
         baseline = Baseline(text="a baseline", overall=numbers, difference=gap, tests=tests)
-        return verdict(baseline, Results.model_construct(n_groups=patients))
+        own = {"auroc": Estimate(value=0.7, low=0.6, high=0.8)}
+        return verdict(baseline, Results.model_construct(n_groups=patients, overall=own))
 
     assert "the model is better" in said(0.1, 0.05, 0.2, None) and "the model is better" in said(0.1, 0.05, 0.2, 10)
     assert "9 patients are too few" in said(0.1, 0.05, 0.2, 9) and "better:" not in said(0.1, 0.05, 0.2, 9)

@@ -157,7 +157,7 @@ def test_the_text_says_what_validation_chose(tmp_path: Path) -> None:
     )
     text = " ".join((tmp_path / "r" / "methods.md").read_text().split())
     assert "Choice of the model: epoch 3, the best by validation auroc; the test set was not used." in text
-    assert re.search(r"chosen and fitted on validation images: by temperature scaling \[\d+\]\.", text)
+    assert re.search(r"as chosen on validation images: by temperature scaling \[\d+\]\.", text)
     assert re.search(
         r"split conformal prediction \[[\d, ]+\], by patient on validation images, for a coverage of 0.8", text
     )

@@ -73,7 +73,7 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         ways = {"temperature": "by temperature scaling", "vector": "by vector scaling", "none": "not calibrated"}
         fit = ways.get(fitted.method, "for each fold by itself, as its report says")
         source = "" if fit == ways["none"] else f" {cite(table.definitions['calibration'])}"
-        chosen.append(f"Calibration of the probabilities, chosen and fitted on validation images: {fit}{source}.")
+        chosen.append(f"Calibration of the probabilities, as chosen on validation images: {fit}{source}.")
     kinds = (("conformal", "Prediction sets, with a threshold for each class,"), ("intervals", "Prediction intervals"))
     for key, what in kinds:
         if (sets := metrics[key]) is not None:

@@ -61,8 +61,9 @@ class Baseline(PairedComparison):
         if patients is not None and patients < FEW_GROUPS:
             return "few patients"
         if low > 0:
-            least, chance = overall[self.decides].low, CHANCE.get(self.decides)
-            return "better" if chance is None or (least is not None and least > chance) else "at chance"
+            chance = CHANCE.get(self.decides)
+            sure = chance is None or ((least := overall[self.decides].low) is not None and least > chance)
+            return "better" if sure else "at chance"
         return "worse" if high < 0 else "not shown"
 
     @property
