@@ -39,7 +39,9 @@ from vitmed.report.results import Baseline, Origin, Results
 from vitmed.report.templates import results_sentence, slider_data
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
-ONE_FINDING = "One of {} findings: a difference from a baseline is not adjusted for the others; in the report of all it is."
+ONE_FINDING = (
+    "One of {} findings: a difference from a baseline is not adjusted for the others; in the report of all it is."
+)
 MARKDOWN = "report.md"
 BASELINES = {
     # key in metrics.json and file name -> what it is, for `baseline_text`
