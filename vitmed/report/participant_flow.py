@@ -163,7 +163,7 @@ def folds_flow(
     images = replace(tests, samples=tests.samples | beside, made=tests.made | made)
     data = folds[0].config.data.model_copy(update={"folds": None, "sites": None})  # what is held out is counted here
     flow = flow_of(images, hashes, counts[0], why_left_out(data))
-    shared = set(tests.shared()).union(*(fold.splits.shared() for fold in folds))
+    shared = set(images.shared()).union(*(fold.splits.shared() for fold in folds))
     update: dict[str, object] = {
         "copies_in_two": len(copies_in_two(hashes).union(*(copies_in_two(fold.hashes) for fold in folds))),
         "evaluated": evaluated_images(predictions, "test", folds=len(folds)),
