@@ -561,7 +561,7 @@ def test_a_finding_beside_the_own_baseline_has_the_adjusted_p_of_the_report(tmp_
         name: gap.p_holm for name, gap in beside.items()
     }
     page = html.unescape((tmp_path / "out" / "comparison.html").read_text())
-    assert "for all of these) [" in page and "<li>Holm S." in page
+    assert "adjusted for all findings or classes of a pair by the method of Holm [" in page and "<li>Holm S." in page
     for part in metrics.findings.values():
         assert any("One of 3 findings: a difference from a baseline is not adjusted" in n for n in part.results.notes)
 

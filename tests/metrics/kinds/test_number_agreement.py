@@ -100,6 +100,7 @@ def test_constant_limits_do_not_hold_where_the_error_has_a_trend() -> None:
     shrunk, level = of(tuple(labels), tuple(25 + labels / 2 + noise)), of(tuple(labels), tuple(labels + noise))
     assert bland_altman(shrunk).trend.value < -0.5 and bland_altman(shrunk).drifts
     assert not bland_altman(level).drifts and not bland_altman(of(tuple(labels), tuple(labels))).drifts
+    assert bland_altman(of((50.0,) * 60, tuple(50 + noise))).trend.value is None  # of one truth the slope says nothing
 
 
 def test_one_patient_has_no_limits() -> None:

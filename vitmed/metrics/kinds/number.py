@@ -289,7 +289,7 @@ class PreparedNumbers(Prepared):
             "coverage": ratio(held, n),
             "width": ratio(width, n),
             "sd": np.sqrt(np.maximum(mse - bias**2, 0)),
-            "trend": ratio((of_values - of_labels) / 2, (of_values + 2 * both + of_labels) / 4),
+            "trend": ratio((of_values - of_labels) / 2, (of_labels > 0) * (of_values + 2 * both + of_labels) / 4),
         }
 
     def check(self) -> None:
