@@ -148,9 +148,9 @@ class ComparisonTables:
             lines.append(f"For differences in {joined([*numbers])}, {what} were computed with {by} {cites}.")
         cited += ["holm"] * self.adjusted
         too = " (of findings or classes: for all of these)" * any(row.part for row in self.rows)
-        several = any(row.p_holm not in (None, row.p) and not row.part for row in self.rows)
-        over = "several pairs" if several else "all findings or classes of a pair"
-        lines += [f"P-values were adjusted for {over} by the method of Holm{too * several} [{len(cited)}]."] * self.adjusted
+        wide = any(row.p_holm not in (None, row.p) and not row.part for row in self.rows)
+        how = "several pairs" if wide else "all findings or classes of a pair"
+        lines += [f"P-values were adjusted for {how} by the method of Holm{too * wide} [{len(cited)}]."] * self.adjusted
         return lines, [of.references[source] for source in cited]
 
     def table(self) -> Table:
