@@ -52,8 +52,9 @@ from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.hardware import pick_precision, seeded
 from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, add_grid, png
+from vitmed.training.baselines import fit_baselines
 from vitmed.training.environment import check_images
-from vitmed.training.finetune import Finetune, fit_baselines
+from vitmed.training.finetune import Finetune
 from vitmed.training.optimiser import ema_decay
 from vitmed.training.plan.make_plan import make_plan
 from vitmed.training.plan.time import Clock

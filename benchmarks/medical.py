@@ -78,8 +78,9 @@ from vitmed.metrics.kinds.classes import evaluate_predictions, metric_values
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.models.hardware import Precision, pick_precision, seeded
 from vitmed.models.vit import ViT
+from vitmed.training.baselines import fit_colours
 from vitmed.training.environment import check_images
-from vitmed.training.finetune import Finetune, fit_colours
+from vitmed.training.finetune import Finetune
 from vitmed.training.loop import Control, Stream, train_epoch
 from vitmed.training.losses import objective_of
 from vitmed.training.optimiser import ema_decay

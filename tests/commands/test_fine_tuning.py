@@ -145,7 +145,7 @@ def test_the_frozen_head_reads_back_as_it_was_fitted(frozen: tuple[TrainResult, 
     from sklearn.preprocessing import StandardScaler
 
     from vitmed.data.loading import Images
-    from vitmed.training.finetune import frozen_features
+    from vitmed.training.baselines import frozen_features
 
     result = frozen[0]
     saved = load_checkpoint(result.folder / "best.pt")

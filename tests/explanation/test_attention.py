@@ -23,7 +23,8 @@ from vitmed.explanation.attention import (
 from vitmed.explanation.faithfulness import BETTER, check_maps
 from vitmed.explanation.results import cells, spread
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.models.vit import ViT, add_low_rank, merged
+from vitmed.models.lora import add_low_rank, merged
+from vitmed.models.vit import ViT
 
 HOW = Preprocessing(32, 3, "pad", "half")
 KINDS = [

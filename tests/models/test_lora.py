@@ -7,7 +7,8 @@ import torch
 from small_networks import small_vit
 
 from vitmed.core.errors import UsageError
-from vitmed.models.vit import ADAPTED, ViT, add_low_rank, merged
+from vitmed.models.lora import ADAPTED, add_low_rank, merged
+from vitmed.models.vit import ViT
 
 
 def network(stem: str = "patch", **fields: Any) -> ViT:

@@ -18,7 +18,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.report import write
 from vitmed.report.chapters import MAIN, MANY, Plot
-from vitmed.report.plots.kinds import by_finding
+from vitmed.report.plots.evaluation import by_finding
 from vitmed.report.results import Results
 from vitmed.report.write import folder_names
 

@@ -7,7 +7,7 @@ import pytest
 from figures import is_png, of_patients, texts
 from matplotlib.figure import Figure
 
-from vitmed.metrics.confusions import find_suspects
+from vitmed.metrics.mistakes import find_suspects
 from vitmed.report.plots import drawing
 from vitmed.report.plots.pictures import errors_by_pair, suspected_labels
 

@@ -22,7 +22,7 @@ from vitmed.report.chapters import plots
 from vitmed.report.plots import drawing, pictures
 from vitmed.report.plots.curves import drawn_curves, training_curves
 from vitmed.report.plots.drawing import drawn, path_label, text_alternative
-from vitmed.report.plots.kinds import confusion_matrix, precision_recall, roc
+from vitmed.report.plots.evaluation import confusion_matrix, precision_recall, roc
 from vitmed.report.plots.pictures import contact_sheet, errors, grid
 from vitmed.report.results import Results
 

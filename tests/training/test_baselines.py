@@ -14,8 +14,7 @@ from small_networks import small_vit
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.training.finetune import colour_and_size, frozen_features
-from vitmed.training.losses import C_VALUES, fit_head
+from vitmed.training.baselines import C_VALUES, colour_and_size, fit_head, frozen_features
 
 
 def blobs(classes: int, count: int, seed: int, shift: float = 1.5) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,6 @@ from typing import Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
 from vitmed.core.config import ModelConfig
@@ -23,7 +22,6 @@ from vitmed.models import layers
 from vitmed.models.hardware import cpu_features
 from vitmed.models.sizes import resolved, size_of
 
-ADAPTED = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")  # every matrix of a block
 ALL = slice(None)
 ROTARY = ("rotary", "learned_rotary")  # values of `ModelConfig.positions`
 KERNELS = {"auto": None, "fused": True, "explicit": False}  # of attention, in training -> `Attention.fused`
@@ -294,44 +292,3 @@ def check_network(config: ModelConfig) -> None:
     if (reader := config.pool_width or width) % readers:
         problem = f"pool {pool} has {readers} heads, which do not divide its width {reader}"
         raise UsageError(problem, "change model.pool_width")
-
-
-class LowRank(nn.Module):
-    """(out, in) -> W + B A: low-rank adaptation, LoRA (Hu et al. 2021, arXiv 2106.09685). W is a pretrained matrix;
-    only A (r, in) and B (out, r) learn. B starts at zero, so nothing changes before the first step."""
-
-    def __init__(self, out: int, inside: int, rank: int):
-        super().__init__()
-        self.A = nn.Parameter(torch.empty(rank, inside))
-        self.B = nn.Parameter(torch.zeros(out, rank))
-        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
-
-    def forward(self, weight: Tensor) -> Tensor:
-        return weight + self.B @ self.A
-
-
-def add_low_rank(model: ViT, rank: int) -> None:
-    """Freeze all but the head, and add `LowRank` to every matrix of the blocks. Raises UsageError if the rank is as
-    large as the network is wide, or larger."""
-    width = model.width
-    if rank >= width:
-        problem = f"--lora {rank}: the network is only {width} wide"
-        raise UsageError(problem, f"use a much lower rank, such as {width // 16 or 1}")
-    model.freeze(0)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.startswith("head."))
-    for block in model.blocks:
-        for name in ADAPTED:
-            linear = block.get_submodule(name)
-            assert isinstance(linear, nn.Linear)
-            addition = LowRank(linear.out_features, linear.in_features, rank).to(linear.weight)
-            parametrize.register_parametrization(linear, "weight", addition)
-
-
-def merged(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict of the plain ViT, with all additions merged into its matrices, for a checkpoint."""
-    state = {name: value for name, value in model.state_dict().items() if ".parametrizations." not in name}
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and parametrize.is_parametrized(module, "weight"):
-            state[f"{name}.weight"] = module.weight.detach()
-    return state

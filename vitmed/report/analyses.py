@@ -20,11 +20,11 @@ from vitmed.decisions.selective_prediction import report_abstention
 from vitmed.explanation.results import Maps
 from vitmed.metrics.areas import fixed_rates
 from vitmed.metrics.clinical_utility import decision_curve, prevalence_table
-from vitmed.metrics.confusions import finding_errors, label_errors, mistakes
 from vitmed.metrics.estimates import Numbers, difference, estimate
 from vitmed.metrics.kinds.classes import PreparedPredictions
 from vitmed.metrics.kinds.grades import PreparedGrades, grade_results
 from vitmed.metrics.kinds.number import PreparedNumbers, bland_altman
+from vitmed.metrics.mistakes import finding_errors, label_errors, mistakes
 from vitmed.metrics.patient_level import patient_level, per_patient
 from vitmed.metrics.predictions import Predictions, positive_index
 from vitmed.metrics.readers import ReaderComparison, agreement, compare_with_readers

@@ -27,7 +27,7 @@ from vitmed.metrics.sample_size import Goal, rate_ends
 from vitmed.metrics.subgroups import compared
 from vitmed.report import participant_flow
 from vitmed.report.blocks import ROWS, Block, Chapter, Document, Group, Picture, Text, html
-from vitmed.report.plots import analyses, curves, kinds, pictures
+from vitmed.report.plots import analyses, curves, evaluation, pictures
 from vitmed.report.plots.drawing import Drawn
 from vitmed.report.results import Results
 from vitmed.report.templates import FOLDER, Curve, blocks_of, environment, fill
@@ -60,14 +60,14 @@ class Section(NamedTuple):
 
 DRAWN: dict[str, Callable[..., Figure | None]] = {
     "flow": participant_flow.flow,
-    "by_finding": kinds.by_finding,
-    "cuts": kinds.cuts,
+    "by_finding": evaluation.by_finding,
+    "cuts": evaluation.cuts,
     "worst_errors": pictures.finding_errors,
-    "predicted_and_true": kinds.predicted_and_true,
-    "bland_altman": kinds.bland_altman,
-    "confusion_matrix": kinds.confusion_matrix,
-    "roc": kinds.roc,
-    "precision_recall": kinds.precision_recall,
+    "predicted_and_true": evaluation.predicted_and_true,
+    "bland_altman": evaluation.bland_altman,
+    "confusion_matrix": evaluation.confusion_matrix,
+    "roc": evaluation.roc,
+    "precision_recall": evaluation.precision_recall,
     "per_patient": analyses.patient_spread,
     "subgroups": analyses.forest,
     "decision_curve": analyses.decision_curve,

@@ -21,10 +21,10 @@ from vitmed.decisions.targets import ALL_METRICS
 from vitmed.explanation.results import Attention, Robustness
 from vitmed.metrics.areas import FixedRates
 from vitmed.metrics.clinical_utility import DecisionCurve, PrevalenceTable
-from vitmed.metrics.confusions import FindingErrors, LabelErrors, Mistakes
 from vitmed.metrics.estimates import FEW_GROUPS, Estimate, Numbers
 from vitmed.metrics.kinds.grades import GradeResults
 from vitmed.metrics.kinds.number import BlandAltman
+from vitmed.metrics.mistakes import FindingErrors, LabelErrors, Mistakes
 from vitmed.metrics.paired_comparison import ClassDifference, PairedComparison
 from vitmed.metrics.patient_level import PatientLevel, PerPatient
 from vitmed.metrics.readers import Agreement, ReaderComparison

@@ -22,9 +22,9 @@ from vitmed.core.text import counted, now
 from vitmed.core.text_files import csv_text
 from vitmed.decisions.evaluation_folder import fold_notes
 from vitmed.decisions.targets import TARGETS
-from vitmed.metrics.confusions import issues_csv
 from vitmed.metrics.estimates import FEWEST, learnt_nothing, missing_interval_note
 from vitmed.metrics.kinds.findings import fewer_holders
+from vitmed.metrics.mistakes import issues_csv
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
 from vitmed.metrics.predictions_files import read_predictions

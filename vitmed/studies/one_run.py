@@ -39,9 +39,10 @@ from vitmed.report.model_card import write_card
 from vitmed.report.plots.curves import drawn_curves
 from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
+from vitmed.training.baselines import Baselines, fit_baselines
 from vitmed.training.early_stopping import finished
 from vitmed.training.environment import all_its_images, check_images, check_ranks, check_unchanged
-from vitmed.training.finetune import Baselines, Finetune, augmented_examples, fit_baselines, fit_decision_policy
+from vitmed.training.finetune import Finetune, augmented_examples, fit_decision_policy
 from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, median_side, time_needed, with_window
 from vitmed.training.plan.rules import SCRATCH, PlanInputs, describe, plan_settings

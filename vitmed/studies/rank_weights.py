@@ -39,8 +39,8 @@ from vitmed.report.write import Report, baseline_text
 from vitmed.studies.cluster import each, files_of, prepare
 from vitmed.studies.comparison import Model, align, better, compare_models, short_names
 from vitmed.studies.one_run import TrainResult, default_name
+from vitmed.training.baselines import fit_colours, fit_logistic, frozen_features
 from vitmed.training.environment import check_images, splits_csv
-from vitmed.training.finetune import fit_colours, fit_logistic, frozen_features
 from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.plan import make_plan
 

@@ -1,10 +1,8 @@
-"""Fine-tuning: the task of `vitmed train`, the decision policy that it chooses on validation when it has ended, and its
-baselines: linear models of the features of the frozen network, or of the colours and the size of an image."""
+"""Fine-tuning: the task of `vitmed train`, and the decision policy that it chooses on validation when it has ended."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -20,22 +18,21 @@ from vitmed.core.text import about, counted, listed
 from vitmed.data.loading import Images, images_of
 from vitmed.data.patients import report_patients
 from vitmed.data.samples import Splits, describe_split, labelled_by, proportion_lines
-from vitmed.data.thread_batches import Progress, check_readable, in_threads
+from vitmed.data.thread_batches import check_readable
 from vitmed.decisions.out_of_distribution import MOST_FITTED, fit_ood_score
 from vitmed.decisions.policy import FASTER, DecisionPolicy, ReducedPrecision, choose_policy, compare_precision
-from vitmed.decisions.targets import TARGETS
-from vitmed.imaging.decode import read_size
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint, add_policy, load_checkpoint, save_checkpoint
-from vitmed.inference.predict import TorchNetwork, predict_all, speedup
-from vitmed.inference.saved_model import Outputs, check_finite, score_column
+from vitmed.inference.predict import TorchNetwork, speedup
+from vitmed.inference.saved_model import Outputs, score_column
 from vitmed.metrics.predictions import Predictions, positive_class
 from vitmed.models.hardware import describe, pick_precision, seeded, uncompiled
+from vitmed.models.lora import add_low_rank, merged
 from vitmed.models.sizes import describe_model, model_label, summarise
-from vitmed.models.vit import ViT, add_low_rank, merged
+from vitmed.models.vit import ViT
 from vitmed.models.weights.pretrained import LoadReport, Weights, load_pretrained
 from vitmed.training.early_stopping import finished, stops_early, stuck, validate
-from vitmed.training.losses import LEARNING, LinearHead, Objective, objective_of
+from vitmed.training.losses import LEARNING, Objective, objective_of
 from vitmed.training.plan.time import After, Contention
 from vitmed.training.processes import full
 from vitmed.training.run import Run, Session, Task, monitor_text
@@ -43,11 +40,7 @@ from vitmed.training.train_state import Record, TrainState
 
 KEPT = {"best": "best epoch", "loss": "epoch with the lowest validation loss", "last": "last epoch"}  # train.choose
 SURE = 10.0  # s of training that tell its speed: the first include the start of the loader processes
-QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)  # of colours
-LEVELS = np.arange(256, dtype=np.float64)
 MOST_COMPARED = 2000  # validation images to predict again in reduced precision at most
-BySplit = Callable[[str], np.ndarray]  # name of a split -> logits (S, K) or features (S, D)
-Baselines = Callable[[str], dict[str, Predictions]]  # name of a split -> key in `report.BASELINES` -> predictions
 
 
 @dataclass
@@ -311,99 +304,3 @@ def _compare_precision(
     exact = exact.take(rows)
     reduced = policy.apply(replace(exact, logits=again.logits, columns=again.columns))
     return compare_precision(compared, policy, exact, reduced)
-
-
-# --- baselines: models that need no training of the network, and that fine-tuning must beat
-
-
-def frozen_features(model: ViT, images: Images, progress: Progress = lambda done, total: None) -> np.ndarray:
-    """(S, D) float32: the input of the network's head for every image. DataError for an unreadable one."""
-    features = predict_all(model, images, progress=progress, forward=model.features)
-    check_finite(features, "the pretrained network")
-    return features
-
-
-def colour_and_size(images: Images, progress: Progress = lambda done, total: None) -> np.ndarray:
-    """(S, 9 C + 2) float32: mean, standard deviation and 7 quantiles per channel; width and height of the file, px.
-    They hold no shape: if a classifier does well on them, a network can take stain, light or format as a shortcut."""
-    channels = images.preprocessing.channels
-
-    def features(index: int) -> np.ndarray:
-        pixels = images.read(index).reshape(-1, channels)  # (S^2, C)
-        numbers: list[float] = []
-        for channel in range(channels):
-            counts = np.bincount(pixels[:, channel], minlength=256)
-            share = np.cumsum(counts) / len(pixels)
-            mean = float(counts @ LEVELS) / len(pixels)
-            spread = float(counts @ (LEVELS - mean) ** 2) / len(pixels)
-            numbers += [mean, spread**0.5, *np.searchsorted(share, QUANTILES)]
-        return np.array([*numbers, *read_size(images.root / images.samples[index].path)], dtype=np.float32)
-
-    rows = []
-    for row in in_threads(features, range(len(images))):
-        rows.append(row)
-        progress(len(rows), len(images))
-    return np.stack(rows)
-
-
-def fit_colours(splits: Splits, images: dict[str, Images]) -> BySplit:
-    """A linear model of colours and size: name of a split -> logits (S, K)."""
-
-    @cache
-    def colours(split: str) -> np.ndarray:
-        with bar(f"colours of {split}") as advance:
-            return colour_and_size(images[split], advance)
-
-    head = fit_logistic(colours, splits, images, "image colours and size")
-    return lambda split: head.logits(colours(split))
-
-
-def fit_logistic(features: BySplit, splits: Splits, images: dict[str, Images], what: str) -> LinearHead:
-    """Fit a linear model on train, choose its penalty on val, and report its result there."""
-    target, learning = TARGETS[splits.target.kind], LEARNING[splits.target.kind]
-    train, val = ((features(name), images[name].targets.numpy()) for name in ("train", "val"))
-    with bar(f"{target.linear} on {what}", unit="penalties") as advance:
-        head = learning.fit_head(train, val, splits.outputs, advance)
-    validation = labelled_by(splits.target, splits.classes, splits.samples["val"], head.logits(val[0]))
-    values = target.numbers.values(validation)
-    reached = ", ".join(f"{name} {values[name]:.4f}" for name in target.headline[:2])
-    penalty = "" if head.C is None else f" (inverse penalty C = {head.C:g})"
-    say(f"baseline, {target.linear} on {what}: validation {reached}{penalty}")
-    return head
-
-
-def fit_baselines(run: Run[Config], task: Finetune) -> Baselines:
-    """Fit the baselines of a run on train and val, and return what predicts a split with them: it alone reads test."""
-    train, logits = run.config.train, dict[str, BySplit]()
-    untrained = run.config.model.start is not None and run.state.step == 0
-    if untrained and (train.baseline or train.freeze or train.probe_first):  # the result of --freeze, else a baseline
-
-        def features(split: str) -> np.ndarray:
-            with bar(f"features of {split}") as advance:
-                return frozen_features(task.model, run.images[split], advance)
-
-        head = fit_logistic(features, run.splits, run.images, "the pretrained features")
-        record = {"epoch": 0, "val_loss": head.val_loss, "C": head.C}
-        place = run.folder.best if train.freeze else run.folder.baseline
-        parts = {"weights": merged(task.model) | head.state(), "record": record, "fingerprints": task.fingerprints}
-        save_checkpoint(place, run.config, run.splits, run.hashes, task.seen, **parts)
-        if train.probe_first:
-            for network in (task.model, run.state.evaluated_model):
-                network.load_state_dict(head.state(), strict=False)
-
-    def frozen(split: str) -> np.ndarray:
-        images, saved = run.images[split], load_checkpoint(run.folder.baseline)
-        with bar(f"baseline on {split}") as advance:
-            made = TorchNetwork(saved, None, run.device).outputs(images.read, len(images), advance)
-        check_readable(made.problems)
-        return made.logits
-
-    def predictions(split: str) -> dict[str, Predictions]:
-        made_of = run.splits.target, run.splits.classes, run.splits.samples[split]
-        return {name: labelled_by(*made_of, of(split), run.config.data.positive) for name, of in logits.items()}
-
-    if train.baseline and run.folder.baseline.is_file():
-        logits["frozen_features"] = frozen
-    if train.baseline:
-        logits["colour_and_size"] = fit_colours(run.splits, run.images)
-    return predictions

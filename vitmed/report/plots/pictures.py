@@ -17,8 +17,8 @@ from vitmed.core.text import counted
 from vitmed.explanation.results import TITLES, Maps, cells
 from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.confusions import error_pairs, find_suspects, wrong_rows
 from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.mistakes import error_pairs, find_suspects, wrong_rows
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.metrics.predictions_csv import ANSWER, NO
 from vitmed.report.plots.drawing import GREEN, GREY, RED, hide_ticks, path_label, percent, png, sheet, short, show

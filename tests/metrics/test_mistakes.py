@@ -10,7 +10,9 @@ from sklearn.metrics import confusion_matrix
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError
-from vitmed.metrics.confusions import (
+from vitmed.metrics.kinds.classes import evaluate_predictions
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.mistakes import (
     FindingErrors,
     LabelErrors,
     Mistakes,
@@ -22,8 +24,6 @@ from vitmed.metrics.confusions import (
     label_errors,
     mistakes,
 )
-from vitmed.metrics.kinds.classes import evaluate_predictions
-from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.predictions import Predictions
 
 
