@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from vitmed.core.errors import DataError, VitmedError
@@ -124,7 +125,7 @@ def print_json(value: dict[str, Any]) -> None:
 def print_rows(
     columns: str, rows: Iterable[Sequence[str]], *lines: str | Text, caption: str = NOTICE, width: int = 10_000
 ) -> None:
-    """Print a table, then lines. No word is broken: where a table is too wide, each cell is a line.
+    """Print a table, then lines. No word is broken: where a table is too wide, each row is some lines.
 
     Args:
         columns: the titles, separated by "|"; ">" before one: its cells are aligned to the right; "/": they are
@@ -150,13 +151,13 @@ def print_rows(
         narrow[i] = natural[i] = min(natural[i], max(SHORTEST, beside))
     fits = sum(narrow) <= inside
     for i in paths:
-        room = narrow[i] if fits else console.width - max(len(title) for title in titles) - FRAME
+        room = narrow[i] if fits else console.width
         for row in cells:
             if len(row[i]) > room:  # the end of a long path tells images apart: `…/cells/17.png`
                 row[i] = "…" + row[i][len(row[i]) - room + 1 :]
     while fits and sum(natural) > inside:  # rich alone would cut words
         natural[max(range(len(titles)), key=lambda i: (natural[i] > narrow[i], natural[i]))] -= 1
-    console.print(_table(titles, cells, natural) if fits else _records(titles, cells))
+    console.print(_table(titles, cells, natural) if fits else _records(titles, cells, console.width))
     for line in (caption, *lines):
         console.print(plain(line) if isinstance(line, str) else line, soft_wrap=True)
 
@@ -174,19 +175,14 @@ def _table(titles: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequen
     return table
 
 
-def _records(titles: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
-    """Each row of a table as lines of a title and a cell, for a narrow terminal."""
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column()
-    table.add_column(overflow="fold")
-    for row in cells:
-        for title, text in zip(titles, row, strict=False):
-            if text:
-                table.add_row(title.lstrip(">/"), plain(text))
-        table.add_row()
-    return table
+def _records(titles: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> Text:
+    """Each row of a table as its first cell, and below it the others with their titles, for a narrow terminal."""
+    lines = []
+    for first, *others in cells:
+        named = zip(titles[1:], others, strict=False)
+        about = " · ".join(f"{title.lstrip('>/')} {text}" for title, text in named if text)
+        lines += [*wrap(first, width), *wrap(about, width, initial_indent="  ", subsequent_indent="  ")]
+    return plain("\n".join(lines))
 
 
 def plain(text: str, style: str = "") -> Text:
