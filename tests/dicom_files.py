@@ -37,7 +37,7 @@ def write(file: Path, array: np.ndarray, frames: int | None = None, **tags: Any)
         ds.NumberOfFrames = frames
     for name, value in tags.items():
         setattr(ds, name, value)
-    if tags.get("BitsStored"):
+    if tags.get("BitsStored") and "HighBit" not in tags:
         ds.HighBit = ds.BitsStored - 1
     ds.PixelData = array.tobytes() + b"\0" * (array.nbytes % 2)
     ds.save_as(file, enforce_file_format=True)

@@ -179,6 +179,14 @@ def test_an_auroc_of_a_number_is_that_of_its_ranges(kind: str, what: str) -> Non
     assert problem.text == text and gravest_first(["A remark.", text])[0] == text
 
 
+def test_a_number_that_the_colour_gives_away_is_called_a_number(tmp_path: Path) -> None:
+    folder = drawn(tmp_path / "set", ["label"], [[i // 15] for i in range(60)])
+    for i in range(60):
+        Picture.new("RGB", (32, 32), (60 * (i // 15) + i % 15, 40, 40 + i)).save(folder / f"{i}.png")
+    texts = codes(checked(folder, tmp_path, target="number"))["shortcut_colour"]
+    assert any("the number can be predicted" in text and "mean over its ranges" in text for text in texts)
+
+
 def test_numbers_are_checked(tmp_path: Path) -> None:
     rows = [[f"P{i // 2}", 20 + 0.5 * i] for i in range(60)]
     folder = drawn(tmp_path / "set", ["patient", "label"], rows, copies={1: 0})

@@ -47,7 +47,8 @@ def test_what_is_printed_can_be_typed() -> None:
 
 
 def test_an_estimate_is_rounded() -> None:
-    texts = {0.3: "1 s", 14.4: "14 s", 47: "50 s", 135: "2.2 min", 5400: "90 min", 9000: "2.5 h", 72_000: "20 h"}
+    texts = {0.3: "1 s", 14.4: "14 s", 47: "50 s", 135: "2.2 min", 5400: "90 min", 9000: "2.5 h"}
+    texts |= {72_000: "20 h", 432_000: "120 h"}
     assert {seconds: about(seconds) for seconds in texts} == texts
 
 

@@ -47,6 +47,12 @@ def test_a_copy_follows_the_address(bucket: Any) -> None:
     bucket.pipe({"/lab/cells/a/1.png": b"ONE", "/lab/cells/a/3.png": b"three", "/lab/cells/.DS_Store": b"x"})
     bucket.rm("/lab/cells/b/2.png")
     assert again() == {"a/1.png": b"ONE", "a/3.png": b"three"}
+    bucket.rm("/lab/cells/a", recursive=True)
+    bucket.pipe({"/lab/cells/a": b"a file that was a folder"})
+    assert again() == {"a": b"a file that was a folder"}
+    bucket.rm("/lab/cells/a")
+    bucket.pipe({"/lab/cells/a/1.png": b"ONE", "/lab/cells/a/3.png": b"three"})
+    again()
     assert local_path(f"{ADDRESS}/a/1.png").read_bytes() == b"ONE"  # a file has an address too, with the same copy
     assert sorted(bucket.find("/lab")) == ["/lab/cells/.DS_Store", "/lab/cells/a/1.png", "/lab/cells/a/3.png"]
 

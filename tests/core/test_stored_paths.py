@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ntpath
+import os
 import posixpath
 import shutil
 from pathlib import Path
@@ -96,6 +97,12 @@ def test_folders_behind_links(tmp_path: Path) -> None:
     stored = store_path(tmp_path / "study" / "data", tmp_path / "study" / "runs")
     for base in ("study", "scratch"):
         assert find_path(stored, tmp_path / base / "runs").samefile(tmp_path / "scratch" / "data")
+
+
+def test_a_folder_elsewhere_whose_name_is_not_unicode_is_found_again(tmp_path: Path) -> None:
+    data = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    stored = {store_path(data, "/srv/runs") for _ in range(2)}
+    assert len(stored) == 1 and find_path(stored.pop(), Path("/srv/runs")) == data
 
 
 @pytest.mark.usefixtures("no_figures")

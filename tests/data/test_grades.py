@@ -10,6 +10,7 @@ from label_sets import label_set, split
 
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
+from vitmed.data.label_kinds import grade_order
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
 
@@ -60,6 +61,8 @@ def test_folders_of_grades(tmp_path: Path) -> None:
     reverse = make_splits(DataConfig(root=str(root)), ordinal=["KL10", "KL2", "KL0"])
     assert reverse.classes == ("KL10", "KL2", "KL0")
     assert make_splits(DataConfig(root=str(root))).classes == ("KL0", "KL10", "KL2")
+    assert grade_order(["0", "-1", "1"], (), "x") == ("-1", "0", "1")  # a sign, and not the hyphen of grade-1
+    assert grade_order(["grade-2", "grade-0", "grade-1"], (), "x") == ("grade-0", "grade-1", "grade-2")
 
 
 def test_folders_of_grades_that_are_words(tmp_path: Path) -> None:

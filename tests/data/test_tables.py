@@ -125,6 +125,9 @@ def test_tables_that_cannot_be_used(root: Path, tmp_path: Path) -> None:
         named.endswith("of a copy of the table if need be; rows share a value of slide") and "name it patient" in named
     )
     assert "no column for the path" in told(root, groups=table(file, rows))
+    assert "line 4 has 3 cells, the header 2" in told(  # an empty first line is no header
+        root, groups=table(file, [[], ["path", "patient"], rows[0], [*rows[1], "x"]])
+    )
     assert "line 3 has 3 cells" in told(root, groups=table(file, [["path", "patient"], rows[0], [*rows[1], "x"]]))
     assert "no patient (column 'patient'): line 2, 3" in told(
         root, groups=table(file, [["path", "patient"], *([p, ""] for p, _ in rows)])

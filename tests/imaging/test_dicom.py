@@ -134,6 +134,25 @@ def test_a_window_table(tmp_path: Path) -> None:
     assert grey(file, "dicom").tolist() == [[0, 0, 128], [255, 255, 255]]
 
 
+def test_tables_of_4096_entries_of_8_and_of_12_bits(tmp_path: Path) -> None:
+    """Entry by entry; pydicom reads the former modulo 256, and none of the latter for the modality."""
+    from pydicom.dataset import Dataset
+
+    for bits, tag in ((8, "VOILUTSequence"), (12, "ModalityLUTSequence")):
+        item = Dataset()
+        item.LUTDescriptor = [4096, 0, bits]
+        item.add_new(0x00283006, "US", [*(np.arange(4096) >> (12 - bits))])
+        array = np.array([[0, 255, 256], [1000, 4000, 4095]], np.uint16)
+        shown = grey(write(tmp_path / "a.dcm", array, **{tag: [item]}), "dicom" if bits == 8 else (0.0, 4095.0))
+        assert np.abs(shown.astype(float) - array / 4095 * 255).max() <= 1
+
+
+def test_bits_that_do_not_begin_at_the_lowest_are_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.dcm", RAMP << 4, BitsStored=12, HighBit=15)
+    with pytest.raises(DataError, match=r"a.dcm: 12 bits up to bit 15, not from bit 0"):
+        read_image(file, window="full")
+
+
 def test_a_window_of_one_value_is_a_threshold_and_a_senseless_one_is_none(tmp_path: Path) -> None:
     file = write(tmp_path / "a.dcm", RAMP, WindowCenter="1000.5", WindowWidth="1")
     assert np.array_equal(grey(file, "dicom"), np.where(RAMP > 1000, 255, 0))
@@ -159,6 +178,8 @@ def test_inversion_comes_last_and_padding_is_known(tmp_path: Path) -> None:
     array[:2] = 63536
     found = deep(write(tmp_path / "p.dcm", array, PixelPaddingValue=63536))
     assert found.valid is not None and not found.valid[:2].any() and found.valid[2:].all()
+    found = deep(write(tmp_path / "r.dcm", array, PixelPaddingValue=63536, PixelPaddingRangeLimit=0))
+    assert found.valid is not None and not found.valid.any()  # 0 is a limit too
     tags = {"PhotometricInterpretation": "MONOCHROME1", "WindowCenter": "0.5", "WindowWidth": "1001"}
     file = write(tmp_path / "a.dcm", RAMP, RescaleSlope="1", RescaleIntercept="-2048", **tags)
     x = RAMP.astype(float) - 2048

@@ -214,6 +214,8 @@ def test_exif_fields() -> None:
     empty = jpeg({base.XPAuthor: b"\x00\x00", base.XPTitle: b" "})
     assert personal_fields(Path("a.jpg"), empty) == ()  # bytes without a letter
     assert personal_fields(Path("a.jpg"), jpeg({base.XPAuthor: b"J\x00"})) == ("EXIF XPAuthor",)
+    wide = jpeg({base.XPComment: "DOE^JANE".encode("utf-16-le")})
+    assert personal_fields(Path("a.jpg"), wide) == ("EXIF XPComment",)
     described = jpeg({base.ImageDescription: "DOE^JANE"}, {base.CameraOwnerName: "somebody"})
     assert personal_fields(Path("a.jpg"), described) == ("EXIF CameraOwnerName", "EXIF ImageDescription")
     for gps, known in (

@@ -36,6 +36,8 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch, name: str) 
     with pytest.raises(UsageError, match=f"--device {name}: this machine has cpu") as refused:
         pick_device(name)
     assert ("devices are called auto, cuda, mps, cpu" in refused.value.fix) == (name == "tpu")  # which is no name
+    with pytest.raises(UsageError, match="--device cpu:x: no name of a device"):
+        pick_device("cpu:x")
 
 
 @pytest.mark.parametrize(

@@ -143,8 +143,8 @@ def run_checks(
                 records = [image.record for image in part]
                 shortcuts += [(split, shortcut) for shortcut in find_shortcuts(records, labels, groups)]
     copied = []
-    for kind, prefix, how in (("exact", "", "the same file"), ("near", "near_", "the same picture")):
-        for code, sets in ((code, sets) for code, sets in copies[kind].items() if sets):
+    for alike, prefix, how in (("exact", "", "the same file"), ("near", "near_", "the same picture")):
+        for code, sets in ((code, sets) for code, sets in copies[alike].items() if sets):
             named = [" = ".join(images[i].path for i in group) for group in sets]
             text = f"{how} {COPIES[code]}: {counted(len(sets), 'picture' if prefix else 'file')}"
             tested = len({i for group in sets for i in group if images[i].split == "test"})

@@ -113,10 +113,10 @@ def share(description: str, flag: Flag = SHARE, default: float | None = None) ->
 
 def names_in(value: Any) -> Any:
     """The names of a flag that is repeated, or holds them with commas between; anything else as it is."""
-    if isinstance(value, list | tuple) and len(value) != 1:
-        return list(dict.fromkeys(value))
-    text = value[0] if isinstance(value, list | tuple) else value
-    return list(dict.fromkeys(part.strip() for part in text.split(","))) if isinstance(text, str) else value
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
+        return value
+    return list(dict.fromkeys(given if len(given) != 1 else (part.strip() for part in given[0].split(","))))
 
 
 class Section(BaseModel):

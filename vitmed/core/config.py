@@ -467,8 +467,10 @@ def read_cost(value: Any) -> str | list[list[float]] | None:
             good = len(costs) == 2 and all(0 < cost < math.inf for cost in costs)
         else:
             value = [[float(cost) for cost in row] for row in value]
-            good = all(len(row) == len(value) and all(0 <= cost < math.inf for cost in row) for row in value)
-    except (TypeError, ValueError):
+            good = value != [] and all(
+                len(row) == len(value) and all(0 <= cost < math.inf for cost in row) for row in value
+            )
+    except (TypeError, ValueError, OverflowError, RecursionError):
         good = False
     if not good:
         two, matrix = "two numbers above 0 such as 10:1 (in YAML with quotes)", "a square matrix of numbers from 0"
@@ -551,7 +553,11 @@ class EvaluateConfig(Section):
     )
 
     _columns = field_validator("subgroups", "raters", "rater_scores", mode="before")(
-        lambda value: list(dict.fromkeys([value] if isinstance(value, str) else value)) if value else []
+        lambda value: (
+            [value]
+            if value and isinstance(value, str)
+            else [v for i, v in enumerate(value or ()) if v not in value[:i]]
+        )
     )
     _ordinal = field_validator("ordinal", mode="before")(names_in)
     _cost = field_validator("cost", mode="before")(read_cost)

@@ -65,7 +65,7 @@ def whole_file(path: str | Path) -> Iterator[BinaryIO]:
     """
     path, target = Path(path), Path(os.path.realpath(path))
     # Not of `mkstemp`, which makes private files: the umask to correct this cannot be read without changing it.
-    part = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.part")
+    part = target.with_name(f".{target.name[:50]}.{secrets.token_hex(8)}.part")
     try:
         if match := _DESCRIPTOR.fullmatch(str(path)):  # opened by its name, a file would be written from its start
             with os.fdopen(os.dup(int(match["number"] or (1 if match["out"] else 2))), "wb") as stream:
@@ -105,7 +105,7 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
     UsageError: the folder cannot be written, the disk is full, or the folder is not empty.
     """
     path = Path(path).resolve()  # a link is followed, not replaced
-    part, handle = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part"), None
+    part, handle = path.with_name(f".{path.name[:50]}.{secrets.token_hex(8)}.part"), None
     try:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -293,7 +293,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     records = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         with contextlib.suppress(ValueError):
             records.append(json_of(line))
     return records

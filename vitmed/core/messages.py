@@ -163,7 +163,8 @@ class Gathered(Through):
             short = [text for text in more if gravity(text) == len(GRAVE) - 1]  # of time, which can still be given
             if len(first) > LONGEST:
                 first = f"{first[:LONGEST].rsplit(' ', 1)[0]} ..."
-            count = f" ({len(more):,} more warning{'s' * (len(more) > 1)}: {where})" if more else ""
+            hidden = len(more) - len(short)
+            count = f" ({hidden:,} more warning{'s' * (hidden > 1)}: {where})" if hidden else ""
             for text in (*short, first + count):
                 self.ui.warn(wrapped(text, "warning: "))
 

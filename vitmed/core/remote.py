@@ -12,7 +12,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,9 +165,12 @@ def _fetch(system: Any, address: str, files: Mapping[Path, Remote], place: Path,
     size = sum(files[path].size for path in missing)
     say(f"{address}: {counted(len(files), 'file')}; {len(missing)} to copy, {megabytes(size)}, into the cache folder")
     check_room(record.parent, size + MARGIN * bool(size))
-    for path in set(place.rglob("*")) - files.keys() if place.is_dir() else ():
-        if path.is_file():
-            path.unlink()
+    for path in sorted(place.rglob("*"), reverse=True):  # what is in a folder before it
+        with suppress(OSError):  # a folder that is not empty stays
+            if path.is_dir():
+                path.rmdir()
+            elif path not in files:
+                path.unlink()
     with bar(f"copying {address}", unit="files") as advance, record.open("a", encoding="utf-8") as lines:
         for start in range(0, len(missing), AT_ONCE):
             some = {path: files[path] for path in missing[start : start + AT_ONCE]}

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 from platformdirs import user_cache_path
 
 from vitmed.core.errors import CheckpointError, UsageError
-from vitmed.core.files import claim, free_name, remove_abandoned, write_text
+from vitmed.core.files import claim, free_name, remove_abandoned, write_bytes, write_text
 from vitmed.core.messages import warn
 
 # File names in the folder of an evaluation.
@@ -257,12 +257,12 @@ def store_path(path: str | Path, folder: str | Path) -> str:
     notes = cache_folder() / "places"
     with contextlib.suppress(OSError):
         whole = (file for file in notes.iterdir() if not file.name.startswith("."))  # not what another process writes
-        _NOTES.update({file.name: file.read_text(encoding="utf-8") for file in whole})
+        _NOTES.update({file.name: os.fsdecode(file.read_bytes()) for file in whole})
     mark = next((mark for mark, noted in _NOTES.items() if noted == str(place)), None) or secrets.token_hex(6)
     _NOTES[mark] = str(place)
     with contextlib.suppress(OSError, UsageError):
         notes.mkdir(parents=True, exist_ok=True)
-        write_text(notes / mark, str(place))
+        write_bytes(notes / mark, os.fsencode(place))
     return f"elsewhere-{mark}/{place.name}"
 
 
@@ -276,7 +276,7 @@ def find_path(stored: str, folder: Path) -> Path:
     if mark := _MARK.fullmatch(stored):
         noted = _NOTES.get(mark[1])
         with contextlib.suppress(OSError):
-            noted = (cache_folder() / "places" / mark[1]).read_text(encoding="utf-8")
+            noted = os.fsdecode((cache_folder() / "places" / mark[1]).read_bytes())
         return Path(noted or folder / stored)
     here, there = (Path(os.path.normpath(base / stored)) for base in (folder, folder.resolve()))
     return there if there.exists() and not here.exists() else here

@@ -63,7 +63,7 @@ def lines_of(names: Sequence[str], most: int = 5) -> str:
 def format_probability(p: float) -> str:
     """A probability in three digits, or in as many as distinguish it from 1: 0.99999, 1 - 2e-12."""
     text = f"{p:.3g}"
-    if p <= 0 or p > 1 or float(text) < 1:
+    if not 0 < p <= 1 or float(text) < 1:
         return text
     if 1 - p < 1e-9:
         return "1" if p == 1 else f"1 - {1 - p:.1g}"
@@ -124,7 +124,9 @@ def about(seconds: float) -> str:
     """`40 s`, `2.5 min`, `20 min`, `2.5 h`: a duration that is an estimate."""
     if seconds < 99.5:
         return f"{max(1, round(seconds, -1 if seconds > 20 else 0)):.0f} s"
-    return f"{seconds / 60:.2g} min" if seconds < 5940 else f"{seconds / 3600:.2g} h"
+    if seconds < 5940:
+        return f"{seconds / 60:.2g} min"
+    return f"{seconds / 3600:{'.2g' if seconds < 99.5 * 3600 else ',.0f'}} h"
 
 
 def round_up(seconds: float) -> float:

@@ -297,6 +297,12 @@ def _medmnist(folder: Path, source: Path) -> PublicSet | None:
     if not have or not all((folder / f"{name}_labels.npy").is_file() for name in have):
         return None
     parts = {name: _split(folder, name, source) for name in have}
+    if all(np.all(part.labels == part.labels // 1) for part in parts.values()):
+        parts = {name: part._replace(labels=part.labels.astype(np.int64)) for name, part in parts.items()}
+        for name, (_, found) in parts.items():
+            if found.ndim == 1 and (found.min() < 0 or found.max() >= CLASSES):
+                problem = f"{source}: {name}_labels holds {found.min()} to {found.max()}, expected classes"
+                raise DataError(problem, OTHER)
     if len({(part.labels.shape[1:], part.labels.dtype) for part in parts.values()}) > 1:
         shapes = ", ".join(f"{name} {part.labels.dtype} {part.labels.shape}" for name, part in parts.items())
         raise DataError(f"{source}: its splits have labels of several kinds: {shapes}", OTHER)
@@ -336,13 +342,7 @@ def _split(folder: Path, name: str, source: Path) -> Split:
             what = f"{labels.min():g} to {labels.max():g}, expected 1, 0, or -1 (not known)"
             raise DataError(f"{source}: {name}_labels of {labels.shape[1]} findings holds {what}", OTHER)
         return Split(images, labels.astype(np.int64))
-    labels = labels.reshape(-1)
-    if labels.dtype.kind == "f" and not np.all(labels == labels // 1):
-        return Split(images, labels.astype(np.float64))
-    labels = labels.astype(np.int64)
-    if labels.min() < 0 or labels.max() >= CLASSES:
-        raise DataError(f"{source}: {name}_labels holds {labels.min()} to {labels.max()}, expected classes", OTHER)
-    return Split(images, labels)
+    return Split(images, labels.reshape(-1).astype(np.float64 if labels.dtype.kind == "f" else np.int64))
 
 
 # --- CIFAR-10

@@ -39,8 +39,14 @@ def find_copies(records: Sequence[FileRecord]) -> tuple[list[list[int]], list[li
             groups[record.sha256].append(i)
     exact = [group for group in groups.values() if len(group) > 1]
     repeated = {i for group in exact for i in group[1:]}
-    good = [i for i, record in enumerate(records) if record.thumbnail is not None and i not in repeated]
+    good = [i for i in textured(records) if i not in repeated]
     return exact, [[good[i], good[j]] for i, j in near_pairs([records[i] for i in good])]
+
+
+def textured(records: Sequence[FileRecord]) -> dict[int, np.ndarray]:
+    """The thumbnails of images that could be decoded and are not flat, and so can be compared, by their number."""
+    shown = {i: record.thumbnail for i, record in enumerate(records) if record.thumbnail is not None}
+    return {i: thumbnail for i, thumbnail in shown.items() if thumbnail.std() >= FLAT}
 
 
 def low_frequencies(thumbnails: np.ndarray, low_side: int) -> np.ndarray:
@@ -63,7 +69,7 @@ def fingerprints(records: Sequence[FileRecord]) -> list[str]:
     can keep it without a picture of a patient.
     """
     texts = [""] * len(records)
-    shown = {i: r.thumbnail for i, r in enumerate(records) if r.thumbnail is not None and r.thumbnail.std() >= FLAT}
+    shown = textured(records)
     for i, bits in zip(shown, low_frequencies(np.stack([*shown.values()]), FINE) if shown else (), strict=True):
         texts[i] = bits.tobytes().hex()
     return texts
@@ -84,7 +90,7 @@ def near_any(fingerprints: Sequence[str], others: Sequence[str]) -> np.ndarray:
 
 
 def near_pairs(records: Sequence[FileRecord]) -> list[tuple[int, int]]:
-    """Sorted pairs i < j of decoded images that look like copies."""
+    """Sorted pairs i < j of images that look like copies; all are decoded and textured."""
     if len(records) < 2:
         return []
     thumbnails = np.stack([record.thumbnail for record in records if record.thumbnail is not None])  # (N, S, S)
@@ -100,7 +106,7 @@ def near_pairs(records: Sequence[FileRecord]) -> list[tuple[int, int]]:
             a, b = (part - part.mean(axis=1, keepdims=True) for part in (flat[i].astype("f4"), flat[j].astype("f4")))
             power = np.sqrt((a * a).mean(axis=1)), np.sqrt((b * b).mean(axis=1))
             correlation = (a * b).mean(axis=1) / np.maximum(power[0] * power[1], 1e-9)
-            alike = (correlation >= ALIKE) & (np.minimum(*power) >= FLAT)
+            alike = correlation >= ALIKE
             pairs.update(zip(i[alike].tolist(), j[alike].tolist(), strict=True))
     return sorted(pairs)
 

@@ -122,7 +122,7 @@ def grade_order(classes: Sequence[str], order: Sequence[str], where: str) -> tup
             problem = f"--ordinal {','.join(order)}: no image has the grade {missing[0]!r}; there are {listed(classes)}"
             raise UsageError(problem, "omit it, or correct the name")
         return tuple(dict.fromkeys(order))
-    numbers = [re.findall(r"\d+(?:\.\d+)?", name) for name in classes]
+    numbers = [re.findall(r"(?:^-)?\d+(?:\.\d+)?", name) for name in classes]
     if any(len(found) != 1 for found in numbers) or len({float(found[0]) for found in numbers}) < len(classes):
         problem = f"{where}: the names of the grades have no order: {listed([*map(repr, classes)])}"
         raise DataError(problem, f"name them from the lowest to the highest: --ordinal {','.join(classes)}")

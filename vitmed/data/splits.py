@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from itertools import chain, combinations, compress, repeat
 from operator import attrgetter
 from pathlib import Path
@@ -455,11 +456,12 @@ def units_of(images: Splits, samples: Samples) -> np.ndarray:
 def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """(S,) bool: about `fraction` of the images, by patient; none if no such share has every class.
 
-    This is a fold of a stratified k-fold over patients with every class in the fold and in the rest: the first one
-    with at least half the share of every class's patients, and with two of them where there are `SPREAD`. In
-    proportion by images alone, one patient with many images can be all of a class. If no fold has so many, the one that
-    comes closest is taken. If no fold has every class, as with few patients who have one class each, fewer and larger
-    folds are tried, and of at most `TRIED` patients every choice, for a share that is not far from `fraction`.
+    This is a fold of a stratified k-fold over patients, or several where `fraction` is not near 1 / k, with every class
+    in it and in the rest: the first one with at least half the share of every class's patients, and with two of them
+    where there are `SPREAD`. In proportion by images alone, one patient with many images can be all of a class. If no
+    fold has so many, the one that comes closest is taken. If no fold has every class, as with few patients who have one
+    class each, fewer and larger folds are tried, and of at most `TRIED` patients every choice, for a share that is not
+    far from `fraction`.
     """
     table = np.zeros((int(codes.max(initial=0)) + 1, int(labels.max(initial=0)) + 1), dtype=np.int64)
     np.add.at(table, (codes, labels), 1)  # images of each patient in each class
@@ -471,10 +473,12 @@ def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: 
     def off(some: np.ndarray) -> float:
         return abs(float(table[some].sum() / len(labels)) - fraction)
 
-    for folds in range(min(max(2, round(1 / fraction)), len(table), int(table.sum(axis=0).max(initial=0))), 1, -1):
+    most = Fraction(fraction).limit_denominator(max(10, round(1 / fraction))).denominator
+    for folds in range(min(max(2, most), len(table), int(table.sum(axis=0).max(initial=0))), 1, -1):
         number = np.zeros(len(table), dtype=np.int64)
         number[codes] = grouped_folds(labels, codes, folds, seed)
-        found += whole(number == fold for fold in range(folds))
+        taken = min(max(1, round(fraction * folds)), folds - 1)
+        found += whole((number - fold) % folds < taken for fold in range(folds))
         near = [some for some in found if off(some) <= fraction / 2]
         if near or (found and len(table) > TRIED):
             return np.asarray(max(near + found, key=lambda some: _enough_patients(table, some, fraction))[codes])

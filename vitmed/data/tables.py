@@ -117,7 +117,7 @@ def read_table(file: str | Path) -> Table:
         numbered = _csv_rows(file, text)
     for line, row in numbered:
         if header is None:
-            header = [name.strip() for name in row]
+            header = [name.strip() for name in row] if any(cell.strip() for cell in row) else None
         elif len(row) == len(header):
             lines.append(line)
             rows.append(row)
@@ -133,7 +133,7 @@ def read_table(file: str | Path) -> Table:
 
 def _csv_rows(file: Path, text: str) -> Iterator[tuple[int, list[str]]]:
     """The line at which each row ends, and its cells. Raises DataError."""
-    first = text.partition("\n")[0]
+    first = text.lstrip("\r\n").partition("\n")[0]
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count), strict=True)
     try:
         for row in reader:

@@ -84,7 +84,8 @@ def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | 
         inverted = mode == "MONOCHROME1" or str(head.get("PresentationLUTShape", "")).upper() == "INVERSE"
         valid, padding = None, head.get("PixelPaddingValue")
         if padding is not None and padding != "":  # around the image (PS3.3, C.7.5.1.1.2)
-            low, high = sorted((int(padding), int(head.get("PixelPaddingRangeLimit", padding) or padding)))
+            limit = head.get("PixelPaddingRangeLimit")
+            low, high = sorted((int(padding), int(padding if limit in (None, "") else limit)))
             valid = (array < low) | (array > high)
         valid = None if valid is None or valid.all() else valid
         return RawImage(_modality(array, head, index), bits, None, inverted, tuple(_windows(head, index)), valid)
@@ -178,6 +179,8 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
         elif (frame := read_stream(data)) is None or (frame.width, frame.height) != (columns, rows):
             holds = "no image" if frame is None else f"{frame.width:,} x {frame.height:,} px"
             raise DataError(f"{path}: states {columns:,} x {rows:,} px but holds {holds}", "export it again")
+    elif (high := int(head.get("HighBit") or 0)) >= (bits := int(head.get("BitsStored") or head.BitsAllocated)):
+        raise DataError(f"{path}: {bits} bits up to bit {high}, not from bit 0", "export it again (dcmj2pnm reads it)")
     whole = syntax == DEFLATED or explicit == syntax.is_implicit_VR  # pydicom reads these only as a whole file
     if whole and path.stat().st_size > BYTES:
         raise DataError(f"{path}: over {BYTES:,} bytes, and readable only as a whole", "export single frames")
@@ -197,9 +200,8 @@ def _groups(head: Any, index: int, sequence: str) -> Iterator[Any]:
 def _modality(array: np.ndarray, head: Any, index: int) -> np.ndarray:
     """Stored values -> values of the modality: Hounsfield units, counts, ... (PS3.3, C.11.1)."""
     if head.get("ModalityLUTSequence"):
-        from pydicom.pixels import apply_modality_lut
-
-        return apply_modality_lut(array, head)
+        first, entries, _ = _table(head.ModalityLUTSequence[0], head)
+        return entries[np.clip(array.astype(np.int64) - first, 0, len(entries) - 1)]
     for group in _groups(head, index, "PixelValueTransformationSequence"):
         if group.get("RescaleSlope") is not None and group.get("RescaleIntercept") is not None:
             slope, intercept = float(group.RescaleSlope), float(group.RescaleIntercept)
@@ -213,13 +215,20 @@ def _modality(array: np.ndarray, head: Any, index: int) -> np.ndarray:
     return np.add(values, intercept, out=values)
 
 
+def _table(item: Any, head: Any) -> tuple[int, np.ndarray, int]:
+    """A look-up table: the value of its first entry, the entries, and their bits. Not by pydicom, which reads indices
+    modulo 256 where entries have 8 bits, and in a table of the modality no entries of 12 bits."""
+    count, first, bits = (int(number) for number in item.LUTDescriptor)
+    data = item.LUTData
+    if isinstance(data, bytes):
+        data = np.frombuffer(data, "<u2" if head.file_meta.TransferSyntaxUID.is_little_endian else ">u2")
+    return first, np.atleast_1d(data)[: count or 2**16].astype(np.uint8 if bits <= 8 else np.uint16), bits
+
+
 def _windows(head: Any, index: int) -> Iterator[FileWindow]:
     """The windows of a frame: tables first, as in pydicom, then centre and width (PS3.3, C.11.2)."""
-    from pydicom.pixels import apply_voi
-
-    for at, item in enumerate(head.get("VOILUTSequence") or []):
-        count, first, bits = (int(number) for number in item.LUTDescriptor)
-        entries = apply_voi(np.arange(first, first + (count or 2**16)), head, index=at)
+    for item in head.get("VOILUTSequence") or []:
+        first, entries, bits = _table(item, head)
         yield Table(first, entries.astype(np.float32) * np.float32(255 / (2**bits - 1)))
     for group in _groups(head, index, "FrameVOILUTSequence"):
         centres, widths = _numbers(group.get("WindowCenter")), _numbers(group.get("WindowWidth"))

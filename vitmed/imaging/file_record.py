@@ -89,7 +89,8 @@ def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
         for name in (*EXIF_FIELDS, *TEXT_FIELDS):
             tag = ExifTags.Base[name]
             value = exif.get(tag, inner.get(tag))
-            text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
+            plain = value.replace(b"\0", b"") if isinstance(value, bytes) else value  # also Latin letters of UTF-16
+            text = plain.decode("utf-8", "replace") if isinstance(plain, bytes) else str(plain or "")
             if text.strip(" \x00") if name in EXIF_FIELDS else looks_like_a_person(text[:2000]):
                 fields.add(f"EXIF {name}")
         if 2 in position or 4 in position:  # latitude, longitude

@@ -63,7 +63,7 @@ class Preprocessing:
     def square(self, path: Path, pixels: RawImage | Image.Image) -> np.ndarray:
         """Make square what `decode` returned for a file: (S, S, C) uint8. Raises as `read`."""
         image = to_8_bit(path, pixels, self.channels, self.window)
-        if self.resize == "pad" and min(image.size) * self.image_size < 0.5 * max(image.size):
+        if self.resize == "pad" and min(image.size) * self.image_size <= 0.5 * max(image.size):
             width, height = image.size
             problem = f"{path}: {width} x {height} px is too thin to pad to {self.image_size} px"
             raise DataError(problem, "train with --resize squash or crop")

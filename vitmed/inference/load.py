@@ -225,7 +225,10 @@ class Model:
         if not isinstance(image, Image.Image):
             fix = "name a file, or give its bytes, a Pillow image or a NumPy array (H, W, C)"
             raise DataError(f"an image of the type {type(image).__name__}", fix)
-        upright = ImageOps.exif_transpose(image.copy())
+        try:
+            upright = ImageOps.exif_transpose(image.copy())
+        except OSError as error:  # Pillow decodes only now
+            raise DataError(f"image: cannot be decoded ({error})", "give a whole image") from None
         deep = image.mode.startswith("I") or image.mode == "F"  # more than 8 bits
         return Path("image"), _raw(np.asarray(upright)) if deep else upright
 

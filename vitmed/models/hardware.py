@@ -46,7 +46,10 @@ def pick_device(name: str = "auto") -> torch.device:
         there = ", ".join(kind for kind, yes in have.items() if yes)
         fix = "use --device auto" if kind in have else f"devices are called auto, {', '.join(have)}"
         raise UsageError(f"--device {name}: this machine has {there}", fix)
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"--device {name}: no name of a device", "use --device auto") from None
 
 
 def pick_precision(name: str, device: torch.device) -> Precision:

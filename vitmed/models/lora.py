@@ -18,8 +18,8 @@ ADAPTED = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")  # every matrix of a b
 
 
 class LowRank(nn.Module):
-    """W (out, in) -> W + B A. Only A (r, in) and B (out, r) learn. B starts at zero, so nothing changes before the first
-    step."""
+    """W (out, in) -> W + B A. Only A (r, in) and B (out, r) learn. B starts at zero, so nothing changes before the
+    first step."""
 
     def __init__(self, out: int, inside: int, rank: int):
         super().__init__()
@@ -51,8 +51,8 @@ def add_low_rank(model: ViT, rank: int) -> None:
 
 
 def merged(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict of the plain ViT, for a checkpoint: names and shapes as before `add_low_rank`, the additions merged
-    into the matrices. That of a network without additions is its own."""
+    """The state dict of the plain ViT, for a checkpoint: names and shapes as before `add_low_rank`, the additions
+    merged into the matrices. That of a network without additions is its own."""
     state = {name: value for name, value in model.state_dict().items() if ".parametrizations." not in name}
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and parametrize.is_parametrized(module, "weight"):

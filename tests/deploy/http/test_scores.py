@@ -53,6 +53,11 @@ def test_a_torn_line_is_dropped_and_the_log_goes_on(trained: Trained, exported: 
     log_of(file, model, images_of(trained)[:1])
     assert file.read_bytes().startswith(whole) and len(rows(file)) == 4
     assert len({row["weights_hash"] for row in rows(file)}) == 1
+    header, first, *_ = whole.splitlines(keepends=True)
+    for torn in (header[:30], header + first[:40]):
+        file.write_bytes(torn)
+        log_of(file, model, images_of(trained)[:1])
+        assert file.read_bytes().startswith(header) and len(rows(file)) == 1
 
 
 def test_two_servers_write_no_log_together(trained: Trained, exported: Path, tmp_path: Path) -> None:

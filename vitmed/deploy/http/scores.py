@@ -93,9 +93,9 @@ class ScoreLog:
             self.stream = file.open("a+b", buffering=0)
             busy = claim(self.stream.fileno()) is False
             self.stream.seek(0)
-            known = self.stream.readline().decode("utf-8", "replace")
-            row = self.stream.readline().decode("utf-8", "replace").split(",")
-            if busy or (known and (known != first or row[1:2] not in ([], [self.weights_hash]))):
+            known, row = (self.stream.readline().decode("utf-8", "replace") for _ in range(2))
+            other = row.endswith("\n") and row.split(",")[1:2] != [self.weights_hash]
+            if busy or other or not first.startswith(known):
                 self.stream.close()
                 problem = f"{file}: is there already and not the log of scores of this model"
                 problem = f"{file}: is open in another server" if busy else problem
@@ -106,7 +106,7 @@ class ScoreLog:
             tail = self.stream.read(size - start)
             if tail and not tail.endswith(b"\n"):
                 self.stream.truncate(start + tail.rfind(b"\n") + 1)
-            if not known:
+            if known != first:
                 self._write(first)
         except OSError as error:
             raise UsageError(f"{file}: cannot be written ({error.strerror})", "name another file") from None
