@@ -320,6 +320,26 @@ def test_a_missing_torch_is_no_bug(vitmed: RUN, trained: Trained, monkeypatch: p
 # --- the machine
 
 
+@pytest.mark.parametrize(
+    "problem", ["Matplotlib requires access to a writable cache directory", "No usable temporary directory found in x"]
+)
+def test_no_place_for_temporary_files(vitmed: RUN, monkeypatch: pytest.MonkeyPatch, problem: str) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(problem)
+
+    monkeypatch.setattr("vitmed.commands.summary.summary", fails)
+    clean(vitmed("summary", "vit_tiny"), 2, "no folder for temporary files can be written", "--tmpfs /tmp")
+
+
+def test_a_user_without_a_home(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("VITMED_CACHE", raising=False)
+    monkeypatch.setattr("vitmed.core.run_folder.user_cache_path", fails)
+    clean(vitmed("check", tmp_path), 2, "no home folder is known", "set VITMED_CACHE, or HOME, to a folder")
+
+
 def test_no_memory_left(trained: Trained, vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vitmed.models.vit import ViT
 

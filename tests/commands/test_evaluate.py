@@ -432,3 +432,16 @@ def test_without_the_images_the_stored_predictions_are_named(trained: Trained, t
     with pytest.raises(DataError) as error:
         evaluate(run)
     assert error.value.fix.endswith(f"vitmed evaluate {run / 'test' / 'predictions.csv'}")
+
+
+def test_a_table_of_two_classes_of_another_program(tmp_path: Path) -> None:
+    """Its positive class can be named; a gate of another kind of label ends before anything is written."""
+    labels, chance = np.arange(60) % 2, np.random.default_rng(0).random(60).round(2)
+    rows = [f"{i}.png,{'ab'[k]},{p},{1 - p:.2f}" for i, (k, p) in enumerate(zip(labels, chance, strict=True))]
+    (tmp_path / "other.csv").write_text("\n".join(["path,label,prob_a,prob_b", *rows]))
+    found = evaluate(tmp_path / "other.csv", positive="a", resamples=0, report=False).metrics
+    assert found["positive_class"] == "a"
+    assert found["per_class"]["a"]["sensitivity"]["value"] == recall_score(labels == 0, chance >= 0.5)
+    with pytest.raises(UsageError, match="unknown metric of classes 'mae'"):
+        evaluate(tmp_path / "other.csv", fail_under=["mae=3"], output=tmp_path / "none")
+    assert not (tmp_path / "none").exists()

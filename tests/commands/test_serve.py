@@ -333,7 +333,8 @@ def test_a_port_in_use_a_missing_model_and_a_short_key_are_refused_and_the_envir
     found = vitmed("serve", trained.folder, "--port", 0, "--scores", trained.data / "scores.csv")
     assert found.code == 2 and "lies in the data folder" in found.err and not (trained.data / "scores.csv").exists()
     (tmp_path / "key").write_text("short\n")
-    assert "at least 16" in vitmed("serve", trained.folder, "--api-key-file", tmp_path / "key").err
+    short = vitmed("serve", trained.folder, "--api-key-file", tmp_path / "key").err
+    assert "at least 16" in short and f"fill {tmp_path / 'key'} with what `openssl rand -hex 32` prints" in short
     monkeypatch.setenv(app.KEY, KEY)
     assert app.read_key(None) == KEY
     assert "--no-key" in vitmed("serve", trained.folder, "--no-key").err

@@ -69,6 +69,11 @@ def told(root: Path, **fields: object) -> str:
 def test_a_table_of_patients(root: Path, tmp_path: Path, separator: str, encoding: str, header: list[str]) -> None:
     rows = [header, [""], *([path, patient(path)] for path in paths(root)), ["", " ", ""]]  # with empty lines
     splits = split(root, groups=table(tmp_path / "t.csv", rows, separator, encoding))
+    if header == ["x", "case"]:  # a blank behind a comma, and a comma in quotes
+        text = "path, case\n" + "".join(f'{path}, "{patient(path)}, x"\n' for path in paths(root))
+        (tmp_path / "t.csv").write_text(text)
+        found = samples(split(root, groups=tmp_path / "t.csv"))
+        assert {path: group for path, (_, group, _) in found.items()} == {p: f"{patient(p)}, x" for p in paths(root)}
     assert {path: group for path, (_, group, _) in samples(splits).items()} == {p: patient(p) for p in paths(root)}
     assert splits.grouped and splits.shared() == {} and splits.notes == ()
     unit, known = ("who group", "as who groups, ") if "who" in header else ("patient", "")

@@ -32,6 +32,8 @@ def test_the_mean_of_calibrated_probabilities() -> None:
     shared = averaged(parts, [0.75, 0.25])
     assert shared.probabilities == pytest.approx(np.array([[0.8, 0.2], [0.175, 0.825]]), abs=1e-7)
     assert shared.calibrated is None  # the logits alone hold the mean, so that a policy can calibrate them
+    own = {"ood_score": ("1.5", "0.2"), "answer": ("no: unlike", "yes"), "site": ("A", "B")}
+    assert averaged([replace(parts[0], columns=own), parts[1]]).columns == {"site": ("A", "B")}
 
 
 def test_the_mean_of_findings_and_the_mixture_of_numbers() -> None:
@@ -124,6 +126,9 @@ def test_repeats_are_averaged_and_their_decisions_counted() -> None:
     assert found.paths == ("u", "v")
     assert found.probabilities[:, 1] == pytest.approx([0.3, 0.5], abs=1e-6)
     assert found.predicted.tolist() == [1, 0]  # two of three of each
+    usual = replace(classes([[0.4, 0.6]], paths="u"), threshold=None)  # a repeat without a threshold of its own
+    plain = [usual, replace(usual, paths=("v",)), *(test(*one) for one in tests[2:])]
+    assert out_of_fold(plain, 2).predicted.tolist() == [1, 0]
 
 
 def test_decisions_of_repeats_of_findings_and_of_numbers() -> None:

@@ -37,6 +37,8 @@ from vitmed.metrics.predictions import Predictions
         ((0.3, 0.3, 0.3), 3),
         ((0.07, -0.00011, 0.14), 4),  # else +0.000, as if 0 were outside
         ((0.07, 0.0000001, 0.14), 3),
+        ((-0.0003, -0.0097, 0.0093), 4),  # else -0.000, and its mirror image +0.0003
+        ((-0.9997, None, None), 4),
     ],
 )
 def test_both_ends_of_an_interval_differ_and_only_1_is_written_as_1(

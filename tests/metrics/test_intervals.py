@@ -529,6 +529,18 @@ class TestRareClass:
                 lows.append(evaluate_predictions(p).overall[name].low)
             assert lows == sorted(lows, reverse=True)
 
+    @pytest.mark.parametrize("rare", [2, 5, 12])
+    def test_a_rare_third_class_without_an_error_does_not_decide_mcc_and_kappa(self, rare: int) -> None:
+        """1 of 10 of the two others is wrong: the interval is about as wide as theirs alone, by a bootstrap."""
+        labels = np.array([0] * 120 + [1] * 120 + [2] * rare)
+        called = np.where((np.arange(240 + rare) % 10 == 0) & (labels < 2), 1 - labels, labels)
+        p = Predictions(("a", "b", "c"), ("x",) * len(labels), None, labels, np.eye(3, dtype=np.float32)[called])
+        overall, rng = evaluate_predictions(p).overall, np.random.default_rng(0)
+        draws = [rng.integers(len(labels), size=len(labels)) for _ in range(400)]
+        for name, score in (("mcc", sk.matthews_corrcoef), ("cohen_kappa", sk.cohen_kappa_score)):
+            ends = np.quantile([score(labels[i], called[i]) for i in draws], (0.025, 0.975))
+            assert (overall[name].low, overall[name].high) == pytest.approx(tuple(ends), abs=0.03)
+
 
 LAYOUTS = {
     "seven of fourteen": [14] * 7,

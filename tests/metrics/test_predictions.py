@@ -10,6 +10,7 @@ import pytest
 from predicted import rewritten
 
 from vitmed.core.errors import DataError
+from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.predictions import Predictions, softmax
 
 NASTY = ("a,b", 'say "cheese"', "naïve Ω 細胞", "logit_x", " spaced ", "semi;colon\ttab")
@@ -208,6 +209,26 @@ def test_probabilities_alone_are_taken(tmp_path: Path) -> None:
     found = put(tmp_path / "p.csv", BARE + "y.png,b,0,1\r\n")
     assert found.probabilities == pytest.approx(np.array([[0.7, 0.3], [0, 1]]), abs=1e-7)
     assert found.notes == ("The table has no logits: the logarithms of its probabilities replace them.",)
+
+
+def test_probabilities_of_another_program_are_not_rounded(tmp_path: Path) -> None:
+    """A forest of 100 trees has hundredths, and acts from 0.15 on, which is more than the float32 nearest to it."""
+    rows = "".join(f"{i},a,{1 - i / 100:.2f},{i / 100:.2f}\n" for i in range(101))
+    found = put(tmp_path / "p.csv", "path,label,prob_a,prob_b\n" + rows)
+    assert all((found.probabilities[:, 1] >= i / 100).sum() == 101 - i for i in range(101))
+    thirds = put(tmp_path / "p.csv", "path,prob_a,prob_b,prob_c\nx,0.33,0.33,0.33\n")  # written with two digits
+    assert thirds.probabilities[0] == pytest.approx([1 / 3] * 3)
+
+
+def test_predictions_of_another_program_that_are_not_the_likeliest_class_are_told(tmp_path: Path) -> None:
+    rows = "x.png,a,a,0.7,0.3\ny.png,b,b,0.8,0.2\nz.png,b,a,0.9,0.1\n"  # decided from 0.15 or 0.2 on
+    found = put(tmp_path / "p.csv", "path,label,prediction,prob_a,prob_b\n" + rows)
+    assert found.predicted.tolist() == [0, 0, 0]
+    assert "1 row of the table has a cell that does not follow from the probabilities" in found.notes[-1]
+    assert "row 2 (prediction); the probabilities count" in found.notes[-1]
+    (tmp_path / "p.csv").write_text("path,label_f,prediction,prob_f\nx,1,f,0.3\n")
+    found = FindingPredictions.from_csv(tmp_path / "p.csv")
+    assert "row 1 (prediction); the probabilities count" in found.notes[-1]
 
 
 def changed(p: Predictions, row: int, column: str, cell: str) -> str:

@@ -31,7 +31,7 @@ RUN = Callable[..., Answer]
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache of its own, and few penalties to choose from."""
     monkeypatch.setenv("VITMED_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("vitmed.training.losses.C_VALUES", (1e-3, 1e-1))
+    monkeypatch.setattr("vitmed.training.baselines.C_VALUES", (1e-3, 1e-1))
 
 
 @pytest.fixture(scope="module")

@@ -125,6 +125,9 @@ def _error_of(args: list[str]) -> VitmedError | None:
         elif isinstance(error, OSError) and is_full(error):  # what vitmed keeps only while it runs
             problem = "a disk is full, perhaps that of temporary files"
             reported = errors.DiskFullError(problem, "make room on it, or set TMPDIR to a folder on another")
+        elif isinstance(error, OSError) and ("cache directory" in str(error) or "temporary directory" in str(error)):
+            fix = "set TMPDIR to one; in a container, --tmpfs /tmp"  # matplotlib's, or Python's
+            reported = errors.UsageError("no folder for temporary files can be written", fix)
         elif isinstance(error, OSError) and error.errno in OF_PLACES and error.filename is not None:
             fix = "name another place, or ask the owner for the right to use it"
             reported = errors.UsageError(f"{error.filename}: {error.strerror}", fix)

@@ -215,7 +215,10 @@ _NOTES: dict[str, str] = {}  # mark -> path, for a cache folder that cannot be w
 def cache_folder() -> Path:
     """The folder in VITMED_CACHE, or `vitmed` in the system's cache folder."""
     named = os.environ.get("VITMED_CACHE")
-    return Path(named).expanduser() if named else user_cache_path("vitmed", appauthor=False)
+    try:
+        return Path(named).expanduser() if named else user_cache_path("vitmed", appauthor=False)
+    except RuntimeError:  # a user without a home
+        raise UsageError("no home folder is known", "set VITMED_CACHE, or HOME, to a folder") from None
 
 
 def copies() -> Path:

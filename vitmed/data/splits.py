@@ -362,23 +362,26 @@ def take_fold(images: Splits, samples: Samples, folds: int, fold: int, seed: int
     if images.bins:
         pairs = kinds_of(labels, targets_in(samples) if images.target.kind == "findings" else None)
         number = balanced_parts(codes, pairs, np.full(folds, 1 / folds), seed)[codes]
-    elif images.patients:
+    elif images.patients and np.bincount(labels).max() >= folds:
         number = grouped_folds(labels, codes, folds, seed)
+    elif images.patients:  # so some fold lacks each class
+        number = codes % folds
     else:
         rng = np.random.default_rng([seed, SPLITS.index("test")])
         order = [rng.permutation(np.flatnonzero(labels == k)) for k in range(len(images.classes))]
         number = np.empty(len(samples), dtype=np.int64)
         number[np.concatenate(order)] = np.arange(len(samples)) % folds  # each class begins where the last one ended
         number = number[np.unique(codes, return_index=True)[1][codes]]  # a copy goes where the first of them goes
-    taken, rest = _divide(samples, number == fold - 1)
-    if not taken or not rest:
-        few = counted(len(samples), "image")
-        raise DataError(f"{images.source}: {few} are too few for {folds} folds", "fewer --folds")
-    if lacking := _missing(images, taken) + _missing(images, rest):
-        label = min(lacking)
-        few = f"class {images.classes[label]!r} has too few {images.unit}s for fold {fold} of {folds}"
-        raise DataError(f"{_place(images, ALL, label)}: {few}", "fewer --folds, or add images")
-    return taken, rest
+    parts = [_divide(samples, number == k) for k in range(folds)]
+    for k, (taken, rest) in enumerate(parts, 1):  # all, so that the first does not train in vain
+        if not taken or not rest:
+            few = counted(len(samples), "image")
+            raise DataError(f"{images.source}: {few} are too few for {folds} folds", "fewer --folds")
+        if lacking := _missing(images, taken) + _missing(images, rest):
+            label = min(lacking)
+            few = f"class {images.classes[label]!r} has too few {images.unit}s for fold {k} of {folds}"
+            raise DataError(f"{_place(images, ALL, label)}: {few}", "fewer --folds, or add images")
+    return parts[fold - 1]
 
 
 def split_off(images: Splits, samples: Samples, fraction: float, seed: int, name: str) -> tuple[Samples, Samples]:

@@ -133,8 +133,10 @@ def read_table(file: str | Path) -> Table:
 
 def _csv_rows(file: Path, text: str) -> Iterator[tuple[int, list[str]]]:
     """The line at which each row ends, and its cells. Raises DataError."""
-    first = text.lstrip("\r\n").partition("\n")[0]
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count), strict=True)
+    first = re.sub('"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0])  # the header, without what is in quotes
+    mark = max(",;\t", key=first.count)
+    blanks = any(cell.startswith(" ") for cell in first.split(mark)[1:])
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=blanks, strict=True)
     try:
         for row in reader:
             yield reader.line_num, [from_cell(cell) for cell in row]

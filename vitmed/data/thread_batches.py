@@ -76,4 +76,4 @@ def read_batches(
 def check_readable(problems: dict[int, str]) -> None:
     """Raises DataError for images that could be read when the run began and no longer can."""
     if problems:
-        raise DataError("\n".join(problems.values()), "restore these files, or start a new run")
+        raise DataError("\n".join(problems.values()), "restore these files; or take them out and start again")

@@ -310,7 +310,7 @@ def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> Rates:
 def costs_of_balance(expected: Sequence[float]) -> tuple[tuple[float, ...], ...]:
     """K x K costs; the class of the lowest expected cost is that of the largest probability / `expected`, (K,)."""
     k = len(expected)
-    return tuple(tuple(0.0 if i == j else 1 / expected[i] for j in range(k)) for i in range(k))
+    return tuple(tuple(0.0 if i == j else 1 / max(expected[i], 1e-300) for j in range(k)) for i in range(k))
 
 
 def apply_point(predictions: Predictions, operating: PolicyPoints) -> Predictions:

@@ -136,8 +136,7 @@ def report_abstention(
     labels, sure = known_labels(predictions), certainty(predictions)
     wrong, boot = ~predictions.right, Bootstrap.of(predictions, config.resamples)
     reached, (area, curve) = None, _curve(sure, wrong, boot)
-    if chosen is not None and chosen.least is not None and len(sure):
-        answered = sure >= chosen.least
+    if chosen is not None and chosen.least is not None and (answered := sure >= chosen.least).any():
         coverage, risk = boot.proportion(answered), boot.proportion(wrong, answered)
         shown = enumerate(predictions.classes[:SHOWN])
         per_class = {name: boot.proportion(answered, labels == c) for c, name in shown}

@@ -223,13 +223,14 @@ class OodScoreGraph(nn.Module):
 
 
 class PillowResize(nn.Module):
-    """Pillow's resize as matrix products: images (B, H, W, C) uint8 of any size -> (B, S, S, C) uint8, the bytes of
+    """Pillow's resize as matrix products: images (B, H, W, C) uint8 of any size -> (B, S, S, C) uint8, as
     `Preprocessing.fit`. Not for images with alpha, which Pillow weighs by it. `how` gives S and the way to a square.
 
     Pillow resizes the width, then the height, with coefficients in fixed point of 22 bits, and rounds to 8 bits each
     time (src/libImaging/Resample.c). Sums of such products are exact in float64, so the bytes are Pillow's. Pillow 13
-    begins with the height of some tall images, which is cheaper; bilinear interpolation then differs by at most one
-    grey level.
+    begins with the height of some tall images, which is cheaper: their bytes then differ by at most one grey level with
+    bilinear interpolation, by up to 31 at sharp edges with bicubic and lanczos. With `nearest` Pillow may take the
+    neighbour of a pixel whose centre lies between two.
     """
 
     def __init__(self, how: Preprocessing):

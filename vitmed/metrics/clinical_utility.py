@@ -114,7 +114,7 @@ def _of_100(*shares: float) -> list[str]:
     def rounded(x: float, least: int) -> str:
         if x in (0, 100):
             return f"{x:.0f}"
-        return f"{x:.{next((d for d in range(least, 4) if float(f'{x:.{d}f}') not in (0, 100)), 4)}f}"
+        return f"{x:.{next((d for d in range(least, 12) if float(f'{x:.{d}f}') not in (0, 100)), 12)}f}"
 
     for least in range(5):
         texts = [rounded(100 * share, least) for share in shares]
@@ -125,7 +125,7 @@ def _of_100(*shares: float) -> list[str]:
 
 def percentage(prevalence: float) -> str:
     """A prevalence as text: `0.1 %`."""
-    return f"{100 * prevalence:.3g} %"
+    return f"{_of_100(prevalence)[0]} %" if prevalence > 0.999 else f"{100 * prevalence:.3g} %"
 
 
 def decision_curve(predictions: Predictions, config: EvaluateConfig) -> DecisionCurve | None:

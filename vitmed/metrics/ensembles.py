@@ -8,6 +8,7 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import WRITTEN
 
 
 def pool(parts: Sequence[Any]) -> Any:
@@ -38,9 +39,10 @@ def out_of_fold(tests: Sequence[Predictions], folds: int) -> Predictions:
     if len(repeats) == 1:
         return repeats[0]
     mean, decided = averaged(repeats), [part.decided for part in repeats]
-    if any(each is None for each in decided):
+    if all(each is None for each in decided) or (mean.kind == "number" and any(each is None for each in decided)):
         return mean
-    return replace(mean, decided=mean.middle_of(decided))
+    shown = [part.predicted if part.decided is None else part.decided for part in repeats]
+    return replace(mean, decided=mean.middle_of(shown))
 
 
 def aligned(parts: Sequence[Any]) -> list[Any]:
@@ -71,4 +73,5 @@ def averaged(parts: Sequence[Predictions], weights: Sequence[float] | np.ndarray
         parts: as `aligned` returns them; weights: of each, summing to 1; default equal ones.
     """
     weights = [1 / len(parts)] * len(parts) if weights is None else weights
-    return parts[0].mean_of(parts, np.asarray(weights, dtype=np.float64))
+    mean = parts[0].mean_of(parts, np.asarray(weights, dtype=np.float64))
+    return replace(mean, columns={name: cells for name, cells in mean.columns.items() if name not in WRITTEN})

@@ -122,8 +122,8 @@ def decimals(number: Estimate) -> int:
     ends = [abs(end) for end in (low, high) if end is not None]
     for digits in (3, 4):
         alike = low is not None and high is not None and low < high and f"{low:.{digits}f}" == f"{high:.{digits}f}"
-        small = value is not None and 0 < value < 0.1**digits
-        nearly_1 = value is not None and value < 1 and float(f"{value:.{digits}f}") == 1
+        small = value is not None and 0 < abs(value) < 0.1**digits
+        nearly_1 = value is not None and abs(value) < 1 and abs(float(f"{value:.{digits}f}")) == 1
         at_0 = any(5e-6 <= end < 0.5 * 0.1**digits for end in ends)
         if not (alike or small or nearly_1 or at_0):
             return digits

@@ -92,7 +92,8 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
         return np.log(np.maximum(joined / joined.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny))
     none = np.log1p(-np.minimum(p[order, positive], 1 - 1e-16))  # ln of the chance that the image is not positive
     none = np.minimum(np.minimum.reduceat(none, starts), -np.finfo(np.float64).tiny)
-    some = np.where(none > -np.log(2), np.log(-np.expm1(none)), np.log1p(-np.exp(none)))  # right near both ends
+    with np.errstate(divide="ignore"):  # of what is not chosen
+        some = np.where(none > -np.log(2), np.log(-np.expm1(none)), np.log1p(-np.exp(none)))  # right near both ends
     return np.stack([some, none] if positive == 0 else [none, some], axis=1)
 
 

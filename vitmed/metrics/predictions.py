@@ -263,7 +263,7 @@ class Predictions:
 
     def same_as(self, other: "Predictions") -> bool:
         """Whether another model says the same of all images."""
-        pairs = (self.probabilities, other.probabilities), (self.predicted, other.predicted)
+        pairs = (self.amounts, other.amounts), (self.predicted, other.predicted)
         return all(np.array_equal(mine, yours) for mine, yours in pairs)
 
     @cached_property
@@ -415,13 +415,16 @@ class Predictions:
         return np.log(np.maximum(chances, LEAST))
 
     def _as_shown(self, table: Table, as_decided: bool) -> Self:
-        """With the probabilities of the table where they differ from those of its logits, by more than rounding."""
+        """With the probabilities of the table where they differ from those of its logits by more than rounding, or it
+        has no logits."""
         columns = [PROB + name for name in self.classes]
-        if table.scored()[0] == PROB or not set(columns) <= set(table.header) or not table.has(columns):
+        by_logits = table.scored()[0] == LOGIT
+        if by_logits and (not set(columns) <= set(table.header) or not table.has(columns)):
             return self
-        if not as_decided and (np.abs(table.floats(columns) - self.probabilities) <= ROUNDED).all():
+        if by_logits and not as_decided and (np.abs(table.floats(columns) - self.probabilities) <= ROUNDED).all():
             return self
-        return replace(self, calibrated=table.probabilities(self.classes, one=self.EXCLUSIVE))
+        chances = table.probabilities(self.classes, one=self.EXCLUSIVE)  # not those of `logits`, which are rounded
+        return replace(self, calibrated=chances)
 
     def _decided(self, table: Table) -> np.ndarray | None:
         decided = table.class_indices("prediction", self.classes)
@@ -455,6 +458,8 @@ class Predictions:
         close, predicted = self._close(table), table.class_indices("prediction", self.classes)
         other = close.any(axis=1) & ~close[np.arange(len(self)), predicted]  # confidence of another class
         edited = (predicted < 0) | other
+        if table.scored()[0] == PROB and self.decided is None:  # of another program, which may decide otherwise
+            return np.asarray(predicted != self.likeliest)
         if self.decided is not None or len(self.classes) != 2:
             return edited
         score, one = self.calibrated_logits[:, -1] - self.calibrated_logits[:, 0], predicted == 1

@@ -108,7 +108,7 @@ def agreement(
         same = boot.proportion(first == second, read)
         pairs.append(PairAgreement(first=a, second=b, n=int(read.sum()), agreement=same, kappa=beyond, why=why))
     if kappa is not None and (grades is None or k == 2):
-        pairs[-1] = pairs[-1].model_copy(update={"kappa": kappa})
+        pairs[-1] = pairs[-1].model_copy(update={"kappa": kappa, "why": ""})
     if grades is None:
         return Agreement(weights="none", grades=None, pairs=pairs)
     off = grades[predictions.predicted] - grades[labels]

@@ -31,14 +31,14 @@ from vitmed.imaging.preprocessing import thumbnail
 from vitmed.imaging.window import file_window_index, limits_text
 from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.saved_model import Network, SavedModel
-from vitmed.metrics.predictions import Predictions, known_labels
+from vitmed.metrics.predictions import Predictions, known_labels, target_of
 from vitmed.metrics.predictions_csv import WRITTEN
 from vitmed.metrics.readers import check_readers
 from vitmed.metrics.subgroups import MOST, check_columns, strata
 from vitmed.models.sizes import describe_model
 from vitmed.report import participant_flow as flows
 from vitmed.report.analyses import Extra
-from vitmed.report.headline import Evaluation, report_evaluation
+from vitmed.report.headline import Evaluation, parse_gates, report_evaluation
 from vitmed.report.results import Origin, Results, Seen
 from vitmed.report.write import TABLE_ALONE, Report, read_baselines
 
@@ -276,6 +276,9 @@ def rebuild(
     own where there is a metrics.json. Of that file, the table of a baseline takes the positive class alone."""
     evaluated, flags, more = _with_table(file, labels, flags)
     predictions, policy, run = evaluated.predictions, evaluated.policy, RunFolder(file.parent.parent)
+    parse_gates([f"{name}={limit!r}" for name, limit in gates.items()], target_of(predictions).kind)
+    if positive in predictions.classes and len(predictions.classes) == 2 and not evaluated.metrics:
+        predictions, positive = replace(predictions, positive=positive), None
     if positive is not None:
         check_against_rest(predictions, positive)
     against_rest = positive is not None and file.with_name(NUMBERS).is_file()

@@ -178,6 +178,6 @@ def check_gates(gates: dict[str, float], metrics: Results, result: object) -> No
         value = metrics.overall[name].value if name in metrics.overall else None
         sign = 1 if ALL_METRICS[name].higher_is_better else -1
         if value is None or not sign * value >= sign * limit:
-            failed.append(f"{name} {'undefined' if value is None else f'{value:.4f}'}, asked for {limit:g}")
+            failed.append(f"{name} {'undefined' if value is None else f'{value:.6g}'}, asked for {limit:g}")
     if failed:
         raise GateError(f"the gate is not met: {'; '.join(failed)}", "look at the report for the errors", result)

@@ -38,6 +38,7 @@ from vitmed.training.trackers import check_trackers
 USUAL, LEAST = 3600.0, 300.0  # s
 FOLDS, FEW_FOLDS, LITTLE = 5, 3, 900.0  # below so many seconds, fewer folds
 HELD_OUT, AT_END = 0.2, 5.0  # of the patients, and s for the end, beside the test of the ensemble
+OF_FOLDS = "tests of the folds"
 FILES = ("data", "config", "groups", "labels", "weights")  # arguments that may name one
 
 
@@ -148,7 +149,8 @@ class Auto:
             results = Results.read(read_metrics(test / NUMBERS))
             metric = TARGETS[results.target.kind].headline[0]
             state[key.replace(" ", "_")] = {"metric": metric, "images": results.n, **results.overall[metric].to_dict()}
-            say(f"{key}, {counted(results.n, 'image')}: {metric} {value_text(results.overall[metric])}; {test}")
+            some = " (some of which ranked the weights)" * ("ranking" in state and key == OF_FOLDS)
+            say(f"{key}, {counted(results.n, 'image')}{some}: {metric} {value_text(results.overall[metric])}; {test}")
         checked = folder.path / "data-check" / PAGE
         say(f"{duration_text(self.save())} of {duration_text(limit)}; the data check: {checked}")
         say(f"to predict images: vitmed predict IMAGE --checkpoint {model}")
@@ -221,4 +223,4 @@ class Auto:
             vitmed.cross_validate(**of_folds, **there)
         elif not (joined.path / "test" / NUMBERS).is_file():
             vitmed.cross_validate(resume=place.path, **there)
-        return joined.path, {"tests of the folds": place.path / "test", "test of the ensemble": joined.path / "test"}
+        return joined.path, {OF_FOLDS: place.path / "test", "test of the ensemble": joined.path / "test"}

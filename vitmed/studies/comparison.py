@@ -175,11 +175,14 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     for model in models[1:]:
         _check_comparable(model, first)
         shared &= set(model.predictions.paths)
+    sure = [model for model in models if model.predictions.positive]
+    for model in sure[1:]:
+        _check_comparable(model, sure[0])
     if not shared:
         raise DataError("the predictions have no image in common", "predict the same images with both")
     paths = [path for path in first.predictions.paths if path in shared]
     _check_content(models, paths)
-    positive = next((m.predictions.positive for m in models if m.predictions.positive), None)
+    positive = sure[0].predictions.positive if sure else None
     form = next((m for m in models if m.kind == "grades"), first).predictions
     aligned = []
     for model in models:
@@ -225,7 +228,7 @@ def _check_comparable(model: Model, first: Model) -> None:
         those = f"those of {first.name} in the order {listed(b.classes)}"
         has = f"the grades of {model.name} are in the order {listed(a.classes)}, {those}"
         raise DataError(has, "train both with the same --ordinal")
-    if a.positive not in (None, b.positive or a.positive):
+    if None not in (a.positive, b.positive) and a.positive != b.positive:
         has = f"the positive class of {model.name} is {a.positive}, that of {first.name} {b.positive}"
         raise DataError(has, "train both with the same --positive")
 

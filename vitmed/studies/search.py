@@ -544,7 +544,7 @@ def _notes(study: TuningStudy) -> list[str]:
     notes = [f"best of {many} on validation: trial {best.number}, {title} {best.value:.3f}"]
     if planned is not None:
         notes[0] += "; these are the plan's settings" if best.number == study.plan else f"; the plan's: {planned:.3f}"
-    if study.optimism is not None:
+    if study.optimism is not None and study.optimism * (1 if study.higher else -1) > 0:
         too = f"too {'high' if study.higher else 'low'} by about {abs(study.optimism):.3f}"
         notes.append(f"It was chosen on these very images, which makes its number {too} on average.")
     if val is not None and val.value is not None and best.value is not None:

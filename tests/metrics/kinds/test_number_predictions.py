@@ -50,6 +50,9 @@ def test_csv_round_trip_is_bit_for_bit(tmp_path: Path, labels: bool, groups: boo
     if reach is not None:
         assert after.intervals.tobytes() == before.intervals.tobytes()
     assert after.to_csv() == before.to_csv()
+    assert after.predicted is after.values  # a number has no class, and no chance
+    with pytest.raises(AttributeError, match="a number has no probability or confidence: see `values`"):
+        after.confidence  # noqa: B018
 
 
 def test_the_intervals_of_several_models_come_back_as_they_are(tmp_path: Path) -> None:

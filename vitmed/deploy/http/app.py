@@ -356,18 +356,18 @@ SETTINGS: dict[str, Any] = {
     "server_header": False,
     "proxy_headers": False,
 }
-NEW_KEY = "openssl rand -hex 32 > key.txt"
 
 
 def read_key(file: Path | None) -> str | None:
     """The key that requests must bring: the content of a file, else of the environment. Raises UsageError."""
-    source = KEY if file is None else str(file)
+    source, new = (KEY, "set it to") if file is None else (str(file), f"fill {file} with")
+    new += " what `openssl rand -hex 32` prints"
     try:
         key = os.environ.get(KEY) if file is None else file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: cannot be read as a key ({first_line(error)})", NEW_KEY) from None
+        raise UsageError(f"{file}: cannot be read as a key ({first_line(error)})", new) from None
     if key is not None and (len(key) < SHORTEST or not key.isascii() or not key.isprintable() or " " in key):
-        raise UsageError(f"{source}: expected a key of at least {SHORTEST} letters and digits in one line", NEW_KEY)
+        raise UsageError(f"{source}: expected a key of at least {SHORTEST} letters and digits in one line", new)
     return key
 
 
@@ -414,7 +414,7 @@ def open_door(host: str, port: int, key_file: str | Path | None, no_key: bool) -
         if not local:
             warn("images and key travel unencrypted: let a proxy in front encrypt them (docs/serving.md)")
         name = f"[{host}]" if ":" in host else host
-        hosts = (name, "127.0.0.1", "localhost", "[::1]") if local and key is None else ()
+        hosts = tuple(dict.fromkeys((name, "127.0.0.1", "localhost", "[::1]"))) if local and key is None else ()
         yield Door(at, f"http://{name}:{at.getsockname()[1]}", key, hosts)
 
 

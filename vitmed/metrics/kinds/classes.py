@@ -274,12 +274,16 @@ class PreparedPredictions(Prepared):
 
     def _correlation_interval(self, name: str) -> tuple[float, float]:
         """The interval of MCC or kappa on -1..1: Wilson's, of as many images as give a proportion their variance.
-        Without an error it is that of the rarest class, and no interval reaches further up."""
+        Without an error it is that of a proportion right: of two classes among the images of the rarer, on which both
+        numbers rest; of more among all, beyond what agrees by chance. No interval reaches further up."""
         value = self.point[name]
         if not np.isfinite(value) or self.units.count < 2 or self.too_few:
             return NONE
-        rarest = min(np.flatnonzero(self.support), key=lambda c: self.holders[c], default=-1)  # the fewest patients
-        flawless = 2 * self._flawless(self.labels == rarest)[0] - 1
+        images, chance = np.ones(len(self.labels), bool), float(((self.support / self.support.sum()) ** 2).sum())
+        if self.size == 2:
+            rarest = min(np.flatnonzero(self.support), key=lambda c: self.holders[c], default=-1)  # the fewest patients
+            images, chance = self.labels == rarest, 0.5
+        flawless = (self._flawless(images)[0] - chance) / (1 - chance) if chance < 1 else -1.0
         if abs(value - 1) < 1e-12:
             return flawless, 1.0
         influence = self.units.leveraged(self.correlation_influence()[name], self.labels)

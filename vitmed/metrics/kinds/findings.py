@@ -66,6 +66,10 @@ class FindingPredictions(Predictions):
         return is_called(self.probabilities, self.limits) if self.decided is None else self.decided
 
     @cached_property
+    def confidence(self) -> np.ndarray:
+        raise AttributeError("findings have no one confidence: `probabilities` holds that of each finding")
+
+    @cached_property
     def explained(self) -> np.ndarray:
         """(S,) int64: which finding it explains, unless you name another: the likeliest, beside its threshold."""
         return (self.probabilities / np.maximum(self.limits, LEAST)).argmax(axis=1).astype(np.int64)
@@ -155,6 +159,8 @@ class FindingPredictions(Predictions):
         if self.decided is not None:
             return np.zeros(len(self), bool)
         (calls, valid), chances = self._calls(table), self.probabilities
+        if table.scored()[0] == PROB:  # of another program, which may decide otherwise
+            return np.asarray((calls != self.predicted).any(axis=1))
         low = np.where(calls, chances, np.inf).min(axis=0, initial=np.inf)
         high = np.where(calls, -np.inf, chances).max(axis=0, initial=-np.inf)
         crossed = (low < high) & (calls != is_called(chances, None))

@@ -100,6 +100,15 @@ class NumberPredictions(Predictions):
         return self.target.centre + self.target.spread * self.logits[:, 0].astype(np.float64)
 
     @cached_property
+    def predicted(self) -> np.ndarray:
+        """(S,) float64: `values`."""
+        return self.values
+
+    @cached_property
+    def probabilities(self) -> np.ndarray:
+        raise AttributeError("a number has no probability or confidence: see `values`, `scales` and `intervals`")
+
+    @cached_property
     def scales(self) -> np.ndarray:
         """(S,) float64: the predicted scale of the error, in the unit; above 0."""
         with np.errstate(over="ignore"):

@@ -69,7 +69,8 @@ def training_curves(records: Sequence[Mapping[str, Any]], loss: str = "loss (nat
         if axes is not panels[-1] and axes.get_legend_handles_labels()[0]:  # below: it would hide the last points
             axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False)
     if best is not None:
-        value = f"validation {ALL_METRICS[monitor].title} {values(f'val_{monitor}')[best]:.3f}"
+        reached = values(f"val_{monitor}")[best]
+        value = f"validation {ALL_METRICS[monitor].title} {'undefined' if np.isnan(reached) else f'{reached:.3f}'}"
         figure.suptitle(f"best.pt: epoch {epochs[best]}, {value}", fontsize=12)
     return figure
 
