@@ -20,7 +20,7 @@ def fuzz() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(("subject", "count"), [("checkpoints", 30), ("weights", 30), ("configs", 40), ("tables", 40)])
+@pytest.mark.parametrize(("subject", "count"), [("checkpoints", 12), ("weights", 30), ("configs", 40), ("tables", 40)])
 def test_damaged_files(fuzz: ModuleType, subject: str, count: int) -> None:
     outcomes = fuzz.try_cases(subject, range(count), seed=1)
     assert [outcome for outcome in outcomes if outcome.kind in fuzz.FAULTS] == []

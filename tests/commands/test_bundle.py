@@ -217,6 +217,7 @@ def test_the_stored_answer_is_that_of_the_command(
     assert found.code == 0 and differs(unpacked / "check" / "best.pt.json", found.out) == ""
 
 
+@pytest.mark.slow
 def test_the_drawn_image_of_a_model_of_deep_images_is_deep(shop: Path, trained: Trained, tmp_path: Path) -> None:
     """One of 8 bits would not be windowed, and a warning of it would alarm whoever installs the bundle."""
     ui, run = recording(), shutil.copytree(trained.folder, tmp_path / "run")
@@ -344,6 +345,7 @@ def test_an_exported_file_alone_needs_no_torch(shop: Path, exported: Path, tmp_p
         assert "small/model/model.onnx" in tar.getnames() and "small/model/best.pt" not in tar.getnames()
 
 
+@pytest.mark.slow
 def test_without_torch_the_papers_of_the_run_stay(shop: Path, trained: Trained, exported: Path, tmp_path: Path) -> None:
     ui = recording()
     run = shutil.copytree(trained.folder, tmp_path / "run")

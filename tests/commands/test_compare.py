@@ -139,6 +139,7 @@ def test_the_test_of_accuracy_by_patient_by_hand() -> None:
     assert found.tests["auroc"].p is None  # one class
 
 
+@pytest.mark.slow
 def test_chance_alone_is_called_clear_one_time_in_twenty() -> None:
     """Two models of the same skill, 200 times, 30 patients with four images that are alike."""
     wrong = {"auroc": 0, "accuracy": 0}

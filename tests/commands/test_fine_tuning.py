@@ -98,8 +98,15 @@ PACKED = {"mlp_layer": SwiGLUPacked, "act_layer": torch.nn.SiLU, "reg_tokens": 4
     [
         (partial(VisionTransformer, **SMALL, **PACKED), {"pool": "cls_mean"}, {"mlp": "swiglu", "pool": "cls_mean"}),
         (partial(VisionTransformer, **SMALL, **SIGLIP), {"freeze": True}, {"class_token": False, "pool": "attention"}),
-        (partial(VisionTransformer, **SMALL, pre_norm=True), {"freeze_blocks": 1}, {"norm_pre": True, "pool": "cls"}),
-        (partial(Eva, **SMALL, **ROTARY), {"lora": 2}, {"positions": "rotary", "registers": 4}),
+        pytest.param(
+            *(partial(VisionTransformer, **SMALL, pre_norm=True), {"freeze_blocks": 1}),
+            {"norm_pre": True, "pool": "cls"},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(partial(Eva, **SMALL, **ROTARY), {"lora": 2}, {"positions": "rotary", "registers": 4}),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["SwiGLU", "attention pooling", "CLIP's norm", "DINOv3"],
 )
@@ -215,7 +222,9 @@ class PressesCtrlC(Recorder):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("way", [{"lora": 2}, {"freeze_blocks": 0, "probe_first": True}])
+@pytest.mark.parametrize(
+    "way", [{"lora": 2}, pytest.param({"freeze_blocks": 0, "probe_first": True}, marks=pytest.mark.slow)]
+)
 def test_a_stopped_run_goes_on_bit_for_bit(data: Path, tmp_path: Path, trained: Trained, way: dict[str, Any]) -> None:
     """Stopped in the middle, and before its first step."""
     way = way | {"report": False, "resamples": 20}

@@ -68,6 +68,7 @@ def test_the_merged_table_is_that_of_one_process(
     assert again.code == 2 and "is there already" in again.err
 
 
+@pytest.mark.slow
 def test_an_array_of_100_tasks_of_which_one_was_killed(
     trained: Trained, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

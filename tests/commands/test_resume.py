@@ -87,7 +87,10 @@ def never_stopped(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 # 18 batches in all. After 6 an epoch is complete; odd ones lie between two halves of an optimiser step; a list
 # presses Ctrl-C in the run, and again in the run that goes on.
-@pytest.mark.parametrize(("variant", "presses"), [("all", [1, 6, 10, 17]), ("worker", [9]), ("device", [9])])
+@pytest.mark.parametrize(
+    ("variant", "presses"),
+    [("all", [1, 6, 10, 17]), pytest.param("worker", [9], marks=pytest.mark.slow), ("device", [9])],
+)
 def test_a_stopped_run_goes_on_bit_for_bit(
     data: Path, tmp_path: Path, never_stopped: Callable[[str], Path], variant: str, presses: list[int]
 ) -> None:

@@ -46,7 +46,10 @@ def test_a_figure_that_fails_does_not_hide_why_training_ended(tmp_path: Path, mo
         train(draw_splits(tmp_path / "d"), output=tmp_path / "runs", sets=TINY_SETS, **TINY)
 
 
-@pytest.mark.parametrize(("channels", "mode"), [(1, "L"), pytest.param(2, "LA", marks=pytest.mark.slow), (4, "RGBA")])
+@pytest.mark.parametrize(
+    ("channels", "mode"),
+    [(1, "L"), pytest.param(2, "LA", marks=pytest.mark.slow), pytest.param(4, "RGBA", marks=pytest.mark.slow)],
+)
 def test_every_number_of_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels: int, mode: str) -> None:
     """With all pictures drawn: a contact sheet of two or four channels is one too."""
     draw_only(monkeypatch, *(name for name, plot in plots().items() if plot.pictures or plot.maps))

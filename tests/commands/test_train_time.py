@@ -154,6 +154,7 @@ def test_where_the_time_is_nearly_used_there_are_fewer_reports(data: Path, monke
     assert f"vitmed evaluate {folder} --split val" in text
 
 
+@pytest.mark.slow
 def test_folds_share_the_time(tmp_path: Path) -> None:
     data = draw_classes(tmp_path / "data", 16)
     ui = recording()

@@ -152,6 +152,7 @@ def test_tuned_yaml_trains_what_the_winner_was(done: TuneResult, data: Path, tmp
     assert ("no other trial was better" in text) == (not differs)
 
 
+@pytest.mark.slow
 def test_without_pruning_every_trial_ends_and_lower_can_be_better(data: Path, tmp_path: Path) -> None:
     found = run(data, tmp_path, prune=False, trials=2, epochs=3, seed=500_000, monitor="brier")
     assert [(t.state, t.epochs) for t in found.study.trials] == [("done", 3)] * 2
@@ -499,6 +500,7 @@ def compared(cells: list[list[Predictions]]) -> tuple[list[TrialResult], float |
     return combined(trials, tables, TARGETS["classes"], "auroc", True)
 
 
+@pytest.mark.slow
 def test_the_interval_resamples_patients_for_all_seeds_together() -> None:
     parts, rng = drawn(0.8, 3), np.random.default_rng(5)
     number, values = compared([parts])[0][0].estimate, []

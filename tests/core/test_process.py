@@ -38,7 +38,7 @@ def tuned(command: str = "train", **variables: str) -> tuple[int, str]:
     [
         ([], {}, "GOMP_SPINCOUNT = '1000'"),
         pytest.param(["serve"], {}, "GOMP_SPINCOUNT = '10000'", marks=pytest.mark.slow),
-        ([], {"GOMP_SPINCOUNT": "70"}, "GOMP_SPINCOUNT = '70'"),
+        pytest.param([], {"GOMP_SPINCOUNT": "70"}, "GOMP_SPINCOUNT = '70'", marks=pytest.mark.slow),
         pytest.param([], {"OMP_WAIT_POLICY": "active"}, "OMP_WAIT_POLICY = 'ACTIVE'", marks=pytest.mark.slow),
     ],
 )

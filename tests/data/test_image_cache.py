@@ -226,6 +226,7 @@ def no_evaluation(no_figures: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_run, "write_card", lambda *_, **__: None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_evaluation")
 def test_the_same_weights_with_and_without(tmp_path: Path, cache: Path, decoded: list[str]) -> None:
     data = draw_splits(tmp_path / "data", 6, 3, 3)

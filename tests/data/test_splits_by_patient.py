@@ -98,7 +98,7 @@ def test_folds_that_cannot_be(cells: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="class 'b' has too few images for fold 2 of 3"):
         split(few, folds=3, fold=1)  # before the first one is trained in vain
     rare = files(tmp_path / "rare", [f"{c}/P{c}{i}_0.png" for c in "ab" for i in range(4)])
-    with pytest.raises(DataError, match="class '.' has too few patients for fold . of 5"):
+    with pytest.raises(DataError, match=r"class '.' has too few patients for fold . of 5"):
         split(rare, folds=5, group_regex=r"(P\w+)_")  # of no class as many as folds
     for data in ({"folds": 3, "fold": 4}, {"fold": 2}):
         with pytest.raises(UsageError, match=r"there is no such fold|data\.fold needs data\.folds"):

@@ -105,6 +105,7 @@ def test_false_alarms_and_alarms_in_worlds_of_patients() -> None:
     assert sum(found[1.0]) >= 37
 
 
+@pytest.mark.slow
 def test_a_long_log_gives_no_more_false_alarms_than_a_period() -> None:
     """In 40 worlds without a change and logs of 20 periods 0 to 9 alarms are expected of 10 % (binomial, 99.7 %)."""
     alarms = 0

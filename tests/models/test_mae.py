@@ -109,6 +109,7 @@ def test_the_encoder_is_trained_but_for_its_head_and_fixed_positions() -> None:
     assert still == {"encoder.head.weight", "encoder.head.bias", "encoder.pos_embed"}
 
 
+@pytest.mark.slow
 def test_it_learns() -> None:
     """Images of which each patch tells all others: plain colours."""
     mae = network(normalise=False).train()

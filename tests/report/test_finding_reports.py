@@ -73,6 +73,7 @@ def test_names_of_folders_are_plain_and_differ() -> None:
     assert all(re.fullmatch("[a-z0-9-]+", name) for name in names.values())
 
 
+@pytest.mark.slow
 def test_reports_of_many_findings_have_every_number_and_three_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -208,6 +208,7 @@ def test_one_image_makes_a_report(tmp_path: Path) -> None:
     assert Page(html).open == [] and metrics["undefined"] and "slider-data" not in html.split("<script>")[0]
 
 
+@pytest.mark.slow
 def test_a_thousand_classes_make_a_small_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_only(monkeypatch, "confusion_matrix")
     names = tuple(f"class {i:04d}" for i in range(1000))

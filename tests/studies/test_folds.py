@@ -358,6 +358,7 @@ def test_a_fold_that_learnt_nothing_is_named_on_the_page_of_all(done: Path, tmp_
     assert any(re.match("(folds? 1.*: )?Every image is predicted as .*does not distinguish", note) for note in notes)
 
 
+@pytest.mark.slow
 def test_folds_of_grades_are_reported_by_what_decides_between_grades(tmp_path: Path) -> None:
     data = draw_classes(tmp_path / "data", 12, ("amber", "blue", "green"))
     asked: dict[str, object] = {"ordinal": "amber,blue,green", "group_regex": None, "folds": 2, "report": False}
@@ -535,6 +536,7 @@ def repeated(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found.folder
 
 
+@pytest.mark.slow
 def test_repeats_average_what_models_say_of_images_that_they_never_saw(repeated: Path, data: Path) -> None:
     names = ("fold-1", "fold-2", "repeat-2-fold-1", "repeat-2-fold-2")
     tests = [Predictions.from_csv(repeated / name / "test" / "predictions.csv") for name in names]

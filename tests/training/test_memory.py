@@ -71,6 +71,7 @@ def test_other_words_are_refused(value: str) -> None:
 # --- a CPU
 
 
+@pytest.mark.slow
 def test_as_much_as_a_cpu_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(out_of_memory, "_peak", lambda _, count: 10_000_000 + 50_000_000 * count)
     asked = state()
@@ -123,7 +124,7 @@ def test_the_memory_of_this_machine_is_known() -> None:
 # --- a device, played by the CPU
 
 
-@pytest.mark.parametrize(("most", "images"), [(16, 16), (5, 4), (1, 1)])
+@pytest.mark.parametrize(("most", "images"), [(16, 16), (5, 4), pytest.param(1, 1, marks=pytest.mark.slow)])
 def test_a_device_is_tried(monkeypatch: pytest.MonkeyPatch, most: int, images: int) -> None:
     model, real = state()[0].model, ViT.forward_pool
     tried: list[int] = []
@@ -162,6 +163,7 @@ def test_auto_is_reported_and_kept(vitmed: RUN, tmp_path: Path, monkeypatch: pyt
     assert (train["batch_size"], train["accumulate"], train["micro_batch"]) == (64, 1, 5)
 
 
+@pytest.mark.slow
 def test_pretraining_takes_auto(vitmed: RUN, tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "data")
     small = ["--image-size", 16, "--patch-size", 8, "--device", "cpu", "--set", "model.width=24", "-b", "auto"]

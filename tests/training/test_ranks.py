@@ -289,7 +289,11 @@ def one(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @forks
 @pytest.mark.parametrize(
     ("world", "flags"),
-    [(2, {}), (3, {"micro_batch": 2}), (2, {"shard_model": True, "micro_batch": 2, "grad_checkpointing": True})],
+    [
+        (2, {}),
+        pytest.param(3, {"micro_batch": 2}, marks=pytest.mark.slow),
+        pytest.param(2, {"shard_model": True, "micro_batch": 2, "grad_checkpointing": True}, marks=pytest.mark.slow),
+    ],
     ids=["ddp", "parts", "sharded"],
 )
 def test_without_masks_and_mixing_the_ranks_give_what_one_process_gives(

@@ -232,6 +232,9 @@ def reached_at(
     _, fp = threshold_counts(scores, truth)
     cuts = np.append(np.inf, np.unique(scores)[::-1])  # (T + 1,) above each, as the counts
     enough = units.fewer(truth) >= FEWEST
+    degrees = max(1.0, units.count - 1.0)
+    if units.clustered and (sizes := units.sums(truth.astype(np.float64))).any():  # of those who have the class
+        degrees = min(degrees, intervals.satterthwaite(sizes[sizes > 0], intervals.LIKENESS))
     rates = []
     for level, value, column in zip(levels, table[0].tolist(), table[1:].T, strict=True):
         # the loosest of the thresholds at which enough of the others are kept
@@ -242,7 +245,7 @@ def reached_at(
             # hardly a resample differs; how alike the others are depends on the threshold, and is left out
             reached = of_share(intervals.share(called & truth, truth, units))
         elif len(column) and not few and (variance := float(np.nanvar(column, ddof=1))) > 0:
-            limits = intervals.within(value, 0, variance, intervals.quantile(max(1, units.count - 1)))
+            limits = intervals.within(value, 0, variance, intervals.quantile(degrees))
             reached = estimate(value, *limits, "wilson-bootstrap", len(column))
         rates.append(AtRate(fixed=level, reached=reached, too_few=few))
     return rates
