@@ -3,6 +3,7 @@
 Its options stand in the signature of that function; here only those that Python lacks.
 """
 
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -286,12 +287,11 @@ def merge(as_json: AsJson = False, **options: Any) -> None:
 
 def explain(as_json: AsJson = False, **options: Any) -> None:
     """Draw where the network looked, and report what the test of such maps found."""
-    from vitmed.explanation.attention import explanation_json
+    from vitmed.commands.explain import NUMBERS
 
     result = vitmed.explain(**options)
     if as_json:
-        checkpoint = options["checkpoint"].name if "checkpoint" in options else "best.pt"
-        terminal.print_json(terminal.in_folder(result, explanation_json(result, checkpoint)))
+        terminal.print_json(terminal.in_folder(result, json.loads((result.folder / NUMBERS).read_text("utf-8"))))
     terminal.refuse_unread(len(result.predictions), len(result.predictions.errors), result.predictions.errors)
 
 

@@ -300,7 +300,7 @@ class NumberPolicy(DecisionPolicy):
         if self.intervals is None:
             return "no prediction intervals, since there are too few images"
         reach, coverage = self.intervals.reach, self.intervals.coverage
-        return f"{coverage:.0%} prediction intervals reach {reach:.3g} predicted scales up and down"
+        return f"{100 * coverage:.3g} % prediction intervals reach {reach:.3g} predicted scales up and down"
 
     @property
     def notes(self) -> tuple[str, ...]:

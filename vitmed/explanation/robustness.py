@@ -286,7 +286,8 @@ def _words(result: Robustness, clean: Predictions) -> dict[str, Any]:
     (worst, sentence), reasons, notes, number = _verdict(result), {}, list[str](), result.clean[result.number]
     for name, entry in result.clean.items():
         if entry.value is None:
-            alike = "all images are of one class" if clean.kind == "classes" else "it is undefined without corruption"
+            one = clean.kind == "classes" and len(np.unique(known_labels(clean))) < 2
+            alike = "all images are of one class" if one else "it is undefined without corruption"
             reasons[name] = alike if result.n else "there are no images"
     if clean.kind == "classes" and len(clean.classes) > MANY and "auroc" not in reasons:
         reasons["auroc"] = f"no interval: there are more than {MANY} classes"

@@ -245,7 +245,8 @@ def reached_at(
             # hardly a resample differs; how alike the others are depends on the threshold, and is left out
             reached = of_share(intervals.share(called & truth, truth, units))
         elif len(column) and not few and (variance := float(np.nanvar(column, ddof=1))) > 0:
-            limits = intervals.within(value, 0, variance, intervals.quantile(degrees))
-            reached = estimate(value, *limits, "wilson-bootstrap", len(column))
+            low, high = intervals.within(value, 0, variance, intervals.quantile(degrees))
+            at = intervals.share(called & truth, truth, units)  # as if the threshold were known: no narrower than that
+            reached = estimate(value, min(low, at.low), max(high, at.high), "wilson-bootstrap", len(column))
         rates.append(AtRate(fixed=level, reached=reached, too_few=few))
     return rates

@@ -93,7 +93,8 @@ def headline(metrics: Results) -> str:
     if any(number.low is not None for _, _, number in first):
         unit = "image" if metrics.n_groups is None else metrics.unit
         how = f"95 % intervals by {unit}: {main_methods(metrics)}"
-    optimistic = "; likely optimistic" if metrics.n_groups is None else ""
+    own = metrics.flow is not None and metrics.flow.evaluated is not None and metrics.flow.evaluated.split is not None
+    optimistic = "; likely optimistic" if metrics.n_groups is None and own else ""
     lines = (f"{plain(title)} {value_text(number)}" for _, title, number in first)
     return "\n".join([*lines, f"{how}{optimistic}"])
 

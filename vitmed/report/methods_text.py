@@ -67,7 +67,7 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
     further = [*sentences(main=False), *_tests(metrics, cite)]
     fitted, choice = metrics.calibration, metrics.report.facts.get("Model choice")
     chosen = [f"Choice of the model: {choice}."] if choice else []
-    if metrics.finding_reports:
+    if metrics.finding_reports and metrics.report.policy:
         chosen.append("The report of each finding says how its probabilities were calibrated on validation images.")
     if fitted is not None and (fitted.folds or metrics.report.policy):
         ways = {"temperature": "by temperature scaling", "vector": "by vector scaling", "none": "not calibrated"}

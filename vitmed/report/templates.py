@@ -227,7 +227,7 @@ def results_sentence(metrics: Results) -> str:
         text += f" The limits of agreement were {share(agreed.lower)} and {share(agreed.upper)}{unit}; the trend of the"
         text += f" error was {share(agreed.trend)}{', so constant limits do not hold' * agreed.drifts}."
     if (held := metrics.intervals) is not None:
-        text += f" The {100 * held.asked:.0f} % prediction intervals had a coverage of {share(held.coverage)}."
+        text += f" The {100 * held.asked:.3g} % prediction intervals had a coverage of {share(held.coverage)}."
     return text
 
 
