@@ -50,7 +50,10 @@ def test_intervals_are_wilsons_with_the_variance_of_resamples_that_choose_their_
     slow = []
     for row in np.concatenate(list(bootstrap_weights(p.units, 60, seed=0))):
         slow.append(of_sklearn(p, np.repeat(np.arange(len(p)), row.astype(int)), 0.9))
-    value, reach = one.reached.value, t.ppf(0.975, p.units.max())
+    sizes = np.bincount(p.units[p.labels == 1])  # of those who have the class, whose images are alike by 0.05
+    sizes = sizes[sizes > 0] * (1 + 0.05 * (sizes[sizes > 0] - 1))
+    degrees = min(p.units.max(), sizes.sum() ** 2 / (sizes**2).sum() - 1) if patients else p.units.max()
+    value, reach = one.reached.value, t.ppf(0.975, degrees)
     effective = value * (1 - value) / np.var(slow, ddof=1)
 
     def score(true: float) -> float:  # Wilson's limits are the true shares that lie `reach` standard errors away

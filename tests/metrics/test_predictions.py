@@ -220,6 +220,11 @@ def test_probabilities_of_another_program_are_not_rounded(tmp_path: Path) -> Non
     assert thirds.probabilities[0] == pytest.approx([1 / 3] * 3)
 
 
+def test_two_columns_that_may_name_the_patient_are_told(tmp_path: Path) -> None:
+    found = put(tmp_path / "p.csv", "path,label,patient,case_id,prob_a,prob_b\nx,a,1,7,0.5,0.5\n")
+    assert found.groups is None and "columns patient, case_id may each name the patient" in found.notes[0]
+
+
 def test_predictions_of_another_program_that_are_not_the_likeliest_class_are_told(tmp_path: Path) -> None:
     rows = "x.png,a,a,0.7,0.3\ny.png,b,b,0.8,0.2\nz.png,b,a,0.9,0.1\n"  # decided from 0.15 or 0.2 on
     found = put(tmp_path / "p.csv", "path,label,prediction,prob_a,prob_b\n" + rows)

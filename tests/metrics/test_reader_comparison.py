@@ -264,6 +264,9 @@ def test_answers_of_two_kinds_are_read_where_a_positive_class_is_named_and_are_o
             answer = vitmed("evaluate", file, "--rater", "said", "--resamples", 0, "-o", tmp_path / f"{k}{positive}")
             if positive is None:
                 assert answer.code != 0 and "in the column said is no class" in answer.err
+                assert "vitmed evaluate --positive CLASS" in answer.err
+                named = ("--positive", p.classes[1], "--resamples", 0, "-o", tmp_path / f"{k}-named")
+                assert vitmed("evaluate", file, "--rater", "said", *named).code == 0
                 continue
             assert answer.code == 0, answer.err
             found = json.loads((tmp_path / f"{k}{positive}" / "metrics.json").read_text())["readers"]

@@ -60,8 +60,7 @@ def evaluate(
         window: of deep images, as in `predict`.
         allow_leakage: evaluate on `data` even if the model was trained on some of it.
         positive: of three classes or more, this one, or several as one ("KL3,KL4"), against the rest, with a decision
-            policy of its own, from the predictions.csv of the run's test, or from the one that you name; of two, the
-            positive class of a table of another program.
+            policy of its own, from the predictions.csv of the run's test, or one you name; of two: of another table.
         baselines: returns predictions of the baselines for the same images; called after the model has predicted.
         **flags: the names in `EVALUATE_FLAGS`, such as resamples=500; default: those of the run.
 

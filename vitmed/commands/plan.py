@@ -67,8 +67,7 @@ def plan(
         with bar("timing steps", unit="steps"):
             seconds, text, short = time_needed(made)
         minutes = seconds / 60
-        each = ", for each fold" * (settings.data.divided and settings.data.fold is None)
-        say(f"{text}{each}; timed on {describe_device(made.device)}")
+        say(f"{text}{', for each fold' * settings.data.divided}; timed on {describe_device(made.device)}")
         if short:
             warn(short)
     made = replace(made, config=with_values(made.config, {"train.time": limit}))  # of all folds, as `train` takes it

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.core.text import counted, counted_doing
+from vitmed.core.text import counted, counted_doing, listed
 from vitmed.core.text_files import SEPARATORS, from_cell, read_text, rows_of
 from vitmed.core.upgrade import READER
 
@@ -78,7 +78,8 @@ class Table:
         raise DataError(
             f"{self.file}: {problem}; {self.found}",
             "give a column prob_<class> for every class (of two classes with one score p: p and 1 - p), or "
-            "logit_<class> for every class, with commas, semicolons or tabs between the cells",
+            "logit_<class> for every class, with commas, semicolons or tabs between the cells; of a number those of a "
+            f"predictions.csv of vitmed ({', '.join(RAW)}, ...)",
         )
 
     def further(self, ours: Iterable[str], classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -108,6 +109,8 @@ class Table:
         Names that differ only in capitals, or in spaces at their ends, are one patient, written as the first of them.
         """
         names, first = self.cells("group"), dict[str, str]()
+        if "group" not in self.header and len(several := [name for name in self.header if _is_patient(name)]) > 1:
+            return None, [f"The columns {listed(several)} may each name the patient, so none counts; call one group."]
         joined = [first.setdefault(name.strip().casefold(), name) if name.strip() else "" for name in names]
         written, patients = {name for name in names if name.strip()}, set(joined) - {""}
         if len(written) == len(patients):
@@ -228,8 +231,7 @@ def read_table(file: str | Path | Table) -> Table:
 
 def _usual(header: Sequence[str]) -> list[str]:
     """The names of columns; ours may be in capitals or have blanks around them, and that of patients has several."""
-    names, of_patients = [], {*GROUP_NAMES} - {"case"}  # which may be a class
-    patients = [name for name in header if re.sub("[^a-z0-9]+", "_", name.lower()).strip("_") in of_patients]
+    names, patients = [], [name for name in header if _is_patient(name)]
     for name in header:
         low = name.strip().lower()
         if low in (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, "error") and low not in header:
@@ -241,6 +243,11 @@ def _usual(header: Sequence[str]) -> list[str]:
                 name = kind + name.lstrip()[len(kind) :]
         names.append(name)
     return names
+
+
+def _is_patient(name: str) -> bool:
+    """Whether a column may name the patient; `case` may be a class."""
+    return re.sub("[^a-z0-9]+", "_", name.lower()).strip("_") in {*GROUP_NAMES} - {"case"}
 
 
 def _take_decimal_commas(header: Sequence[str], rows: Sequence[dict[str, str]]) -> None:

@@ -25,7 +25,7 @@ from vitmed.metrics.estimates import Estimate, estimate, finite, of_share
 from vitmed.metrics.intervals import NONE, Spread, Units, influence_spread, share
 from vitmed.metrics.kinds.grades import Grades, grade_errors, grades_of, kappa_estimate, kappa_of_sums, kappa_summands
 from vitmed.metrics.paired_comparison import gap_estimate, tested
-from vitmed.metrics.predictions import Predictions, known_labels, positive_class, positive_index
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 from vitmed.metrics.predictions_csv import as_number
 
 REFERENCE, MODEL = "the reference", "the model"
@@ -58,15 +58,15 @@ def readings(
     cells: Sequence[str], classes: Sequence[str], paths: Sequence[str], column: str, positive: str | None = None
 ) -> np.ndarray:
     """(S,) int64 class that a reader gave each image, from the S cells of a column; `UNREAD` where a cell is empty. Of
-    two classes `YES` and `NO` name them too. Raises DataError."""
+    two classes with a `positive` one, `YES` and `NO` name them too. Raises DataError."""
     index, fix = {name: k for k, name in enumerate(classes)} | {"": UNREAD}, f"one of {listed(classes)}"
     calls = dict[str, int]()
-    if len(classes) == 2:
-        k = positive_class(classes) if positive is None else classes.index(positive)
+    if positive is not None and len(classes) == 2:
+        k = classes.index(positive)
         calls = dict.fromkeys(YES, k) | dict.fromkeys(NO, 1 - k)
         fix += f"; {listed(YES)} for {positive}; {listed(NO)} for {classes[1 - k]}"
     fix = f"a reader's cell is {fix}; or empty where the image was not read"
-    if len(classes) > 2:
+    if positive is None:
         fix += "; or vitmed evaluate --positive CLASS, for calls of yes/no, 1/0 or true/false"
     found = [index.get(cell, calls.get(cell.lower())) for cell in map(str.strip, cells)]
     for path, cell, named in zip(paths, cells, found, strict=True):

@@ -279,8 +279,7 @@ def rebuild(
     parse_gates([f"{name}={limit!r}" for name, limit in gates.items()], target_of(predictions).kind)
     if positive in predictions.classes and len(predictions.classes) == 2 and not evaluated.metrics:
         predictions, positive = replace(predictions, positive=positive), None
-    if positive is not None:
-        check_against_rest(predictions, positive)
+    check_against_rest(predictions, positive)
     against_rest = positive is not None and file.with_name(NUMBERS).is_file()
     folder = output_folder(output, file.with_name(AGAINST_REST if against_rest else "report"), *data_of_runs([file]))
     of_model = not file.name.startswith(BASELINE)
@@ -288,15 +287,14 @@ def rebuild(
     before, changes = _earlier_report(file, evaluated) if of_model else (None, [])
     baselines, left_out = fitting_baselines(file.parent, predictions, but=file.stem.removeprefix(BASELINE))
     changes = [*predictions.notes, *changes, *more, *left_out]
-    if positive is not None:
-        predictions = predictions.against_rest(positive)
-        baselines = {key: other.against_rest(positive) for key, other in baselines.items()}
     for note in changes:
         warn(f"{file.name}: {note}")
     alone = Origin(title=f"report of {file.name}", facts={"Made from": file.name}, notes=[TABLE_ALONE])
     origin, flow, folds = (before.report, before.flow, before.folds) if before else (alone, None, None)
     notes, earlier = list(dict.fromkeys([*origin.notes, *changes])), _settings(origin)
     if positive is not None:
+        predictions = predictions.against_rest(positive)
+        baselines = {key: other.against_rest(positive) for key, other in baselines.items()}
         earlier = earlier.model_copy(update={"ordinal": [], "balanced": False, "cost": None})
     own = tuple(name for name in predictions.columns if name not in WRITTEN)
     about = predictions.kind, predictions.classes, own
@@ -374,8 +372,10 @@ def _labelled(predictions: Predictions, file: Path) -> tuple[Predictions, list[s
     return replace(part, labels=labels, groups=groups, columns={**part.columns, **cells}), [*read.notes]
 
 
-def check_against_rest(predictions: Predictions, positive: str) -> None:
-    """Raises UsageError where `positive` names not one, or some, of three classes or more."""
+def check_against_rest(predictions: Predictions, positive: str | None) -> None:
+    """Raises UsageError where `positive` names not one, or some, of three classes or more; None names nothing."""
+    if positive is None:
+        return
     if predictions.kind != "classes" or len(predictions.classes) < 3:
         problem = f"--positive {positive}: one class against the rest is for three classes or more"
         raise UsageError(problem, "leave it out; of findings each has a report: RUN/test/findings/FINDING")
