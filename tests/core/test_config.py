@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vitmed.core.config import Config
+from vitmed.core.config import Config, EvaluateConfig
 from vitmed.core.errors import UsageError
-from vitmed.core.load_config import build_config, find_config, load_config, recipes
+from vitmed.core.load_config import build_config, evaluate_config, find_config, load_config, recipes
 from vitmed.training.plan.make_plan import check_names
 
 
@@ -154,3 +154,10 @@ def test_an_error_names_what_the_user_typed(overrides: dict[str, object], sets: 
     with pytest.raises(UsageError) as error:
         load_config(None, overrides, sets)
     assert error.value.problem.startswith(message)
+
+
+def test_another_operating_point_replaces_that_of_the_run_and_one_taken_back_leaves_it() -> None:
+    run = EvaluateConfig(cost="5:1")
+    assert evaluate_config(run, {"youden": False}).cost == "5:1"
+    chosen = evaluate_config(run, {"youden": True})
+    assert chosen.youden and chosen.cost is None

@@ -87,7 +87,7 @@ def evaluate_config(own: EvaluateConfig, flags: dict[str, Any]) -> EvaluateConfi
     """The settings of the run, overridden by the flags of `EVALUATE_FLAGS`. UsageError for a wrong flag or value."""
     given = read_overrides(flags, EVALUATE_FLAGS, "evaluate")
     values, former = {key.partition(".")[2]: value for key, value in given.items()}, own.model_dump()
-    if POINTS & values.keys():  # a new operating point replaces the one of the run
+    if any(values.get(key) for key in POINTS):  # a new operating point replaces the one of the run
         former = {key: value for key, value in former.items() if key not in POINTS}
     return build_config({"evaluate": former | values}, given=given).evaluate
 
