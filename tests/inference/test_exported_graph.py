@@ -123,6 +123,16 @@ def test_the_square_is_that_of_pillow(resize: str, interpolation: str, channels:
         assert np.abs(ours[0].astype(int) - theirs).max() <= limit, (height, width)
 
 
+@pytest.mark.parametrize("resize", ["pad", "squash", "crop"])
+def test_the_nearest_pixel_is_that_of_pillow_where_a_centre_lies_between_two(resize: str) -> None:
+    """Pillow adds up steps of 640 / 224 pixels, so the fourth centre lies just below 10."""
+    how = Preprocessing(224, 3, resize, "half", interpolation="nearest")
+    pixels = np.random.default_rng(0).integers(0, 256, (480, 640, 3), dtype=np.uint8)
+    for turned in (pixels, pixels.transpose(1, 0, 2).copy()):
+        found = PillowResize(how)(torch.from_numpy(turned)[None])[0].numpy()
+        assert np.array_equal(found, how.fit(Image.fromarray(turned)))
+
+
 def test_a_square_of_the_right_size_is_unchanged() -> None:
     images = torch.randint(0, 256, (3, 24, 24, 3), dtype=torch.uint8)
     for interpolation in ("bilinear", "bicubic", "lanczos", "nearest"):

@@ -229,8 +229,7 @@ class PillowResize(nn.Module):
     Pillow resizes the width, then the height, with coefficients in fixed point of 22 bits, and rounds to 8 bits each
     time (src/libImaging/Resample.c). Sums of such products are exact in float64, so the bytes are Pillow's. Pillow 13
     begins with the height of some tall images, which is cheaper: their bytes then differ by at most one grey level with
-    bilinear interpolation, by up to 31 at sharp edges with bicubic and lanczos. With `nearest` Pillow may take the
-    neighbour of a pixel whose centre lies between two.
+    bilinear interpolation, by up to 31 at sharp edges with bicubic and lanczos.
     """
 
     def __init__(self, how: Preprocessing):
@@ -261,7 +260,8 @@ class PillowResize(nn.Module):
         centre = (start + (rows + 0.5) * scale)[:, None]  # (S, 1), in the image
         pixels = torch.arange(length, dtype=torch.float64)  # (N,)
         if self.interpolation == "nearest":
-            taken = (pixels == centre.floor()).double()
+            steps = torch.cat([(start + 0.5 * scale)[None], scale.repeat(self.side - 1)]).cumsum(0)  # as Pillow adds up
+            taken = (pixels == steps[rows.clamp(min=0).long()][:, None].floor()).double()
         else:
             support, weigh = FILTERS[self.interpolation]
             wide = torch.clamp(scale, min=1.0)
