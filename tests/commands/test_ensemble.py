@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from conftest import BARE, TINY_SETS, Answer, Recorder, draw_nothing, draw_pairs
 from PIL import Image
@@ -272,6 +273,18 @@ def test_folds_of_deep_images_have_a_window_each(data: Path, tmp_path: Path) -> 
     both = predict([image], checkpoint=found.folder, precision="fp32")
     assert np.exp(both.logits) == pytest.approx((each[0].probabilities + each[1].probabilities) / 2, abs=1e-6)  # type: ignore[union-attr]
     assert load(found.folder).predict(image).picture.shape[2] == 1
+    tifffile.imwrite(tmp_path / "inverted.tif", 65535 - np.asarray(Image.open(image)), photometric="miniswhite")
+    one, stored = load(found.folder / "fold-1"), np.asarray(Image.open(tmp_path / "inverted.tif"))
+    for way in (tmp_path / "inverted.tif", Image.open(tmp_path / "inverted.tif")):  # high values are black
+        assert np.array_equal(one.square(way), 255 - one.square(stored))
+    for i in range(2):  # far above all that the model has seen
+        (tmp_path / "other" / ("dark", "light")[i]).mkdir(parents=True)
+        Image.fromarray(np.full((20, 20), 65000, np.uint16)).save(tmp_path / "other" / ("dark", "light")[i] / "x.png")
+    with listening(Recorder()) as ui:
+        predict([tmp_path / "other"], checkpoint=found.folder / "fold-1")
+        seen = evaluate(found.folder / "fold-1", data=tmp_path / "other", output=tmp_path / "ev", report=False)
+    outside = "100% of the pixels lie outside the window: 0% become black, 100% white"
+    assert f"the window of the model: {outside}" in ui.warned and f"{outside}." in seen.metrics["notes"]
     with pytest.raises(UsageError, match="which one file cannot hold"):
         export(found.folder, to=tmp_path / "model.onnx")
 

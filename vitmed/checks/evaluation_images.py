@@ -22,6 +22,7 @@ from vitmed.data.patients import UNKNOWN, patient_notes, show_expression
 from vitmed.data.samples import ALL, Sample, Splits, labelled_by, targets_in
 from vitmed.data.scan import hash_files, scan
 from vitmed.data.thread_batches import check_readable
+from vitmed.imaging.choose_window import lost_outside
 from vitmed.imaging.decode import read_header
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.imaging.window import asked_window
@@ -126,6 +127,7 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
             with contextlib.suppress(DataError):  # an unreadable image is reported later
                 deep = deep or read_header(root / sample.path).needs_window
         notes.append(f"Deep images are {windowed_note(window)}." if deep else IDLE_WINDOW.format(window))
+    notes += [f"{lost}." for lost in lost_outside([root / sample.path for sample in samples], how.frame, window)]
     if any(sample.group is None for sample in samples):
         notes.insert(0, f"Patients are unknown. {UNKNOWN}")
     part_name = None if part == ALL else part

@@ -12,7 +12,7 @@ from vitmed.core.messages import bar
 from vitmed.imaging.decode import decode, read_header
 from vitmed.imaging.rasters import PNG
 from vitmed.imaging.raw_image import ImageHeader, RawImage
-from vitmed.imaging.window import FileWindow, Linear, Window, file_window_index, limits_text
+from vitmed.imaging.window import FileWindow, Linear, Window, asked_window, file_window_index, limits_text
 
 IMAGES = 256  # images behind the percentiles, evenly spread over the training images
 VALUES = 2**16  # values of each of them, drawn with a fixed seed
@@ -136,10 +136,16 @@ def _values(path: Path, frame: int | None) -> tuple[np.ndarray, Sequence[FileWin
     return values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32), raw.windows, raw.inverted
 
 
-def lost_outside(paths: Sequence[Path], frame: int | None, window: Linear) -> list[str]:
-    """What to say of a window that was asked for, by some images: nothing unless most pixels lie outside."""
-    parts = [part for path in paths[:SOME] if (part := _values(path, frame)) is not None]
-    return _saturation([(values, window, inverted) for values, _, inverted in parts], LOST, BURNT)
+def lost_outside(paths: Sequence[Path], frame: int | None, window: Window) -> list[str]:
+    """What to say of a window that was asked for, or is a model's, by some images: nothing unless most pixels lie
+    outside, or where each image has a window of its own."""
+    asked, shown = asked_window(window), list[tuple[np.ndarray, FileWindow, bool]]()
+    for path in paths[:: max(1, len(paths) // SOME)][:SOME] if asked or isinstance(window, tuple) else ():
+        if (part := _values(path, frame)) is not None:
+            values, _, inverted = part
+            own = asked or Linear(*(window[-2:] if inverted else window[:2]))  # type: ignore[arg-type, index]
+            shown.append((values, own, inverted))
+    return _saturation(shown, LOST, BURNT)
 
 
 def _saturation(

@@ -229,8 +229,10 @@ class Model:
             upright = ImageOps.exif_transpose(image.copy())
         except OSError as error:  # Pillow decodes only now
             raise DataError(f"image: cannot be decoded ({error})", "give a whole image") from None
-        deep = image.mode.startswith("I") or image.mode == "F"  # more than 8 bits
-        return Path("image"), _raw(np.asarray(upright)) if deep else upright
+        if not (image.mode.startswith("I") or image.mode == "F"):  # at most 8 bits
+            return Path("image"), upright
+        white = getattr(image, "tag_v2", {}).get(262) == 0  # of a TIFF: low values are white, which Pillow leaves so
+        return Path("image"), _raw(np.asarray(upright), white)
 
     def predictions(self, squares: Sequence[np.ndarray], names: Sequence[str] = ()) -> Predictions:
         """The predictions of images as `square` returns them, with the policy applied."""
@@ -249,7 +251,7 @@ def _listed(images: ImageLike | Sequence[ImageLike]) -> tuple[bool, list[ImageLi
     return alone, [images] if alone else list(images)  # type: ignore[list-item, arg-type]
 
 
-def _raw(image: np.ndarray) -> RawImage | Image.Image:
+def _raw(image: np.ndarray, inverted: bool = False) -> RawImage | Image.Image:
     """An array as `decode` would return it. Raises DataError for another shape."""
     if image.ndim == 3 and image.shape[2] == 1:
         image = image[..., 0]
@@ -265,7 +267,7 @@ def _raw(image: np.ndarray) -> RawImage | Image.Image:
         raise DataError(f"an array of {image.dtype} and the shape {image.shape}", fix)
     if not np.isfinite(image).all():
         raise DataError("an array with values that are not finite", "leave them out")
-    return RawImage(image, 8 * image.dtype.itemsize)
+    return RawImage(image, 8 * image.dtype.itemsize, inverted=inverted)
 
 
 def load(

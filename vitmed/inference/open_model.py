@@ -132,13 +132,13 @@ def files_for(
         with contextlib.suppress(DataError):  # an unreadable image is reported later
             deep[path] = read_header(path).needs_window
     flat = len(deep) - sum(deep.values())
-    if window is not None and (named := asked_window(window)) is not None:
+    if window is not None and asked_window(window) is not None:
         warn(IDLE_WINDOW.format(window) if flat and flat == len(deep) else f"deep images are {windowed_note(window)}")
-        for lost in lost_outside([path for path in deep if deep[path]], files.how.frame, named):
-            warn(f"--window {window}: {lost}")
     elif flat:
         found = counted_doing(flat, "image", "has 8 bits and is", "have 8 bits and are")
         warn(f"{found} not windowed; the model was trained on deeper ones")
+    for lost in lost_outside([path for path in deep if deep[path]], files.how.frame, files.how.window):
+        warn(f"{'the window of the model' if window is None else f'--window {window}'}: {lost}")
     return files
 
 
