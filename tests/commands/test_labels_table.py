@@ -125,7 +125,8 @@ def test_other_findings_or_numbers_than_those_of_the_run_are_refused(
         findings.folder: ([effusion[0], *flipped], f"{FINDINGS[0]} of .* is '[01]' here and [01] in the run"),
         ages.folder: ([["path", number.classes[0]], [number.paths[0], "-1000"]], "is '-1000' here and .* in the run"),
     }
-    for folder, (rows, match) in changes.items():
+    label = [["path", "label"], *([path, f"{1000 + i}"] for i, path in enumerate(number.paths))]  # of another name
+    for folder, (rows, match) in [*changes.items(), (ages.folder, (label, "is '1000' here and .* in the run"))]:
         table.write_text("\n".join(map(",".join, rows)))
         for source in (folder, folder / "test" / "predictions.csv"):
             with pytest.raises(DataError, match=match):

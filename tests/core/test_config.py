@@ -161,3 +161,10 @@ def test_another_operating_point_replaces_that_of_the_run_and_one_taken_back_lea
     assert evaluate_config(run, {"youden": False}).cost == "5:1"
     chosen = evaluate_config(run, {"youden": True})
     assert chosen.youden and chosen.cost is None
+
+
+def test_an_operating_point_of_the_command_line_replaces_that_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("evaluate: {target_sensitivity: 0.9, coverage: 0.8}")
+    found = load_config(tmp_path / "c.yaml", {"evaluate.youden": True}).evaluate
+    assert found.youden and found.target_sensitivity is None and found.coverage == 0.8
+    assert load_config(tmp_path / "c.yaml", {"evaluate.youden": False}).evaluate.target_sensitivity == 0.9

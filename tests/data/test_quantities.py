@@ -27,6 +27,13 @@ def test_numbers_with_fractions_are_recognised(tmp_path: Path) -> None:
     assert splits.outputs == 2 and "number" in splits.recognised and "in years" in splits.recognised
 
 
+def test_numbers_with_a_comma_are_not_a_class_each(tmp_path: Path) -> None:
+    cells = [f"{20 + i},5" for i in range(40)]
+    with pytest.raises(DataError, match=r"labels.csv: line 2: '20,5' is a number with a comma") as error:
+        split(ages(tmp_path, [f'"{cell}"' for cell in cells]))
+    assert "write a point instead, or --target classes" in error.value.fix
+
+
 def test_whole_numbers_stay_classes_and_say_so(tmp_path: Path) -> None:
     splits = split(ages(tmp_path, [i % 3 for i in range(30)]))
     assert splits.target.kind == "classes" and splits.classes == ("0", "1", "2")

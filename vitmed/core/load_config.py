@@ -49,6 +49,8 @@ def load_config(
             fix = f"sections are {', '.join(kind.model_fields)}"
             raise UsageError(f"--set {key.strip()}: expected section.field", fix)
     values |= given
+    if any(values.get(f"evaluate.{key}") for key in POINTS) and isinstance(own := tree.get("evaluate"), dict):
+        tree["evaluate"] = {key: value for key, value in own.items() if key not in POINTS}  # another in their place
     for key, value in values.items():
         section, _, field = key.partition(".")
         if isinstance(fields := tree.setdefault(section, {}), dict):

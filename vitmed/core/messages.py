@@ -24,13 +24,13 @@ GRAVE = (  # words of warnings and notes on what may make a result false, the gr
     "with a patient used to make the model|the weights were made with|the publisher names the images|may be swapped",
     "predicted as|oes not distinguish|does not predict it|network does not learn|is not shown to be better|"
     "lie outside the window",
-    "which was used to make the model|within its first pass",
+    "which was used to make the model|within its first pass|changed or disappeared",
     "guessed from the file names",
     "may be in two splits",  # any patient, which is more than some pictures that look alike
     "in two splits",
     "two labels",
     "atients are unknown|^Split by|come from|has images of two classes|can be predicted from",
-    "of a single colour|changed or disappeared|could not be read|cannot be read",
+    "of a single colour|could not be read|cannot be read",
     "worse than it could be",
 )
 GRAVEST = 3  # the first of these: images leaked, the model is at chance, or the result is optimistic

@@ -410,7 +410,12 @@ def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:
     cells = [row[label].strip() for row in table.rows]
     if any(BAR in cell for cell in cells):
         return "findings"
-    values = {number_in(cell) for cell in cells}
+    values, comma = {number_in(cell) for cell in cells}, re.compile(r"-?\d+,\d+")
+    if len(set(cells)) > MANY_VALUES and all(comma.fullmatch(cell) or number_in(cell) is not None for cell in cells):
+        for line, cell in zip(table.lines, cells, strict=True):
+            if comma.fullmatch(cell):
+                problem = f"{table.file}: line {line}: {cell!r} is a number with a comma"
+                raise DataError(problem, "write a point instead, or --target classes if they are names")
     numbers = {value for value in values if value is not None and math.isfinite(value)}
     fractions = any(value != int(value) for value in numbers)
     return "number" if None not in values and fractions and len(numbers) > MANY_VALUES else "classes"

@@ -15,7 +15,16 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
 from vitmed.core.text import counted_doing, lines_of, listed
 from vitmed.data.folders import SPLIT_WORDS, class_names, image_names, import_fix, labels_fix, split_folders, subfolders
-from vitmed.data.label_kinds import BAR, LabelRequest, Labels, contradicts, finding_strata, grade_order, read_targets
+from vitmed.data.label_kinds import (
+    BAR,
+    LabelRequest,
+    Labels,
+    contradicts,
+    finding_strata,
+    grade_order,
+    number_in,
+    read_targets,
+)
 from vitmed.data.patient_names import known_by_column
 from vitmed.data.patients import find_patients, suggest_groups
 from vitmed.data.samples import ALL, Sample, Splits, by_split, targets_in
@@ -146,9 +155,12 @@ def further_columns(
     label = table.find(LABEL_NAMES)
     rows = _rows_by_image(table, path, root, paths)
     words = {part.strip() for row in table.rows for part in ("" if label is None else row[label]).split(BAR)}
+    measured = kind == "number" and len({number_in(word) for word in words} - {None}) > 2  # else it is a class
     for name, truths in labels.items():
         column = table.header.index(name) if name and name in table.header else label
-        if name and name not in table.header and not words & labels.keys():  # the label is of something else
+        if (
+            name and name not in table.header and not measured and not words & labels.keys()
+        ):  # the label is of something else
             continue
         for image, row in rows.items() if column is not None else ():
             cell, truth = table.rows[row][column or 0].strip(), truths[image]
