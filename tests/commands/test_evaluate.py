@@ -445,3 +445,7 @@ def test_a_table_of_two_classes_of_another_program(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown metric of classes 'mae'"):
         evaluate(tmp_path / "other.csv", fail_under=["mae=3"], output=tmp_path / "none")
     assert not (tmp_path / "none").exists()
+    rows = [f"{i}.png,{'abc'[i % 3]},0.5,0.3,0.2" for i in range(60)]
+    (tmp_path / "grades.csv").write_text("\n".join(["path,label,prob_a,prob_b,prob_c", *rows]))
+    gates = {"fail_under": ["quadratic_kappa=-1"], "ordinal": list("abc"), "resamples": 0, "report": False}
+    assert evaluate(tmp_path / "grades.csv", **gates).metrics["target"]["kind"] == "grades"

@@ -145,12 +145,19 @@ def test_tables_of_4096_entries_of_8_and_of_12_bits(tmp_path: Path) -> None:
         array = np.array([[0, 255, 256], [1000, 4000, 4095]], np.uint16)
         shown = grey(write(tmp_path / "a.dcm", array, **{tag: [item]}), "dicom" if bits == 8 else (0.0, 4095.0))
         assert np.abs(shown.astype(float) - array / 4095 * 255).max() <= 1
+    item = Dataset()
+    item.LUTDescriptor = [256, 0, 8]
+    item.add_new(0x00283006, "OW", bytes(range(256)))  # two entries in a word
+    file = write(tmp_path / "a.dcm", np.array([[0, 1, 2], [100, 254, 255]], np.uint16), VOILUTSequence=[item])
+    assert grey(file, "dicom").tolist() == [[0, 1, 2], [100, 254, 255]]
 
 
 def test_bits_that_do_not_begin_at_the_lowest_are_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "a.dcm", RAMP << 4, BitsStored=12, HighBit=15)
     with pytest.raises(DataError, match=r"a.dcm: 12 bits up to bit 15, not from bit 0"):
         read_image(file, window="full")
+    file = write(tmp_path / "b.dcm", RAMP, BitsStored=12, HighBit=15)  # the tag alone is wrong
+    assert np.array_equal(grey(file, (0.0, 4095.0)), grey(write(tmp_path / "c.dcm", RAMP), (0.0, 4095.0)))
 
 
 def test_a_window_of_one_value_is_a_threshold_and_a_senseless_one_is_none(tmp_path: Path) -> None:

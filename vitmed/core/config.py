@@ -552,13 +552,13 @@ class EvaluateConfig(Section):
         Flag(panel="Output"),
     )
 
-    _columns = field_validator("subgroups", "raters", "rater_scores", mode="before")(
-        lambda value: (
-            [value]
-            if value and isinstance(value, str)
-            else [v for i, v in enumerate(value or ()) if v not in value[:i]]
-        )
-    )
+    @field_validator("subgroups", "raters", "rater_scores", mode="before")
+    @classmethod
+    def _columns(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [name for i, name in enumerate(value) if name not in value[:i]]
+        return [value] if value and isinstance(value, str) else value or []
+
     _ordinal = field_validator("ordinal", mode="before")(names_in)
     _cost = field_validator("cost", mode="before")(read_cost)
 

@@ -17,6 +17,7 @@ from vitmed.core.text import counted_doing, lines_of, listed
 from vitmed.data.folders import SPLIT_WORDS, class_names, image_names, import_fix, labels_fix, split_folders, subfolders
 from vitmed.data.label_kinds import (
     BAR,
+    MANY_VALUES,
     LabelRequest,
     Labels,
     contradicts,
@@ -155,7 +156,9 @@ def further_columns(
     label = table.find(LABEL_NAMES)
     rows = _rows_by_image(table, path, root, paths)
     words = {part.strip() for row in table.rows for part in ("" if label is None else row[label]).split(BAR)}
-    measured = kind == "number" and len({number_in(word) for word in words} - {None}) > 2  # else it is a class
+    measured = (
+        kind == "number" and len({number_in(word) for word in words} - {None}) > MANY_VALUES
+    )  # else it is a class
     for name, truths in labels.items():
         column = table.header.index(name) if name and name in table.header else label
         if (

@@ -179,13 +179,17 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
         elif (frame := read_stream(data)) is None or (frame.width, frame.height) != (columns, rows):
             holds = "no image" if frame is None else f"{frame.width:,} x {frame.height:,} px"
             raise DataError(f"{path}: states {columns:,} x {rows:,} px but holds {holds}", "export it again")
-    elif (high := int(head.get("HighBit") or 0)) >= (bits := int(head.get("BitsStored") or head.BitsAllocated)):
-        raise DataError(f"{path}: {bits} bits up to bit {high}, not from bit 0", "export it again (dcmj2pnm reads it)")
     whole = syntax == DEFLATED or explicit == syntax.is_implicit_VR  # pydicom reads these only as a whole file
     if whole and path.stat().st_size > BYTES:
         raise DataError(f"{path}: over {BYTES:,} bytes, and readable only as a whole", "export single frames")
     stream.seek(0)
-    array = pixel_array(dcmread(stream) if whole else stream, index=index, decoding_plugin=plugin)
+    bits = int(head.get("BitsStored") or 16)
+    shifted = not syntax.is_encapsulated and int(head.get("HighBit") or 0) >= bits
+    how: Any = {"index": index, "decoding_plugin": plugin, "correct_unused_bits": not shifted}
+    array = pixel_array(dcmread(stream) if whole else stream, **how)
+    if shifted and (array >> bits).any():  # else the tag alone is wrong
+        problem = f"{path}: {bits} bits up to bit {head.HighBit}, not from bit 0"
+        raise DataError(problem, "export it again (dcmj2pnm reads it)")
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
@@ -222,7 +226,10 @@ def _table(item: Any, head: Any) -> tuple[int, np.ndarray, int]:
     data = item.LUTData
     if isinstance(data, bytes):
         data = np.frombuffer(data, "<u2" if head.file_meta.TransferSyntaxUID.is_little_endian else ">u2")
-    return first, np.atleast_1d(data)[: count or 2**16].astype(np.uint8 if bits <= 8 else np.uint16), bits
+    entries, count = np.atleast_1d(data).astype("<u2"), count or 2**16
+    if bits <= 8 and len(entries) < count:  # two in a word
+        entries = entries.view(np.uint8)
+    return first, entries[:count].astype(np.uint8 if bits <= 8 else np.uint16), bits
 
 
 def _windows(head: Any, index: int) -> Iterator[FileWindow]:

@@ -198,7 +198,8 @@ def label_errors(predictions: Predictions, numbers: Numbers) -> LabelErrors | No
     if len(np.unique(labels)) < 2:
         return LabelErrors(of=len(labels), reason=f"all images have the label '{classes[labels[0]]}'")
     area = numbers.overall["auroc"]
-    if area.low is None or area.low <= 0.5:
+    least = area.value if area.low is None else area.low
+    if least is None or least <= 0.5:
         interval = "" if area.low is None else f", interval {area.low:.3f} to {area.high:.3f}"
         shown = "" if area.value is None else f" (AUROC {area.value:.3f}{interval})"
         return LabelErrors(of=len(labels), reason=f"the model is not shown to be better than chance{shown}")

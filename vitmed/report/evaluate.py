@@ -276,7 +276,6 @@ def rebuild(
     own where there is a metrics.json. Of that file, the table of a baseline takes the positive class alone."""
     evaluated, flags, more = _with_table(file, labels, flags)
     predictions, policy, run = evaluated.predictions, evaluated.policy, RunFolder(file.parent.parent)
-    parse_gates([f"{name}={limit!r}" for name, limit in gates.items()], target_of(predictions).kind)
     if positive in predictions.classes and len(predictions.classes) == 2 and not evaluated.metrics:
         predictions, positive = replace(predictions, positive=positive), None
     check_against_rest(predictions, positive)
@@ -297,8 +296,9 @@ def rebuild(
         baselines = {key: other.against_rest(positive) for key, other in baselines.items()}
         earlier = earlier.model_copy(update={"ordinal": [], "balanced": False, "cost": None})
     own = tuple(name for name in predictions.columns if name not in WRITTEN)
-    about = predictions.kind, predictions.classes, own
-    config = _fitting(Config(evaluate=earlier), flags, *about, notes)
+    config = _fitting(Config(evaluate=earlier), flags, predictions.kind, predictions.classes, own, notes)
+    kind = target_of(predictions, config.ordinal).kind
+    parse_gates([f"{name}={limit!r}" for name, limit in gates.items()], kind)
     same = not against_rest and policy_settings(config) == policy_settings(earlier)
     if same:
         validation = read_split(run, "val", weights_hash, policy) if of_model else None
@@ -441,7 +441,7 @@ def fitting_baselines(
         same = other.classes == predictions.classes and sorted(other.paths) == sorted(predictions.paths)
         other = other.at(predictions.paths) if same else other
         if same and predictions.labels is not None and np.array_equal(predictions.labels, known_labels(other)):
-            fitting[key] = other
+            fitting[key] = replace(other, positive=predictions.positive)
         else:
             why = "beside the table is left out: it is not of the same images, classes and labels."
             notes.append(f"{BASELINE}{key}.csv {why}")

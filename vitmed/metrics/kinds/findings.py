@@ -160,7 +160,7 @@ class FindingPredictions(Predictions):
             return np.zeros(len(self), bool)
         (calls, valid), chances = self._calls(table), self.probabilities
         if table.scored()[0] == PROB:  # of another program, which may decide otherwise
-            return np.asarray((calls != self.predicted).any(axis=1))
+            return np.asarray(~valid | (calls != self.predicted).any(axis=1))
         low = np.where(calls, chances, np.inf).min(axis=0, initial=np.inf)
         high = np.where(calls, -np.inf, chances).max(axis=0, initial=-np.inf)
         crossed = (low < high) & (calls != is_called(chances, None))
