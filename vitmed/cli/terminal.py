@@ -181,7 +181,8 @@ def _records(titles: Sequence[str], cells: Sequence[Sequence[str]], width: int) 
     for first, *others in cells:
         named = zip(titles[1:], others, strict=False)
         about = " · ".join(f"{title.lstrip('>/')} {text}" for title, text in named if text)
-        lines += [*wrap(first, width), *wrap(about, width, initial_indent="  ", subsequent_indent="  ")]
+        lines += [*wrap(first, width, break_on_hyphens=False)]
+        lines += wrap(about, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
     return plain("\n".join(lines))
 
 

@@ -293,7 +293,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     records = []
-    for line in path.read_bytes().splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         with contextlib.suppress(ValueError):
             records.append(json_of(line))
     return records

@@ -476,7 +476,9 @@ def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: 
     def off(some: np.ndarray) -> float:
         return abs(float(table[some].sum() / len(labels)) - fraction)
 
-    most = Fraction(fraction).limit_denominator(max(10, round(1 / fraction))).denominator
+    most = round(1 / fraction)
+    if abs(most * fraction - 1) > 0.1:
+        most = Fraction(fraction).limit_denominator(max(10, most)).denominator
     for folds in range(min(max(2, most), len(table), int(table.sum(axis=0).max(initial=0))), 1, -1):
         number = np.zeros(len(table), dtype=np.int64)
         number[codes] = grouped_folds(labels, codes, folds, seed)

@@ -19,6 +19,7 @@ VALUES = 2**16  # values of each of them, drawn with a fixed seed
 LOW, HIGH = 0.5, 99.5  # percentiles that become black and white, as in nnU-Net (Isensee 2021)
 MUCH = 0.05  # vitmed reports a larger share of saturated pixels
 LOST, BURNT = 0.8, 0.5  # and warns of a larger one, or of so many white ones; the air around a patient becomes black
+EMPTY = 0.99  # and of a larger one in the window of a model, whose images may have been as dark
 SOME = 8  # images that show whether a window that was asked for fits
 EIGHT_BIT = (".jpg", ".jpeg", ".bmp", ".gif", ".webp")  # formats that cannot hold more than 8 bits here
 
@@ -145,7 +146,7 @@ def lost_outside(paths: Sequence[Path], frame: int | None, window: Window) -> li
             values, _, inverted = part
             own = asked or Linear(*(window[-2:] if inverted else window[:2]))  # type: ignore[arg-type, index]
             shown.append((values, own, inverted))
-    return _saturation(shown, LOST, BURNT)
+    return _saturation(shown, LOST if asked else EMPTY, BURNT)
 
 
 def _saturation(

@@ -276,7 +276,8 @@ def rebuild(
     own where there is a metrics.json. Of that file, the table of a baseline takes the positive class alone."""
     evaluated, flags, more = _with_table(file, labels, flags)
     predictions, policy, run = evaluated.predictions, evaluated.policy, RunFolder(file.parent.parent)
-    if positive in predictions.classes and len(predictions.classes) == 2 and not evaluated.metrics:
+    two = predictions.kind == "classes" and len(predictions.classes) == 2
+    if positive in predictions.classes and two and not evaluated.metrics:
         predictions, positive = replace(predictions, positive=positive), None
     check_against_rest(predictions, positive)
     against_rest = positive is not None and file.with_name(NUMBERS).is_file()
@@ -295,8 +296,8 @@ def rebuild(
         predictions = predictions.against_rest(positive)
         baselines = {key: other.against_rest(positive) for key, other in baselines.items()}
         earlier = earlier.model_copy(update={"ordinal": [], "balanced": False, "cost": None})
-    own = tuple(name for name in predictions.columns if name not in WRITTEN)
-    config = _fitting(Config(evaluate=earlier), flags, predictions.kind, predictions.classes, own, notes)
+    about = predictions.kind, predictions.classes, tuple(name for name in predictions.columns if name not in WRITTEN)
+    config = _fitting(Config(evaluate=earlier), flags, *about, notes)
     kind = target_of(predictions, config.ordinal).kind
     parse_gates([f"{name}={limit!r}" for name, limit in gates.items()], kind)
     same = not against_rest and policy_settings(config) == policy_settings(earlier)
