@@ -31,7 +31,7 @@ from vitmed.imaging.preprocessing import thumbnail
 from vitmed.imaging.window import file_window_index, limits_text
 from vitmed.inference.ensemble import Ensemble
 from vitmed.inference.saved_model import Network, SavedModel
-from vitmed.metrics.predictions import Predictions, known_labels, target_of
+from vitmed.metrics.predictions import Predictions, known_labels, positive_index, target_of
 from vitmed.metrics.predictions_csv import WRITTEN
 from vitmed.metrics.readers import check_readers
 from vitmed.metrics.subgroups import MOST, check_columns, strata
@@ -276,8 +276,7 @@ def rebuild(
     own where there is a metrics.json. Of that file, the table of a baseline takes the positive class alone."""
     evaluated, flags, more = _with_table(file, labels, flags)
     predictions, policy, run = evaluated.predictions, evaluated.policy, RunFolder(file.parent.parent)
-    two = predictions.kind == "classes" and len(predictions.classes) == 2
-    if positive in predictions.classes and two and not evaluated.metrics:
+    if positive_index(predictions) is not None and positive in predictions.classes and not evaluated.metrics:
         predictions, positive = replace(predictions, positive=positive), None
     check_against_rest(predictions, positive)
     against_rest = positive is not None and file.with_name(NUMBERS).is_file()
