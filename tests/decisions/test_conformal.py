@@ -220,6 +220,8 @@ class TestAnswers:
         found = report_abstention(p, chosen, CONFIG).reached
         assert {name: share.value for name, share in found.per_class.items()} == {"a": 0.2, "b": 0.75}
         assert (found.n, found.coverage.value, found.risk.value) == (4, pytest.approx(4 / 9), 0.75)
+        none = Abstention(max_risk=0.5, least=1.0, why="")  # no image is so certain
+        assert report_abstention(p, none, CONFIG).reached is None
 
     def test_the_design_effect(self) -> None:
         wrong = np.repeat(np.arange(40) < 8, 10)  # all images of a patient alike: as many trials as patients

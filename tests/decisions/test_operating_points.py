@@ -21,6 +21,7 @@ from vitmed.decisions.operating_points import (
     apply_point,
     asked_point,
     choose_points,
+    costs_of_balance,
     report_points,
 )
 from vitmed.metrics.clinical_utility import AtPrevalence, decision_curve, in_words, prevalence_table, ranges
@@ -641,3 +642,7 @@ class TestFolds:
         found = report_fold_points(p, folds, config(cost=costs))
         assert found["points"]["cost"]["reached"]["expected_cost"]["value"] == pytest.approx(5 / 3)
         assert found["points"]["default"]["reached"]["expected_cost"]["value"] == pytest.approx(5 / 3)  # 0, 1, 4
+
+
+def test_a_class_that_validation_never_expects_costs_a_finite_number() -> None:
+    assert np.isfinite(costs_of_balance([0.0, 0.5, 0.5])).all()

@@ -9,8 +9,9 @@ from scipy.stats import binomtest, t
 from sklearn.metrics import roc_curve
 
 from vitmed.core.config import EvaluateConfig
-from vitmed.metrics.areas import GRID, LEVELS, fixed_rates
+from vitmed.metrics.areas import GRID, LEVELS, fixed_rates, reached_at
 from vitmed.metrics.bootstrap import bootstrap_weights
+from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.predictions import Predictions
 
 
@@ -62,6 +63,21 @@ def test_intervals_are_wilsons_with_the_variance_of_resamples_that_choose_their_
     limits = brentq(score, 0, value), brentq(score, value, 1)
     assert (one.reached.low, one.reached.high) == pytest.approx(limits)
     assert one.reached.method == "wilson-bootstrap" and not one.too_few
+
+
+def test_an_interval_is_no_narrower_than_at_a_known_threshold_and_an_error_does_not_look_better_than_none() -> None:
+    """Five patients of one to six images have the class: 16 of 16 above the threshold, 15 of 16, and 14."""
+    negatives, sizes = np.repeat(np.arange(5, 155), 2), [1, 2, 3, 4, 6]
+    units, lows = Units(np.concatenate([np.repeat(np.arange(5), sizes), negatives])), []
+    for wrong in range(3):
+        scores = np.concatenate([np.where(np.arange(16) < wrong, -9.0, 9.0), np.linspace(-1, 1, len(negatives))])
+        truth = np.arange(len(scores)) < 16
+        (one,) = reached_at(scores, truth, (0.8,), units, 100)
+        known = share(scores > 1, truth, units)
+        assert one.reached.value == known.value == (16 - wrong) / 16
+        assert one.reached.low <= known.low and one.reached.high >= known.high
+        lows.append(one.reached.low)
+    assert lows[0] > max(lows[1:])
 
 
 def test_too_few_images_give_no_interval() -> None:

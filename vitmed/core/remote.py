@@ -166,11 +166,11 @@ def _fetch(system: Any, address: str, files: Mapping[Path, Remote], place: Path,
     say(f"{address}: {counted(len(files), 'file')}; {len(missing)} to copy, {megabytes(size)}, into the cache folder")
     check_room(record.parent, size + MARGIN * bool(size))
     for path in sorted(place.rglob("*"), reverse=True):  # what is in a folder before it
-        with suppress(OSError):  # a folder that is not empty stays
-            if path.is_dir():
+        if path.is_dir():
+            with suppress(OSError):  # one that is not empty stays
                 path.rmdir()
-            elif path not in files:
-                path.unlink()
+        elif path not in files:
+            path.unlink()
     with bar(f"copying {address}", unit="files") as advance, record.open("a", encoding="utf-8") as lines:
         for start in range(0, len(missing), AT_ONCE):
             some = {path: files[path] for path in missing[start : start + AT_ONCE]}

@@ -168,7 +168,7 @@ def _number(group: Group, answer: Answer, policy: DecisionPolicy | None) -> None
     group.measure(name, answer.prediction, unit)
     if answer.interval is not None and isinstance(policy, NumberPolicy) and policy.intervals is not None:
         for end, value in zip(("Lower", "Upper"), answer.interval, strict=True):
-            group.measure(f"{end} end of the {policy.intervals.coverage:.0%} prediction interval", value, unit)
+            group.measure(f"{end} end of the {100 * policy.intervals.coverage:.3g}% prediction interval", value, unit)
 
 
 def structured_report(answer: Answer, model: Model, header: Any, uid: str, note: str = "") -> bytes:

@@ -451,7 +451,9 @@ class Predictions:
 
     def _close(self, table: Table) -> np.ndarray:
         """(S, K) bool: whether the confidence may be the probability of a class."""
-        return np.abs(self.probabilities - table.floats(["confidence"])) <= ROUNDED
+        own = table.scored()[0] == PROB  # then the probabilities may have been scaled to sum to 1
+        chances = table.floats([PROB + name for name in self.classes]) if own else self.probabilities
+        return np.abs(chances - table.floats(["confidence"])) <= ROUNDED
 
     def _edited(self, table: Table) -> np.ndarray:
         """(S,) bool: the rows with a prediction that does not follow, whatever the threshold."""
@@ -459,7 +461,8 @@ class Predictions:
         other = close.any(axis=1) & ~close[np.arange(len(self)), predicted]  # confidence of another class
         edited = (predicted < 0) | other
         if table.scored()[0] == PROB and self.decided is None:  # of another program, which may decide otherwise
-            return np.asarray(predicted != self.likeliest)
+            chosen = self.probabilities[np.arange(len(self)), np.maximum(predicted, 0)]
+            return (predicted < 0) | (chosen < self.probabilities.max(axis=1))
         if self.decided is not None or len(self.classes) != 2:
             return edited
         score, one = self.calibrated_logits[:, -1] - self.calibrated_logits[:, 0], predicted == 1

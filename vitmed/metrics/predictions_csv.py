@@ -155,7 +155,7 @@ class Table:
         chances = self.floats(columns)
         self.check(columns, (chances >= 0) & (chances <= 1), "a probability from 0 to 1")
         sums = chances.sum(axis=1)
-        far = np.flatnonzero(np.abs(sums - 1) > min(0.02, 0.005 * len(classes)) + 1e-9)  # as rounded to two digits
+        far = np.flatnonzero(np.abs(sums - 1) > min(0.05, 0.005 * len(classes)) + 1e-9)  # as rounded to two digits
         if one and len(far):
             problem = f"probabilities that sum to {sums[far[0]]:.4g}, expected 1"
             raise self.error(far[0], problem, "correct it, or give the probabilities of every class")
