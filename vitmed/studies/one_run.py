@@ -3,7 +3,7 @@
 import contextlib
 import datetime
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -128,7 +128,7 @@ class OneRun:
                 warn(short)
             task = replace(task, planned_rate=1 / plan.forecaster.image(config))
         ranks.first(lambda: probe(self.output))
-        read, task, checked = _read(config, splits, task, session)
+        read, task, checked = _read(config, splits, task, session, {})
         folder = ranks.first(lambda: RunFolder.create(self.output, self.name or default_name(splits.root, config)))
         run = Run.new(task, config, read, folder, session)
         with bar("drawing augmented images", unit="steps"):
@@ -167,9 +167,8 @@ class OneRun:
         session = Session.of(config, ranks, self.clock)
         with all_its_images(), gathering() as kept:
             task = Finetune.new(config, splits, session, start="weights from last.pt")
-            read, task, _ = _read(config, splits, task, session)
+            read, task, _ = _read(config, splits, task, session, checkpoint.hashes)
         kept.warn_gravest("--verbose")
-        check_unchanged(read.splits, read.hashes, checkpoint.hashes)
         task = replace(task, seen=checkpoint.seen)
         run = Run.resumed(task, config, read, folder, session, checkpoint)
         if splits.root != checkpoint.splits.root and ranks.leads:
@@ -279,14 +278,16 @@ def _augmentation(config: Config) -> str:
 
 
 def _read(
-    config: Config, splits: Splits, task: Finetune, session: Session
+    config: Config, splits: Splits, task: Finetune, session: Session, hashes: Mapping[str, list[str]]
 ) -> tuple[ReadSplits, Finetune, dict[str, Any]]:
-    """Read every image, and report what the data check finds: the images, what is trained, and data_check.json."""
+    """Read every image, and report what the data check finds: the images, what is trained, and data_check.json. Raises
+    DataError if an image is not that of the `hashes` of a run that is resumed."""
     ranks, checked = session.ranks, dict[str, Any]()
     with ranks.one_first():
         read = check_images(splits, Preprocessing.of(config), config.data)
         if before := sum(map(set(task.seen).__contains__, read.hashes["test"])):
             warn(f"the weights were made with {counted(before, 'test image')}: results look too good")
+    check_unchanged(read.splits, read.hashes, hashes)  # before advice that --resume refuses
     check_ranks(read, session.device, session.precision, session.ranks)
     if ranks.leads:
         notes, counts = check_before_training(read.splits, read.records, read.skipped, config)
