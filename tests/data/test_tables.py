@@ -104,7 +104,11 @@ def test_a_bare_name_is_enough_where_it_is_unique(root: Path, tmp_path: Path) ->
     rows = [["image_id", "patient"], *([Path(p).stem, f"P{Path(p).stem[2:]}"] for p in paths(root))]
     assert samples(split(root, groups=table(tmp_path / "t.csv", rows)))["b/bi7.png"][1] == "P7"
     (root / "a" / "bi7.png").touch()  # now bi7 may be either
-    assert "bi7.png" in told(root, groups=tmp_path / "t.csv")
+    both = "bi7 matches 2 images: a/bi7.png, b/bi7.png"
+    assert both in told(root, groups=tmp_path / "t.csv")
+    (tmp_path / "l.csv").write_text("path,label\n" + "".join(f"{path},{path[0]}\n" for path in paths(root)) + "bi7,b\n")
+    message = told(root, labels=tmp_path / "l.csv")
+    assert f"1 row matches no image below {root}, or several:" in message and f"line 63: {both}" in message
 
 
 def test_what_matches_on_neither_side_is_named(root: Path, tmp_path: Path) -> None:

@@ -201,11 +201,9 @@ def _rows_by_image(
                 lines += f", which disagree: {table.header[wrong[2]]!r} is {wrong[0]!r} and {wrong[1]!r}"
             raise DataError(f"{table.file}: {paths[image]} is named {lines}", "keep one of the rows")
     if missing and labels is not None:
-        raise DataError(
-            f"{table.file}: {counted_doing(len(missing), 'row', 'matches', 'match')} no image below {root}:\n"
-            + lines_of([*table.notes, *missing]),
-            f"use paths relative to {root} or to the table, or remove the rows",
-        )
+        match, lines = counted_doing(len(missing), "row", "matches", "match"), lines_of([*table.notes, *missing])
+        problem = f"{table.file}: {match} no image below {root}, or several:\n{lines}"
+        raise DataError(problem, f"use paths relative to {root} or to the table, or remove the rows")
     return dict(sorted(rows.items()))
 
 

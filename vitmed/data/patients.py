@@ -171,7 +171,7 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str], card: 
         if image is not None and patients.setdefault(image, patient) != patient:
             both = f"{paths[image]} has patient {patient!r} here and {patients[image]!r} above"
             raise DataError(f"{file}: line {line}: {both}", "keep one of the rows")
-    unmatched = f"{counted_doing(len(strange), 'row', 'matches', 'match')} no image"
+    unmatched = f"{counted_doing(len(strange), 'row', 'matches', 'match')} no image, or several"
     if missing := [path for i, path in enumerate(paths) if i not in patients]:
         rows = f"\n{unmatched}:\n{lines_of(strange)}" if strange else ""
         of = counted_doing(len(paths), "image", "has", "have")

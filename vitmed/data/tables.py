@@ -10,7 +10,7 @@ import re
 import sys
 import unicodedata
 import zipfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -93,9 +93,13 @@ class Table:
         for k in range(len(above) + 1):
             below = ["/".join(part[k:]) for part in parts]
             tries.append([*map(_matcher(root or Path("/".join(above[:k]) or "."), self.file, below), cells)])
-        images = min(tries, key=lambda found: found.count(None))
-        rows = zip(self.lines, cells, images, strict=True)
-        return images, [f"line {line}: {cell}" for line, cell, image in rows if image is None]
+        found = min(tries, key=lambda found: sum(len(which) != 1 for which in found))
+        missing = []
+        for line, cell, which in zip(self.lines, cells, found, strict=True):
+            if len(which) != 1:
+                several = f" matches {len(which):,} images: {listed([paths[i] for i in which], FIRST)}"
+                missing.append(f"line {line}: {cell}{several * bool(which)}")
+        return [which[0] if len(which) == 1 else None for which in found], missing
 
 
 def read_table(file: str | Path) -> Table:
@@ -144,8 +148,8 @@ def _csv_rows(file: Path, text: str) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{file}: line {reader.line_num} is not CSV ({error})", "save it as CSV again") from None
 
 
-def _matcher(root: Path, table: Path, paths: Sequence[str]) -> Callable[[str], int | None]:
-    """A function that finds the index of the image for a cell of a table.
+def _matcher(root: Path, table: Path, paths: Sequence[str]) -> Callable[[str], Sequence[int]]:
+    """A function that finds the index of the image for a cell of a table; several where they share the file name.
 
     The cell is a path relative to the data root or to the table's folder, with / or \\; or a file name, with or without
     suffix, that only one image has.
@@ -155,22 +159,24 @@ def _matcher(root: Path, table: Path, paths: Sequence[str]) -> Callable[[str], i
     folder = Path(os.path.abspath(table)).parent.as_posix()  # noqa: PTH100
 
     @cache
-    def unique_names() -> dict[str, int]:
-        """File name, with and without suffix -> index, for the names that only one image has."""
-        last = ((_plain(path).rpartition("/")[2], i) for i, path in enumerate(paths))
-        names = [(key, i) for name, i in last for key in {name, name.rpartition(".")[0]}]
-        count = Counter(name for name, _ in names)
-        return {name: i for name, i in names if count[name] == 1}
+    def by_name() -> dict[str, list[int]]:
+        """File name, with and without suffix -> indices of the images that have it."""
+        images = defaultdict[str, list[int]](list)
+        for i, path in enumerate(paths):
+            name = _plain(path).rpartition("/")[2]
+            for key in {name, name.rpartition(".")[0]}:
+                images[key].append(i)
+        return images
 
-    def find(cell: str) -> int | None:
+    def find(cell: str) -> Sequence[int]:
         cell = _plain(cell)
         path = posixpath.normpath(cell.replace("\\", "/"))
         if (name := cell if cell in index else path) in index:
-            return index[name]
+            return [index[name]]
         whole = posixpath.normpath(posixpath.join(folder, path))
         below = [whole[len(top) + 1 :] for top in roots if whole.startswith(top + "/")]
         image = next((index[name] for name in below if name in index), None)
-        return unique_names().get(path) if image is None else image
+        return by_name().get(path, ()) if image is None else [image]
 
     return find
 
