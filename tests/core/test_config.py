@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vitmed.core.config import Config, EvaluateConfig
+from vitmed.core.config import Config, EvaluateConfig, PretrainConfig
 from vitmed.core.errors import UsageError
-from vitmed.core.load_config import build_config, evaluate_config, find_config, load_config, recipes
+from vitmed.core.load_config import build_config, evaluate_config, find_config, load_config, recipes, with_values
 from vitmed.training.plan.make_plan import check_names
 
 
@@ -97,7 +97,7 @@ def test_set_reads_values_as_yaml(text: str, field: str, value: object) -> None:
         ("train.ema=1", ["train.ema"]),
         ("model.channels=5", ["model.channels", "4"]),
         ("data.resize=stretch", ["data.resize", "'pad', 'squash' or 'crop'"]),
-        ("train.min_lr=1", ["min_lr", "lr"]),
+        ("train.lr=1e-7", ["train.min_lr 1e-06 is above train.lr 1e-07"]),
         ("train=1", ["section.field"]),
         ("train.lr", ["section.field=value"]),
         ("train.lr=[", ["not valid YAML"]),
@@ -106,6 +106,15 @@ def test_set_reads_values_as_yaml(text: str, field: str, value: object) -> None:
 def test_what_is_wrong_is_named_with_what_is_accepted(text: str, names: list[str]) -> None:
     message = told(sets=[text])
     assert all(name in message for name in names), message
+
+
+def test_the_lowest_learning_rate_is_compared_with_the_one_that_is_used() -> None:
+    """The plan decides the learning rate of training where it is not set; that of pretraining is the default."""
+    config = load_config(sets=["train.min_lr=1"])
+    assert build_config(with_values(config, {"train.lr": 1.0}).model_dump()).train.min_lr == 1
+    with pytest.raises(UsageError, match=r"train.min_lr 1 is above train.lr 0.5"):
+        build_config(with_values(config, {"train.lr": 0.5}).model_dump())
+    assert "train.min_lr 1 is above train.lr 0.0005" in told(sets=["train.min_lr=1"], kind=PretrainConfig)
 
 
 @pytest.mark.parametrize(

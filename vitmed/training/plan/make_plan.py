@@ -142,7 +142,7 @@ def with_choice(config: Config, forecaster: Forecaster) -> tuple[Config, Weights
     """
     small, limit, choice = forecaster.device.type != "cpu", config.train.time, None
     if limit is not None and not config.train.freeze and fits(config.model, tiny := outline(entry_of(TINY[0]))):
-        fitted = build_config(one_batch(config_with_weights(config, tiny)).model_dump())
+        fitted = one_batch(config_with_weights(config, tiny))
         small = small or forecaster.of(fitted).passes_in(limit) >= FOR_SMALL
         if "image_size" not in fields_set(config, "model"):
             fitted = with_values(fitted, {"model.image_size": SIDES[-1]})  # at least, as `input_for_time`
