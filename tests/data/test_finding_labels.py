@@ -102,8 +102,11 @@ def test_one_column_by_name_and_an_empty_label_of_names(tmp_path: Path) -> None:
     splits = split(folder)
     assert targets(splits) == [(1, 1), (1, 0), (0, 0)]
     assert any("10 empty labels mean that the image has no finding" in note for note in splits.notes)
-    with pytest.raises(UsageError, match="unknown column of --finding 'mass'"):
+    joined = r"no column 'mass' \(--finding\); the findings are those that 'label' joins by \|"
+    with pytest.raises(UsageError, match=joined):
         split(folder, findings=["mass"])
+    with pytest.raises(UsageError, match="unknown column of --finding 'mass', expected one of: Mass, Edema"):
+        split(table(tmp_path, ["Mass", "Edema"], [[1, 0], [0, 1]]), findings=["mass"])
 
 
 @pytest.mark.parametrize("name", ["path", "patient", "group", "split"])
