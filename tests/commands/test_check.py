@@ -714,7 +714,7 @@ def test_findings_that_are_hard_to_tell_apart_are_mended_in_the_table(tmp_path: 
     found = check(root, labels=tmp_path / "t.csv", output=tmp_path / "check")
     alike = next(problem for problem in found.problems if problem.code == "class_names_alike")
     assert alike.text == "labels 'Fluid' and 'fluid' are hard to tell apart by eye"
-    assert alike.fix == "write one of the names in the table"
+    assert alike.fix == "rename one of them in the table"
 
 
 def test_every_copy_is_in_the_table_and_groups_copies_keeps_them_in_one_split(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
         alike[re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()].append(name)
     for same in alike.values():
         if len(same) > 1:
-            what, fix = ("labels", "write one of the names in the table") if contents.read else ("class folders", "")
+            what, fix = ("labels", "rename one of them in the table") if contents.read else ("class folders", "")
             text = f"{what} {' and '.join(map(repr, same))} are hard to tell apart by eye"
             yield make("class_names_alike", text, same, fix=fix)
     for first, second in itertools.combinations(alike, 2):
