@@ -390,8 +390,10 @@ def split_off(images: Splits, samples: Samples, fraction: float, seed: int, name
     labels, codes = labels_in(samples), units_of(images, samples)
     taken = np.zeros(len(samples), dtype=bool)
     if images.patients and len(codes) and codes.max() == 0:
-        problem = f"{images.root}: one {images.unit} cannot be split into train and {name}"
-        raise DataError(problem, f"add {images.unit}s")
+        groups = sorted({repr(sample.group) for sample in images.every})
+        problem = f"{images.root}: {counted(len(groups), images.unit)} identified {images.patients}: {listed(groups)}; "
+        problem += f"one {images.unit} cannot be split into train and {name}"
+        raise DataError(problem, f"add {images.unit}s, or correct the expression or the table that names them")
     if images.bins:
         findings = targets_in(samples) if images.target.kind == "findings" else None
         taken = share_by_kind(labels, findings, codes, fraction, seed)
