@@ -138,8 +138,10 @@ def test_each_site_is_a_fold(tmp_path: Path) -> None:
     runs = [split(root, **settings, fold=fold) for fold in (1, 2, 3)]
     assert [{s.columns for s in run.samples["test"]} for run in runs] == [{("east",)}, {("north",)}, {("south",)}]
     assert runs[0].made["test"] == "hospital east, fold 1 of 3"
-    with pytest.raises(UsageError, match=r"no column 'ward' .--sites.; the others are hospital"):
-        split(root, **settings | {"sites": "ward"})
+    for name in ("ward", "label"):  # the table has a label, but no site of this name
+        there = rf"beside path, label, patient and split there is no column '{name}' .--sites.; the others are hospital"
+        with pytest.raises(UsageError, match=there):
+            split(root, **settings | {"sites": name})
     (root / "labels.csv").write_text("\n".join(["path,label,hospital", *rows[:-1], "11.png,b,"]))
     with pytest.raises(DataError, match=r"11\.png has no hospital"):
         split(root, **settings)

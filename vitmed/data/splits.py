@@ -227,8 +227,8 @@ def _site_cells(images: Splits, samples: Samples, config: DataConfig) -> list[st
     """The site of each sample. Raises UsageError for an unknown column, DataError for an image with an empty cell."""
     if config.sites not in images.columns:
         have = f"; the others are {', '.join(images.columns)}" if images.columns else ""
-        problem = f"{images.source}: there is no column {config.sites!r} (--sites){have}"
-        raise UsageError(problem, "name a column of the table of labels (--labels TABLE)")
+        which = f"beside path, label, patient and split there is no column {config.sites!r} (--sites){have}"
+        raise UsageError(f"{images.source}: {which}", "name a column of the table of labels (--labels TABLE)")
     column = images.columns.index(config.sites)
     if empty := [sample.path for sample in images.every if not sample.columns[column].strip()]:
         raise DataError(f"{images.source}: {empty[0]} has no {config.sites}", "fill the column for every image")
