@@ -189,6 +189,8 @@ def test_training_stops_at_what_check_calls_an_error_of_the_folder(tmp_path: Pat
     assert answer.code == 3 and "class folders 'Normal ' and 'normal' are hard to tell apart by eye" in answer.err
     assert answer.err.count("hard to tell apart by eye") == 1  # not also as a warning
     assert "put their images into one folder" in answer.err and not (tmp_path / "runs").exists()
+    planned = vitmed("plan", data, "-o", tmp_path / "plan.yaml", "--weights", "none")
+    assert planned.code == 3 and "hard to tell apart" in planned.err and not (tmp_path / "plan.yaml").exists()
     found = check(data, output=tmp_path / "check")
     assert found.problems[0].code == "class_names_alike" and found.problems[0].severity == "error"
 

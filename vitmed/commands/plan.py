@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+from vitmed.checks.data_check import check_folder
 from vitmed.core.config import FLAGS, Config
 from vitmed.core.downloads import unconnected
 from vitmed.core.errors import TimeTooShortError
@@ -57,6 +58,7 @@ def plan(
             settings = with_values(settings, {"train.time": shared.each()})
         with unconnected(offline):
             made = make_plan(settings, True)
+            check_folder(made.config.data, made.config.evaluate.ordinal)  # which `train` would refuse
     except TimeTooShortError as error:
         raise (shared.of_all(error) if shared else error) from None
     say(f"plan for {made.inputs}:")
