@@ -119,9 +119,10 @@ def test_an_interrupted_run_goes_on_with_the_time_that_is_left(data: Path) -> No
 def test_a_finished_run_goes_on_only_with_more_time(data: Path) -> None:
     folder = run(data, time="50s")
     steps = records(folder)[-1]["step"]
-    with pytest.raises(UsageError, match="this run of 50s is finished and evaluated") as caught:
-        train(resume=folder)
-    assert f"more time: vitmed train --resume {folder} --time TIME" in caught.value.fix
+    for given in ({}, {"time": "30s"}):
+        with pytest.raises(UsageError, match="this run of 50s is finished and evaluated") as caught:
+            train(resume=folder, **given)
+        assert f"more time: vitmed train --resume {folder} --time TIME" in caught.value.fix
     train(resume=folder, time="70s")
     assert steps + 10 < records(folder)[-1]["step"] <= steps + 20
     assert records(folder)[-1]["lr"] < 1e-4
