@@ -157,6 +157,8 @@ def test_every_field_is_described() -> None:
         ({"data.groups": "g.csv"}, ["data.group_regex=x"], "--groups and data.group_regex both define the patients"),
         ({"data.fold": 2}, [], "--fold needs --folds"),
         ({"data.window": "5"}, [], "--window '5': expected"),
+        ({"evaluate.ordinal": ["a,b,b,c"]}, [], "--ordinal names 'b' twice"),
+        ({}, ["evaluate.ordinal=[a, b, a]"], "evaluate.ordinal names 'a' twice"),
     ],
 )
 def test_an_error_names_what_the_user_typed(overrides: dict[str, object], sets: list[str], message: str) -> None:

@@ -111,12 +111,16 @@ def share(description: str, flag: Flag = SHARE, default: float | None = None) ->
     return setting(default, description, flag, gt=0, lt=1)
 
 
-def names_in(value: Any) -> Any:
-    """The names of a flag that is repeated, or holds them with commas between; anything else as it is."""
+def names_in(value: Any, scale: str = "") -> Any:
+    """The names of a flag that is repeated, or holds them with commas between; anything else as it is. Raises
+    ValueError for a name that stands twice on a `scale`."""
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
         return value
-    return list(dict.fromkeys(given if len(given) != 1 else (part.strip() for part in given[0].split(","))))
+    names = given if len(given) != 1 else [part.strip() for part in given[0].split(",")]
+    if scale and (twice := [name for name in names if names.count(name) > 1]):
+        raise ValueError(f"{scale} names {twice[0]!r} twice")
+    return list(dict.fromkeys(names))
 
 
 class Section(BaseModel):

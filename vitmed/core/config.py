@@ -559,7 +559,7 @@ class EvaluateConfig(Section):
             return [name for i, name in enumerate(value) if name not in value[:i]]
         return [value] if value and isinstance(value, str) else value or []
 
-    _ordinal = field_validator("ordinal", mode="before")(names_in)
+    _ordinal = field_validator("ordinal", mode="before")(lambda value: names_in(value, "evaluate.ordinal"))
     _cost = field_validator("cost", mode="before")(read_cost)
 
     @field_validator("format")
