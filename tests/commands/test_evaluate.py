@@ -380,8 +380,11 @@ def test_one_class_of_three_against_the_rest_has_its_own_threshold(tmp_path: Pat
     assert evaluate(tmp_path / "own.csv", resamples=0, report=False, output=tmp_path / "own").metrics["n_groups"] == 60
     with pytest.raises(UsageError, match="a table alone shows no validation images"):
         evaluate(tmp_path / "other.csv", positive="malignant", youden=True, output=tmp_path / "none")
-    with pytest.raises(UsageError, match="images, and --positive evaluates that of the run"):
+    with pytest.raises(UsageError, match=r"--data: --positive evaluates .*test.predictions.csv, without model") as told:
         evaluate(run, positive="malignant", data=tmp_path)
+    assert told.value.fix == "leave it out; or evaluate without --positive, then the predictions.csv of that with it"
+    made = evaluate(run / "val" / "predictions.csv", positive="malignant", resamples=0, report=False)  # as it says
+    assert made.metrics["positive_class"] == "malignant" and made.metrics["n"] == 300
     with pytest.raises(UsageError, match="--positive malignant: one class against the rest is for three classes"):
         evaluate(found.folder / "predictions.csv", positive="malignant", output=tmp_path / "none")
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from vitmed.checks.evaluation_images import ImageRequest, choose_samples
 from vitmed.core import options
 from vitmed.core.config import EVALUATE_FLAGS, Config
-from vitmed.core.errors import excluded, unknown_key
+from vitmed.core.errors import UsageError, excluded, unknown_key
 from vitmed.core.messages import bar, gathering, show
 from vitmed.core.options import PRECISION, Argument, MainOption, Option
 from vitmed.core.places import output_folder
@@ -71,7 +71,7 @@ def evaluate(
     gates = parse_gates(fail_under)
     checkpoint = Path(checkpoint)
     check_page(flags)
-    if positive is not None and checkpoint.suffix != ".csv":
+    if of_run := positive is not None and checkpoint.suffix != ".csv":
         from vitmed.studies.comparison import table_of  # here, since a report of a table needs no torch
 
         checkpoint = table_of(checkpoint)
@@ -80,8 +80,11 @@ def evaluate(
         of_images |= {"--split": split != "test", "--device": device != "auto", "--allow-leakage": allow_leakage}
         of_images |= {"--window": window, "--precision": precision != "fp32", "--map-images": flags.get("map_images")}
         of_images |= {"baselines": baselines}
-        if given := [flag for flag, value in of_images.items() if value]:
-            raise excluded("table", given=", ".join(given))
+        if given := ", ".join(flag for flag, value in of_images.items() if value):
+            if of_run:
+                fix = "leave it out; or evaluate without --positive, then the predictions.csv of that with it"
+                raise UsageError(f"{given}: --positive evaluates {checkpoint}, without model and images", fix)
+            raise excluded("table", given=given)
         return reporting.rebuild(checkpoint, positive, output, gates, flags, labels)
     if split not in SPLITS:
         raise unknown_key("split", split, SPLITS)
