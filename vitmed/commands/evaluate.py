@@ -68,8 +68,7 @@ def evaluate(
         CheckpointError, DataError, UsageError: an argument that cannot be used. GateError: a gate that is not met,
             after the report is written.
     """
-    gates = parse_gates(fail_under)
-    checkpoint = Path(checkpoint)
+    gates, checkpoint = parse_gates(fail_under), Path(checkpoint)
     check_page(flags)
     if of_run := positive is not None and checkpoint.suffix != ".csv":
         from vitmed.studies.comparison import table_of  # here, since a report of a table needs no torch
@@ -113,8 +112,7 @@ def evaluate(
     used = reporting.ModelOnImages(network, policy, chosen, config, notes)
     with gathering():  # the notes tell what is grave
         metrics = reporting.report_images(folder, used, predictions, baselines)
-    if output is None:
-        folder = take_place(folder, run.path / name)
+    folder = take_place(folder, run.path / name) if output is None else folder
     if chosen.own_split == "test" and output is None and saved.path.name == run.best.name:
         write_card(run, Evaluation(predictions, metrics, folder))
     return report_evaluation(Evaluation(predictions, metrics, folder), gates)

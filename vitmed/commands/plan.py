@@ -46,12 +46,10 @@ def plan(
     settings that are given, as in `train`. Where the file is there already, the next is plan-2.yaml; `force` replaces
     it, but never an input, a file of a run or one in the data folder. Raises VitmedError.
     """
-    overrides = {"data.root": data, **read_overrides(flags, FLAGS, "plan")}
-    settings = load_config(config, overrides, sets)
+    settings = load_config(config, {"data.root": data, **read_overrides(flags, FLAGS, "plan")}, sets)
     root, read = data_folder(settings.data.root), [] if config is None or not force else [config]
     file = new_file(output, force=True, data=[root], inputs=read)
-    if not force and not is_stream(file):
-        file = free_name(file, file.suffix)
+    file = file if force or is_stream(file) else free_name(file, file.suffix)
     shared, limit = SharedTime.of(settings), settings.train.time
     try:
         if shared is not None:
