@@ -195,7 +195,7 @@ def test_images_of_another_shape_and_a_head_without_classes_are_refused() -> Non
         assert error.value.fix == fix
     with pytest.raises(UsageError, match="at least one") as error:
         vitmed.build_model("vit_tiny", 0)
-    assert error.value.fix == "num_classes (--num-classes) of 1 or more"
+    assert error.value.fix == "num_classes=1 or more"
 
 
 def test_frozen_blocks_neither_learn_nor_drop_out() -> None:

@@ -45,7 +45,7 @@ def summary(
     model: Annotated[
         Path | str, Argument("A size (vit_tiny), a recipe (mnist), or a checkpoint; default vit_tiny.")
     ] = "vit_tiny",
-    num_classes: Annotated[int | None, Option("Default 1000, or the checkpoint's.")] = None,
+    num_classes: Annotated[int | None, Option("Default 1000, or the checkpoint's.", min=1)] = None,
     **fields: Annotated[Any, Fields(Config, SUMMARY_FLAGS)],
 ) -> str:
     """Return torchinfo's table of a model: a size, a checkpoint file, or the name or file of a recipe.
@@ -60,8 +60,7 @@ def summary(
         checkpoint = load_checkpoint(model)
         return summarise(checkpoint.model(), checkpoint.config.model)
     if model.endswith(".onnx"):
-        problem = f"{model}: an exported network, whose layers have no names"
-        raise UsageError(problem, "name the run it was exported from")
+        raise UsageError(f"{model}: an exported network, its layers have no names", "name the run that it comes from")
     if model in SIZES:
         config = build_config({"model": {"name": model, **fields}}).model
     elif model in recipes() or Path(model).suffix in (".yaml", ".yml"):

@@ -141,9 +141,7 @@ class ViT(nn.Module):
         super().__init__()
         config = resolved(config)
         if num_classes < 1:
-            raise UsageError(
-                f"{num_classes} classes, expected at least one", "num_classes (--num-classes) of 1 or more"
-            )
+            raise UsageError(f"{num_classes} classes, expected at least one", "num_classes=1 or more")
         check_network(config)
         width, depth, heads = size_of(config)
         grid, positions = config.image_size // config.patch_size, config.positions
