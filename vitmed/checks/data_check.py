@@ -317,8 +317,7 @@ def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
         contents = replace(contents, places=places, folders={None: names}, splits={})
     problems = in_order(folder_problems(contents))
     error = next((problem for problem in problems if problem.severity == "error"), None)
-    left = [p for p in problems if p is not error and (p.code, p.severity) != ("missing_class", "warning")]
-    _report(left, root)
+    _report([p for p in problems if p is not error and (p.code, p.severity) != ("missing_class", "warning")], root)
     if error is not None:
         files = "".join(f"\n{file}" for file in error.files)
         raise DataError(f"{root}: {error.text} ({error.code}){files}", error.fix)

@@ -103,8 +103,7 @@ class Image(NamedTuple):
         kinds: tuple[str, ...] = () if place.label is None else (place.label,)
         values = tuple(sample.targets)
         if read.target.kind == "findings" and kinds:
-            found = tuple(name for name, value in zip(read.classes, values, strict=True) if value == 1)
-            kinds = found or (NO_FINDING,)
+            kinds = tuple(name for name, value in zip(read.classes, values, strict=True) if value == 1) or (NO_FINDING,)
             values = tuple(math.nan if value == UNKNOWN else value for value in values)
         return cls(sample.path, record, place.label, place.split, group, kinds, values)
 

@@ -151,8 +151,7 @@ def own_notes(saved: SavedModel, split: str, hashes: list[str]) -> list[str]:
         (before, ("was", "were"), "used to make the weights that the run started from"),
     ):
         if count:
-            verb = verbs[count > 1]
-            notes.append(f"Leakage: {count:,} of these images {verb} {what}; the result is optimistic.")
+            notes.append(f"Leakage: {count:,} of these images {verbs[count > 1]} {what}; the result is optimistic.")
     return notes
 
 

@@ -227,8 +227,7 @@ def print_check(checked: Any) -> None:
     whole = len(checked.problems) if listener().verbose else 1
     for number, problem in enumerate(checked.problems[: max(whole, LINES)]):
         colour = {"error": "red", "warning": "yellow", "note": "cyan"}[problem.severity]
-        code = plain(f" ({problem.code})", "dim")
-        lines.append(plain(problem.severity, colour) + plain(f": {problem.text}") + code)
+        lines.append(plain(problem.severity, colour) + plain(f": {problem.text}") + plain(f" ({problem.code})", "dim"))
         if number >= whole:
             lines += [plain(f"    fix: {problem.fix}")] * problem.code.startswith("near_copies")
             continue

@@ -49,8 +49,7 @@ def bundle(
     file, saved = Path(to), open_model(model)
     if isinstance(saved, Ensemble):
         raise UsageError(f"{saved.path}: a bundle holds one network or file", f"vitmed export {model} --to model.onnx")
-    roots = [] if isinstance(saved, OnnxModel) else [saved.splits.root]
-    new_file(file, force=force, data=roots, inputs=[saved.path])
+    new_file(file, force=force, data=[] if isinstance(saved, OnnxModel) else [saved.splits.root], inputs=[saved.path])
     if isinstance(extras, str):
         extras = [name.strip() for name in extras.split(",") if name.strip()]
     if missing := [name for name in TOOLS if importlib.util.find_spec(name) is None]:

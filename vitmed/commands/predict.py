@@ -64,8 +64,7 @@ def find_checkpoint_and_check(
     into folders of images, nor into the data folder of the checkpoint. Raises UsageError, DataError."""
     files, named = [file for file in (csv, plot) if file is not None], find_named(images)
     for file in files:  # --force is advised below, where nothing else forbids it
-        folders = [path for path in named if path.is_dir()]
-        new_file(file, force=True, data=folders, inputs=named, png=file is plot)
+        new_file(file, force=True, data=[path for path in named if path.is_dir()], inputs=named, png=file is plot)
     if csv is not None and plot is not None and csv.resolve() == plot.resolve():
         raise UsageError(f"{csv}: is named as table and as picture", "name two files")
     saved = find_checkpoint(checkpoint, runs)

@@ -58,8 +58,7 @@ def pretrain(
         folder = folder_to_resume(Path(resume), name, output, changes, PRETRAIN_FLAGS, NO_RESULT)
         with run_lock(folder):
             return _train(resumed_pretraining(folder, data, overrides))
-    settings = load_config(config, {"data.root": data, **overrides}, sets, PretrainConfig)
-    run = new_pretraining(settings, output, name)
+    run = new_pretraining(load_config(config, {"data.root": data, **overrides}, sets, PretrainConfig), output, name)
     with run_lock(run.folder):
         return _train(run)
 

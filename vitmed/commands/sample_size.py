@@ -32,8 +32,7 @@ def sample_size(
     """
     if number not in NUMBERS:
         raise unknown_key("number", number, NUMBERS)
-    least = 0.5 if number == "auroc" else 0.0
-    _check("the expected value", expected, least, 1)
+    _check("the expected value", expected, 0.5 if number == "auroc" else 0.0, 1)
     if (half_width is None) == (lower_bound is None):
         raise excluded("goal")
     if half_width is not None:

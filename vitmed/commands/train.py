@@ -91,8 +91,7 @@ def _begin(
     check_trackers(settings.train.track)
     divided = settings.data.divided and settings.data.fold is None
     if not settings.train.test and (gates or settings.train.freeze or divided):
-        what = "--fail-under" if gates else "--freeze" if settings.train.freeze else "--folds"
-        raise excluded("no test", given=what)
+        raise excluded("no test", given="--fail-under" if gates else "--freeze" if settings.train.freeze else "--folds")
     if settings.train.freeze:
         _refuse_ranks(run.ranks, "--freeze, which trains no network", "start one process")
     if divided:
@@ -102,15 +101,13 @@ def _begin(
     check_run_place(settings, run.output, run.name)
     if gates:  # before the training
         listed = settings.data.model_copy(update={"groups": None, "group_regex": None})  # the kind of label suffices
-        kind = list_images(listed, settings.evaluate.ordinal).target.kind
-        parse_gates(gates, kind)
+        parse_gates(gates, list_images(listed, settings.evaluate.ordinal).target.kind)
     if not divided:
         return run.new(settings, config is None)
     of = f"{settings.data.folds}-folds" if settings.data.sites is None else file_name(settings.data.sites)
     name = run.name or f"{default_name(data_folder(settings.data.root), settings)}_{of}"
     with opened(**where) as places:
-        first = {**arguments, **flags}
-        study = CrossValidation.new(settings, Path(run.output) / name, first, places, run.clock)
+        study = CrossValidation.new(settings, Path(run.output) / name, {**arguments, **flags}, places, run.clock)
         test = train_folds(study)
     if study.time is not None:
         say(f"time: {duration_text(study.time.used)} of {duration_text(study.time.limit)} used for all folds")

@@ -77,8 +77,7 @@ def read_overrides(flags: dict[str, Any], known: dict[str, str], command: str) -
     if unknown := set(flags) - set(known):
         words = [f"--{flag.replace('_', '-')}" for flag in sorted(unknown)]
         problem = f"{command} has no option {', '.join(sorted(unknown))}"
-        names = [*known, "config", "sets"]
-        near = [match for flag in sorted(unknown) if (match := nearest(flag, names, cutoff=0.75))]
+        near = [match for flag in sorted(unknown) if (match := nearest(flag, [*known, "config", "sets"], cutoff=0.75))]
         fix = f"did you mean {', '.join(near)}?" if len(near) == len(unknown) else "see docs/configuration.md"
         raise gone(words, " ".join(words)) or UsageError(problem, fix)
     given = {known[flag]: value for flag, value in flags.items() if value is not None}

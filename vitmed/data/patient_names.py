@@ -112,8 +112,7 @@ def _folders(paths: Sequence[str], folders_are_classes: bool) -> Iterator[str]:
 
 def _names(paths: Sequence[str], folders_are_classes: bool) -> Iterator[str]:
     """The file name begins with the patient, and the image follows: P007_c012.png."""
-    names = [path.rpartition("/")[2] for path in paths]
-    if (token := _token(names)) is None:
+    if (token := _token([path.rpartition("/")[2] for path in paths])) is None:
         return
     if token.startswith(r"\d"):
         yield rf"(?:^|/)({token})[_-]\d{{1,4}}\.[^/.]*$"

@@ -59,8 +59,7 @@ def make_splits(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
     if config.divided and (own := [name for name in ("val", "test") if name in images.samples]):
         use = {"val": "validate every fold", "test": "are held out of all folds"}
         which = " and ".join(f"the {len(images.samples[name]):,} of {name} {use[name]}" for name in own)
-        note = f"{TRAIN_ALONE}: {which}; --resplit divides all images"
-        splits = replace(splits, notes=(*splits.notes, note))
+        splits = replace(splits, notes=(*splits.notes, f"{TRAIN_ALONE}: {which}; --resplit divides all images"))
     if splits.target.kind == "findings":
         return replace(splits, notes=(*splits.notes, *notes_on_rare(splits)))
     if splits.target.kind == "number" and len(np.unique(splits.targets("train"))) < 2:

@@ -114,8 +114,7 @@ def report_calibration(
         if fitted.method == "vector":
             now, former = (part.probabilities.argmax(axis=1) for part in (predictions, raw))
             another, labels = int((now != former).sum()), known_labels(predictions)
-            right = (now == labels).astype(float) - (former == labels)
-            change["accuracy"] = of_mean(right, Units(predictions.units))
+            change["accuracy"] = of_mean((now == labels).astype(float) - (former == labels), Units(predictions.units))
     about = (
         "confidence in the likeliest class" if positive is None else f"probability of {predictions.classes[positive]}"
     )

@@ -138,8 +138,7 @@ def report_abstention(
     reached, (area, curve) = None, _curve(sure, wrong, boot)
     if chosen is not None and chosen.least is not None and (answered := sure >= chosen.least).any():
         coverage, risk = boot.proportion(answered), boot.proportion(wrong, answered)
-        shown = enumerate(predictions.classes[:SHOWN])
-        per_class = {name: boot.proportion(answered, labels == c) for c, name in shown}
+        per_class = {name: boot.proportion(answered, labels == c) for c, name in enumerate(predictions.classes[:SHOWN])}
         reached = Answered(n=int(answered.sum()), coverage=coverage, risk=risk, per_class=per_class)
     rate = boot.proportion(wrong)
     return SelectivePrediction(error_rate=rate, area=area, curve=curve, chosen=chosen, reached=reached)

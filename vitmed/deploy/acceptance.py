@@ -132,8 +132,7 @@ def _gap(criterion: Criterion, models: Sequence[Model], resamples: int) -> Estim
     new, old = models[0].predictions, models[1].predictions
     of, name = class_of(criterion, new), criterion.metric
     if of is None:
-        compared = TARGETS[models[0].kind].numbers.compare(new, old, resamples)
-        return compared.difference.get(name, UNKNOWN)
+        return TARGETS[models[0].kind].numbers.compare(new, old, resamples).difference.get(name, UNKNOWN)
     if name in ("sensitivity", "specificity"):
         (truth, known, called), (_, _, other) = (
             [each[:, model.classes.index(of)] for each in model.outcomes] for model in (new, old)
@@ -161,8 +160,7 @@ def _of_strata(
         yield column, UNKNOWN, cut.why
     for g, name in enumerate(cut.names):
         part: Any = predictions.take(np.flatnonzero(cut.of == g))
-        count = len(np.unique(part.units))
-        if count < FEWEST:
+        if len(np.unique(part.units)) < FEWEST:
             yield f"{column} {name}", UNKNOWN, f"fewer than {FEWEST} {unit}"
         else:
             yield f"{column} {name}", _number(criterion, part, kind.numbers.evaluate(part, resamples)), ""

@@ -403,8 +403,7 @@ def compare_weights(saved: Checkpoint, folder: Path, target: Path, root: Path) -
     exact, logits = torch.from_numpy(outputs.logits), list[Tensor]()
     with bar("comparing: timm") as advance, torch.inference_mode():
         for index, sample in enumerate(chosen):
-            square = torch.tensor(how.read(root / sample.path))[None]
-            logits.append(network(how.normalise(square)))
+            logits.append(network(how.normalise(torch.tensor(how.read(root / sample.path))[None])))
             advance(index + 1, len(chosen))
     largest = float((torch.cat(logits) - exact).abs().max())
     relative = largest / max(1.0, float(exact.abs().max()))

@@ -245,8 +245,7 @@ def _gauss_noise(A: Any) -> Any:
 
 def stain_matrices() -> np.ndarray:
     """(8, 2, 3): the optical density of haematoxylin and of eosin in R, G and B, in the kinds of `Changes.stain`."""
-    known = _albumentations().augmentations.pixel.functional.STAIN_MATRICES
-    return np.stack(list(known.values()))
+    return np.stack(list(_albumentations().augmentations.pixel.functional.STAIN_MATRICES.values()))
 
 
 POLICIES: dict[str, Policy] = {

@@ -127,8 +127,7 @@ def brightness(x: Tensor, draw: Draws, amount: float, p: float) -> Tensor:
 
 
 def gamma(x: Tensor, draw: Draws, least: float = 80, most: float = 120, p: float = 0.5) -> Tensor:
-    power = torch.where(draw.chosen(p), draw.uniform(least / 100, most / 100, 1, 1, 1), 1)
-    return (x / 255) ** power * 255
+    return (x / 255) ** torch.where(draw.chosen(p), draw.uniform(least / 100, most / 100, 1, 1, 1), 1) * 255
 
 
 def hue(x: Tensor, draw: Draws, p: float) -> Tensor:
@@ -182,14 +181,12 @@ def blur(x: Tensor, draw: Draws, p: float) -> Tensor:
 
 
 def speckle(x: Tensor, draw: Draws) -> Tensor:
-    chosen = draw.chosen(0.3)
-    return (x * torch.where(chosen, draw.uniform(0.9, 1.1, 1, *x.shape[2:]), 1)).clamp_(0, 255)
+    return (x * torch.where(draw.chosen(0.3), draw.uniform(0.9, 1.1, 1, *x.shape[2:]), 1)).clamp_(0, 255)
 
 
 def noise(x: Tensor, draw: Draws, most: float = 0.03, p: float = 0.2, grey: bool = True) -> Tensor:
     amount = torch.where(draw.chosen(p), draw.uniform(0.01, most, 1, 1, 1) * 255, 0)
-    channels = 3 if x.shape[1] == 3 and not grey else 1
-    return (x + amount * draw.normal(channels, *x.shape[2:])).clamp_(0, 255)
+    return (x + amount * draw.normal(3 if x.shape[1] == 3 and not grey else 1, *x.shape[2:])).clamp_(0, 255)
 
 
 def holes(x: Tensor, draw: Draws, p: float) -> Tensor:

@@ -74,8 +74,7 @@ def read(path: Path, frame: int | None, min_size: MinSize | None) -> RawImage | 
     no image in it, too large, several frames, or damaged. UsageError: a decoder is missing."""
     with _open(path) as stream:
         head, mode, bits, frames = _head(path, stream)
-        samples = int(head.get("SamplesPerPixel", 1) or 1)
-        stored = samples * max(1, int(head.get("BitsAllocated", 8)) // 8)
+        stored = int(head.get("SamplesPerPixel", 1) or 1) * max(1, int(head.get("BitsAllocated", 8)) // 8)
         # Colours are converted in float; a palette gives three times 16 bits.
         refuse_large(path, int(head.Columns), int(head.Rows), max(4, stored) if mode in GREY else max(12, 2 * stored))
         index = pick_frame(path, frames, frame)

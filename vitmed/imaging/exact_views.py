@@ -23,8 +23,7 @@ def views_of(x: torch.Tensor, views: str) -> Iterator[torch.Tensor]:
 
     pixels = x.permute(0, 2, 3, 1)  # (B, S, S, C)
     for turns, mirrored in VIEWS[views]:
-        changed = torch.rot90(pixels.flip(2) if mirrored else pixels, turns, (1, 2))
-        yield changed.contiguous().permute(0, 3, 1, 2)
+        yield torch.rot90(pixels.flip(2) if mirrored else pixels, turns, (1, 2)).contiguous().permute(0, 3, 1, 2)
 
 
 def safe_views(policy: str, flips: bool) -> str:

@@ -79,8 +79,7 @@ def _save(path: Path, format: str, config: AnyConfig, **content: Any) -> None:
     if "weights" in content:
         content["weights"] = {name: tensor.detach().cpu() for name, tensor in content["weights"].items()}
     versions, stored = {"vitmed": __version__, "torch": str(torch.__version__)}, store_paths(config, path.parent)
-    head = {"format": format, "version": VERSION, "versions": versions, "config": stored.model_dump()}
-    _write(path, head | content)
+    _write(path, {"format": format, "version": VERSION, "versions": versions, "config": stored.model_dump()} | content)
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -283,5 +283,4 @@ def load(
     Raises:
         CheckpointError: not a model of vitmed. UsageError: another device or precision, or a window that cannot be.
     """
-    saved = model if isinstance(model, SavedModel) else open_model(model)
-    return Model(with_window(saved, window), device, precision)
+    return Model(with_window(model if isinstance(model, SavedModel) else open_model(model), window), device, precision)

@@ -95,8 +95,7 @@ class OnnxNetwork(Network):
         )
         logits, *scores = arrays or [np.empty((0, self.saved.splits.outputs), np.float32)]
         saved_model.check_finite(logits, self.saved.path)
-        columns = saved_model.score_column(scores[0] if scores else None)
-        return Outputs(indices, logits, columns, problems)
+        return Outputs(indices, logits, saved_model.score_column(scores[0] if scores else None), problems)
 
 
 def about_model(saved: SavedModel) -> dict[str, Any]:

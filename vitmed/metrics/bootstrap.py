@@ -85,8 +85,7 @@ class Bootstrap:
 
     def ratios(self, top: np.ndarray, bottom: np.ndarray) -> list[Estimate]:
         """The sum of `top` over that of `bottom`, (S, J) each, by column."""
-        sums = self.sums(np.concatenate([top, bottom], axis=1))
-        whole, drawn = (ratio(*np.split(both, 2, axis=-1)) for both in sums)
+        whole, drawn = (ratio(*np.split(both, 2, axis=-1)) for both in self.sums(np.concatenate([top, bottom], axis=1)))
         return [self.estimate(float(value), column) for value, column in zip(whole, drawn.T, strict=True)]
 
     def proportion(self, hits: np.ndarray, counted: np.ndarray | None = None) -> Estimate:

@@ -105,8 +105,7 @@ class Limits(NamedTuple):
 
 def sums(values: np.ndarray, allowance: float) -> np.ndarray:
     """(..., N) -> (..., N): the sum of what exceeds the allowance, never below 0; NaN adds nothing."""
-    steps = np.where(np.isnan(values), 0.0, values - allowance)
-    total = np.cumsum(steps, axis=-1)
+    total = np.cumsum(np.where(np.isnan(values), 0.0, values - allowance), axis=-1)
     return total - np.minimum(0.0, np.minimum.accumulate(total, axis=-1))
 
 

@@ -179,8 +179,7 @@ def of_shares(shares: Mapping[str, Share]) -> dict[str, Estimate]:
     """Those of `class_shares`; F1 is a function of the Jaccard index: hits among what is either true or predicted."""
     jaccard = shares["f1"]
     value, low, high = (2 * x / (1 + x) for x in (jaccard.value, jaccard.low, jaccard.high))
-    rates = {name: of_share(rate) for name, rate in shares.items()}
-    return rates | {"f1": estimate(value, low, high, jaccard.method)}
+    return {name: of_share(rate) for name, rate in shares.items()} | {"f1": estimate(value, low, high, jaccard.method)}
 
 
 def sample_size(proportion: Share) -> SampleSize:

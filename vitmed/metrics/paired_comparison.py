@@ -228,8 +228,7 @@ def share_difference(
     p = float(2 * stdtr(min(degrees, 1e9), -abs(statistic)))
     low, high = tango(plus, minus, independent, intervals.quantile(degrees))
     method = "tango-cluster" if units.clustered else "tango"
-    gap = Share(value, low, high, method, int(n), len(sizes))
-    return gap, test.model_copy(update={"statistic": statistic, "p": p})
+    return Share(value, low, high, method, int(n), len(sizes)), test.model_copy(update={"statistic": statistic, "p": p})
 
 
 def tango_score(gap: float, plus: float, minus: float, n: float) -> float:

@@ -182,8 +182,7 @@ def evaluate_strata(
 ) -> Subgroups:
     """Each stratum of a column alone, the largest `MOST`, and the gaps between them. `cells` and `parts` are as for
     `strata`, `kind` as for `subgroups`; `resamples` is recorded."""
-    unit = "images" if predictions.groups is None else "patients"
-    column = strata(cells, predictions.units.tolist(), unit, parts)
+    column = strata(cells, predictions.units.tolist(), "images" if predictions.groups is None else "patients", parts)
     images = np.bincount(column.of, minlength=len(column.names))
     patients = np.array([len(np.unique(predictions.units[column.of == g])) for g in range(len(column.names))])
     why = column.why
@@ -213,8 +212,7 @@ def _stratum(name: str, part: Predictions, kind: type[Prepared], resamples: int)
     patients = None if part.groups is None else len(set(part.units))
     head: dict[str, Any] = {"name": name, "n": len(part), "n_groups": patients}
     if len(part.classes) > MANY_CLASSES:
-        accuracy = of_share(share(part.right, None, Units(part.units)))
-        return Stratum(**head, overall={"accuracy": accuracy}, notes=[])
+        return Stratum(**head, overall={"accuracy": of_share(share(part.right, None, Units(part.units)))}, notes=[])
     numbers = kind.evaluate(part, resamples)
     overall = {metric: numbers.overall[metric] for metric in HEADLINE[kind] if metric in numbers.overall}
     if numbers.positive_class is not None:

@@ -84,8 +84,7 @@ def cpu_features() -> Mapping[str, Any]:
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Seed torch, the CPU and perhaps a second device, within the block as `torch.manual_seed` would, then restore the
     caller's generators."""
-    backends = {"cuda": torch.cuda, "mps": torch.mps}
-    backend = None if device is None else backends.get(device.type)
+    backend = None if device is None else {"cuda": torch.cuda, "mps": torch.mps}.get(device.type)
     before = torch.get_rng_state()
     before_there = None if backend is None else backend.get_rng_state()
     try:

@@ -152,8 +152,7 @@ class ViT(nn.Module):
         if config.stem == "patch":
             self.patch_embed: nn.Module = layers.PatchEmbed(config.channels, width, config.patch_size)
         else:
-            residual = config.stem == "residual"
-            self.patch_embed = layers.ConvStem(config.channels, width, config.patch_size, residual)
+            self.patch_embed = layers.ConvStem(config.channels, width, config.patch_size, config.stem == "residual")
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if config.class_token else None
         self.reg_token = nn.Parameter(torch.zeros(1, config.registers, width)) if config.registers else None
         places = torch.zeros(1, config.class_token + self.patches, width)

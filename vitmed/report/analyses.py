@@ -129,8 +129,7 @@ def compare_with_own_test(
     shift, scores, own_scores = None, scores_of(predictions), scores_of(internal)
     if scores is not None and own_scores is not None:
         flagged = Beside(internal=float((own_scores > 1).mean()), external=float((scores > 1).mean()))
-        auroc = detection_auroc(own_scores, internal.groups, scores, predictions.groups)
-        shift = Shift(auroc=auroc, flagged=flagged)
+        shift = Shift(auroc=detection_auroc(own_scores, internal.groups, scores, predictions.groups), flagged=flagged)
     return External(
         n=own.n,
         n_groups=own.n_groups,

@@ -271,8 +271,7 @@ def html(block: Block) -> Markup:
             numbers = (_element("dt", title) + _element("dd", _value(cell)) for title, cell in entries)
             return _element("dl", Markup("\n").join(_element("div", number) for number in numbers), "headline")
         case Picture(_, title, caption, drawn):
-            source = data_uri(drawn.small, drawn.kind)
-            image = Markup('<img src="{}" alt="{}">').format(source, plain(block.alt))
+            image = Markup('<img src="{}" alt="{}">').format(data_uri(drawn.small, drawn.kind), plain(block.alt))
             figure = _element("figure", image, "scroll" if block.wide else "")
             inner = _joined([_element("h3", words(title)), figure, _element("p", words(caption), "quiet")])
             return _element("div", inner, "figure wide" if block.wide else "figure")

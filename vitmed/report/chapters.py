@@ -153,8 +153,7 @@ def limitations(metrics: Results) -> list[str]:
     context = {"few": few, "few_patients": FEW_PATIENTS, "has_subgroups": compared(metrics.subgroups)}
     noun = "finding" if metrics.target.kind == "findings" else "class"
     context |= {"more": more_images(metrics, noun), "value_text": value_text, "noun": noun}
-    text = fill("limitations.txt.j2", metrics=metrics, **context)
-    return text.strip("\n").split("\n")
+    return fill("limitations.txt.j2", metrics=metrics, **context).strip("\n").split("\n")
 
 
 def more_images(metrics: Results, noun: str = "class") -> str | None:

@@ -114,8 +114,7 @@ class ComparisonTables:
         content, lines = self.content, dict[tuple[str, str], list[str]]()
         for row in self.rows:
             if row.p is not None and row.gap.value is not None and (content.kind != "findings" or not row.part):
-                adjusted = row.p_holm not in (None, row.p)
-                holm = f", adjusted {p_words(row.p_holm)}" if adjusted else ""
+                holm = f", adjusted {p_words(row.p_holm)}" if row.p_holm not in (None, row.p) else ""
                 first, second, gap = value_text(row.first), value_text(row.second), value_text(row.gap, "+")
                 text = f"{row.title} {first} and {second} (difference {gap}, {p_words(row.p)}{holm})"
                 lines.setdefault((row.pair.first, row.pair.second), []).append(text)

@@ -160,11 +160,9 @@ def environment() -> Environment:
 
 def headline_of(metrics: Results) -> list[tuple[str, str, Estimate]]:
     """The first numbers: (key, title, number); with two classes also the rates of the positive class."""
-    target = TARGETS[metrics.target.kind]
-    numbers = [(name, title_of(metrics, name), metrics.overall[name]) for name in target.headline]
+    numbers = [(name, title_of(metrics, name), metrics.overall[name]) for name in TARGETS[metrics.target.kind].headline]
     if metrics.positive_class is not None:
-        of_class = metrics.per_class[metrics.positive_class]
-        numbers += [(name, TITLES[name], of_class[name]) for name in RATES]
+        numbers += [(name, TITLES[name], metrics.per_class[metrics.positive_class][name]) for name in RATES]
     return numbers
 
 

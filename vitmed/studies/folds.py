@@ -163,8 +163,7 @@ class CrossValidation(Study[Evaluation]):
     @property
     def planned(self) -> Path | None:
         """The configuration of the first fold, which all take; None where it has not begun."""
-        attempts = self.job(1, 1).attempts(self.folder)
-        return next((place.config for place in attempts if place.config.is_file()), None)
+        return next((place.config for place in self.job(1, 1).attempts(self.folder) if place.config.is_file()), None)
 
     @property
     def settings(self) -> Config:

@@ -169,8 +169,7 @@ def _ranking(
         behind = "no" if ahead is None else "yes" if ahead == best else "ahead"
         groups[behind].append(name)
         ends = (str(rank), f"{1000 * seconds[name]:,.1f}") if name in seconds else ("", "")
-        shown = [value_text(numbers[name]), value_text(gap, "+"), behind]
-        rows.append([ends[0], name, *shown, ends[1]])
+        rows.append([ends[0], name, value_text(numbers[name]), value_text(gap, "+"), behind, ends[1]])
     texts = {"yes": "clearly behind", "no": "not clearly behind, so chance may decide", "ahead": "clearly ahead"}
     verdict = f"best: {best}" + "".join(f"; {texts[key]}: {listed(some)}" for key, some in groups.items() if some)
     ranking = [{"name": n, "seconds": seconds[n], "clearly_behind": n in groups["yes"]} for n in order]

@@ -428,8 +428,7 @@ class Search(Study[TuningStudy]):
             self._note(number, state="stopped")
         elif isinstance(error, errors.VitmedError) and not isinstance(error, ENDING):
             several = "\n" in error.problem  # such as the files of a batch, which are in the log
-            reason = first_line(error.problem).rstrip(":") if several else error.line
-            self._note(number, state="failed", reason=reason)
+            self._note(number, state="failed", reason=first_line(error.problem).rstrip(":") if several else error.line)
         else:
             run.result()
             if self.result(number).value is None:

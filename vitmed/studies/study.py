@@ -335,8 +335,7 @@ def _words(arguments: Mapping[str, Any]) -> list[str]:
     given = {key: value for key, value in arguments.items() if value is not None}
     words = [f"--{key}={given[key]}" for key in ("resume", "output", "name", "config") if key in given]
     words += ["--offline"] if given.get("offline") else []
-    sets = given.get("sets", ())
-    words += [word for text in sets for word in ("--set", text)]
+    words += [word for text in given.get("sets", ()) for word in ("--set", text)]
     for key, value in given.items():
         if key in FLAGS:
             plain = str(value) if isinstance(value, Path) else value

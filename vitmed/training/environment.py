@@ -130,5 +130,4 @@ def splits_csv(splits: Splits, hashes: dict[str, list[str]]) -> str:
         for name, samples in splits.samples.items()
         for sample, digest in zip(samples, hashes[name], strict=True)
     ]
-    head = ["path", "sha256", "class", "group", "split", *splits.columns]
-    return csv_text([head, *rows])
+    return csv_text([["path", "sha256", "class", "group", "split", *splits.columns], *rows])

@@ -113,8 +113,7 @@ class BinaryCrossEntropy:
         if config.train.balance != "loss":
             return cls(None)
         positives, negatives = (images.targets == 1).sum(dim=0), (images.targets == 0).sum(dim=0)
-        weights = (negatives / positives.clamp(min=1)).clamp(1 / MOST_WEIGHT, MOST_WEIGHT)
-        return cls(weights.float().to(device))
+        return cls((negatives / positives.clamp(min=1)).clamp(1 / MOST_WEIGHT, MOST_WEIGHT).float().to(device))
 
     def count(self, targets: Tensor) -> Tensor:
         """How many of the labels (B, F) are known."""

@@ -133,8 +133,7 @@ def _fit_cpu(compute: Callable[[int], None], most: int, states: int, processes: 
     if FEW * need < room:  # of one image alone, much is the same for several
         few = min(FEW, most)
         need = _peak(compute, few) // few
-    count = max(0, min(most, room // max(1, need)))
-    return count, f"{need / 1e9:.2g} GB for each, {free / 1e9:.1f} GB free"
+    return max(0, min(most, room // max(1, need))), f"{need / 1e9:.2g} GB for each, {free / 1e9:.1f} GB free"
 
 
 def _peak(compute: Callable[[int], None], count: int) -> int:

@@ -74,8 +74,7 @@ class Ranks:
             if os.environ.get("GROUP_WORLD_SIZE") == "1":
                 # torchrun keeps the store when it restarts the ranks of a machine, with the addresses of the old ranks.
                 store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)
-            gpus = torch.cuda.is_available() and dist.is_nccl_available()
-            backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
         local, there = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         control = dist.new_group(backend="gloo", timeout=PREPARATION)

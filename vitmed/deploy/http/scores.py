@@ -86,8 +86,7 @@ class ScoreLog:
         self.lock = threading.Lock()
         self.file, self.weights_hash, self.warn = file, model.saved.weights_hash, warn
         self.broken, self.lost = False, 0
-        example = model.predictions([model.preprocessing.drawn()])
-        self.columns = [name for name in example.header() if name != PATH]
+        self.columns = [name for name in model.predictions([model.preprocessing.drawn()]).header() if name != PATH]
         self.first = first = csv_text([[TIME, WEIGHTS, ID, *self.columns]])
         try:
             self.stream = file.open("a+b", buffering=0)

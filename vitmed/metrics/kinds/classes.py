@@ -164,8 +164,7 @@ class PreparedPredictions(Prepared):
                 influence = self.units.leveraged(precision.influence, truth * 1)
                 variance, degrees = intervals.influence_spread(influence, self.units)
                 if 0 < precision.value < 1 and variance > 0:
-                    reach = intervals.quantile(degrees)
-                    interval = intervals.logit_interval(precision.value, variance**0.5, reach)
+                    interval = intervals.logit_interval(precision.value, variance**0.5, intervals.quantile(degrees))
                 elif precision.value == 1 and not truth.all():
                     interval = self._flawless(truth)
             numbers["average_precision"] = estimate(precision.value, *interval, "influence")

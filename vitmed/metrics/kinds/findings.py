@@ -304,8 +304,7 @@ class PreparedFindings(Prepared):
         return numbers
 
     def sample(self) -> Samples:
-        subset = share(self.right, self.read, self.units)
-        return sample_size(subset), [finding.class_shares[1] for finding in self.each]
+        return sample_size(share(self.right, self.read, self.units)), [finding.class_shares[1] for finding in self.each]
 
     def details(self) -> dict[str, Any]:
         names = self.predictions.classes

@@ -341,8 +341,7 @@ class PreparedNumbers(Prepared):
 
     def why(self, name: str, entry: Estimate, numbers: Numbers) -> str:
         if entry.value is None:
-            alike = "all true numbers, or all predicted ones, are the same"
-            return alike if numbers.n else "there are no images"
+            return "all true numbers, or all predicted ones, are the same" if numbers.n else "there are no images"
         alone = self.units.count < 2
         return f"it needs at least 2 {self.unit}s" if alone else f"no {self.unit} shows how much it varies"
 

@@ -213,8 +213,7 @@ def hash_of(digests: Mapping[str, str], entry: str) -> str:
 
 
 def _digest(tensor: torch.Tensor) -> str:
-    head = f"{tensor.dtype} {tuple(tensor.shape)}\n".encode()
-    digest = hashlib.sha256(head)
+    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
     digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 

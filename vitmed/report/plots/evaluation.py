@@ -96,8 +96,7 @@ def bland_altman(predictions: NumberPredictions, metrics: Results) -> Figure | N
         return None
     figure, axes = drawing.plot(f"mean of predicted and true {_named(predictions)}", "predicted minus true", (7.2, 5.0))
     error, mean = predictions.values - predictions.labels, (predictions.values + predictions.labels) / 2
-    size = float(np.clip(6000 / len(predictions), 4, 24))
-    axes.scatter(mean, error, s=size, color=BLUE, alpha=0.5, linewidths=0)
+    axes.scatter(mean, error, s=float(np.clip(6000 / len(predictions), 4, 24)), color=BLUE, alpha=0.5, linewidths=0)
     axes.axhline(0, color=GREY, linewidth=1)
     for line, colour, label in (
         (agreement.bias, BLACK, f"bias {agreement.bias.value:.3g}"),

@@ -135,8 +135,7 @@ def epochs_for_steps(inputs: PlanInputs, config: Config, steps: int, least: int,
 
 def scaled_lr(inputs: PlanInputs, config: Config, base: float) -> float:
     """A learning rate for ViT-Base at batch 64, scaled by 768 / width (at most 4) and the root of batch / 64."""
-    batch = config.train.batch_size * config.train.accumulate
-    exact = base * min(4.0, 768 / inputs.width) * math.sqrt(batch / 64)
+    exact = base * min(4.0, 768 / inputs.width) * math.sqrt(config.train.batch_size * config.train.accumulate / 64)
     return float(f"{exact:.1e}")  # two digits, since a plan is not more exact
 
 
