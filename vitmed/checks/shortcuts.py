@@ -48,13 +48,12 @@ def features(records: Sequence[FileRecord]) -> dict[str, np.ndarray]:
     headers = [record.header for record in records if record.header is not None]
     size = np.array([[header.width, header.height] for header in headers], dtype=np.float64)
     weight = np.array([[record.size] for record in records], dtype=np.float64)
-    pixels = size.prod(axis=1, keepdims=True)
     numbers = np.stack([record.numbers for record in records if record.numbers is not None]).astype(np.float64)
     kinds = [[header.format, header.mode, str(header.bits), str(header.orientation)] for header in headers]
     columns = [(column[:, None] == np.unique(column)).astype(np.float64) for column in np.array(kinds).T]  # one-hot
     families = {
         "geometry": np.concatenate([np.log(size), np.log(size[:, :1] / size[:, 1:])], axis=1),
-        "file": np.concatenate([np.log(weight), np.log(weight / pixels)], axis=1),
+        "file": np.concatenate([np.log(weight), np.log(weight / size.prod(axis=1, keepdims=True))], axis=1),
         "format": np.concatenate(columns, axis=1),
         "colour": numbers[:, :3],
         "border": numbers[:, 3:6],

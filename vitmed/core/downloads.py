@@ -143,10 +143,9 @@ def _download(source: Source, path: Path) -> None:
         part, digest = _from_hub(source, path)
     else:
         _from_address(source, path, part)
-    what = f"{path.name} from {source.url}"
     fix = f"it was removed; try again: {source.again}. If the error stays, it was changed on its way: do not use it"
     try:
-        source.check(part, what, fix, digest)
+        source.check(part, f"{path.name} from {source.url}", fix, digest)
     except VitmedError:
         part.unlink()
         if continued:  # it was begun from another version of the file

@@ -112,9 +112,8 @@ def design_effect(wrong: np.ndarray, units: np.ndarray) -> float:
     least 1. Without an error it is unknown; then each patient counts as one trial. Errors and patients are (S,)."""
     size, share = len(wrong), float(wrong.mean())
     names, place = np.unique(units, return_inverse=True)
-    most = size / len(names)
     if share in (0, 1) or len(names) < 2:
-        return most
+        return size / len(names)
     gaps = np.bincount(place, weights=wrong - share)  # (G,) residuals summed by patient
     variance = float(gaps @ gaps) / size**2 * len(names) / (len(names) - 1)
     return max(1.0, variance / (share * (1 - share) / size))

@@ -209,9 +209,8 @@ def explain_predictions(
     """Map where the network, or each member of an ensemble, looked in images that it predicted, for the `chosen` (S,)
     of `predictions.answers`; `how` the files are read. Raises DataError for an image that could be read before and
     cannot be read now, UsageError for members whose grids of patches differ."""
-    members = saved.members if isinstance(saved, Ensemble) else (saved,)
     paths, maps = predictions.paths, list[Maps]()
-    for member in members:
+    for member in saved.members if isinstance(saved, Ensemble) else (saved,):
         assert isinstance(member, Checkpoint)
         targets = chosen  # places in the order of the member
         if member.classes != saved.classes:

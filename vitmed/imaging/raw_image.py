@@ -59,9 +59,8 @@ class TooLargeError(DataError):
 def pick_frame(path: Path, frames: int, frame: int | None) -> int:
     """The index of the frame to read: `frame`, or where that is None the only one. Raises DataError."""
     if frame is None and frames != 1:
-        problem = f"{path}: holds {frames:,} frames, expected one"
         fix = "save the frame that you want as its own file; or train or predict with --frame 0, the first"
-        raise DataError(problem, fix)
+        raise DataError(f"{path}: holds {frames:,} frames, expected one", fix)
     frame = frame or 0
     if not 0 <= frame < frames:
         raise DataError(f"{path}: holds {counted(frames, 'frame')}, asked for frame {frame}", "frames count from 0")

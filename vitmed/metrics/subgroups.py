@@ -22,7 +22,7 @@ from vitmed.metrics import estimates, metric_table
 from vitmed.metrics.areas import rank_auroc
 from vitmed.metrics.estimates import Estimate, difference, of_share
 from vitmed.metrics.intervals import Units, ratio, share
-from vitmed.metrics.kinds.classes import PreparedPredictions
+from vitmed.metrics.kinds.classes import MANY_CLASSES, PreparedPredictions
 from vitmed.metrics.kinds.grades import PreparedGrades
 from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers
 from vitmed.metrics.kinds.prepared import Prepared
@@ -32,7 +32,6 @@ from vitmed.metrics.predictions_csv import as_number
 FEWEST = 10  # images, and patients, below which a stratum is not evaluated: it may identify someone
 MANY_VALUES = 8  # numbers of more values than this are cut at their quartiles
 MOST = 20  # strata of a column that are reported, the largest
-MANY_CLASSES = 50  # with more, strata are evaluated by accuracy alone
 WORK = 2**26  # draws of an image x classes, for one column
 SHUFFLES = 500
 PAIRS = 2**22  # pairs of patients x classes up to which AUROC is computed by pair

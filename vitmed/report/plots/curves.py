@@ -46,12 +46,11 @@ def training_curves(records: Sequence[Mapping[str, Any]], loss: str = "loss (nat
     bounded = [name for name in usual if any(f"val_{name}" in record for record in records)][:4]
     if monitor not in bounded:  # an error has a scale of its own
         bounded = [monitor, *bounded[:3]] if ALL_METRICS[monitor].higher_is_better else [monitor]
-    losses = {"train_loss": "training", "val_loss": "validation"}
 
     watched = any("monitor" in record for record in records) or not records
     figure = Figure(figsize=(12 if watched else 9, 4.2), layout="constrained")
     panels = figure.subplots(1, 3 if watched else 2)
-    for i, (key, name) in enumerate(losses.items()):
+    for i, (key, name) in enumerate({"train_loss": "training", "val_loss": "validation"}.items()):
         panels[0].plot(epochs, values(key), color=COLOURS[i], marker=".", linestyle=("-", "--", ":")[i], label=name)
     panels[0].set_ylabel(loss)
     for i, name in enumerate(bounded if watched else ()):
