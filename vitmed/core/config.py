@@ -22,9 +22,7 @@ GROUP_WORDS = ("names", "dicom", "copies")  # values of data.groups that are not
 def read_window(value: Any) -> str | list[float] | None:
     """Read `data.window` from YAML or the command line: null, auto, percentiles, dicom, dicom:N, or two rising numbers;
     of four, the last two are for inverted images. Raises ValueError for anything else."""
-    if value is None or value in ("auto", "percentiles", "dicom"):
-        return value
-    if isinstance(value, str) and re.fullmatch(r"dicom:\d{1,3}", value):
+    if value is None or (isinstance(value, str) and re.fullmatch(r"auto|percentiles|dicom(:\d{1,3})?", value)):
         return value
     try:
         numbers = [float(part) for part in (value.split(",") if isinstance(value, str) else value)]

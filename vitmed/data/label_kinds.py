@@ -223,8 +223,7 @@ def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> 
     values = np.stack([cells_of_finding(table, i) for i in columns], axis=1)  # (R, F): 1, 0, -1, NaN for empty
     notes = []
     if without is not None:
-        clear = (cells_of_finding(table, without) == 1)[:, None] & np.isnan(values)
-        values[clear] = 0
+        values[(cells_of_finding(table, without) == 1)[:, None] & np.isnan(values)] = 0
         notes.append(f"{table.file}: {table.header[without]!r} is no finding; where it is 1, empty cells mean absent")
     uncertain = values == -1
     if uncertain.any():
@@ -259,8 +258,7 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], request: LabelReq
             raise DataError(problem, "keep one of the two")
         sets[cell] = findings if not none and cell.lower() not in MISSING else set()
     names = sorted(set().union(*sets.values()))
-    of_name = {table.header[i]: i for i in columns}
-    if names and set(names) <= set(of_name):
+    if names and set(names) <= {table.header[i] for i in columns}:
         read = _of_columns(table, [i for i in columns if table.header[i] in (request.outputs or names)], request)
         of_label = np.array([[name in sets[cell] for name in read.outputs] for cell in cells])
         for row, k in np.argwhere((read.values != UNKNOWN) & (of_label != (read.values == 1))).tolist():
@@ -290,7 +288,7 @@ def _of_bars(table: Table, label: int, columns: Sequence[int], request: LabelReq
 def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], request: LabelRequest, source: str) -> Labels:
     """Findings (R, F), for a model all of its outputs in their order. Raises DataError: nothing is known, or of no
     finding of the model, or a name that would make predictions.csv ambiguous."""
-    wanted, notes = request.outputs or names, tuple[str, ...]()
+    wanted = request.outputs or names
     for name in () if request.outputs else wanted:
         if name.lower() == NO_FINDING:
             problem = f"{name!r} cannot be a finding, since predictions.csv writes it where none is called"
@@ -301,8 +299,7 @@ def _chosen(table: Table, values: np.ndarray, names: tuple[str, ...], request: L
     if len(missing) == len(wanted):
         problem = f"{table.file}: none of the model's findings {listed(wanted)}; it has {listed(names)}"
         raise DataError(problem, "rename its findings")
-    if missing:
-        notes = (f"{table.file}: no labels of {listed(missing)}, which count as not known",)
+    notes = (f"{table.file}: no labels of {listed(missing)}, which count as not known",) * bool(missing)
     column = {name: values[:, k] for k, name in enumerate(names)}
     values = np.stack([column.get(name, np.full(len(values), float(UNKNOWN))) for name in wanted], axis=1)
     if not (values != UNKNOWN).any():

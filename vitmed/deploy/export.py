@@ -364,8 +364,7 @@ def write_weights(saved: Checkpoint, target: Path, root: Path) -> WeightsGate:
         config, gate = described(saved, fields), WeightsGate()
         (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False), encoding="utf-8")
         state = renamed(fields, saved.model().state_dict())
-        content = save(state, {"format": "pt"})  # its own `save_file` gives a full disk another error
-        (folder / WEIGHTS).write_bytes(content)
+        (folder / WEIGHTS).write_bytes(save(state, {"format": "pt"}))  # `save_file` gives a full disk another error
         with contextlib.suppress(ImportError):
             gate = compare_weights(saved, folder, target, root)
         if not gate.passed:

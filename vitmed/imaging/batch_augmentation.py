@@ -202,8 +202,7 @@ def holes(x: Tensor, draw: Draws, p: float) -> Tensor:
 
 
 def compression(x: Tensor, draw: Draws, least: int, p: float) -> Tensor:
-    chosen, quality = draw.chosen(p), draw.uniform(least, 101, 1, 1, 1, 1).floor()
-    return torch.where(chosen, jpeg(x, quality), x)
+    return torch.where(draw.chosen(p), jpeg(x, draw.uniform(least, 101, 1, 1, 1, 1).floor()), x)
 
 
 def bending(x: Tensor, draw: Draws, p: float) -> Tensor:

@@ -485,8 +485,7 @@ class Search(Study[TuningStudy]):
         with workers(folder, self.places._replace(runs=1, logged=False)) as executor:
             run = executor.submit(job).result()
         assert run is not None
-        val, test = self.estimate(run, "val"), self.estimate(run, "test")
-        study = study.model_copy(update={"refit_val": val, "test": test})
+        study = study.model_copy(update={"refit_val": self.estimate(run, "val"), "test": self.estimate(run, "test")})
         study = study.model_copy(update={"notes": _notes(study)})
         changed = [f"#   {p} {as_text(v)}  (planned: {as_text(asked.planned[p])})" for p, v in study.changed.items()]
         tuned = store_paths(load_config(folder.path / BASE, None, as_sets(study.changed)), folder.path)

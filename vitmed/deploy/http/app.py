@@ -248,11 +248,9 @@ class Service:
             self.load.decoding -= 1
         answer, line = await waiting
         self.counters.count(answer)
-        about = {"image": upload.name, "note": note, "id": line, "picture": None}
-        entry = ImageAnswer(**{**vars(answer), **about})
-        if pictures:
-            entry.picture = png_address(square, PICTURE)
-        return entry, 200, answer
+        picture = png_address(square, PICTURE) if pictures else None
+        about = {"image": upload.name, "note": note, "id": line, "picture": picture}
+        return ImageAnswer(**{**vars(answer), **about}), 200, answer
 
 
 def _numbers(answer: Answer) -> np.ndarray:

@@ -129,8 +129,7 @@ class PreparedPredictions(Prepared):
 
     @cached_property
     def class_shares(self) -> list[dict[str, Share]]:
-        labels, predicted = self.labels, self.predicted
-        return [intervals.class_shares(labels == c, predicted == c, self.units) for c in self.classes]
+        return [intervals.class_shares(self.labels == c, self.predicted == c, self.units) for c in self.classes]
 
     @cached_property
     def accuracy(self) -> Share:

@@ -329,10 +329,8 @@ class PreparedFindings(Prepared):
         value = weight * sum(np.nan if entry.value is None else entry.value for entry in entries)
         if not entries or any(entry.low is None for entry in entries):
             return estimate(value if entries else np.nan, *NONE, "mover")
-        parts = []
-        for f, kind in pairs:
-            part = self.each[f].part(1, kind, weight)
-            parts.append(part._replace(influence=self._of_images(f, part.influence)))
+        each = ((f, self.each[f].part(1, kind, weight)) for f, kind in pairs)
+        parts = [part._replace(influence=self._of_images(f, part.influence)) for f, part in each]
         return estimate(value, *mean_interval(parts, self.units), "mover")
 
     def _of_images(self, f: np.integer, influence: np.ndarray) -> np.ndarray:

@@ -240,12 +240,11 @@ def distribution_scores(predictions: NumberPredictions) -> tuple[np.ndarray, np.
     standardised number, as in training: -ln of the density in the unit is larger by the log of `Target.spread`."""
     labels, scales = known_labels(predictions), predictions.scales
     z = (labels - predictions.values) / scales
-    log_scale = predictions.logits[:, 1].astype(np.float64)
     from scipy.special import ndtr  # imported here: predict starts without it
 
     density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
     crps = scales * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
-    return crps, 0.5 * z**2 + log_scale + 0.5 * np.log(2 * np.pi)
+    return crps, 0.5 * z**2 + predictions.logits[:, 1].astype(np.float64) + 0.5 * np.log(2 * np.pi)
 
 
 Scaled = Callable[[np.ndarray], np.ndarray]

@@ -138,8 +138,7 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
     low, high = min(float(scores.min()), 0.9), max(float(scores.max()), 1.1) * 1.001
     label = f"evaluated, n = {len(scores):,}: {_share(report.flagged)} above 1"
     style: dict[str, Any] = {"color": BLUE, "alpha": 0.55, "hatch": "//", "edgecolor": BLUE, "label": label}
-    weights, bins = np.full(len(scores), 1 / len(scores)), np.geomspace(low, high, 41).tolist()
-    axes.hist(scores, bins=bins, weights=weights, **style)
+    axes.hist(scores, bins=np.geomspace(low, high, 41).tolist(), weights=np.full(len(scores), 1 / len(scores)), **style)
     axes.axvline(1, color=BLACK, linestyle="--", label="limit, chosen on the validation images")
     axes.set_xscale("log")
     shown = [value for value in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low <= value <= high]
