@@ -25,7 +25,6 @@ from vitmed.core.text import counted, first_line
 
 AT_ONCE = 32  # files that are copied at the same time
 MARGIN = 2**30  # bytes that stay free
-FIX = "name a folder that contains one folder of images per class"
 WHOLE = "whole"  # key of the line of a record that says which address was copied to its end
 
 
@@ -143,7 +142,7 @@ def _listed(address: str, home: Path) -> tuple[Any, dict[Path, Remote]]:
         etag = about.get("ETag") or about.get("etag") or about.get("md5Hash") or about.get("created") or ""
         files[home.joinpath(*parts)] = Remote(key, int(about["size"]), str(etag).strip('"'))
     if not files:
-        raise DataError(f"{address}: nothing lies there", FIX)
+        raise DataError(f"{address}: nothing lies there", "name a folder that contains one folder of images per class")
     if both := sorted(files.keys() & {parent for path in files for parent in path.parents}):
         raise DataError(f"{address}: {files[both[0]].key} is a file and a folder", "rename one of the two")
     return system, files

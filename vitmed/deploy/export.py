@@ -219,9 +219,6 @@ def write_onnx(saved: SavedModel, file: Path, root: Path) -> ExportGate:
 CARD, CONFIG, WEIGHTS = "README.md", "config.json", "model.safetensors"
 MOST_APART = 1e-4  # of two logits, as a share of the largest logit or of 1
 
-CROPS = {"pad": "border", "squash": "squash", "crop": "center"}
-POOLS = {"cls": "token", "mean": "avg", "attention": "map"}
-
 
 class WeightsGate(Frozen):
     """The logits of timm beside ours, on validation images."""
@@ -279,7 +276,7 @@ def arguments(fields: dict[str, Any]) -> dict[str, Any]:
         "depth": fields["depth"],
         "num_heads": fields["heads"],
         "mlp_ratio": math.ceil(hidden / fields["width"] * 1e6) / 1e6,  # timm rounds their product down
-        "global_pool": POOLS[fields["pool"]],
+        "global_pool": {"cls": "token", "mean": "avg", "attention": "map"}[fields["pool"]],
         "class_token": fields["class_token"],
         "reg_tokens": fields["registers"],
         "no_embed_class": fields["registers"] > 0,
@@ -311,7 +308,7 @@ def described(saved: Checkpoint, fields: dict[str, Any]) -> dict[str, Any]:
         "fixed_input_size": True,
         "interpolation": how.interpolation,
         "crop_pct": 1.0,
-        "crop_mode": CROPS[how.resize],
+        "crop_mode": {"pad": "border", "squash": "squash", "crop": "center"}[how.resize],
         "mean": mean,
         "std": std,
         **outputs,

@@ -23,7 +23,6 @@ from vitmed.imaging.window import Window
 
 MARKS = (b"Exif", b"tEXt", b"iTXt", b"zTXt", b"eXIf", b"xmpmeta", b"\xff\xfe", b"II*\x00", b"MM\x00*")
 EXIF_FIELDS = ("Artist", "XPAuthor", "CameraOwnerName", "Copyright", "HostComputer")
-TEXT_FIELDS = ("ImageDescription", "UserComment", "XPComment", "XPTitle")
 KEYS = re.compile(r"patient|birth|\bdob\b|\bmrn\b|author|owner|physician|doctor|full.?name|e-?mail|address|phone", re.I)
 _NOBODY = r"anonym[a-z]*|de-?ident[a-z]*|removed|redacted|unknown|none|n/?a|test|phantom|subject|patient|case"
 NO_PERSON = re.compile(rf"(?<![a-z])(?:{_NOBODY})(?![a-z])", re.I)  # whole words: ANNA and CASEY are names
@@ -86,7 +85,7 @@ def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
     with suppress(Exception), NO_WARNINGS, Image.open(io.BytesIO(data)) as image:
         exif = image.getexif()
         inner, position = exif.get_ifd(ExifTags.IFD.Exif), exif.get_ifd(ExifTags.IFD.GPSInfo)
-        for name in (*EXIF_FIELDS, *TEXT_FIELDS):
+        for name in (*EXIF_FIELDS, "ImageDescription", "UserComment", "XPComment", "XPTitle"):
             tag = ExifTags.Base[name]
             value = exif.get(tag, inner.get(tag))
             plain = value.replace(b"\0", b"") if isinstance(value, bytes) else value  # also Latin letters of UTF-16

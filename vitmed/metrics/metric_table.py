@@ -10,7 +10,6 @@ import yaml
 
 AREAS = ("auroc", "average_precision")
 PER_CLASS = ("sensitivity", "specificity", "ppv", "npv", "f1", *AREAS)
-PROPER = ("Brier", "Cohen", "Hamming", "Pearson")  # names of people, with which titles begin
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Metric:
 def phrase(title: str) -> str:
     """A title inside a sentence: `macro AUROC`, `mean absolute error`, `Cohen's kappa`."""
     base, _, kind = title.partition(", ")
-    proper = base[:2].isupper() or base.startswith(PROPER)
+    proper = base[:2].isupper() or base.startswith(("Brier", "Cohen", "Hamming", "Pearson"))  # names of people
     return f"{kind} {base if proper else base[:1].lower() + base[1:]}".strip()
 
 

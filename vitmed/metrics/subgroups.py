@@ -44,7 +44,6 @@ HEADLINE: dict[type[Prepared], tuple[str, ...]] = {  # the numbers of a stratum
     PreparedGrades: ("quadratic_kappa", "grade_error", *OF_CLASSES),
     PreparedNumbers: ("mae", "bias", "coverage"),
 }
-OF_THE_POSITIVE_CLASS = ("sensitivity", "specificity", "ppv", "npv")
 COMPARED = ("quadratic_kappa", "auroc", "balanced_accuracy", "accuracy", "sensitivity", "specificity", "mae")
 TITLES = {name: metric_table.TITLES[name] for name in COMPARED}
 PARTS = {2: "median", 3: "tertiles", 4: "quartiles", 5: "quintiles"}  # into how many parts numbers are cut
@@ -216,7 +215,7 @@ def _stratum(name: str, part: Predictions, kind: type[Prepared], resamples: int)
     overall = {metric: numbers.overall[metric] for metric in HEADLINE[kind] if metric in numbers.overall}
     if numbers.positive_class is not None:
         of_positive = numbers.per_class[numbers.positive_class]
-        overall |= {metric: of_positive[metric] for metric in OF_THE_POSITIVE_CLASS}
+        overall |= {metric: of_positive[metric] for metric in ("sensitivity", "specificity", "ppv", "npv")}
         head["n_positive"] = of_positive.n
     return Stratum(**head, overall=overall, notes=numbers.notes)
 

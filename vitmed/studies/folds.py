@@ -62,7 +62,6 @@ from vitmed.training.run import resumed_settings
 
 AGAIN = "start again with vitmed cross-validate"
 JOINING, TABLES = 12.0, 2.0  # s of --time for what joins the folds: reports on all and the ensemble, or tables
-OF_ONE_FOLD = ("Images", "Patients of the run", "Splits of the run")  # facts that do not hold for all folds
 
 
 class Divided(BaseModel):
@@ -326,7 +325,7 @@ def _facts(results: Sequence[Results], once: slice, pooled: Predictions, folds: 
         patients = numbered([f"{r.n_groups:,}" for r in first])
         joined["Patients"] = f"{len(set(pooled.groups)):,}, each in the test of one fold: {patients}"
     for key in facts[0]:
-        if key not in OF_ONE_FOLD:
+        if key not in ("Images", "Patients of the run", "Splits of the run"):  # which do not hold for all folds
             texts = [str(of_fold.get(key, "not known")) for of_fold in facts]
             joined[key] = texts[0] if len(set(texts)) == 1 else numbered(texts, "; ")
     kind = results[0].target.kind

@@ -30,7 +30,6 @@ KILLED = "its process was killed, or the machine stopped"
 RunKind = Literal["training", "pretraining", "cross-validation", "ensemble", "no network", "ranking", "not known"]
 State = Literal["finished", "running", "stopped", "interrupted", "not evaluated", "incomplete", "damaged"]
 STATES = get_args(State)
-UNFINISHED = ("interrupted", "not evaluated", "incomplete")
 
 
 class RunMetric(Frozen):
@@ -145,7 +144,7 @@ def read_run(run: RunFolder, name: str, parent: str | None) -> ListedRun:
         row |= {"state": "damaged", "problem": str(error)}
     if is_running(run):
         row |= {"state": "running", "problem": ""}
-    elif row["state"] in UNFINISHED:
+    elif row["state"] in ("interrupted", "not evaluated", "incomplete"):
         trial = dict[str, Any]()
         if name_of_trial := re.match(r"trial-\d{4,}", run.path.name):  # of which `vitmed tune` notes how it ended
             with contextlib.suppress(OSError, ValueError, TypeError):

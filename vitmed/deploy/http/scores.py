@@ -24,7 +24,6 @@ from vitmed.inference.load import Answer, Model
 from vitmed.metrics.predictions import Predictions
 
 TIME, WEIGHTS, ID, PATH = "time", "weights_hash", "id", "path"
-NO_ANSWER = "no answer"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 IMAGES = (1, 2, 4, 8, 16, 32, 64)
 TENTHS = tuple(i / 10 for i in range(1, 10))
@@ -66,7 +65,7 @@ class Counters:
             decisions = answer.prediction or (NO_FINDING,)
         else:
             decisions = (answer.prediction if isinstance(answer.prediction, str) else "answer",)
-        for decision in decisions if answer.answered else (NO_ANSWER,):
+        for decision in decisions if answer.answered else ("no answer",):
             self.answers.labels(decision).inc()
 
 

@@ -27,7 +27,6 @@ MOST_DEPTH = 100  # of dicts and lists inside each other
 # Pickle's codes that begin an empty list, dict or tuple, each perhaps with a number for later reference.
 NESTED = re.compile(rb"(?:[\]})](?:q.|r.{4}|\x94)?){10000}", re.DOTALL)
 DIGESTS = "digests"  # key of the digests in a file
-PLAIN_TYPES = {str, int, float, bool, type(None)}
 SMALL = 2**20  # bytes that are hashed before the threads of a pool have started
 
 
@@ -228,7 +227,7 @@ def _walk(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Iterator[s
         for key, part in value.items():
             yield f"{key!r}\n"
             yield from _walk(part, f"{name}.{key}", tensors)
-    elif isinstance(value, list | tuple) and not PLAIN_TYPES.issuperset(map(type, value)):
+    elif isinstance(value, list | tuple) and not {str, int, float, bool, type(None)}.issuperset(map(type, value)):
         yield f"{type(value).__name__} of {len(value)}\n"
         for index, part in enumerate(value):
             yield from _walk(part, f"{name}.{index}", tensors)

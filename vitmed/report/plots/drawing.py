@@ -32,7 +32,6 @@ LEGEND = 8  # classes that a legend names; of more, only the worst four
 DPI = 120
 LONGEST = 900  # characters of a text alternative
 LARGE = 300_000  # bytes that a gallery may take on the page; a dozen of them fit into 5 MB
-QUALITIES = (88, 75, 60, 45, 30)
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def drawn(figure: Figure, pictures: bool = False, pdf: bool = False) -> Drawn:
     png, svg = _encoded(image, dpi=(DPI, DPI)), stream.getvalue()
     ways = [(png, "image/png")]
     if pictures:  # at the best quality that takes no more than `LARGE` bytes, otherwise at the lowest
-        for quality in QUALITIES:
+        for quality in (88, 75, 60, 45, 30):
             jpeg = _encoded(image, "JPEG", quality=quality, subsampling=0 if quality > 80 else 2)
             if len(jpeg) <= LARGE:
                 break
