@@ -24,7 +24,7 @@ from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError
 from vitmed.core.messages import say, warn
 from vitmed.core.places import data_folder
-from vitmed.core.text import counted, counted_doing, listed
+from vitmed.core.text import counted, counted_doing, grouped, listed
 from vitmed.data.folders import SPLITS, image_names, import_fix, list_folder, split_of
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import LabelRequest, grade_order
@@ -350,10 +350,7 @@ def _patients_of_splits(images: Sequence[Image], unit: str) -> str:
 
 def table(images: Sequence[Image]) -> list[dict[str, Any]]:
     """One row per split and class, or finding: images, patients (None: unknown), unreadable files."""
-    rows: dict[tuple[str, str], list[Image]] = {}
-    for image in images:
-        for kind in image.kinds or ("",):
-            rows.setdefault((image.split or "", kind), []).append(image)
+    rows = grouped(((image.split or "", kind), image) for image in images for kind in image.kinds or ("",))
     return [
         {
             "split": split or None,
@@ -382,10 +379,9 @@ def _name_problems(classes: Sequence[str], guess: Guess | None, contents: Folder
     if pair := mirrored_pair(classes):
         yield make("left_right", f"{pair[0]!r} and {pair[1]!r} differ only by left and right", pair)
     if guess is not None and guess.what == "original":
-        splits: dict[str | None, set[str | None]] = defaultdict(set)
-        for original, place in zip(groups_of(guess.expression, contents.files), contents.places, strict=True):
-            splits[original].add(place.split)
-        both = [str(original) for original, names in splits.items() if len(names - {None}) > 1]
+        originals = groups_of(guess.expression, contents.files)
+        splits = grouped(zip(originals, (place.split for place in contents.places), strict=True))
+        both = [str(original) for original, names in splits.items() if len({*names} - {None}) > 1]
         text = f"{guess.evidence}: {counted(guess.patients, 'original')}, {len(both):,} of them in two splits"
         yield make("augmented_copies", text, both)
 

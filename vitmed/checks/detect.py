@@ -18,7 +18,7 @@ import yaml
 from vitmed.checks.shortcuts import FAMILIES, Shortcut, find_shortcuts
 from vitmed.core.base_models import NO_FINDING, UNKNOWN
 from vitmed.core.messages import bar
-from vitmed.core.text import counted, listed
+from vitmed.core.text import counted, grouped, listed
 from vitmed.data.duplicates import find_copies
 from vitmed.data.folders import SPLITS
 from vitmed.data.patient_names import AS_ORIGINALS, group_word
@@ -208,13 +208,10 @@ def _file_problems(images: Sequence[Image]) -> Iterator[Problem]:
 
 def _by_class(labels: Sequence[str | None], values: Sequence[str]) -> str:
     """ "; infected are all RGB": where each class has one value only, and not all the same."""
-    kinds: dict[str, set[str]] = defaultdict(set)
-    for label, value in zip(labels, values, strict=True):
-        if label is not None:
-            kinds[label].add(value)
-    if len(set().union(*kinds.values())) < 2 or any(len(kind) > 1 for kind in kinds.values()):
+    kinds = grouped((label, value) for label, value in zip(labels, values, strict=True) if label is not None)
+    if len(set().union(*kinds.values())) < 2 or any(len({*kind}) > 1 for kind in kinds.values()):
         return ""
-    pairs = ", ".join(f"{label} is {next(iter(kind))}" for label, kind in sorted(kinds.items())[:6])
+    pairs = ", ".join(f"{label} is {kind[0]}" for label, kind in sorted(kinds.items())[:6])
     return f"; it depends on the class: {pairs}"
 
 
@@ -293,16 +290,12 @@ def _few_to_train(images: Sequence[Image], unit: str | None) -> Iterator[Problem
     """Classes of which there is little to learn from, and how wide the interval of a sensitivity of 0.8 will be."""
     if any(value not in (0, 1) for image in images for value in image.values if not math.isnan(value)):
         return  # a number
-    every: dict[str, list[Image]] = defaultdict(list)
-    for image in images:
-        for kind in image.kinds:
-            every[kind].append(image)
 
     def units(of_class: Iterable[Image]) -> int:
         return len({(unit and image.group) or image.path for image in of_class})
 
     few, widths = [], list[tuple[int, int, str]]()
-    for kind, of_class in sorted(every.items()):
+    for kind, of_class in sorted(grouped((kind, image) for image in images for kind in image.kinds).items()):
         train = [image for image in of_class if image.split in (None, "train")]
         if len(train) < FEW_IMAGES or (unit and units(train) < FEW_PATIENTS):
             of = f" of {counted(units(train), unit)}" if unit else ""
@@ -324,15 +317,10 @@ def _few_to_train(images: Sequence[Image], unit: str | None) -> Iterator[Problem
 def _personal_data_problems(images: Sequence[Image]) -> Iterator[Problem]:
     """Names and metadata that look like a person. No problem repeats a value of the metadata."""
     look = cache(looks_like_a_person)
-    named: dict[str, list[str]] = defaultdict(list)
-    fields: dict[str, list[str]] = defaultdict(list)
-    for image in images:
-        if what := next(filter(None, map(look, image.path.split("/"))), None):
-            named[what].append(image.path)
-        for name in image.record.personal:
-            fields[name].append(image.path)
-    for what, paths in named.items():
+    found = ((next(filter(None, map(look, image.path.split("/"))), None), image.path) for image in images)
+    for what, paths in grouped((what, path) for what, path in found if what).items():
         yield make("person_in_name", f"{counted(len(paths), 'path')} with what looks like {what}", paths)
+    fields = grouped((name, image.path) for image in images for name in image.record.personal)
     for name, paths in sorted(fields.items()):
         code = "text_in_picture" if "BurnedIn" in name or "modality" in name else "person_in_file"
         yield make(code, f"{name} in {counted(len(paths), 'file')}", paths)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitmed.core.errors import DataError, VitmedError
 from vitmed.core.messages import Advance, Ui, listener
-from vitmed.core.text import MEMBERS, NOTICE, counted, listed, visible
+from vitmed.core.text import MEMBERS, NOTICE, counted, grouped, listed, visible
 
 if TYPE_CHECKING:  # loaded late
     from pathlib import Path
@@ -109,9 +109,7 @@ def in_folder(result: Any, content: dict[str, Any]) -> dict[str, Any]:
 def refuse_unread(read: int, unread: int, errors: Sequence[tuple[str, str]]) -> None:
     """Raises DataError if images could not be read, with the first twenty, and a cause that several share once."""
     if unread:
-        causes: dict[str, list[str]] = {}
-        for path, text in errors[:20]:
-            causes.setdefault(text.replace(path, "\0", 1), []).append(path)
+        causes = grouped((text.replace(path, "\0", 1), path) for path, text in errors[:20])
         lines = [cause.replace("\0", ",\n".join(paths), 1) for cause, paths in causes.items()]
         problems = "\n".join(lines) + f"\n... and {len(errors) - 20:,} more" * (len(errors) > 20)
         problem = f"{unread:,} of {counted(read + unread, 'image')} could not be read"

@@ -5,8 +5,11 @@ import datetime
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
+K = TypeVar("K")
+V = TypeVar("V")
 LISTED = 10  # most names in a list
 MEMBERS = 20  # most names of a prediction set that a reader is shown
 # Control characters but for line feed and tab, those that change the direction of text, and halves of characters, which
@@ -53,6 +56,14 @@ def listed(names: Sequence[str], most: int = LISTED, mark: str = ", ") -> str:
     """The first names, with a mark between them, and how many more there are."""
     more = len(names) - most
     return mark.join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key, both in the order in which they come."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def lines_of(names: Sequence[str], most: int = 5) -> str:

@@ -5,12 +5,12 @@ median, after Zauner 2010) gives candidates; then their thumbnails are compared,
 kind can share a hash without being copies.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
 
+from vitmed.core.text import grouped
 from vitmed.imaging.file_record import FileRecord
 
 LOW = 8  # frequencies a side: 64 bits
@@ -33,10 +33,7 @@ ASPECT = 1.1  # a copy keeps the proportions of its original, up to rounding
 
 def find_copies(records: Sequence[FileRecord]) -> tuple[list[list[int]], list[list[int]]]:
     """Groups of identical files, and pairs of images that look alike; of identical files the first takes part."""
-    groups: dict[str, list[int]] = defaultdict(list)
-    for i, record in enumerate(records):
-        if record.sha256 and record.size > 0:
-            groups[record.sha256].append(i)
+    groups = grouped((record.sha256, i) for i, record in enumerate(records) if record.sha256 and record.size > 0)
     exact = [group for group in groups.values() if len(group) > 1]
     repeated = {i for group in exact for i in group[1:]}
     good = [i for i in textured(records) if i not in repeated]

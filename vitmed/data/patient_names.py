@@ -9,11 +9,12 @@ in the splits, the checkpoint and the report; these words also say what they are
 
 import random
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from vitmed.core.text import grouped
 from vitmed.data.folders import SPLIT_WORDS
 
 SAMPLE, SAMPLE_OF_COPIES = 500, 5000  # paths to try first
@@ -237,7 +238,5 @@ def _may_be_copies(ids: Sequence[str], copies: Sequence[bool], paths: Sequence[s
     together = sum(count[id_] > 1 for id_, copy in zip(ids, copies, strict=True) if copy)
     if len(count) < FEW or max(originals.values(), default=0) > 1 or together < 0.5 * sum(copies):
         return False
-    classes = defaultdict(set)
-    for id_, path in zip(ids, paths, strict=True):
-        classes[id_].add(class_folder(path))
-    return not folders_are_classes or all(len(names) == 1 for names in classes.values())
+    classes = grouped(zip(ids, map(class_folder, paths), strict=True))
+    return not folders_are_classes or all(len({*names}) == 1 for names in classes.values())

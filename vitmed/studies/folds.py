@@ -4,7 +4,6 @@ runs as one model, with a decision policy for their mean."""
 import itertools
 import json
 import shutil
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from vitmed.core.load_config import build_config, load_config
 from vitmed.core.messages import Silent, bar, gathering, listening, same_words, say, show, warn
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
-from vitmed.core.text import counted, duration_text, listed, round_up
+from vitmed.core.text import counted, duration_text, grouped, listed, round_up
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan import hash_files
 from vitmed.data.splits import TRAIN_ALONE, held_out, make_splits, site_names
@@ -336,12 +335,9 @@ def _facts(results: Sequence[Results], once: slice, pooled: Predictions, folds: 
 def by_name(notes: Sequence[Sequence[str]]) -> list[str]:
     """Join the notes of all folds in one list, each once: a common note as it is, the others with the numbers of their
     folds, or with their count where only the figures in them differ."""
-    joined = defaultdict[str, list[tuple[int, str]]](list)
-    for number, of_fold in enumerate(notes, 1):
-        for note in of_fold:
-            joined[same_words(note)].append((number, note))
+    each = ((number, note) for number, of_fold in enumerate(notes, 1) for note in of_fold)
     texts = []
-    for same in joined.values():
+    for same in grouped((same_words(note), (number, note)) for number, note in each).values():
         numbers, first = list(dict.fromkeys(str(number) for number, _ in same)), same[0][1]
         if len({note for _, note in same}) > 1:
             texts.append(f"{len(numbers)} of {len(notes)} folds (figures of fold {numbers[0]}): {first}")
