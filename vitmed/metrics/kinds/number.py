@@ -25,18 +25,9 @@ import numpy as np
 from vitmed.core.base_models import SIDES, Frozen, Kind, Target
 from vitmed.core.errors import DataError
 from vitmed.core.upgrade import READER
+from vitmed.metrics import intervals
 from vitmed.metrics.estimates import FEW_IMAGES, Estimate, Numbers, SampleSize, estimate, finite, of_share
-from vitmed.metrics.intervals import (
-    Units,
-    correlation,
-    jackknife_interval,
-    jackknife_spread,
-    log_interval,
-    quantile,
-    ratio,
-    share,
-    spread,
-)
+from vitmed.metrics.intervals import Units, ratio
 from vitmed.metrics.kinds.prepared import Prepared, Samples, check_finite
 from vitmed.metrics.metric_table import NUMBER_METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
@@ -311,10 +302,10 @@ class PreparedNumbers(Prepared):
         with np.errstate(divide="ignore", invalid="ignore"):
             point, without = self.of_sums(summands.sum(axis=0)), self.of_sums(self.units.without(summands))
             for name, (to, back) in SCALES.items():
-                ends = jackknife_interval(float(to(point[name])), to(without[name]), name in SKEWED)
+                ends = intervals.jackknife_interval(float(to(point[name])), to(without[name]), name in SKEWED)
                 low, high = back(np.array(ends)).tolist()
                 if name == "mae":  # one gross error left out moves its logarithm too far
-                    low, high = log_interval(float(point[name]), jackknife_spread(without[name]))
+                    low, high = intervals.log_interval(float(point[name]), intervals.jackknife_spread(without[name]))
                 method = "jackknife-hall" if name in SKEWED else "jackknife"
                 estimates[name] = estimate(float(point[name]), low, high, method)
         return estimates
@@ -323,7 +314,7 @@ class PreparedNumbers(Prepared):
     def overall(self) -> dict[str, Estimate]:
         estimates = dict(self.jackknifed)
         if self.predictions.intervals is not None:
-            estimates["coverage"] = of_share(share(self.predictions.right, None, self.units))
+            estimates["coverage"] = of_share(intervals.share(self.predictions.right, None, self.units))
         else:
             del estimates["width"]
         return {name: estimates[name] for name in NUMBER_METRICS if name in estimates}
@@ -333,8 +324,8 @@ class PreparedNumbers(Prepared):
         units, error = self.units, np.abs(self.error)
         n, icc, effect = len(error), None, None
         if units.clustered and units.count > 1 and error.std() > 0:
-            icc = finite(correlation(units.sums(np.ones(n)), units.sums(error), units.sums(error**2)))
-            effect = spread((error - error.mean()) / n, units).variance / (float(error.var(ddof=1)) / n)
+            icc = finite(intervals.correlation(units.sums(np.ones(n)), units.sums(error), units.sums(error**2)))
+            effect = intervals.spread((error - error.mean()) / n, units).variance / (float(error.var(ddof=1)) / n)
         effective = None if not n else n if effect is None else n / max(1.0, effect)
         return SampleSize(n=n, units=units.count, icc=icc, design_effect=effect, effective_n=effective), []
 
@@ -386,7 +377,7 @@ def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
     error, units = predictions.values - known_labels(predictions), Units(predictions.units)
     if units.count < 2:
         return None
-    estimates, sd, wide = PreparedNumbers(predictions).jackknifed, total_sd(error, units), quantile()
+    estimates, sd, wide = PreparedNumbers(predictions).jackknifed, total_sd(error, units), intervals.quantile()
     bias, of_sd, limits = estimates["bias"], estimates["sd"], []
     value, low, high = np.array([bias.value, bias.low, bias.high], dtype=float)  # NaN for None
     # the interval of `sd` is in proportion to that of the images
@@ -396,7 +387,7 @@ def bland_altman(predictions: NumberPredictions) -> BlandAltman | None:
         limit = value + times * sd
         limits.append(estimate(limit, limit - np.hypot(value - low, down), limit + np.hypot(high - value, up), "mover"))
     (lower, upper), trend = limits, estimates["trend"]
-    within = of_share(share(np.abs(error - value) <= wide * sd, None, units))
+    within = of_share(intervals.share(np.abs(error - value) <= wide * sd, None, units))
     return BlandAltman(bias=bias, lower=lower, upper=upper, within=within, trend=trend, repeated=units.clustered)
 
 
