@@ -14,18 +14,9 @@ from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
 from vitmed.core.text import counted_doing, lines_of, listed
+from vitmed.data import label_kinds
 from vitmed.data.folders import SPLIT_WORDS, class_names, image_names, import_fix, labels_fix, split_folders, subfolders
-from vitmed.data.label_kinds import (
-    BAR,
-    MANY_VALUES,
-    LabelRequest,
-    Labels,
-    contradicts,
-    finding_strata,
-    grade_order,
-    number_in,
-    read_targets,
-)
+from vitmed.data.label_kinds import BAR, MANY_VALUES, LabelRequest, Labels, number_in
 from vitmed.data.patient_names import known_by_column
 from vitmed.data.patients import find_patients, suggest_groups
 from vitmed.data.samples import ALL, Sample, Splits, by_split, targets_in
@@ -69,7 +60,7 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     others = [i for i, name in enumerate(table.header) if name and i not in (path, label, group, split, usual)]
     if of_run:
         label, others = OF_RUN.index("class"), [i for i in others if i >= len(OF_RUN)]
-    read = read_targets(table, label, others, request)
+    read = label_kinds.read_targets(table, label, others, request)
     further = [i for i in others if i not in read.used]
     columns = tuple(table.header[i] for i in further)
     _refuse_taken(table, columns, read, label)
@@ -167,7 +158,7 @@ def further_columns(
             continue
         for image, row in rows.items() if column is not None else ():
             cell, truth = table.rows[row][column or 0].strip(), truths[image]
-            if contradicts(cell, kind, name, truth):
+            if label_kinds.contradicts(cell, kind, name, truth):
                 one = f"line {table.lines[row]}: {f'{name} of ' * bool(name)}{paths[image]}"
                 said = repr(truth) if isinstance(truth, str) else f"{truth:g}"
                 problem = f"{file}: {one} is {cell!r} here and {said} in the run"
@@ -234,7 +225,7 @@ def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
         raise DataError(f"{first}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)
     images = list_by_folder(root, folders or {ALL: root}, classes)
     if request.kind == "grades":
-        images = ordered(images, grade_order(classes, request.order, str(root)))
+        images = ordered(images, label_kinds.grade_order(classes, request.order, str(root)))
         images = replace(images, recognised=f"{len(classes)} grades, from folders", target=Target(kind="grades"))
     return with_patients(images, config)
 
@@ -249,7 +240,7 @@ def with_findings(images: Splits, kept: np.ndarray) -> Splits:
     """Keep these (F,) bool of the findings, and the images of which something is known then."""
     every, names = images.every, tuple(compress(images.classes, kept))
     targets = targets_in(every)[:, kept]
-    rows = zip(every, finding_strata(targets).tolist(), targets.tolist(), strict=True)
+    rows = zip(every, label_kinds.finding_strata(targets).tolist(), targets.tolist(), strict=True)
     known = compress(rows, (targets != UNKNOWN).any(axis=1).tolist())
     new = {s.path: s._replace(label=label, targets=tuple(row)) for s, label, row in known}
     left = sorted(filter(new.__contains__, images.copies), key=lambda path: new[path].label)

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from vitmed.core.errors import CheckpointError
 from vitmed.models.layers import COCA_EPS, rotary_periods
@@ -118,7 +117,7 @@ def _naflex(state: State) -> State:
     return state
 
 
-def _split_pooling(state: State, part: str, joint: Tensor) -> None:
+def _split_pooling(state: State, part: str, joint: torch.Tensor) -> None:
     """Divide the joint query, keys and values of attention pooling as timm does."""
     width = len(joint) // 3
     state[f"attn_pool.q.{part}"], state[f"attn_pool.kv.{part}"] = joint.split((width, 2 * width))
