@@ -197,8 +197,7 @@ def _foreign_patients(saved: SavedModel, images: Splits, asked: DataConfig) -> S
         return images
     show_expression(run.group_regex)
     try:
-        config = DataConfig(group_regex=run.group_regex, groups=run.groups)  # type: ignore[call-arg]
-        return with_patients(images, config)
+        return with_patients(images, DataConfig(group_regex=run.group_regex, groups=run.groups))  # type: ignore[call-arg]
     except (DataError, UsageError) as error:
         if isinstance(error, UsageError) and run.group_regex is not None:  # not one that ends
             raise
@@ -255,8 +254,7 @@ def near_copies(saved: SavedModel, root: Path, samples: list[Sample], cache: Ima
         ]
     records = scan(root, [sample.path for sample in samples], cache)
     identical = {digest for name in saved.fingerprints for digest in saved.hashes[name]}
-    known = [text for part in saved.fingerprints.values() for text in part]
-    near = near_any(fingerprints(records), known)
+    near = near_any(fingerprints(records), [text for part in saved.fingerprints.values() for text in part])
     count = sum(bool(alike) and record.sha256 not in identical for alike, record in zip(near, records, strict=True))
     if not count:
         return []

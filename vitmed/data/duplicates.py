@@ -113,8 +113,7 @@ def candidates(hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for band in range(BANDS):
         key = (hashes >> np.uint64(8 * band)).astype(np.uint8)
         order = np.argsort(key, kind="stable")
-        edges = np.flatnonzero(np.diff(key[order], prepend=-1, append=256))
-        for begin, end in pairwise(edges.tolist()):
+        for begin, end in pairwise(np.flatnonzero(np.diff(key[order], prepend=-1, append=256)).tolist()):
             members = order[begin:end]
             of_band, rows = hashes[members], max(1, BLOCK // max(1, len(members)))
             for start in range(0, len(members), rows):

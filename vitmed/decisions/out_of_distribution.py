@@ -60,8 +60,7 @@ class OodScore(Stored):
             moved = x @ full  # (S, D)
             across = -2 * moved @ means.T
         lengths = np.einsum("sd,sd->s", moved, x)[:, None]
-        squared = np.maximum((lengths + across + centre).min(axis=1), 0)
-        return np.sqrt(squared / self.scale).astype(np.float32)
+        return np.sqrt(np.maximum((lengths + across + centre).min(axis=1), 0) / self.scale).astype(np.float32)
 
     @cached_property
     def matrices(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

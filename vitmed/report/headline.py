@@ -95,8 +95,7 @@ def headline(metrics: Results) -> str:
         how = f"95 % intervals by {unit}: {main_methods(metrics)}"
     own = metrics.flow is not None and metrics.flow.evaluated is not None and metrics.flow.evaluated.split is not None
     optimistic = "; likely optimistic" if metrics.n_groups is None and own else ""
-    lines = (f"{plain(title)} {value_text(number)}" for _, title, number in first)
-    return "\n".join([*lines, f"{how}{optimistic}"])
+    return "\n".join([*(f"{plain(title)} {value_text(number)}" for _, title, number in first), f"{how}{optimistic}"])
 
 
 def reader_lines(metrics: Results) -> list[str]:

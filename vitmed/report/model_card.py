@@ -108,8 +108,7 @@ def weights_card(saved: SavedModel, name: str, compared: str, metrics: Results |
     target, policy, model = saved.splits.target, saved.chosen_policy(), saved.config.model
     findings = policy.findings.items() if isinstance(policy, FindingPolicy) else ()
     if metrics is not None:  # the title names the data folder, which stays inside
-        report = metrics.report.model_copy(update={"title": "held-out test"})
-        metrics = metrics.model_copy(update={"report": report})
+        metrics = metrics.model_copy(update={"report": metrics.report.model_copy(update={"title": "held-out test"})})
     thresholds = {finding: one.operating.threshold for finding, one in findings}
     task = TARGETS[target.kind].words.task[0]
     tags = ["vitmed", "medical-imaging", task, "vision-transformer", "research-use-only"]

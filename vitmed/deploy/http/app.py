@@ -266,8 +266,7 @@ def _stored(model: Model, drawn: np.ndarray) -> np.ndarray | None:
     saved = model.saved
     if saved.policy is None or not saved.policy.known_logits or model.network.precision != "fp32":
         return None
-    logits = np.array([saved.policy.known_logits], np.float32)  # (1, K)
-    predictions = saved.policy.apply(saved.predictions(("",), logits, {}))
+    predictions = saved.policy.apply(saved.predictions(("",), np.array([saved.policy.known_logits], np.float32), {}))
     return _numbers(next(model.answers(predictions, [drawn])))
 
 
