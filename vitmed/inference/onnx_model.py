@@ -150,8 +150,7 @@ def load_onnx(path: Path) -> OnnxModel:
         saved_model.expect("weights_sha256 and precision", (content["weights_sha256"], content["precision"]), str)
         config = build_config(upgrade.settings(content["config"]), Config)
         how, stated = Preprocessing.of(config), dict(content["preprocessing"])
-        for name in ("mean", "std", "window"):
-            stated[name] = tuple(stated[name]) if isinstance(stated[name], list) else stated[name]
+        stated |= {name: tuple(stated[name]) for name in ("mean", "std", "window") if isinstance(stated[name], list)}
         if Preprocessing(**stated) != how:
             raise ValueError(f"preprocessing {stated}")
         target = Target.model_validate(content["target"])

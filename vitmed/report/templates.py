@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.messages import is_warning
-from vitmed.core.text import LISTED, NOTICE, counted, counted_doing, format_probability, listed
+from vitmed.core.text import LISTED, NOTICE, counted, counted_doing, format_probability, grouped, listed
 from vitmed.decisions.calibration import why_chosen
 from vitmed.decisions.evaluation_folder import spread_of
 from vitmed.decisions.operating_points import DecisionShares, OperatingPoints
@@ -255,11 +255,9 @@ def in_percent(x: float, digits: int = 3) -> str:
 
 def reasons(undefined: Mapping[str, str]) -> list[str]:
     """`why: a, b and 3 more` for each of the first reasons, and one line for the rest."""
-    grouped: dict[str, list[str]] = {}
-    for key, why in undefined.items():
-        name, of, whom = key.partition(" of ")  # "auroc of ill"
-        grouped.setdefault(why, []).append(f"{TITLES.get(name, name)}{of}{whom}")
-    ordered = sorted(grouped.items(), key=lambda reason: -len(reason[1]))  # the most frequent first
+    named = ((why, *key.partition(" of ")) for key, why in undefined.items())  # "auroc of ill"
+    same = grouped((why, f"{TITLES.get(name, name)}{of}{whom}") for why, name, of, whom in named)
+    ordered = sorted(same.items(), key=lambda reason: -len(reason[1]))  # the most frequent first
     lines = [f"{why}: {listed(names)}" for why, names in ordered]
     rest = sum(len(names) for _, names in ordered[LISTED:])
     return [*lines[:LISTED], *([f"and {counted(rest, 'number')} more, in metrics.json"] if rest else [])]

@@ -114,9 +114,7 @@ class PreparedPredictions(Prepared):
             "log_loss": losses[:, 0],
             "brier": losses[:, 1],
         }
-        for name, values in per_class.items():
-            overall[f"{name}_macro"] = self.mean(values)
-        return overall, per_class
+        return overall | {f"{name}_macro": self.mean(values) for name, values in per_class.items()}, per_class
 
     def mean(self, values: np.ndarray) -> np.ndarray:
         """(R,) means over the classes of values (R, K)."""
