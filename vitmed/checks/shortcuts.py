@@ -89,8 +89,7 @@ def find_shortcuts(records: Sequence[FileRecord], labels: np.ndarray, groups: Se
 
 def held_out(x: np.ndarray, y: np.ndarray, groups: Sequence[str] | None) -> tuple[np.ndarray, bool]:
     """Cross-validated scores (N, K) of a logistic regression, NaN where no fold could predict; and whether whole
-    patients were held out, which needs two patients or more in every class. `x` (N, D), `y` (N,) 0..K-1.
-    """
+    patients were held out, which needs two patients or more in every class. `x` (N, D), `y` (N,) 0..K-1."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
     from sklearn.pipeline import make_pipeline

@@ -49,8 +49,7 @@ def seed_of(*parts: int) -> int:
 
 def targets_of(samples: Sequence[Sample], target: Target) -> torch.Tensor:
     """What the loss compares outputs with: classes and grades (S,) int64, findings (S, F) float32, 1, 0 or `UNKNOWN`, a
-    number (S,) float32, standardised.
-    """
+    number (S,) float32, standardised."""
     if target.kind == "findings":
         return torch.tensor([sample.targets for sample in samples], dtype=torch.float32)
     if target.kind == "number":
@@ -221,8 +220,7 @@ class _Loader(DataLoader):
 
 def pick_workers(workers: int | None, augments: bool, in_memory: bool, device: torch.device, ranks: int = 1) -> int:
     """Loader processes: `workers` if set, else none if there is nothing to do (images neither change at random nor come
-    from the disk), fewer if the CPU also trains; `ranks` processes of the training share this machine.
-    """
+    from the disk), fewer if the CPU also trains; `ranks` processes of the training share this machine."""
     if workers is not None:
         return workers
     if in_memory and not augments:

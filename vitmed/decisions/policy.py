@@ -405,8 +405,7 @@ def notes_of(policy: DecisionPolicy | None) -> list[str]:
 class ReducedPrecision(Stored):
     """What 16-bit floats change in the decisions and numbers of a network: the comparison with fp32, made once, after
     training. Images near a border of the policy are computed once more in fp32, and that counts. A decision is what
-    `changed` compares.
-    """
+    `changed` compares."""
 
     precision: str  # "bf16" or "fp16"
     device: str  # the kind that computed it, "cpu" or "cuda"

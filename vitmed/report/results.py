@@ -199,8 +199,7 @@ class BesideEstimates(Frozen):
 
 class Shift(Frozen):
     """Whether the images are of another kind: how well the out-of-distribution score separates them from the own test,
-    and the share of each that is unlike the training images.
-    """
+    and the share of each that is unlike the training images."""
 
     auroc: Estimate
     flagged: Beside

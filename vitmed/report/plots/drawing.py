@@ -37,8 +37,7 @@ LARGE = 300_000  # bytes that a gallery may take on the page; a dozen of them fi
 @dataclass(frozen=True)
 class Drawn:
     """A figure as files: `small` for the page, in as few bytes as look alike, of the MIME type `kind`; its `text` is an
-    alternative of titles, axes, legend and numbers.
-    """
+    alternative of titles, axes, legend and numbers."""
 
     png: bytes
     svg: bytes
