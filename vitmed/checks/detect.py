@@ -257,9 +257,8 @@ def _patient_problems(images: Sequence[Image], source: str | None) -> Iterator[P
     both = sorted(group for group, where in splits.items() if len(where - {None}) > 1)
     if both:
         severity = "warning" if guessed else None  # the guess may be wrong
-        what = counted(len(both), unit)
         fix = "if the guess is right, train with --groups names --resplit, which ignores these splits" * guessed
-        yield make("patients_across_splits", f"{what} in two splits{by}", both, severity, fix)
+        yield make("patients_across_splits", f"{counted(len(both), unit)} in two splits{by}", both, severity, fix)
     if guessed:
         yield make("patients_guessed", f"{counted(len(splits), 'patient')}, {source}")
 

@@ -52,9 +52,8 @@ def monitor(
         CheckpointError, DataError, UsageError: an argument that cannot be used.
     """
     if not (period >= SHORTEST and 0.01 <= false_alarms < 1 and 0 < shift <= 5):
-        given = f"--period {period}, --false-alarms {false_alarms:g}, --shift {shift:g}"
         fix = f"--period is {SHORTEST} or more, --false-alarms from 0.01 to below 1, --shift above 0 and up to 5"
-        raise UsageError(given, fix)
+        raise UsageError(f"--period {period}, --false-alarms {false_alarms:g}, --shift {shift:g}", fix)
     folder, reference = read_reference(Path(run), split)
     table, notes = in_order(read_table(new))
     place = output_folder(output, folder.parent / "monitoring")

@@ -103,9 +103,8 @@ def checkpoint(content: Mapping[str, Any]) -> dict[str, Any]:
         today["training"] = {"spent": 0.0, "share": 0.0, **today["training"]}
     stem = today["config"]["model"]["stem"] if today["format"] == "vitmed pretraining" else "patch"
     if stem in ("conv", "residual"):
-        problem = f"pretraining behind the stem {stem!r} is no longer there; vitmed {READER} has it"
         fix = "vitmed pretrain DIR without --stem; the encoder.pt of the old run still starts a training"
-        raise UsageError(problem, fix)
+        raise UsageError(f"pretraining behind the stem {stem!r} is no longer there; vitmed {READER} has it", fix)
     return today
 
 

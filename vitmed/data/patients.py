@@ -97,9 +97,8 @@ def compile_group(expression: str) -> regex.Pattern[str]:
     try:
         re.compile(expression)  # `regex` allows more, such as recursion
     except (re.error, RecursionError, OverflowError) as error:
-        problem = f"--group-regex {expression}: not a regular expression ({error})"
         fix = "close every bracket, and write \\ before a bracket that is part of the names"
-        raise UsageError(problem, fix) from None
+        raise UsageError(f"--group-regex {expression}: not a regular expression ({error})", fix) from None
     size, repeated = len(expression), 1  # `regex` writes repetitions out, within the memory of the machine
     for bracket, *counts in REPETITION.findall(expression):
         count = max(int(number or 0) for number in counts)

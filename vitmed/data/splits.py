@@ -176,9 +176,8 @@ def with_copies(images: Splits, ready: bool, cache: bool) -> Splits:
     if not (copies := sum(i != k for k, i in enumerate(first))):
         return images
     are = counted_doing(copies, "image", "is a byte for byte copy", "are byte for byte copies")
-    notes = f"{are} of another; copies are kept in one split"
     first_of = {path: paths[i] for path, i in zip(paths, first, strict=True)}
-    return replace(images, copies=first_of, notes=(*images.notes, notes))
+    return replace(images, copies=first_of, notes=(*images.notes, f"{are} of another; copies are kept in one split"))
 
 
 def _split(images: Splits, config: DataConfig) -> tuple[dict[str, Samples], dict[str, str]]:

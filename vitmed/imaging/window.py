@@ -101,9 +101,8 @@ def asked_window(window: Window) -> Linear | None:
     except ValueError:
         centre = width = math.nan
     if not (math.isfinite(centre) and 0 < width < math.inf):
-        problem = f"--window {window}: expected the centre and the width of the window"
         fix = "for example 40/400; of two limits LOW and HIGH that is (LOW + HIGH) / 2 and HIGH - LOW"
-        raise UsageError(problem, fix)
+        raise UsageError(f"--window {window}: expected the centre and the width of the window", fix)
     return Linear.of(centre, width, exact=width <= 1)  # LINEAR of width 1 is a threshold
 
 

@@ -266,8 +266,7 @@ def launch(devices: int, device: str, args: list[str]) -> int:
             return max(reported)
         for rank, code in ends.items():
             if code < 0 and -code != signal.SIGTERM:  # the engine ends the others by SIGTERM
-                problem = f"{signal.Signals(-code).name} ended process {rank} of {devices}"
                 fix = f"look for full memory; vitmed {args[0]} --resume RUN continues from what is saved"
-                raise VitmedError(problem, fix) from None
+                raise VitmedError(f"{signal.Signals(-code).name} ended process {rank} of {devices}", fix) from None
         return max(ends.values(), key=lambda code: (code > 0, code))
     return 0
