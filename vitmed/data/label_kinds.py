@@ -191,7 +191,8 @@ def read_findings(table: Table, label: int | None, others: Sequence[int], reques
     """Findings of columns, or of labels joined by |; arguments and errors as of `read_targets`."""
     if asked := request.data.findings:
         if unknown := [name for name in asked if name not in table.header]:
-            if label is not None and any(BAR in row[label] for row in table.rows):
+            joins = label is not None and any(BAR in row[label] for row in table.rows)
+            if label is not None and joins and not bit_columns(table, others)[0]:
                 joined = f"the findings are those that {table.header[label]!r} joins by {BAR}"
                 raise UsageError(f"{table.file}: no column {unknown[0]!r} (--finding); {joined}", "omit --finding")
             raise unknown_key("column of --finding", unknown[0], [table.header[i] for i in others])

@@ -225,7 +225,8 @@ def _site_cells(images: Splits, samples: Samples, config: DataConfig) -> list[st
     """The site of each sample. Raises UsageError for an unknown column, DataError for an image with an empty cell."""
     if config.sites not in images.columns:
         have = f"; the others are {', '.join(images.columns)}" if images.columns else ""
-        which = f"beside path, label, patient and split there is no column {config.sites!r} (--sites){have}"
+        beside = "beside path, label, patient and split " * images.source.is_file()
+        which = f"{beside}there is no column {config.sites!r} (--sites){have}"
         raise UsageError(f"{images.source}: {which}", "name a column of the table of labels (--labels TABLE)")
     column = images.columns.index(config.sites)
     if empty := [sample.path for sample in images.every if not sample.columns[column].strip()]:
@@ -390,8 +391,8 @@ def split_off(images: Splits, samples: Samples, fraction: float, seed: int, name
     if images.patients and len(codes) and codes.max() == 0:
         groups = sorted({repr(sample.group) for sample in images.every})
         problem = f"{images.root}: {counted(len(groups), images.unit)} identified {images.patients}: {listed(groups)}; "
-        problem += f"one {images.unit} cannot be split into train and {name}"
-        raise DataError(problem, f"add {images.unit}s, or correct the expression or the table that names them")
+        problem += f"{samples[0].group!r} alone cannot be split into train and {name}"
+        raise DataError(problem, f"add {images.unit}s, or correct how they are identified")
     if images.bins:
         findings = targets_in(samples) if images.target.kind == "findings" else None
         taken = share_by_kind(labels, findings, codes, fraction, seed)

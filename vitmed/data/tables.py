@@ -97,7 +97,7 @@ class Table:
         missing = []
         for line, cell, which in zip(self.lines, cells, found, strict=True):
             if len(which) != 1:
-                several = f" matches {len(which):,} images: {listed([paths[i] for i in which], FIRST)}"
+                several = f" matches {len(which):,} images: {', '.join(paths[i] for i in which[:FIRST])}"
                 missing.append(f"line {line}: {cell}{several * bool(which)}")
         return [which[0] if len(which) == 1 else None for which in found], missing
 

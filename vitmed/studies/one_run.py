@@ -178,7 +178,8 @@ class OneRun:
             length, more = counted(epochs, "epoch"), "epochs: vitmed train --resume {} --epochs N"
             if run.state.epoch < run.config.train.epochs:  # stopped early
                 more = "patience: vitmed train --resume {} --patience N"
-            if run.state.share >= 1 and (limit := checkpoint.config.train.time):  # not one that is given now
+            ended = (checkpoint.training or {}).get("share", 0.0) >= 1
+            if ended and (limit := checkpoint.config.train.time):  # not one that is given now
                 length, more = duration_text(limit), "time: vitmed train --resume {} --time TIME"
             problem = f"{folder.path}: this run of {length} is finished and evaluated"
             raise UsageError(problem, f"more {more.format(folder.path)}; a new report: vitmed evaluate {folder.path}")

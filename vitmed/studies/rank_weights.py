@@ -190,7 +190,9 @@ def _judged(given: str, name: str, *others: Any) -> tuple[str, Any, float, str]:
 
 def _predictions(given: str, name: str, settings: Config, splits: Splits, offline: bool) -> tuple[Any, float]:
     weights = open_weights(given, offline)
-    config = make_plan.config_with_weights(with_values(settings, {"model.weights": given}), weights)
+    config = make_plan.config_with_weights(
+        with_values(settings, {"model.weights": given, "train.min_lr": 0.0}), weights
+    )
     config = build_config(config.model_dump())  # raises for values that do not go together
     device, took = pick_device(config.train.device), list[float]()
     read = read_splits(splits, how := Preprocessing.of(config), config.data, records=False)
