@@ -103,8 +103,11 @@ def test_one_column_by_name_and_an_empty_label_of_names(tmp_path: Path) -> None:
     assert targets(splits) == [(1, 1), (1, 0), (0, 0)]
     assert any("10 empty labels mean that the image has no finding" in note for note in splits.notes)
     joined = r"no column 'mass' \(--finding\); the findings are those that 'label' joins by \|"
-    with pytest.raises(UsageError, match=joined):
+    with pytest.raises(UsageError, match="expected one of: Mass") as error:
         split(folder, findings=["mass"])
+    assert error.value.fix == "did you mean 'Mass'?"
+    with pytest.raises(UsageError, match=joined):
+        split(table(tmp_path, ["label"], [["a|b"], ["a"], [""]]), findings=["mass"])
     with pytest.raises(UsageError, match="unknown column of --finding 'mass', expected one of: Mass, Edema"):
         split(table(tmp_path, ["Mass", "Edema"], [[1, 0], [0, 1]]), findings=["mass"])
 
