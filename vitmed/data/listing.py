@@ -147,14 +147,11 @@ def further_columns(
     label = table.find(LABEL_NAMES)
     rows = _rows_by_image(table, path, root, paths)
     words = {part.strip() for row in table.rows for part in ("" if label is None else row[label]).split(BAR)}
-    measured = (
-        kind == "number" and len({number_in(word) for word in words} - {None}) > MANY_VALUES
-    )  # else it is a class
+    # Of few values the column holds classes beside the number of the run, which they do not contradict.
+    measured = kind == "number" and len({number_in(word) for word in words} - {None}) > MANY_VALUES
     for name, truths in labels.items():
         column = table.header.index(name) if name and name in table.header else label
-        if (
-            name and name not in table.header and not measured and not words & labels.keys()
-        ):  # the label is of something else
+        if name and name not in table.header and not measured and not words & labels.keys():  # of something else
             continue
         for image, row in rows.items() if column is not None else ():
             cell, truth = table.rows[row][column or 0].strip(), truths[image]

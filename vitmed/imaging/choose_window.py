@@ -138,8 +138,8 @@ def _values(path: Path, frame: int | None) -> tuple[np.ndarray, Sequence[FileWin
 
 
 def lost_outside(paths: Sequence[Path], frame: int | None, window: Window) -> list[str]:
-    """What to say of a window that was asked for, or is a model's, by some images: nothing unless most pixels lie
-    outside, or where each image has a window of its own."""
+    """A warning if most pixels of some images lie outside a window that was asked for, or nearly all outside that of a
+    model. None where each image has its own window."""
     asked, shown = asked_window(window), list[tuple[np.ndarray, FileWindow, bool]]()
     for path in paths[:: max(1, len(paths) // SOME)][:SOME] if asked or isinstance(window, tuple) else ():
         if (part := _values(path, frame)) is not None:

@@ -184,8 +184,8 @@ def _pixels(path: Path, stream: BinaryIO, head: Any, index: int, frames: int) ->
     stream.seek(0)
     bits = int(head.get("BitsStored") or 16)
     shifted = not syntax.is_encapsulated and int(head.get("HighBit") or 0) >= bits
-    how: Any = {"index": index, "decoding_plugin": plugin, "correct_unused_bits": not shifted}
-    array = pixel_array(dcmread(stream) if whole else stream, **how)
+    how: Any = {"correct_unused_bits": False} if shifted else {}
+    array = pixel_array(dcmread(stream) if whole else stream, index=index, decoding_plugin=plugin, **how)
     if shifted and (array >> bits).any():  # else the tag alone is wrong
         problem = f"{path}: {bits} bits up to bit {head.HighBit}, not from bit 0"
         raise DataError(problem, "export it again (dcmj2pnm reads it)")
