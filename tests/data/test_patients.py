@@ -11,7 +11,7 @@ import yaml
 from conftest import Recorder
 
 from vitmed.core.config import DataConfig
-from vitmed.core.errors import UsageError
+from vitmed.core.errors import DataError, UsageError
 from vitmed.data import patients
 from vitmed.data.patients import compile_group, groups_of
 from vitmed.data.splits import make_splits
@@ -126,3 +126,38 @@ def test_a_table_of_patients_that_lies_in_the_folder_is_named(tmp_path: Path, ui
     assert ui.warned[-1].endswith(f"who.csv in the folder names them: --groups {table}")
     grouped = make_splits(DataConfig(root=str(tmp_path), groups=str(table)))
     assert grouped.grouped and not grouped.shared()
+
+
+@pytest.mark.parametrize("other", ["{}.0", "00{}"])
+@pytest.mark.parametrize("flag", ["labels", "groups"])
+def test_a_patient_written_in_two_ways_stays_in_one_split(tmp_path: Path, flag: str, other: str) -> None:
+    """As where Excel or pandas has read one of two tables before they were joined."""
+    rows = ["path,label,patient"]
+    for i in range(60):
+        name = tmp_path / "set" / "ab"[i // 2 % 2] / f"{i}.png"
+        name.parent.mkdir(parents=True, exist_ok=True)
+        name.touch()
+        patient = str(10 + i // 2)
+        rows.append(f"{name.parent.name}/{name.name},{name.parent.name},{other.format(patient) if i % 2 else patient}")
+    (tmp_path / "table.csv").write_text("\n".join(rows))
+    splits = make_splits(DataConfig.model_validate({"root": str(tmp_path / "set"), flag: str(tmp_path / "table.csv")}))
+    groups = splits.groups()
+    assert sum(map(len, groups.values())) == len(set().union(*groups.values())) == 30
+    assert any("They count as one patient: 30 instead of 60 patients." in note for note in splits.notes)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"), [("patient", "unknown"), ("patient", "nan"), ("label", "NaN"), ("label", "N/A")]
+)
+@pytest.mark.parametrize("target", ["classes", "grades"])
+def test_a_cell_that_means_nothing_is_no_patient_and_no_class(
+    tmp_path: Path, column: str, cell: str, target: str
+) -> None:
+    rows = [{"path": f"{i}.png", "label": str(i % 3), "patient": str(i)} for i in range(30)]
+    rows[4][column] = cell
+    for row in rows:
+        (tmp_path / row["path"]).touch()
+    (tmp_path / "t.csv").write_text("\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows)]))
+    config = {"root": str(tmp_path), "labels": str(tmp_path / "t.csv"), "target": target}
+    with pytest.raises(DataError, match=f"1 row has no {column} but '{cell}' .*: line 6"):
+        make_splits(DataConfig.model_validate(config))

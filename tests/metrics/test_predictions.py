@@ -12,6 +12,7 @@ from predicted import rewritten
 from vitmed.core.errors import DataError
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.predictions import Predictions, softmax
+from vitmed.metrics.predictions_csv import one_spelling
 
 NASTY = ("a,b", 'say "cheese"', "naïve Ω 細胞", "logit_x", " spaced ", "semi;colon\ttab")
 
@@ -345,7 +346,7 @@ def test_a_path_that_stands_twice_is_refused_with_both_rows(tmp_path: Path) -> N
     assert len(put(tmp_path / "p.csv", nameless)) == 40  # rows are no duplicates because they have no path
 
 
-@pytest.mark.parametrize("other", [lambda name: f"{name} ", str.lower, lambda name: f"  {name.lower()}"])
+@pytest.mark.parametrize("other", [lambda name: f"{name} ", str.lower, lambda name: f"  {name.lower()}", "{}-".format])
 def test_names_that_differ_in_spaces_or_capitals_are_one_patient(tmp_path: Path, other: Callable[[str], str]) -> None:
     def change(cells: dict[str, str]) -> None:
         if int(cells["path"].removesuffix(".png")) >= 20:
@@ -358,9 +359,24 @@ def test_names_that_differ_in_spaces_or_capitals_are_one_patient(tmp_path: Path,
     assert "P0" not in after.notes[0]  # a report names no patient
     spaced = rewritten(table(), change=lambda cells: cells.update(group=f"{cells['group']} "))
     assert put(tmp_path / "p.csv", spaced).notes == ()  # nothing to join: the names stay as they are
+
     blank = rewritten(table(), change=lambda cells: cells.update(group=cells["group"].replace("P0", "  ")))
     found = put(tmp_path / "p.csv", blank)
     assert found.groups[0] == "" and found.notes == ()  # a blank is no patient
+
+
+@pytest.mark.parametrize(
+    ("names", "patients"),
+    [
+        (["007", "7", "7.0", "70"], ["007", "007", "007", "70"]),  # Excel drops zeros, pandas adds a fraction
+        (["0", "000", "1.5", "1.50"], ["0", "0", "1.5", "1.50"]),
+        (["P_01", "p-01", "P01", ""], ["P_01", "P_01", "P01", ""]),
+        (["A1", "A11", "1A"], ["A1", "A11", "1A"]),
+    ],
+)
+def test_one_number_in_two_forms_is_one_patient(names: list[str], patients: list[str]) -> None:
+    joined, notes = one_spelling(names, "patient", names)
+    assert list(joined) == patients and bool(notes) == (names != patients)
 
 
 def test_probabilities_rounded_to_two_digits_are_those_of_the_logits(tmp_path: Path) -> None:

@@ -19,13 +19,12 @@ from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.text import counted, counted_doing, listed
-from vitmed.data.tables import LABEL_NAMES, Table
+from vitmed.data.tables import LABEL_NAMES, MISSING, Table
 
 CLEAR = 0.9  # share of numbers, or of 1 and 0, in a column from which another cell looks like a mistake
 MOST = 1e15  # beyond it, squares lose the digits of other numbers
 MANY_VALUES = 20  # numbers with fractions of more different values are a quantity
 MOST_BINS, IN_BIN = 10, 10  # ranges of a number, and images that each needs
-MISSING = {"", "nan", "na", "n/a", "null", "unknown", "?"}  # cells of which the label is not known
 
 
 class LabelRequest(NamedTuple):

@@ -17,11 +17,20 @@ from vitmed.core.text import counted_doing, lines_of, listed
 from vitmed.data import label_kinds
 from vitmed.data.folders import SPLIT_WORDS, class_names, image_names, import_fix, labels_fix, split_folders, subfolders
 from vitmed.data.label_kinds import BAR, MANY_VALUES, LabelRequest, Labels, number_in
-from vitmed.data.patient_names import known_by_column
-from vitmed.data.patients import find_patients, suggest_groups
+from vitmed.data.patient_names import group_word, known_by_column
+from vitmed.data.patients import KnownPatients, find_patients, suggest_groups
 from vitmed.data.samples import ALL, Sample, Splits, by_split, targets_in
 from vitmed.data.tables import FIRST, LABEL_NAMES, PATH_NAMES, Table, read_table
-from vitmed.metrics.predictions_csv import FIXED_COLUMNS, GROUP_NAMES, LABEL, LOGIT, OF_NUMBERS, PROB, WRITTEN
+from vitmed.metrics.predictions_csv import (
+    FIXED_COLUMNS,
+    GROUP_NAMES,
+    LABEL,
+    LOGIT,
+    OF_NUMBERS,
+    PROB,
+    WRITTEN,
+    one_spelling,
+)
 
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
@@ -246,12 +255,16 @@ def with_findings(images: Splits, kept: np.ndarray) -> Splits:
 
 
 def with_patients(splits: Splits, config: DataConfig) -> Splits:
-    """Add the patients that the configuration names; if it and the table name none, a guess from file names."""
+    """Add the patients that the configuration names; if it and the table name none, a guess from file names. Those that
+    are written in two ways count as one."""
     paths, by_folder = [sample.path for sample in splits.every], not splits.source.is_file()
-    if (named := find_patients(config, splits.root, paths, by_folder)) is None:
-        return splits if splits.patients else replace(splits, guess=suggest_groups(paths, by_folder))
-    groups, notes = dict(zip(paths, named.groups, strict=True)), (*splits.notes, *named.notes)
-    return splits.changed(lambda s: s._replace(group=groups[s.path]), patients=named.source, notes=notes)
+    named = find_patients(config, splits.root, paths, by_folder)
+    if named is None and not splits.patients:
+        return replace(splits, guess=suggest_groups(paths, by_folder))
+    groups, known, notes = named or KnownPatients([s.group for s in splits.every], splits.patients)
+    written, joined = one_spelling([group or "" for group in groups], group_word(known), paths)
+    of, notes = dict(zip(paths, written, strict=True)), (*splits.notes, *notes, *joined)
+    return splits.changed(lambda s: s._replace(group=of[s.path] or None), patients=known, notes=notes)
 
 
 def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[str]) -> Splits:

@@ -27,6 +27,8 @@ from vitmed.core.text_files import OLD, from_cell, read_text
 _PATHS = "path file filename file_name filepath file_path image image_path image_name image_id image_index img"
 PATH_NAMES = tuple(_PATHS.split())
 LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx", "finding_labels")
+EMPTY = {"", "nan", "na", "n/a", "null"}  # cells for which other programs read nothing
+MISSING = EMPTY | {"unknown", "?"}  # the label is not known; either may also be the name of a class
 FIRST = 5  # most items in one line of a message
 MOST = 500_000_000  # bytes of an Excel file, which is a zip archive
 
@@ -75,8 +77,12 @@ class Table:
     def cells(self, column: int, what: str) -> list[str]:
         """The stripped text of a column. Raises DataError, which names the rows with an empty cell."""
         cells = [sys.intern(row[column].strip()) for row in self.rows]
-        if empty := [line for line, cell in zip(self.lines, cells, strict=True) if not cell]:
-            without = f"{counted_doing(len(empty), 'row', 'has', 'have')} no {what}"
+        nothing = {"label": EMPTY, "patient": MISSING}.get(what, {""})
+        if empty := [line for line, cell in zip(self.lines, cells, strict=True) if cell.lower() in nothing]:
+            marks = [repr(mark) for mark in dict.fromkeys(cells) if mark and mark.lower() in nothing]
+            without = (
+                f"{counted_doing(len(empty), 'row', 'has', 'have')} no {what}{f' but {listed(marks)}' * bool(marks)}"
+            )
             raise DataError(
                 f"{self.file}: {without} (column {self.header[column]!r}): line " + ", ".join(map(str, empty[:FIRST])),
                 "fill them, or remove the rows",

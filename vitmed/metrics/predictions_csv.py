@@ -2,6 +2,7 @@
 
 import csv
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,23 @@ LABEL = "label_"  # with the name of a finding
 ROUNDED = 0.006  # a probability that differs by more is not that of the logits, rounded to two digits
 TEXTS = ("path", "label", "group", "prediction", "error")  # columns that hold no numbers of the model
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
+
+
+def one_spelling(names: Sequence[str], unit: str, places: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Patients that are written in two ways, as "P01" and "p01 ", or "007", "7" and "7.0", by the first of them, so
+    that they count as one; and a note if there are any, which names none of them but the place. "" is no patient."""
+    first, plain = dict[str, str](), dict[str, str]()
+    for name in dict.fromkeys(names):
+        key = re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()
+        number = re.fullmatch(r"0*(\d+)(?:\.0*)?", key)
+        plain[name] = first.setdefault(number[1] if number else key, name) if key else ""
+    joined, written = tuple(map(plain.__getitem__, names)), sum(map(bool, plain.values()))
+    if written == len(first):
+        return joined, []
+    changed = next(place for name, one, place in zip(names, joined, places, strict=True) if one and name != one)
+    how = "differ only in capitals, spaces, hyphens, leading zeros or a fraction of zero"
+    note = f"Of {counted(written, 'name')} of {unit}s some {how}, the first in {changed}. They count as one {unit}: "
+    return joined, [f"{note}{len(first):,} instead of {counted(written, unit)}."]
 
 
 @dataclass(frozen=True)
@@ -104,24 +122,12 @@ class Table:
         return {name: tuple(self.cells(name)) for name in self.header if name not in ours}
 
     def patients(self) -> tuple[tuple[str, ...] | None, list[str]]:
-        """The patient of each image, None where no row has one; and a note where two ways of writing a name are joined.
-
-        Names that differ only in capitals, or in spaces at their ends, are one patient, written as the first of them.
-        """
-        names, first = self.cells("group"), dict[str, str]()
+        """The patient of each image, None where no row has one; and a note where `one_spelling` joins some."""
+        names = self.cells("group")
         if "group" not in self.header and len(several := [name for name in self.header if _is_patient(name)]) > 1:
             return None, [f"The columns {listed(several)} may each name the patient, so none counts; call one group."]
-        joined = [first.setdefault(name.strip().casefold(), name) if name.strip() else "" for name in names]
-        written, patients = {name for name in names if name.strip()}, set(joined) - {""}
-        if len(written) == len(patients):
-            return tuple(joined) if patients else None, []
-        changed = next(row for row, name in enumerate(names) if joined[row] not in ("", name))
-        note = (
-            f"The column group has {counted(len(written), 'name')}, of which some differ only in capitals or in spaces "
-            f"at their ends, the first in row {self.numbers[changed]}. They count as one patient: "
-            f"{len(patients):,} instead of {counted(len(written), 'patient')}."
-        )
-        return tuple(joined), [note]
+        joined, notes = one_spelling(names, "patient", [f"row {number}" for number in self.numbers])
+        return joined if any(joined) else None, notes
 
     def floats(self, columns: Sequence[str]) -> np.ndarray:
         """(S, C) float64; NaN where a cell holds no number."""
