@@ -102,9 +102,9 @@ def patient_predictions(predictions: Predictions, way: str) -> Predictions:
     labels, _ = patient_labels(predictions)
     known = np.flatnonzero(labels >= 0)
     names = tuple(f"patient {i + 1}" for i in known)
-    logits, decided = combine(predictions, way)[known].astype(np.float32), predictions.threshold
+    logits = combine(predictions, way)[known].astype(np.float32)
     combined = Predictions(predictions.classes, names, names, labels[known], logits, positive=predictions.positive)
-    return replace(combined, threshold=decided)
+    return replace(combined, threshold=predictions.threshold, costs=predictions.costs)
 
 
 def patient_level(
