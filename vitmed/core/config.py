@@ -330,12 +330,6 @@ class LoopConfig(Section):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto", "Arithmetic of training; auto picks the format that is fast on the device. Reports are in fp32.", Flag()
     )
-    augment_on: Literal["auto", "cpu", "device"] = setting(
-        "auto",
-        "Where training images change at random: in the processes that load them, or on the device that trains. auto: "
-        "on a GPU that has fewer than 8 CPU cores, else in the processes. A run keeps its choice.",
-        Flag(),
-    )
     autotune: bool = setting(
         True,
         "Measure which arithmetic, kernels and threads are fastest here, where they are not set. It takes at most 3 % "

@@ -23,7 +23,6 @@ from vitmed.core.errors import DataError, OutOfMemoryError, Reported, VitmedErro
 from vitmed.core.text import counted
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, seed_of, train_loader
 from vitmed.imaging.augmentation import Augmenter, without_opencv_threads
-from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.models.hardware import seeded
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients
 from vitmed.training.early_stopping import finished
@@ -61,13 +60,10 @@ class Stream:
     def of(cls, images: Images, config: Config | PretrainConfig, device: torch.device, ranks: Ranks = ALONE) -> Self:
         """The batches of a configuration, of which each rank reads its share."""
         train, augment, model = config.train, config.augment, config.model
-        on_device = train.augment_on == "device"  # auto is the CPU in runs from before there was a choice
-        kind = BatchAugmenter if on_device else Augmenter
         crop = augment.crop if isinstance(augment, AugmentConfig) else 1.0
-        augmenter = kind(augment.policy, model.image_size, model.channels, augment.flips, crop)
+        augmenter = Augmenter(augment.policy, model.image_size, model.channels, augment.flips, crop)
         batches = EpochBatches(images.labels, train.batch_size, train.seed, train.balance == "sampler", ranks.share)
-        augments = isinstance(augmenter, Augmenter) and bool(augmenter.steps)
-        workers = pick_workers(train.workers, augments, images.in_memory, device, ranks.local_world)
+        workers = pick_workers(train.workers, bool(augmenter.steps), images.in_memory, device, ranks.local_world)
         dataset = TrainImages(images, augmenter, train.seed)
         loader = train_loader(dataset, batches, workers, device.type == "cuda")
         return cls(loader, dataset, batches, device, train.accumulate)
@@ -79,12 +75,8 @@ class Stream:
             ranks.agree(batch if isinstance(batch, DataError) else None)
             images, labels, indices = batch
             ends = (number + 1) % self.accumulate == 0 or number + 1 == self.batches.batches
+            images, labels = (part.to(self.device, non_blocking=True) for part in (images, labels))
             yield Batch(number, images, labels, indices, ends)
-
-    def placed(self, batch: Batch, epoch: int) -> Batch:
-        """The batch on the device, and augmented where the device does that."""
-        images, labels = (part.to(self.device, non_blocking=True) for part in (batch.images, batch.labels))
-        return batch._replace(images=self.dataset.finish(images, epoch, batch.indices), labels=labels)
 
 
 @dataclass(frozen=True)
@@ -131,7 +123,7 @@ def train_epoch(state: TrainState, stream: Stream, objective: Objective, control
         try:
             for batch in stream.rest(state, ranks):
                 state.running["waited"] += time.perf_counter() - clock
-                loss = norm = ranks.mean(gradients.add(stream.placed(batch, state.epoch)))
+                loss = norm = ranks.mean(gradients.add(batch))
                 state.batch += 1
                 if batch.last:
                     control.tick()

@@ -23,7 +23,7 @@ from vitmed.core.places import elsewhere
 from vitmed.core.process import stop_signals
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line
-from vitmed.data.loading import Images, ReadSplits, pick_place
+from vitmed.data.loading import Images, ReadSplits
 from vitmed.inference.checkpoint import Checkpoint, PretrainingState
 from vitmed.models import hardware
 from vitmed.models.hardware import Precision, check_compiler, pick_device, pick_precision, using_threads
@@ -99,8 +99,6 @@ class Run(Generic[AnyConfig]):
     ) -> Self:
         """A run before its first batch; everything known so far is written into its folder."""
         ranks, device = session.ranks, session.device
-        place = ranks.first(lambda: pick_place(config.train.augment_on, device, ranks.local_world))
-        config = with_values(config, {"train.augment_on": place})
         if (fields := open_fields(config)) and not ranks.wide:  # several processes take the usual engine
             images = read.images["train"]
             steps = config.train.epochs * max(1, len(images) // config.train.batch_size)

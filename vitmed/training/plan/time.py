@@ -26,7 +26,7 @@ from vitmed.core.files import make_folder, write_text
 from vitmed.core.process import cores
 from vitmed.core.run_folder import cache_folder
 from vitmed.core.text import about, counted, duration_text, round_up
-from vitmed.data.loading import pick_place, pick_workers
+from vitmed.data.loading import pick_workers
 from vitmed.data.samples import Splits
 from vitmed.decisions.out_of_distribution import MOST_FITTED
 from vitmed.imaging.augmentation import Augmenter
@@ -117,8 +117,6 @@ class Forecaster:
     def image(self, config: Config) -> float:
         """Seconds that an image takes in training: of its step or of loading it, whichever is slower."""
         train, cores_each, step = config.train, cores() / self.processes, IN_TRAINING * self.step(config)
-        if pick_place(train.augment_on, self.device, self.processes) == "device":
-            return step
         augment = augmenting_seconds(config)
         workers = pick_workers(train.workers, augment > 0, True, self.device, self.processes)
         if not workers:
