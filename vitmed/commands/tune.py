@@ -95,7 +95,8 @@ def tune(
             if grid:
                 each = [settings.train.seed] if seeds is None else seeds
                 numbers = each if isinstance(each, str) else ",".join(map(str, each))
-                domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds"), **domains}
+                alone = None if seeds is None else own  # --seed is another default of --seeds, not beside it
+                domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds", alone), **domains}
             what = {"space": domains, "trials": trials, "prune": not grid and prune is not False, "time": seconds}
             what["offline"] = offline
             folder, asked = new_study(settings, config is None, devices or 1, what, output, name)

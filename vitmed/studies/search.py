@@ -207,10 +207,10 @@ def read_space(
             raise UsageError(f"{flag} {text}: all trials share images, splits and evaluation", "leave it out")
         if (own or {}).get(place) is not None:
             raise UsageError(f"{flag} {text}: {place} is set too, for all trials", "leave one of the two out")
-        if place in space or len(set(parts)) < len(parts) or (dots and numbers[0] >= numbers[1]):
+        read = [attrgetter(place)(load_config(None, None, [*sets, f"{place}={value}"])) for value in parts]
+        same = any(a == b for a, b in itertools.combinations(read, 2))  # also 1 and 01, 0.001 and 1e-3
+        if place in space or same or (dots and numbers[0] >= numbers[1]):
             raise UsageError(f"{flag} {text}: expected different values in order, each setting once", "correct it")
-        for value in parts:
-            load_config(None, None, [*sets, f"{place}={value}"])
         if dots and not _kinds(place) & {int, float}:
             raise UsageError(f"{flag} {text}: a range is for numbers", f"{flag} {place}=A,B")
         space[place] = mark.join(parts)
