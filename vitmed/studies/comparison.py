@@ -14,8 +14,9 @@ import numpy as np
 
 from vitmed.core.base_models import Kind
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.load_config import paths_in
 from vitmed.core.messages import bar, gravest_first, say
-from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
+from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder, find_path, is_elsewhere
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import YamlError, from_cell, read_yaml
 from vitmed.data.patient_names import group_word
@@ -348,8 +349,12 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
     for model in models:
         if model.file is not None:
             try:
-                content = read_yaml(RunFolder(model.file.parent.parent).config)
+                folder = RunFolder(model.file.parent.parent.absolute())
+                content = read_yaml(folder.config)
                 seed = int(content["train"].pop("seed"))
+                for section, field, stored in paths_in(content, folder.path):  # relative, in folders at other depths
+                    if not is_elsewhere(place := find_path(stored, folder.path)):
+                        content[section][field] = str(place)
             except (YamlError, KeyError, TypeError, ValueError):  # a table without a run, or not vitmed's
                 continue
             groups.setdefault(json.dumps(content, sort_keys=True, default=str), {})[model.name] = seed
