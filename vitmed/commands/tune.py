@@ -95,8 +95,7 @@ def tune(
             if grid:
                 each = [settings.train.seed] if seeds is None else seeds
                 numbers = each if isinstance(each, str) else ",".join(map(str, each))
-                alone = None if seeds is None else own  # --seed is another default of --seeds, not beside it
-                domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds", alone), **domains}
+                domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds", own if seeds else None), **domains}
             what = {"space": domains, "trials": trials, "prune": not grid and prune is not False, "time": seconds}
             what["offline"] = offline
             folder, asked = new_study(settings, config is None, devices or 1, what, output, name)

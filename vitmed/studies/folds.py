@@ -388,8 +388,7 @@ def read_candidate(folder: RunFolder) -> Candidate:
         raise CheckpointError(problem, f"vitmed cross-validate --resume {folder.path}")
     tested = study.tested()
     tests = out_of_fold([fold.evaluated.predictions for fold in tested], study.divided.folds)
-    alone = {fold.saved.weights_hash: fold.saved for fold in tested}  # few patients can be divided alike in two repeats
-    return Candidate(folder, tuple(alone.values()), tests, study.divided.repeats, True)
+    return Candidate(folder, tuple(fold.saved for fold in tested), tests, study.divided.repeats, True)
 
 
 def _choice(candidates: Sequence[Candidate], shares: Mapping[str, float], parts: Sequence[Any]) -> dict[str, Any]:
