@@ -1,7 +1,6 @@
 """Which of several models is better on the same images: their tables, the common images, every two, and a verdict."""
 
 import csv
-import io
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -260,8 +259,8 @@ def _check_content(models: Sequence[Model], paths: Sequence[str]) -> None:
 
 def split_rows(run: RunFolder) -> dict[str, dict[str, str]]:
     """Read path -> the row of an image in splits.csv. Raises OSError, ValueError, KeyError, TypeError or csv.Error."""
-    text = run.splits.read_text(encoding="utf-8")
-    return {from_cell(row["path"]): row for row in csv.DictReader(io.StringIO(text, newline=""))}
+    with run.splits.open(encoding="utf-8", newline="") as file:
+        return {from_cell(row["path"]): row for row in csv.DictReader(file)}
 
 
 def operating_points(models: Sequence[Model]) -> tuple[dict[str, str], list[str]]:
