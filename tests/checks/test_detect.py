@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from pathlib import Path
@@ -208,6 +209,25 @@ def test_the_layout_is_checked_before_training(tmp_path: Path, fields: dict[str,
     ui = recording()
     check_folder(DataConfig(root=str(folder), labels=str(folder / "labels.csv"), **fields))
     assert any("1 with 'mass'" in text for text in ui.warned) == (not fields), ui.warned
+
+
+@pytest.mark.parametrize(
+    ("names", "refused"),
+    [
+        (["fold1", "fold_2", "Fold 3"], True),
+        (["HAM10000_images_part_1", "HAM10000_images_part_2"], True),
+        (["images", "masks"], True),
+        (["mask", "no_mask"], False),
+        (["benign", "masks"], False),
+        (["manifold1", "grade1"], False),
+    ],
+)
+def test_parts_of_a_data_set_are_not_taken_for_classes(tmp_path: Path, names: list[str], refused: bool) -> None:
+    for place in (f"{name}/{i}.png" for name in names for i in range(12)):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).touch()
+    with pytest.raises(DataError, match="named as parts of a data set") if refused else contextlib.nullcontext():
+        check_folder(DataConfig(root=str(tmp_path)))
 
 
 def test_training_warns_once_of_a_finding_that_a_split_lacks(tmp_path: Path) -> None:

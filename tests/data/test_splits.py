@@ -50,6 +50,8 @@ def told(root: Path, **fields: object) -> str:
         ("training", "valid", "testing"),
         ("Train", "validation", "test"),
         ("TRAIN", "dev", "Test"),
+        ("training_set", "valid data", "test-set"),
+        ("TrainDataset", "Val_images", "testsplit"),
     ],
 )
 def test_every_spelling_of_the_split_folders(tmp_path: Path, train: str, val: str, test: str) -> None:

@@ -38,6 +38,11 @@ from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.exact_views import mirrored_pair
 from vitmed.imaging.file_record import FileRecord
 
+# Folders that divide a data set otherwise than into classes: fold1 and fold2, or images/ and masks/.
+NO_CLASS = re.compile(
+    r"(?i)(?:.*[ _-])?(?:fold|part|batch|split|subset)[ _-]?\d+|images?|imgs?|masks?|labels?|annotations?|"
+    r"ground[ _-]?truths?|gt|segmentations?"
+)
 LONG_WORD = 5  # letters; shorter names, such as a and b, differ by one letter on purpose
 
 
@@ -163,6 +168,9 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
             yield make("two_split_folders", f"{' and '.join(folders)} are both {split}", folders)
     if not labels:
         yield make("no_classes", f"{counted(len(contents.files), 'image')} in no class folder")
+    elif contents.read is None and len(names) > 1 and all(map(NO_CLASS.fullmatch, names)):
+        named = listed([*map(repr, sorted(names))])
+        yield make("no_classes", f"the folders {named} are named as parts of a data set, not as classes")
     elif len(labels) == 1 and not contents.unreadable and not several:
         yield make("one_class", f"one class only: {next(iter(labels))!r}")
     alike: dict[str, list[str]] = defaultdict(list)

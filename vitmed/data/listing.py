@@ -15,7 +15,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
 from vitmed.core.text import counted_doing, lines_of, listed
 from vitmed.data import label_kinds
-from vitmed.data.folders import SPLIT_WORDS, class_names, image_names, import_fix, labels_fix, split_folders, subfolders
+from vitmed.data.folders import class_names, image_names, import_fix, labels_fix, split_folders, split_of, subfolders
 from vitmed.data.label_kinds import BAR, MANY_VALUES, LabelRequest, Labels, number_in
 from vitmed.data.patient_names import group_word, known_by_column
 from vitmed.data.patients import KnownPatients, find_patients, suggest_groups
@@ -122,10 +122,10 @@ def _refuse_taken(table: Table, columns: Sequence[str], read: Labels, label: int
 def _split_words(table: Table, column: int, rows: Sequence[int]) -> list[str]:
     """The split of each row. Raises DataError for a word that is none."""
     words = table.cells(column, "split")
-    if strange := sorted({words[row] for row in rows if words[row].lower() not in SPLIT_WORDS}):
+    if strange := sorted({words[row] for row in rows if split_of(words[row]) is None}):
         what = f"{', '.join(map(repr, strange[:FIRST]))} in column {table.header[column]!r} is not a split"
-        raise DataError(f"{table.file}: {what}", f"use one of {', '.join(SPLIT_WORDS)}; or rename the column")
-    return [SPLIT_WORDS[words[row].lower()] for row in rows]
+        raise DataError(f"{table.file}: {what}", "use train, val or test; or rename the column")
+    return [str(split_of(words[row])) for row in rows]
 
 
 def _rows_of(table: Table, path: int, paths: Sequence[str], label: int | None) -> Table:
@@ -301,7 +301,7 @@ def list_by_table(root: Path, file: Path, request: LabelRequest, classes: Sequen
         problem = f"{file}: class {listed([*map(repr, extra)])} is not one of the classes {listed(classes or ())}"
         raise DataError(problem, "rename them, or remove their rows")
     images = table.samples.get(ALL, ())
-    splits = [SPLIT_WORDS.get(sample.path.partition("/")[0].lower()) for sample in images]
+    splits = [split_of(sample.path.partition("/")[0]) for sample in images]
     if images and None not in splits and set(splits) != {"train"}:
         of_folders = by_split(images, [str(split) for split in splits])
         table = replace(table, samples=of_folders, made=dict.fromkeys(of_folders, "folders"))
