@@ -211,6 +211,16 @@ def test_the_layout_is_checked_before_training(tmp_path: Path, fields: dict[str,
     assert any("1 with 'mass'" in text for text in ui.warned) == (not fields), ui.warned
 
 
+@pytest.mark.parametrize("pair", [("1", "1.0"), ("01", "1"), ("Benign", "benign "), ("hand held", "hand-held")])
+def test_a_class_that_is_written_in_two_ways_is_refused(tmp_path: Path, pair: tuple[str, str]) -> None:
+    rows = [[f"{i}.png", pair[i % 2] if i < 20 else "9"] for i in range(30)]
+    for name, _ in rows:
+        (tmp_path / name).touch()
+    (tmp_path / "labels.csv").write_text("\n".join(map(",".join, [["path", "label"], *rows])))
+    with pytest.raises(DataError, match=f"labels '{pair[0].strip()}' and '{pair[1].strip()}' are hard to tell apart"):
+        check_folder(DataConfig(root=str(tmp_path), labels=str(tmp_path / "labels.csv")))
+
+
 @pytest.mark.parametrize(
     ("names", "refused"),
     [

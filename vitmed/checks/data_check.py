@@ -27,7 +27,7 @@ from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing, grouped, listed
 from vitmed.data.folders import SPLITS, image_names, import_fix, list_folder, split_of
 from vitmed.data.image_cache import ImageCache
-from vitmed.data.label_kinds import LabelRequest, grade_order
+from vitmed.data.label_kinds import LabelRequest, grade_order, plain_grade
 from vitmed.data.listing import labels_from_table
 from vitmed.data.patient_names import Guess, group_word
 from vitmed.data.patients import BY_ID, DICOM, NO_ID, find_patients, groups_of, patients_of_dicom, suggest_groups
@@ -174,8 +174,9 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
     elif len(labels) == 1 and not contents.unreadable and not several:
         yield make("one_class", f"one class only: {next(iter(labels))!r}")
     alike: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(names):  # alike but for what is easily missed: case, separators and Unicode form
-        alike[re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()].append(name)
+    for name in sorted(names):  # alike but for what is easily missed: case, separators and Unicode form, or 1 and 1.0
+        plain = re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", plain_grade(name)))
+        alike[plain.strip().casefold()].append(name)
     for same in alike.values():
         if len(same) > 1:
             what, fix = ("labels", "rename one of them in the table") if contents.read else ("class folders", "")
