@@ -211,6 +211,42 @@ def test_the_layout_is_checked_before_training(tmp_path: Path, fields: dict[str,
     assert any("1 with 'mass'" in text for text in ui.warned) == (not fields), ui.warned
 
 
+@pytest.mark.parametrize(
+    ("places", "made"),  # the last says whether the folders are splits
+    [
+        (["train/x", "extra/x"], None),
+        (["a/train", "a/test", "b/train", "b/test"], None),
+        (["train/x", "test_set/x"], "folders"),
+    ],
+)
+def test_a_table_may_name_images_in_any_folders(tmp_path: Path, places: list[str], made: str | None) -> None:
+    """Also in those that vitmed would take for splits, or ignore, without the table."""
+    rows = [[f"{place}/{i}.png", "ab"[i % 2]] for place in places for i in range(20)]
+    rng = np.random.default_rng(0)
+    for name, _ in rows:
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        Picture.fromarray(draw_image(rng, (200, 60, 60))).save(tmp_path / "set" / name)
+    (tmp_path / "set" / "labels.csv").write_text("\n".join(map(",".join, [["path", "label"], *rows])))
+    data = DataConfig(root=str(tmp_path / "set"), labels=str(tmp_path / "set" / "labels.csv"))
+    check_folder(data)
+    splits, found = make_splits(data), checked(tmp_path / "set", tmp_path)
+    assert found.content["images"] == len(rows) == len(splits.every)
+    assert splits.made["test"] == made or "seed" in splits.made["test"]
+    assert {row["split"] for row in found.content["table"]} == ({"train", "test"} if made else {None})
+
+
+def test_class_folders_that_hold_splits_are_refused(tmp_path: Path) -> None:
+    for place in ("a/train", "a/test", "b/train", "b/test"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "1.png").touch()
+    for call in (
+        lambda: check_folder(DataConfig(root=str(tmp_path))),
+        lambda: check(tmp_path, output=tmp_path.parent / "r"),
+    ):
+        with pytest.raises(DataError, match="a/, b/ each hold folders of splits"):
+            call()
+
+
 @pytest.mark.parametrize("pair", [("1", "1.0"), ("01", "1"), ("Benign", "benign "), ("hand held", "hand-held")])
 def test_a_class_that_is_written_in_two_ways_is_refused(tmp_path: Path, pair: tuple[str, str]) -> None:
     rows = [[f"{i}.png", pair[i % 2] if i < 20 else "9"] for i in range(30)]

@@ -28,7 +28,7 @@ from vitmed.core.text import counted, counted_doing, grouped, listed
 from vitmed.data.folders import SPLITS, image_names, import_fix, list_folder, split_of
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import LabelRequest, grade_order, plain_grade
-from vitmed.data.listing import labels_from_table
+from vitmed.data.listing import list_by_table
 from vitmed.data.patient_names import Guess, group_word
 from vitmed.data.patients import BY_ID, DICOM, NO_ID, find_patients, groups_of, patients_of_dicom, suggest_groups
 from vitmed.data.samples import ALL, Sample, Splits
@@ -61,6 +61,7 @@ class FolderContents:
     copies: dict[str, int] = field(default_factory=dict)  # folder with the classes again -> its images, not in `files`
     unreadable: dict[str, str] = field(default_factory=dict)  # folder -> reason
     read: Splits | None = None  # `ALL` files with their labels, where they do not come from folders
+    every: tuple[str, ...] = ()  # `files` and all others
 
 
 def read_contents(root: Path) -> FolderContents:
@@ -120,14 +121,14 @@ def read_contents(root: Path) -> FolderContents:
         tuple(outside),
         copies,
         unreadable,
+        every=tuple(files),
     )
 
 
 def named_in_table(contents: FolderContents, table: Splits) -> FolderContents:
-    """Keep the images that a table names, with its classes, and its splits or, without, those of the folder."""
-    found = {s.path: (split, s) for split, part in table.samples.items() for s in part}
-    rows = [(place, *found[path]) for path, place in zip(contents.files, contents.places, strict=True) if path in found]
-    places = tuple(Place(place.split if split == ALL else split, table.strata[s.label]) for place, split, s in rows)
+    """The images that a table names, wherever they lie, with its classes and splits instead of those of the folders."""
+    rows = sorted(((split, s) for split, part in table.samples.items() for s in part), key=lambda row: row[1].path)
+    places = tuple(Place(None if split == ALL else split, table.strata[s.label]) for split, s in rows)
     folders = {
         split: tuple(sorted({p.label or "" for p in places if p.split == split}))
         for split in dict.fromkeys(place.split for place in places)
@@ -157,7 +158,7 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
     if contents.base:
         text = f"the images begin at {contents.base}, a folder within the folder"
         yield make("nested_root", text, [contents.base], "warning", f"point at {contents.base}")
-    for copy, count in contents.copies.items():
+    for copy, count in contents.copies.items() if contents.files else ():
         text = f"{copy}/ lies beside the classes, but contains the classes again ({counted(count, 'image')})"
         yield make("nested_root", text, [copy])
     for folder, reason in contents.unreadable.items():
@@ -166,7 +167,10 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
     for split, folders in contents.splits.items():
         if len(folders) > 1:
             yield make("two_split_folders", f"{' and '.join(folders)} are both {split}", folders)
-    if not labels:
+    if contents.copies and not contents.files:
+        text = f"{listed([f'{name}/' for name in contents.copies])} each hold folders of splits, or of classes again"
+        yield make("no_classes", text, fix="sort the images into train/<class>/ and test/<class>/; or --labels TABLE")
+    elif not labels:
         yield make("no_classes", f"{counted(len(contents.files), 'image')} in no class folder")
     elif contents.read is None and len(names) > 1 and all(map(NO_CLASS.fullmatch, names)):
         named = listed([*map(repr, sorted(names))])
@@ -319,7 +323,7 @@ def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
     root = data_folder(data.root)
     contents, request = read_contents(root), LabelRequest.of(data, ordinal)
     if data.labels is not None:
-        contents = named_in_table(contents, labels_from_table(data.labels, root, contents.files, request))
+        contents = named_in_table(contents, list_by_table(root, Path(data.labels), request, every=contents.every))
     if data.resplit:
         names = tuple(sorted({name for of_split in contents.folders.values() for name in of_split}))
         places = tuple(place._replace(split=None) for place in contents.places)
@@ -417,7 +421,7 @@ def _patients(
 def _by_table(
     root: Path, contents: FolderContents, file: Path, request: LabelRequest, config: Config
 ) -> FolderContents:
-    table = labels_from_table(file, root, contents.files, request)
+    table = list_by_table(root, file, request, every=contents.every)
     refuse_idle(config, table.target.kind)
     if table.recognised:
         say(table.recognised)
@@ -428,9 +432,6 @@ def _by_table(
         kept = replace(
             kept, others={k: left for k, n in kept.others.items() if (left := n - (k == file.suffix.lower()))}
         )
-    if len(kept.files) < len(contents.files):
-        total = len(contents.files)
-        say(f"{total - len(kept.files):,} of {total:,} images are in no row of {file.name}")
     return kept
 
 
@@ -443,11 +444,14 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     if not contents.files and contents.unreadable:
         closed, reason = next(iter(contents.unreadable.items()))
         raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
-    if not contents.files:
+    if not contents.every:
         fix = import_fix(root) or "name a folder of images"
         raise DataError(f"{root}: contains no image of a type that vitmed reads", fix)
     if labels is not None:
         contents = _by_table(root, contents, Path(labels), request, config)
+    elif not contents.files:
+        first = in_order(folder_problems(contents))[0]
+        raise DataError(f"{root}: {first.text}", first.fix)
     else:
         request.check_folders()
         refuse_idle(config, "grades" if request.kind == "grades" else "classes")

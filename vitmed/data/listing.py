@@ -288,11 +288,13 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
     return Splits(root, tuple(classes), samples, made, source=root)
 
 
-def list_by_table(root: Path, file: Path, request: LabelRequest, classes: Sequence[str] | None = None) -> Splits:
+def list_by_table(
+    root: Path, file: Path, request: LabelRequest, classes: Sequence[str] | None = None, every: Sequence[str] = ()
+) -> Splits:
     """The images that a table names, in any folders below the root, split by its column or by the folders; labels are
-    in the order of `classes`, by default the names in the table, sorted. Raises DataError: as `labels_from_table`; a
-    class that is not in `classes`; splits without train."""
-    every = image_names(root)
+    in the order of `classes`, by default the names in the table, sorted; `every`: all images there, if they are known.
+    Raises DataError: as `labels_from_table`; a class that is not in `classes`."""
+    every = every or image_names(root)
     if not every:
         fix = import_fix(root) or "name the folder that the table's paths start from"
         raise DataError(f"{root}: holds no image", fix)
