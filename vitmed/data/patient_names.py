@@ -159,7 +159,7 @@ SHAPES = (
 )
 
 
-SUFFIXES = "jpe?g|png|bmp|tiff?|webp"
+SUFFIXES = "jpe?g|jfif|png|bmp|tiff?|webp"
 CHANGES = (
     r"[hv]?flip(?:ped)?(?:[ _-]?(?:lr|ud|h|v|x|y|horizontal(?:ly)?|vertical(?:ly)?))?|mirror(?:ed)?|"
     r"rot(?:at(?:e|ed|ion))?(?:[ _-]?\d{1,3})?|"
