@@ -143,6 +143,7 @@ def read_table(file: str | Path) -> Table:
 
 def _csv_rows(file: Path, text: str) -> Iterator[tuple[int, list[str]]]:
     """The line at which each row ends, and its cells. Raises DataError."""
+    text = re.sub(r"\Asep=.(?=[\r\n])", "", text)  # which tells Excel the separator
     first = re.sub('"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0])  # the header, without what is in quotes
     mark = max(",;\t", key=first.count)
     blanks = any(cell.startswith(" ") for cell in first.split(mark)[1:])
