@@ -189,11 +189,13 @@ def test_a_number_that_the_colour_gives_away_is_called_a_number(tmp_path: Path) 
 
 
 def test_numbers_are_checked(tmp_path: Path) -> None:
-    rows = [[f"P{i // 2}", 20 + 0.5 * i] for i in range(60)]
+    rows = [[f"P{i // 2}", 5 + 0.5 * i] for i in range(60)]
     folder = drawn(tmp_path / "set", ["patient", "label"], rows, copies={1: 0})
     found = checked(folder, tmp_path)
     assert "two_labels" in codes(found) and found.content["classes"] == 1
     assert {row["images"] for row in found.content["table"]} == {10}
+    lowest = [float(row["class"].partition(" to ")[0]) for row in found.content["table"]]
+    assert lowest == sorted(lowest)
     assert not {"one_class", "small_class", "missing_class", "too_small_class"} & set(codes(found))
     whole = drawn(tmp_path / "whole", ["label"], [[i] for i in range(30)])
     assert "too_small_class" in codes(checked(whole, tmp_path))

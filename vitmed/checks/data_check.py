@@ -361,8 +361,9 @@ def _patients_of_splits(images: Sequence[Image], unit: str) -> str:
     return f"{unit}s: {', '.join(each)}; {f'{two:,}' if two else 'none'} in two splits" if len(each) > 1 else ""
 
 
-def table(images: Sequence[Image]) -> list[dict[str, Any]]:
-    """One row per split and class, or finding: images, patients (None: unknown), unreadable files."""
+def table(images: Sequence[Image], strata: Sequence[str]) -> list[dict[str, Any]]:
+    """One row per split and stratum, or finding, in their order: images, patients (None: unknown), unreadable files."""
+    order = ["", *SPLITS, *strata]
     rows = grouped(((image.split or "", kind), image) for image in images for kind in image.kinds or ("",))
     return [
         {
@@ -372,7 +373,7 @@ def table(images: Sequence[Image]) -> list[dict[str, Any]]:
             "patients": len({i.group for i in part}) if all(i.group is not None for i in part) else None,
             "unreadable": sum(bool(i.record.kind) for i in part),
         }
-        for (split, label), part in sorted(rows.items(), key=lambda row: (["", *SPLITS].index(row[0][0]), row[0][1]))
+        for (split, label), part in sorted(rows.items(), key=lambda row: [*map(order.index, row[0])])
     ]
 
 
@@ -447,6 +448,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     if not contents.every:
         fix = import_fix(root) or "name a folder of images"
         raise DataError(f"{root}: contains no image of a type that vitmed reads", fix)
+    names: Sequence[str] = sorted({place.label for place in contents.places if place.label})
     if labels is not None:
         contents = _by_table(root, contents, Path(labels), request, config)
     elif not contents.files:
@@ -456,7 +458,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         request.check_folders()
         refuse_idle(config, "grades" if request.kind == "grades" else "classes")
         if request.kind == "grades":
-            grade_order(sorted({place.label for place in contents.places if place.label}), request.order, str(root))
+            names = grade_order(names, request.order, str(root))
     places = zip(contents.files, contents.places, strict=True)
     train = [root / path for path, place in places if place.split in (None, "train")]
     chosen = choose_window(train, "auto", data.frame)  # the check sees what the network would see
@@ -464,7 +466,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         say(line)
     records = scan(root, contents.files, ImageCache(data.frame, chosen.window, keep=index))
     guess = suggest_groups(contents.files, labels is None)
-    read = contents.read or Splits(root, (), {ALL: tuple(Sample(path, 0, None) for path in contents.files)})
+    read = contents.read or Splits(root, tuple(names), {ALL: tuple(Sample(path, 0, None) for path in contents.files)})
     patients: Sequence[str | None] = [sample.group for sample in read.samples[ALL]]
     source: str | None = read.patients
     if not source:
@@ -488,7 +490,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         "patients_from": source,
         "splits": "" if source is None else _patients_of_splits(images, group_word(source)),
         **checked.counts,
-        "table": table(images),
+        "table": table(images, read.strata),
         "sizes": sizes(images),
         "shortcuts": [
             {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in row.items()} for row in rows
