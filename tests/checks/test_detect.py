@@ -278,6 +278,26 @@ def test_parts_of_a_data_set_are_not_taken_for_classes(tmp_path: Path, names: li
         check_folder(DataConfig(root=str(tmp_path)))
 
 
+@pytest.mark.parametrize(
+    ("image", "other", "is_mask"),
+    [
+        ("benign (1).png", "benign (1)_mask.png", True),  # BUSI
+        ("benign (1).png", "benign (1)_mask_1.png", True),
+        ("ISIC_0000000.jpg", "ISIC_0000000_segmentation.png", True),
+        ("images/COVID-1.png", "masks/COVID-1.png", True),  # the COVID-19 radiography set
+        ("1.png", "2_mask.png", False),
+        ("1.png", "1unmask.png", False),
+        ("with/1.png", "mask/1.png", False),
+    ],
+)
+def test_masks_beside_images_are_not_trained_on(tmp_path: Path, image: str, other: str, is_mask: bool) -> None:
+    for place in (f"{label}/{name}" for label in "ab" for name in (image, other, "3.png", "4.png")):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).touch()
+    with pytest.raises(DataError, match="2 images are named as the mask") if is_mask else contextlib.nullcontext():
+        check_folder(DataConfig(root=str(tmp_path)))
+
+
 def test_training_warns_once_of_a_finding_that_a_split_lacks(tmp_path: Path) -> None:
     rows = [[["train", "val", "test"][i % 3], int(i % 3 != 1 and i % 2), int(i % 4 < 2)] for i in range(60)]
     folder = drawn(tmp_path / "set", ["split", "mass", "edema"], rows)

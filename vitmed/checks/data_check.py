@@ -43,6 +43,7 @@ NO_CLASS = re.compile(
     r"(?i)(?:.*[ _-])?(?:fold|part|batch|split|subset)[ _-]?\d+|images?|imgs?|masks?|labels?|annotations?|"
     r"ground[ _-]?truths?|gt|segmentations?"
 )
+MASK = re.compile(r"(?i)[ _-](?:mask|seg|segmentation|gt|ground[ _-]?truth|annotation)s?(?:[ _-]?\d+)?$")
 LONG_WORD = 5  # letters; shorter names, such as a and b, differ by one letter on purpose
 
 
@@ -192,6 +193,10 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
             what, fix = ("labels", "the table") if contents.read else ("class folders", "the folders")
             text = f"{what} {' and '.join(map(repr, same))} differ by one letter"
             yield make("class_names_alike", text, same, "warning", f"if they are one class, give it one name in {fix}")
+    stems = {path.rpartition(".")[0]: path for path in contents.files}
+    originals = {stem: MASK.sub("", stem).replace("/masks/", "/images/") for stem in stems}
+    if masks := [stems[stem] for stem, of in originals.items() if of != stem and of in stems]:
+        yield make("masks", f"{counted_doing(len(masks), 'image')} named as the mask of another", masks)
     loose = [path for path, place in zip(contents.files, contents.places, strict=True) if place.label is None]
     if loose and labels:
         yield make("loose_images", f"{counted(len(loose), 'image')} in no class folder", loose)
