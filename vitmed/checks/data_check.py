@@ -180,7 +180,7 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
         yield make("one_class", f"one class only: {next(iter(labels))!r}")
     alike: dict[str, list[str]] = defaultdict(list)
     for name in sorted(names):  # alike but for what is easily missed: case, separators and Unicode form, or 1 and 1.0
-        plain = re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", plain_grade(name)))
+        plain = re.sub(r"[\s_\u200b-\u200d\ufeff-]+", " ", unicodedata.normalize("NFKC", plain_grade(name)))
         alike[plain.strip().casefold()].append(name)
     for same in alike.values():
         if len(same) > 1:

@@ -39,7 +39,7 @@ def one_spelling(names: Sequence[str], unit: str, places: Sequence[str]) -> tupl
     that they count as one; and a note if there are any, which names none of them but the place. "" is no patient."""
     first, plain = dict[str, str](), dict[str, str]()
     for name in dict.fromkeys(names):
-        key = re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()
+        key = re.sub(r"[\s_\u200b-\u200d\ufeff-]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()
         number = re.fullmatch(r"0*(\d+)(?:\.0*)?", key)
         plain[name] = first.setdefault(number[1] if number else key, name) if key else ""
     joined, written = tuple(map(plain.__getitem__, names)), sum(map(bool, plain.values()))
