@@ -98,8 +98,8 @@ def classes_once_more(root: Path) -> None:
 
 @made("nested_root", "warning")
 def folder_in_folder(root: Path) -> None:
-    inner = root / "cells"
-    inner.mkdir()
+    inner = root / "archive" / "cells"
+    inner.mkdir(parents=True)
     for name in ("amber", "blue"):
         (root / name).rename(inner / name)
 

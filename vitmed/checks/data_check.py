@@ -141,13 +141,13 @@ def named_in_table(contents: FolderContents, table: Splits) -> FolderContents:
 
 
 def _base(below: dict[str, list[str]], loose: set[str]) -> str:
-    """Descend through folders that contain a single folder of folders: root/malaria/<class>/ begins at malaria/."""
-    base = ""
-    while len(below.get(base, [])) == 1 and base.rstrip("/") not in loose:
-        (name,) = below[base]
-        if split_of(name) or len(below.get(f"{base}{name}/", [])) < 2:
+    """Descend through folders that contain a single folder, to one of folders: root/malaria/<class>/ begins there."""
+    base = inner = ""
+    while len(below.get(inner, [])) == 1 and inner.rstrip("/") not in loose:
+        if split_of(below[inner][0]):
             break
-        base += f"{name}/"
+        inner += f"{below[inner][0]}/"
+        base = inner if len(below.get(inner, [])) > 1 else base
     return base
 
 

@@ -77,7 +77,7 @@ def import_fix(folder: Path) -> str:
     for place in (root, *subfolders(root)):
         inside = list_folder(str(place))
         for name in () if inside.images else inside.others:
-            if name.lower().endswith(ARCHIVES):
+            if name.lower().endswith((*ARCHIVES, ".zip", ".tar.gz", ".tgz")):
                 return f"vitmed data import {place / name} FOLDER"
     return ""
 

@@ -225,9 +225,9 @@ def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
     classes = class_names(first)
     if len(classes) < 2:
         only = first / classes[0]
-        fix = f"{labels_fix(root)}add a folder for each other class"
-        if only.is_dir() and len(subfolders(only)) > 1:
-            fix = f"name {only}"
+        while len(inner := subfolders(only)) == 1:
+            only = inner[0]
+        fix = f"name {only}" if inner else f"{labels_fix(root)}add a folder for each other class"
         raise DataError(f"{first}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)
     images = list_by_folder(root, folders or {ALL: root}, classes)
     if request.kind == "grades":
