@@ -193,6 +193,15 @@ def test_patients_and_splits_of_the_table(root: Path, tmp_path: Path) -> None:
     assert over.patients == "from the file paths (--group-regex)" and over.columns == ("patient",)
 
 
+@pytest.mark.parametrize("name", ["Patient Nr.", "patient-no", "MRN", "Pat ID", "subject"])
+def test_the_patient_is_not_the_arm_of_the_study(root: Path, tmp_path: Path, name: str) -> None:
+    file = labels(tmp_path / "t.csv", root, **{name: patient, "case": lambda p: "control"})
+    splits = split(root, labels=file)
+    assert splits.unit == "patient" and {s.group for s in splits.every} == set(map(patient, paths(root)))
+    file = labels(tmp_path / "t.csv", root, **{"group": lambda p: p[0], name: patient})
+    assert "the column group has a name that" in told(root, labels=file)
+
+
 def test_split_folders_count_where_the_table_says_nothing(root: Path, tmp_path: Path) -> None:
     (root / "a").rename(root / "train")
     (root / "b").rename(root / "test")

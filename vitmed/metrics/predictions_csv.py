@@ -14,7 +14,8 @@ from vitmed.core.text import counted, counted_doing, listed
 from vitmed.core.text_files import SEPARATORS, from_cell, read_text, rows_of
 from vitmed.core.upgrade import READER
 
-GROUP_NAMES = ("patient", "patient_id", "patientid", "group", "subject", "subject_id", "case", "case_id")
+_PEOPLE = "patient patient_id patientid patient_nr patient_no patient_number pat_id mrn subject subject_id subjectid"
+GROUP_NAMES = (*_PEOPLE.split(), "group", "case", "case_id")  # a group may be the arm of a study
 FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
 # Further columns that vitmed writes: of a model with an out-of-distribution score, of an ensemble, and of a policy.
 OOD_SCORE, DISAGREEMENT, SET, ANSWER = "ood_score", "disagreement", "set", "answer"
