@@ -36,7 +36,7 @@ def size_of(model: ModelConfig) -> Size:
 
 
 def resolved(model: ModelConfig) -> ModelConfig:
-    """A configuration with its size, and the plain stem and read-out where they are `auto`, which `train` resolves
+    """A configuration with its size, and the plain stem and pooling where they are `auto`, which `train` resolves
     earlier. Raises UsageError: no such name."""
     usual = {"stem": "patch", "pool": "cls", **size_of(model)._asdict()}
     return model.model_copy(update={field: v for field, v in usual.items() if getattr(model, field) in (None, "auto")})

@@ -205,7 +205,7 @@ class Ranks:
 
 
 def sync_gradients(network: nn.Module, on: bool) -> None:
-    """Whether the next backward pass ends with the mean over the ranks: only in the last batch of a step."""
+    """Switch the averaging over the ranks in the next backward pass on or off: on for the last batch of a step."""
     if isinstance(network, nn.parallel.DistributedDataParallel):
         network.require_backward_grad_sync = on  # as its no_sync() does
     elif hasattr(network, "set_requires_gradient_sync"):  # of FSDP
