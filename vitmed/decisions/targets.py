@@ -1,4 +1,4 @@
-"""`TARGETS`: how each kind of label is judged. A new kind is an entry here, one in `POLICIES` of
+"""`TARGETS`: how each kind of label is evaluated. A new kind is an entry here, one in `POLICIES` of
 vitmed.decisions.policy, and one in `LEARNING` of vitmed.training.losses, which needs torch."""
 
 from collections.abc import Callable

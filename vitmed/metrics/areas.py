@@ -19,14 +19,14 @@ from vitmed.metrics.estimates import FEWEST, Estimate, estimate, of_share
 from vitmed.metrics.intervals import INFINITE, NONE, Spread, Units, ratio
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 
-FEW = 50  # below so many positive or negative images, counted as independent ones, DeLong's interval is too narrow
+FEW = 50  # with fewer positive or negative images (effective numbers), DeLong's interval is too narrow
 LEVELS = (0.8, 0.9, 0.95, 0.99)
 GRID = tuple(i / 100 for i in range(1, 100))  # specificities of the band
 LEAST = 6  # images, of the effective number, that lie beyond the threshold; 0.99 needs 600
 
 
 class Area(NamedTuple):
-    """An area under a curve and the influence of each image on it, (S,), which sums to 0."""
+    """A number, mostly an area under a curve, and the influence of each image on it, (S,), which sums to 0."""
 
     value: float
     influence: np.ndarray
@@ -108,7 +108,7 @@ def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float
 
 
 def _effective(influence: np.ndarray, kind: np.ndarray, units: Units) -> float:
-    """As how many independent images those of a kind, (S,) bool, from at least 2 units, rank."""
+    """The effective number of the images of a kind, (S,) bool, for an AUROC; they come from at least 2 units."""
     m = float(kind.sum())
     if not units.clustered:
         return m

@@ -191,7 +191,7 @@ def tested(gap: float, spread: Spread, method: str) -> tuple[float, ComparisonTe
 def share_difference(
     first: np.ndarray, second: np.ndarray, counted: np.ndarray, units: Units
 ) -> tuple[Share, ComparisonTest]:
-    """How much oftener the first of two models is right, with its interval and the test of no difference.
+    """Difference of two paired proportions: how often each of two models is right; its interval and test.
 
     Independent images: the score interval of Tango, Stat. Med. 17 (1998) 891, which inverts McNemar's test,
     Psychometrika 12 (1947) 153, without a continuity correction. Patients with several images: both with the effective

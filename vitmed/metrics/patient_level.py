@@ -98,7 +98,8 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
 
 
 def patient_predictions(predictions: Predictions, way: str) -> Predictions:
-    """The prediction for each patient that has a label, one row each, named patient 1, ...; decided as an image is."""
+    """The prediction for each patient that has a label, one row each, named patient 1, ...; decided by the threshold or
+    the costs of the images, and at one half where each fold decided its images by a threshold of its own."""
     labels, _ = patient_labels(predictions)
     known = np.flatnonzero(labels >= 0)
     names = tuple(f"patient {i + 1}" for i in known)

@@ -128,10 +128,9 @@ class ReaderTest(Frozen):
 class ReaderComparison(Frozen):
     """The model and readers by one number, on the `n` images that count for it and that all of them have read.
 
-    It is "auroc", "sensitivity", "specificity", or of more than two classes "accuracy", and before it, of grades,
-    "quadratic_kappa" with the reference: of the model, the mean of the
-    readers, and of each by its column; None where undefined. The tests are for readers like these (None with one
-    reader), and for these readers alone.
+    `number` is "auroc", "sensitivity" or "specificity"; with more than two classes "accuracy", and with grades also
+    "quadratic_kappa" with the reference. `mean` is that of the readers, `readers` names each by its column; None where
+    undefined. `random_readers` tests for readers like these (None with one reader), `fixed_readers` for these alone.
     """
 
     number: str

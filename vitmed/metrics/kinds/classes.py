@@ -143,7 +143,7 @@ class PreparedPredictions(Prepared):
 
     @cached_property
     def overall_areas(self) -> dict[str, Area]:
-        """Those of all classes together, by the names in `AREAS`."""
+        """The areas of all classes together, by the names in `AREAS`."""
         if self.positive is not None:
             return dict(zip(AREAS, self.areas[self.positive], strict=True))
         means = [Area(0.0, np.zeros(len(self.labels)))] * len(AREAS)

@@ -357,7 +357,7 @@ class PreparedFindings(Prepared):
         return [f"{kind} of {self.predictions.classes[f]}" for f in self.means for kind in MEANS.get(name, ())]
 
     def why(self, name: str, entry: Estimate, numbers: Numbers) -> str:
-        """As of two classes for each finding."""
+        """Why, as for two classes, of a finding or of the mean of all findings."""
         _, _, finding = name.partition(" of ")
         of_two = self.each[numbers.classes.index(finding)].numbers if finding else None
         lone = f"the images that it counts come from fewer than 2 {self.unit}s"
@@ -405,7 +405,7 @@ class PreparedFindings(Prepared):
         return {"subset_accuracy": share_difference(self.right, other.right, self.read, self.units)}
 
     def gaps(self, other: "PreparedFindings") -> dict[str, Gap]:
-        """As those of all kinds; sums without an interval where no image shows how much a difference varies."""
+        """As `Prepared.gaps`; no interval where no image shows how much a difference varies."""
         same, gaps = self.predictions.same_as(other.predictions), super().gaps(other)
         gaps = {name: (reach if same or reach > 0 else np.nan, test) for name, (reach, test) in gaps.items()}
         for name in AREAS:

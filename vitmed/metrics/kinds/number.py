@@ -263,7 +263,7 @@ class PreparedNumbers(Prepared):
 
     @cached_property
     def summands(self) -> np.ndarray:
-        """(S, 13): numbers are counted from those of the first image, so that numbers that are all alike become 0."""
+        """(S, 13), named in `of_sums`. True and predicted numbers count from the first image's: equal ones become 0."""
         p, labels, error, ends = self.predictions, self.labels, self.error, self.predictions.intervals
         y, x = (numbers - numbers[:1].sum() for numbers in (labels, p.values))
         nothing = np.full(len(labels), np.nan)
