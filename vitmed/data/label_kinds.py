@@ -40,7 +40,7 @@ class LabelRequest(NamedTuple):
 
     @classmethod
     def of(cls, config: DataConfig, ordinal: Sequence[str] = ()) -> Self:
-        """As configured. Raises UsageError for fields that do not go together."""
+        """The request of a configuration. Raises UsageError for fields that do not go together."""
         kind: str = config.target
         for flag, given, needed in (
             ("--finding", config.findings, "findings"),

@@ -82,7 +82,7 @@ class Splits:
         return [count[k] for k in range(len(self.strata))]
 
     def targets(self, split: str) -> np.ndarray:
-        """Of findings (S, F) 1, 0 or `UNKNOWN`, of a number (S, 1), float64; of classes and grades (S, 0)."""
+        """Float64: for findings (S, F) 1, 0 or `UNKNOWN`, for a number (S, 1), for classes and grades (S, 0)."""
         return targets_in(self.samples[split])
 
     def changed(self, change: Callable[[Sample], Sample | None], **fields: Any) -> Self:

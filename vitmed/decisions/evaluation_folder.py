@@ -71,7 +71,7 @@ class Evaluated:
 
     @property
     def weights_hash(self) -> str | None:
-        """Of the weights that were evaluated; None where it is not known."""
+        """The hash of the weights that were evaluated; None where it is not known."""
         return self.metrics.get("weights_hash")
 
     @property

@@ -61,8 +61,8 @@ class TargetKind:
 
 
 def watch_classes(predictions: Predictions) -> Streams:
-    """Of classes, grades and findings: `_answers` and, of two classes, the positive one, else each class or finding
-    against the others: its probability, and with labels what is right of it."""
+    """What is watched of classes, grades and findings: `_answers`, and the probability of the positive of two classes,
+    else of each class or finding; with labels also its sensitivity and specificity."""
     names, chances, positive = predictions.classes, predictions.probabilities, positive_index(predictions)
     watched = range(len(names)) if positive is None else [positive]
     streams = {f"probability of {names[k]}": Stream(chances[:, k], least=LEAST) for k in watched}

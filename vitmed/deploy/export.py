@@ -265,7 +265,7 @@ def architecture(fields: dict[str, Any]) -> str:
 
 
 def arguments(fields: dict[str, Any]) -> dict[str, Any]:
-    """Of `timm.create_model`, beside the name of the architecture."""
+    """The keywords of `timm.create_model`, beside the name of the architecture."""
     gated = fields["mlp"] == "swiglu"
     hidden = int(fields["width"] * fields["mlp_ratio"] + 1e-6) * (2 if gated else 1)  # of SwiGLU gate and value
     return {

@@ -107,7 +107,7 @@ class ImageFiles:
         return self.places.get(name, name)
 
     def predictions(self, saved: SavedModel, outputs: Outputs) -> Predictions:
-        """Those of the readable files; `errors` names the others."""
+        """The predictions for the readable files; `errors` names the others."""
         names, window, columns = tuple(self.names[i] for i in outputs.indices), self.how.window, outputs.columns
         if asked_window(window) is not None:  # an image of 8 bits has none
             deep = [read_header(self.path(name)).needs_window for name in names]

@@ -69,7 +69,7 @@ class Reference(NamedTuple):
 
     @classmethod
     def of(cls, streams: Mapping[str, Stream], units: np.ndarray) -> "Reference":
-        """Of streams that can be watched, and the patients (S,) int64 of their images."""
+        """The reference of streams that can be watched; `units` (S,) int64 are the patients of their images."""
         watched = streams.values()
         added = [(1.0, 0.0) if stream.share else (np.nan, np.nan) for stream in watched]
         values = np.concatenate([np.stack([stream.values for stream in watched], axis=1), np.transpose(added)])
@@ -96,7 +96,7 @@ def newest(stream: Stream, period: int) -> Stream:
 
 
 class Limits(NamedTuple):
-    """Of C charts."""
+    """The limits of C charts."""
 
     limits: np.ndarray  # (C,) of the sums
     false_alarms: tuple[int, int]  # periods with an alarm and periods, of simulations that did not choose the limits

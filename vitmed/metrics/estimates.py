@@ -26,7 +26,7 @@ class Estimate(Frozen):
 
     @property
     def reversed(self) -> "Estimate":
-        """Of a difference, the one the other way round."""
+        """The difference with its sign changed."""
         value, low, high = (None if number is None else 0.0 - number for number in (self.value, self.high, self.low))
         return self.model_copy(update={"value": value, "low": low, "high": high})
 

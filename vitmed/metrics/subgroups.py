@@ -141,7 +141,7 @@ def compared(columns: Mapping[str, Subgroups] | None) -> bool:
 
 
 def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: int = 4) -> Strata:
-    """A column cut into strata: one per value, or so many `parts` of the images where it holds many numbers.
+    """A column cut into strata: one per value, or `parts` quantiles of the images where it holds many numbers.
 
     Empty cells are a stratum of their own, the last. Where fewer than `FEWEST` patients lie in a quartile, its edges
     would disclose one of them; then there are no strata. `units` are the patients (or images) of the cells, `unit` is

@@ -198,7 +198,7 @@ class Auto:
         return {"one": False, "testing": testing if math.isfinite(testing) else 0.0}
 
     def _train_one(self, start: dict[str, Any], seconds: float) -> tuple[Path, dict[str, Path]]:
-        """Train one network for so many seconds, or go on with it: its folder, and that of its test."""
+        """Train one network for this time, or resume it: its folder, and the folder of its test."""
         folder = self.folder.path
         model = next((path for path in folder.glob("model*") if RunFolder(path).last.is_file()), None)
         if model is None:
@@ -211,7 +211,7 @@ class Auto:
         return model, {"test of the model": model / "test"}
 
     def _train_folds(self, start: dict[str, Any], seconds: float) -> tuple[Path, dict[str, Path]]:
-        """Cross-validate in so many seconds, or go on with it, and join the folds: the ensemble, and its tests."""
+        """Cross-validate in this time, or resume it, and join the folds: the ensemble, and its tests."""
         place, joined = (RunFolder(self.folder.path / part) for part in ("folds", "folds/ensemble"))
         begun = place.folds.is_file() and CrossValidation(place).planned
         if place.path.is_dir() and not begun:  # killed before a fold

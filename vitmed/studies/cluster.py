@@ -87,7 +87,8 @@ def ray_address(on: str) -> str:
         raise UsageError(f"--on {on}: expected local, ray or ray:HOST:PORT", f"--on ray:HOST:{PORT}")
     if not address:  # as the commands of Ray find it
         file = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
-        address = os.environ.get("RAY_ADDRESS") or (file.read_text().strip() if file.is_file() else "127.0.0.1")
+        started = file.read_text().strip() if file.is_file() else "127.0.0.1"
+        address = named if (named := os.environ.get("RAY_ADDRESS", "auto")) not in ("", "auto") else started
         return ray_address(f"ray:{address.removeprefix('ray:')}")
     return address if ":" in address else f"{address}:{PORT}"
 

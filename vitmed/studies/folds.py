@@ -79,8 +79,8 @@ class Divided(BaseModel):
 
 
 class SharedTime(NamedTuple):
-    """Seconds for all folds, of which so many train at the same time: each gets an equal part of what is left, and some
-    is for joining them."""
+    """Seconds for all folds, of which `parallel` train at the same time. Each gets an equal part of what is left after
+    the time for joining them."""
 
     limit: float
     folds: int
@@ -102,7 +102,7 @@ class SharedTime(NamedTuple):
         return 0.0 if self.clock is None else self.clock.seconds()
 
     def each(self, begun: int = 0) -> float:
-        """Seconds of a fold, where so many folds have begun already."""
+        """Seconds of a fold, after `begun` others have begun."""
         rounds = -(-(self.folds - begun) // self.parallel)
         seconds = max(1.0, (self.limit - self.joining - self.used) / rounds)
         if not begun:

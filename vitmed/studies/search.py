@@ -83,7 +83,7 @@ class Asked(Frozen):
 
     @property
     def seeds(self) -> list[int]:
-        """Of a grid, in which they are an axis."""
+        """The seeds of a grid, in which they are an axis; else none."""
         return [int(seed) for seed in self.space[SEED].split(",")] if SEED in self.space else []
 
     @property

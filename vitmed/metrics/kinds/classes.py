@@ -86,7 +86,7 @@ class PreparedPredictions(Prepared):
         return {"mcc": ratio(moved, np.sqrt(varied_truth * varied_calls)) - mcc * both, "cohen_kappa": kappa}
 
     def _numbers(self, cells: np.ndarray, lost: np.ndarray) -> Both:
-        """Of the images in each cell of the confusion matrix that is in use, (R, C), and the summed losses, (R, 2)."""
+        """The numbers, from the images in each used cell of the confusion matrix, (R, C), and summed losses (R, 2)."""
         r, k = len(cells), self.size
         support = _grouped(cells, self.cells // k, k)  # (R, K) truly of the class
         called = _grouped(cells, self.cells % k, k)  # (R, K) predicted as it

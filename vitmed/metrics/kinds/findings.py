@@ -200,7 +200,7 @@ def in_means(predictions: Predictions) -> np.ndarray:
     """(F,) bool: the findings of the means over findings.
 
     At least `FEWEST` patients (or images, where patients are unknown) have the finding, and as many have an image
-    without it. Where no finding has so many: those with an image of either kind.
+    without it. If no finding has, every finding with an image of either kind counts.
     """
     least = fewer_holders(predictions)
     return np.asarray(least >= FEWEST if (least >= FEWEST).any() else least > 0)
