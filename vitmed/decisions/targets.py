@@ -39,7 +39,7 @@ class Words:
 
 @dataclass(frozen=True)
 class TargetKind:
-    """How a kind of label is judged. Functions of predictions take those of this kind."""
+    """How a kind of label is evaluated. The functions take predictions of this kind."""
 
     numbers: type[Prepared]  # how its metrics are computed
     loss: str  # of training, its name
@@ -178,8 +178,8 @@ RANKING = {name for name, metric in ALL_METRICS.items() if metric.ranks}  # of a
 
 
 def refuse_idle(config: Config, kind: str, usual: Config | None = None) -> None:
-    """Raises UsageError for a setting that changes nothing for a kind of label, unless it is off or has its `usual`
-    value: that of the run that is evaluated, or the default."""
+    """Raise UsageError for a setting that changes nothing for a kind of label, unless it is off or has its value in
+    `usual`, the settings of the evaluated run; None: the defaults."""
     for place in TARGETS[kind].idle:
         section, _, name = place.partition(".")
         value, default = (getattr(getattr(settings, section), name) for settings in (config, usual or Config()))

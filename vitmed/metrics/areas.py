@@ -87,9 +87,9 @@ def area_spread(influence: np.ndarray, positive: np.ndarray, units: Units) -> Sp
 def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float, float, str]:
     """The interval of an AUROC and its method.
 
-    Of at least `FEW` positive and negative images: DeLong's (patients: Obuchowski's) on the logit scale. Below, and
-    of an AUROC of 0 or 1: Newcombe's, which knows the numbers of images alone. Of patients with several images it
-    takes effective numbers and Student's t. As in `share`, no interval reaches further than that of a perfect ranking.
+    With at least `FEW` positive and negative images: DeLong's (patients: Obuchowski's) on the logit scale. With fewer,
+    and for an AUROC of 0 or 1: Newcombe's, from the numbers of images alone; where patients have several images, from
+    effective numbers and with Student's t. As in `share`, no interval reaches further than for a perfect ranking.
     """
     name = "obuchowski" if units.clustered else "delong"
     value, (variance, degrees) = area.value, area_spread(area.influence, positive, units)
@@ -129,7 +129,7 @@ def newcombe_area(value: float, positives: float, negatives: float, z: float) ->
     common = (positives + negatives) / 2 - 1
 
     def end(value: float) -> float:
-        """The lower end; the upper one is that of the reversed scores."""
+        """The lower end; the reversed scores give the upper one."""
 
         def excess(a: float) -> float:
             spread = a * (1 - a) * (1 + common * (1 - a) / (2 - a) + common * a / (1 + a)) / (positives * negatives)

@@ -56,8 +56,8 @@ class Reference(NamedTuple):
     """The values of C streams, standardised by the mean and the standard deviation of the reference.
 
     Values beyond `MOST` standard deviations count as `MOST`, so that no single image is an alarm (Lucas & Crosier,
-    Commun. Stat. Theory Methods 11 (1982) 2669); not those of shares. To each share two images are added, one of either
-    kind, so that what the reference lacks can happen (Agresti & Coull, Am. Stat. 52 (1998) 119).
+    Commun. Stat. Theory Methods 11 (1982) 2669). A share has no such limit, but two images more, one of either kind,
+    so that what the reference lacks can happen (Agresti & Coull, Am. Stat. 52 (1998) 119).
     """
 
     streams: dict[str, Stream]

@@ -239,11 +239,11 @@ def mean_interval(parts: Iterable[Part], units: Units, lowest: float = 0.0) -> t
     """The interval of a weighted mean of numbers up to 1, such as balanced accuracy, from their own intervals.
 
     Zou & Donner, Stat. Med. 27 (2008) 1693: the distances from each value to its bounds add up like standard errors,
-    here with the correlation due to images, and patients, that several of the numbers count. `lowest` is that of the
-    numbers; -1 for differences.
+    here with the correlation due to images, and patients, that several of the numbers count. `lowest` is the smallest
+    value that the numbers can have; -1 for differences.
     """
     value, alone, joint = 0.0, [0.0, 0.0], [np.zeros(units.count), np.zeros(units.count)]
-    for part in parts:  # one at a time: those of a thousand classes do not fit into memory together
+    for part in parts:  # one at a time: the parts of a thousand classes do not fit into memory together
         sums, value = units.sums(part.influence), value + part.weight * part.value
         error = float(np.linalg.norm(sums))
         for side, arm in enumerate((part.value - part.low, part.high - part.value)):

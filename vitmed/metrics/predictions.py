@@ -493,8 +493,8 @@ def positive_index(predictions: Predictions) -> int | None:
 
 
 def positive_class(classes: Sequence[str]) -> int:
-    """Which of two classes is the positive one: the one whose name is not that of an absence, else the last. `normal`,
-    `no_tumor`, `NOT INFECTED`, `uninfected`, `0` are names of an absence; `abnormal` is not."""
+    """Which of two classes is the positive one: the one whose name does not say that something is absent, else the
+    last. `normal`, `no_tumor`, `NOT INFECTED`, `uninfected`, `0` say so; `abnormal` does not."""
     absent = [_names_absence(name, classes) for name in classes]
     return absent.index(False) if absent.count(False) == 1 else len(classes) - 1
 

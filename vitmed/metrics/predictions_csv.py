@@ -236,7 +236,7 @@ def read_table(file: str | Path | Table) -> Table:
 
 
 def _usual(header: Sequence[str]) -> list[str]:
-    """The names of columns; ours may be in capitals or have blanks around them, and that of patients has several."""
+    """The usual names of columns: ours may be in capitals or have blanks around them; patients have several names."""
     names, patients = [], [name for name in header if _is_patient(name)]
     for name in header:
         low = name.strip().lower()

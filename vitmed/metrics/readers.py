@@ -232,7 +232,7 @@ def reader_variances(
     patients have several images, at most those of the variance between patients. The sum is at least J times the
     variance of fixed readers, in the degrees too: chance makes few readers look more alike than their errors allow.
 
-    Values are (J,), influences (J, S) those of each image; `spread_of` is the spread of such a number by its influence.
+    `values` are (J,), `influences` (J, S) for each image; `spread_of` gives the spread of such a number.
     """
     j, fixed = len(values), spread_of(influences.mean(axis=0))
     if j < 2:
@@ -281,7 +281,7 @@ def check_readers(
     config: EvaluateConfig, cells: Mapping[str, Sequence[str]], paths: Sequence[str], classes: Sequence[str]
 ) -> None:
     """Raises UsageError or DataError if grades or readers' answers do not fit the classes: now, not after hours.
-    `cells` are those of each column of the table of labels for the images of `paths`."""
+    `cells` has each column of the table of labels, for the images of `paths`."""
     grades_of(config.ordinal, classes)
     for name in config.raters:
         readings(cells[name], classes, paths, name, classes[-1])  # the decision policy has a positive class of two

@@ -94,7 +94,7 @@ class Subgroups(Frozen):
     resamples: int | None = None
     strata: list[Stratum]
     further: int  # strata beyond `MOST`
-    too_small: int  # strata that are not evaluated; those of one patient or image are not even named
+    too_small: int  # strata that are not evaluated; one with a single patient or image is not even named
     gaps: dict[str, Gap]
     worst: dict[str, str]  # metric -> the worst stratum, where there is a gap
     shuffles: int | None = None  # None where patients are in several strata

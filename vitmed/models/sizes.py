@@ -28,7 +28,7 @@ SIZES = {
 
 
 def size_of(model: ModelConfig) -> Size:
-    """The size of a network: what is set, else that of its name. Raises UsageError: no such name."""
+    """The size of a network: what is set, else the size of its name. Raises UsageError: no such name."""
     if model.name not in SIZES:
         raise unknown_key("model", model.name, SIZES)
     usual = SIZES[model.name]
@@ -43,7 +43,7 @@ def resolved(model: ModelConfig) -> ModelConfig:
 
 
 def model_label(model: ModelConfig) -> str:
-    """A short name of the network: that of its weights or size, or its width and depth."""
+    """A short name of the network: the name of its weights or size, or its width and depth."""
     if model.start is not None:
         file = Path(model.start)
         ours = file.name in ("best.pt", "last.pt", "encoder.pt")

@@ -4,8 +4,8 @@ All randomness is a pure function of (seed, epoch, step, index), so a run that r
 what the uninterrupted run would have computed.
 
 Where memory is short, the gradients of a step are computed in parts; when it runs out, the parts are halved. A batch is
-normalised and mixed as a whole, so the parts add up to what it gives at once (up to rounding, to the masks of dropout
-and drop path, and to the statistics of batch norm, which are those of a part).
+normalised and mixed as a whole, so the parts add up to the gradient of the whole batch, up to rounding, the masks of
+dropout and drop path, and the statistics of batch norm, which each part has of its own.
 """
 
 import math

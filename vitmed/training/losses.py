@@ -1,10 +1,10 @@
 """The loss of a batch, and `LEARNING`: how each kind of label is learned.
 
-Of classes and grades the loss is cross-entropy with mixing, label smoothing and balanced classes. Class weights, and
-batches with as many images of every class, move the optimum of the logits by the log of the weights.
+Classes and grades have cross-entropy with mixing, label smoothing and balanced classes. Class weights, and batches
+with equally many images of every class, move the optimum of the logits by the log of the weights.
 The loss adds this shift to the logits of the network, as logit adjustment does (Menon et al. 2021, arXiv 2007.07314,
-section 5). Whatever the balance, the network's own logits are thus those of the probabilities at the prevalence of
-training, which calibration and operating points start from.
+section 5). So with any balance the network's own logits mean the prevalence of training, from which calibration and
+operating points start.
 """
 
 from collections.abc import Callable
@@ -120,7 +120,7 @@ class BinaryCrossEntropy:
         return (targets != UNKNOWN).sum().float()
 
     def share(self, outputs: Tensor, targets: Tensor, count: Tensor) -> Tensor:
-        """As in `Loss`; outputs are logits (n, F). They stay those of the prevalence of training."""
+        """As in `Loss`; outputs are logits (n, F), at the prevalence of training."""
         shift = 0.0 if self.weights is None else self.weights.log()
         y, pos = targets.clamp(min=0), self.weights
         lost = F.binary_cross_entropy_with_logits(outputs + shift, y, pos_weight=pos, reduction="none")

@@ -232,10 +232,10 @@ def pooled(predictions: Predictions) -> Predictions:
 class PreparedFindings(Prepared):
     """One set of predictions of findings.
 
-    A mean over findings, those of `in_means`, has the interval of a mean over classes: from those of its parts (MOVER),
-    whose errors are correlated because several findings are read in the same images and patients. A number of all
-    labels together (micro) has that of two classes, each label an image of its patient; without patients the labels of
-    an image stay together.
+    A mean over the findings of `in_means` has the interval of a mean over classes: from the intervals of its parts
+    (MOVER), whose errors are correlated because several findings are read in the same images and patients. A number of
+    all labels together (micro) has the interval of two classes, each label an image of its patient; without patients
+    the labels of an image stay together.
     """
 
     metrics: ClassVar[dict[str, Metric]] = FINDING_METRICS
@@ -334,7 +334,7 @@ class PreparedFindings(Prepared):
         return estimate(value, *mean_interval(parts, self.units), "mover")
 
     def _of_images(self, f: np.integer, influence: np.ndarray) -> np.ndarray:
-        """(S,) the influence of the images whose label of a finding is known; that of others is 0."""
+        """(S,) the influence of the images whose label of a finding is known, 0 for the others."""
         influences = np.zeros(len(self.labels))
         influences[self.known[:, f]] = influence
         return influences
