@@ -86,7 +86,7 @@ class Splits:
         return targets_in(self.samples[split])
 
     def changed(self, change: Callable[[Sample], Sample | None], **fields: Any) -> Self:
-        """The same with these fields, and with each sample changed, or left out for None; in each split by class."""
+        """A copy with these fields, each sample changed, or left out where `change` returns None; sorted by class."""
         changed = {name: filter(None, map(change, part)) for name, part in self.samples.items()}
         samples = {name: tuple(sorted(part, key=attrgetter("label"))) for name, part in changed.items()}
         return replace(self, samples=samples, **fields)

@@ -125,8 +125,8 @@ class Auto:
             raise CheckpointError(f"{folder.auto}: cannot be read", fix) from None
 
     def save(self, **found: Any) -> float:
-        """Write auto.json, so that also a killed auto goes on with the time that was left after its last step: the
-        seconds used."""
+        """Write auto.json, so that even a killed auto resumes with the time that was left after its last step. Returns
+        the seconds used."""
         self.state |= {**found, "used": self.clock.seconds()}
         write_json(self.folder.auto, self.state)
         return float(self.state["used"])
@@ -176,8 +176,8 @@ class Auto:
         return {"weights": stored("weights", choice.value, self.folder)}
 
     def _compared(self, start: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Whether `one` training is the better use of the time, since in that of a fold the model would be worse than
-        it could be; and how long the test of an ensemble takes, s."""
+        """Whether `one` training is the better use of the time, because a fold's part of it would give a worse model;
+        and how long the test of an ensemble takes, s."""
         folds = self.divided["folds"]
         if self.places.executor is not None:  # a cluster, on which nothing is timed here, and one network would not be
             return {"one": False, "testing": 0.0}

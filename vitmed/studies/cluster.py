@@ -48,7 +48,7 @@ class Killed(Exception):
 
 class Places(NamedTuple):
     """How many trainings run at the same time, what runs them (None: this machine), the devices of each, and whether
-    what each says is kept in FOLDER/JOB.log also where one at a time trains here."""
+    the messages of each go to FOLDER/JOB.log even if one at a time trains on this machine."""
 
     runs: int = 1
     executor: Executor | None = None

@@ -110,7 +110,7 @@ class SharedTime(NamedTuple):
         return seconds
 
     def of_all(self, error: TimeTooShortError) -> TimeTooShortError:
-        """Say of all folds what is said of one: that its part of the time is too short, and what would be enough."""
+        """Turn the error of one fold, whose part of the time is too short, into one about the time of all folds."""
         whole = round_up(self.used + -(-self.folds // self.parallel) * round_up(error.seconds) + self.joining)
         given = f"--time {duration_text(self.limit)} is too short for {counted(self.folds, 'fold')}"
         return TimeTooShortError(f"{given}: for each, {error.problem}", f"--time {duration_text(whole)}", whole)
