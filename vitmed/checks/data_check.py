@@ -213,8 +213,8 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
 
 
 def _one_letter_apart(first: str, second: str) -> bool:
-    """Whether one word of two names has a letter too many, another letter or two letters exchanged within it: not at
-    its beginning, as in typical and atypical, nor another at its end, as in graded and grades; of five letters or more.
+    """Whether two names differ by a slip in one word of five letters or more: a letter too many, a wrong letter, or two
+    exchanged. Not at its beginning (typical, atypical), and no other letter at its end (graded, grades).
     """
     apart = [(a, b) for a, b in itertools.zip_longest(first.split(), second.split(), fillvalue="") if a != b]
     if len(apart) != 1 or not all(word.isalpha() and len(word) >= LONG_WORD for word in apart[0]):

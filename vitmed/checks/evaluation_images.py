@@ -69,7 +69,7 @@ class EvaluationImages:
         return self.how.read(self.root / self.samples[index].path)
 
     def predictions(self, saved: SavedModel, outputs: Outputs) -> Predictions:
-        """Those of the images, with their labels. Raises DataError if one cannot be read."""
+        """The predictions for the images, with their labels. Raises DataError if one cannot be read."""
         check_readable(outputs.problems)
         target, positive = saved.splits.target, saved.config.data.positive
         predictions = labelled_by(target, saved.classes, self.samples, outputs.logits, positive, self.columns)

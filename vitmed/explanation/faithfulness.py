@@ -98,7 +98,7 @@ def check_maps(
 
 
 def unchecked(model: ViT, images: int, kind: Kind) -> Attention:
-    """A result without numbers: sizes, and the reason where maps of so many images cannot be checked."""
+    """A result without numbers: sizes, and the reason if there are too few images to check the maps."""
     reason = None
     if images < FEW:
         reason = f"{counted(images, 'image')}, too few to check a map"

@@ -82,8 +82,8 @@ class Table:
         return paths
 
     def scored(self, least: int = 1) -> tuple[str, tuple[str, ...]]:
-        """Whether the `LOGIT` or the `PROB` columns count, and the classes, at least so many. Raises DataError where
-        there are fewer, or a class has a probability and no logit."""
+        """Whether the `LOGIT` or the `PROB` columns count, and the classes. Raises DataError for fewer than `least`
+        classes, or a class with a probability and no logit."""
         logits, chances = ([name for name in self.header if name.startswith(kind)] for kind in (LOGIT, PROB))
         kind = LOGIT if self.has(logits) or not self.has(chances) else PROB
         classes = tuple(name.removeprefix(kind) for name in (logits if kind == LOGIT else chances))
@@ -237,7 +237,7 @@ def read_table(file: str | Path | Table) -> Table:
 
 
 def _usual(header: Sequence[str]) -> list[str]:
-    """The names of columns; ours may be in capitals or have blanks around them, and that of patients has several."""
+    """The usual names of columns: ours may be in capitals or have blanks around them; patients have several names."""
     names, patients = [], [name for name in header if _is_patient(name)]
     for name in header:
         low = name.strip().lower()

@@ -52,7 +52,7 @@ class Baseline(PairedComparison):
         return next(iter(self.tests))
 
     def standing(self, patients: int | None, overall: Mapping[str, Estimate]) -> Standing:
-        """What these images show of the model, which has these numbers; of so many patients, None if unknown."""
+        """What the images show of the model with the numbers `overall`; `patients` is None if unknown."""
         gap = self.difference[self.decides]
         gain = gap if ALL_METRICS[self.decides].higher_is_better else gap.reversed
         low, high = gain.low, gain.high
@@ -111,7 +111,7 @@ class SplitFlow(Count):
 
 
 class Seen(Frozen):
-    """Of other images: how many images and patients the model was made with, and images of the run's own test."""
+    """How many images and patients the model was made with, and images of the run's own test."""
 
     images: int | None = None
     patients: int | None = None

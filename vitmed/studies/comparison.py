@@ -52,7 +52,7 @@ class Model:
 
     @property
     def kind(self) -> Kind:
-        """Of the labels; a table shows classes where its report says that they are grades."""
+        """The kind of label; a table shows classes where its report says that they are grades."""
         said = {} if self.known is None else self.known.metrics.get("target", {})
         return "grades" if said.get("kind") == "grades" else self.predictions.kind
 

@@ -79,8 +79,8 @@ class Divided(BaseModel):
 
 
 class SharedTime(NamedTuple):
-    """Seconds for all folds, of which so many train at the same time: each gets an equal part of what is left, and some
-    is for joining them."""
+    """Seconds for all folds, of which `parallel` train at the same time. Each gets an equal part of what is left after
+    the time for joining them."""
 
     limit: float
     folds: int
@@ -102,7 +102,7 @@ class SharedTime(NamedTuple):
         return 0.0 if self.clock is None else self.clock.seconds()
 
     def each(self, begun: int = 0) -> float:
-        """Seconds of a fold, where so many folds have begun already."""
+        """Seconds of a fold, after `begun` others have begun."""
         rounds = -(-(self.folds - begun) // self.parallel)
         seconds = max(1.0, (self.limit - self.joining - self.used) / rounds)
         if not begun:
@@ -110,7 +110,7 @@ class SharedTime(NamedTuple):
         return seconds
 
     def of_all(self, error: TimeTooShortError) -> TimeTooShortError:
-        """Say of all folds what is said of one: that its part of the time is too short, and what would be enough."""
+        """Turn the error of one fold, whose part of the time is too short, into one about the time of all folds."""
         whole = round_up(self.used + -(-self.folds // self.parallel) * round_up(error.seconds) + self.joining)
         given = f"--time {duration_text(self.limit)} is too short for {counted(self.folds, 'fold')}"
         return TimeTooShortError(f"{given}: for each, {error.problem}", f"--time {duration_text(whole)}", whole)

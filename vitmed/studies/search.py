@@ -83,13 +83,13 @@ class Asked(Frozen):
 
     @property
     def seeds(self) -> list[int]:
-        """Of a grid, in which they are an axis."""
+        """The seeds of a grid, in which they are an axis; else none."""
         return [int(seed) for seed in self.space[SEED].split(",")] if SEED in self.space else []
 
     @property
     def queue(self) -> list[dict[str, Any]]:
-        """The values of the first trials: the plan's own, where the space has them; of a grid every combination, seed
-        by seed, so that a stopped study knows something of each."""
+        """The values of the first trials: the plan's own, if the space contains them. For a grid: every combination,
+        seed by seed, so that a stopped study knows something of each."""
         if self.seeds:
             values = itertools.product(*(domain.split(",") for domain in self.space.values()))  # the seed is the first
             return [dict(zip(self.space, combination, strict=True)) for combination in values]
@@ -224,7 +224,7 @@ def _kinds(place: str) -> set[Any]:
 
 
 def within(domain: str, value: Any) -> Any:
-    """The value as a domain has it, the text of one of several; None where the domain does not have it."""
+    """The value as the domain writes it (a choice as text); None if the domain does not contain it."""
     low, dots, high = domain.partition("..")
     if dots:
         return value if isinstance(value, int | float) and float(low) <= value <= float(high) else None
