@@ -15,6 +15,7 @@ from vitmed.decisions.calibration import Calibration, Trial, fit_calibration, wh
 from vitmed.decisions.reliability import _line, bin_edges, class_log_odds, report_calibration
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.intervals import Units
+from vitmed.metrics.kinds.classes import evaluate_predictions
 from vitmed.metrics.predictions import Predictions, softmax
 
 CONFIG = EvaluateConfig(resamples=100)
@@ -255,14 +256,13 @@ class TestMeasures:
             )
 
     @pytest.mark.parametrize(("classes", "known"), [(30, True), (31, False)])
-    def test_of_many_classes_the_commonest_are_measured_and_the_skill_has_no_interval(
-        self, classes: int, known: bool
-    ) -> None:
+    def test_of_many_classes_the_commonest_are_measured(self, classes: int, known: bool) -> None:
         p = draw(310, classes)
         found = report_calibration(p, None, CONFIG).after
         y = np.eye(classes)[p.labels]
         skill = 1 - ((p.probabilities - y) ** 2).sum(axis=1).mean() / (1 - (y.mean(axis=0) ** 2).sum())
-        assert found.brier_skill.value == pytest.approx(skill) and (found.brier_skill.low is not None) == known
+        assert found.brier_skill.value == pytest.approx(skill)
+        assert found.brier_skill.low < found.brier_skill.value < found.brier_skill.high
         rarest = int(np.argmin(np.bincount(p.labels, minlength=classes)[::-1]))
         left = set() if known else {p.classes[classes - 1 - rarest]}
         assert set(p.classes) - set(found.per_class) == left
@@ -335,6 +335,9 @@ class TestMeasures:
         found = report_calibration(replace(p, calibrated=softmax(ours.apply(p.logits))), ours, CONFIG)
         plain = report_calibration(p, None, CONFIG)
         assert plain["before"] is None and "no calibration" in plain["note"]
+        for part, measured in ((found.before, p), (found.after, replace(p, calibrated=softmax(ours.apply(p.logits))))):
+            own = evaluate_predictions(measured).overall  # the intervals are those of the page
+            assert (part.log_loss, part.brier) == (own["log_loss"], own["brier"])
         assert found["before"]["log_loss"]["value"] == plain["after"]["log_loss"]["value"]
         assert found["after"]["ece"]["value"] < found["before"]["ece"]["value"] / 3
         assert found["after"]["per_class"]["infected"]["slope"]["value"] == pytest.approx(1, abs=1e-4)
