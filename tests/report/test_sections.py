@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from reports import write_report
-from sklearn.metrics import accuracy_score
 
 from vitmed.core.base_models import Target
 from vitmed.core.config import EvaluateConfig
@@ -424,23 +423,3 @@ def test_balanced_accuracy_of_one_class_is_undefined_on_page_and_terminal(tmp_pa
 def test_reasons_name_numbers_as_the_tables_do(tmp_path: Path) -> None:
     text, metrics = page(tmp_path, draw("constant"))
     assert metrics["no_interval"] and "log_loss" not in text and "no image shows how much it varies: MCC" in text
-
-
-def test_vector_scaling_says_how_many_classes_it_changes_and_what_that_does(tmp_path: Path) -> None:
-    def skewed(seed: int) -> Predictions:
-        rng = np.random.default_rng(seed)
-        labels = rng.integers(3, size=900)
-        logits = (np.eye(3)[labels] * 2 + rng.normal(size=(900, 3))) * (1, 6, 0.3) + (4, 0, -2)  # wrong in each class
-        return Predictions(("a", "b", "c"), tuple(map(str, range(900))), None, labels, logits.astype(np.float32))
-
-    config = EvaluateConfig(resamples=0)
-    policy, test = choose_policy(skewed(1), config, None, None), skewed(2)
-    assert policy is not None and policy.calibration.method == "vector" and test.labels is not None
-    write_report(tmp_path / "r", policy.apply(test), title="t", facts={}, config=config, policy=policy)
-    text = " ".join((tmp_path / "r/report.html").read_text().split())
-    before, after = test.logits.argmax(axis=1), policy.calibration.apply(test.logits).argmax(axis=1)
-    change = accuracy_score(test.labels, after) - accuracy_score(test.labels, before)
-    other = (before != after).sum()
-    assert other > 50
-    assert f"Vector scaling gives {other} images of 900 another most probable class: accuracy {change:+.3f} (" in text
-    assert "fitted on validation. Vector scaling was chosen because" in text and "). The ECE is about" in text

@@ -81,8 +81,7 @@ class CalibrationReport(Frozen):
     """The fitted `Calibration`, and every measure before and after it; `about` is the probability that is measured.
 
     The method may also be "by fold", with neither scale nor bias, and the calibration of each of pooled `folds`. The
-    `change` is after minus before, of the same images, for `log_loss` and `brier`; none without a calibration. Vector
-    scaling adds `accuracy`, of the most probable class, and the number of images for which that is `another_class`.
+    `change` is after minus before, of the same images, for `log_loss` and `brier`; none without a calibration.
     """
 
     method: str
@@ -94,7 +93,6 @@ class CalibrationReport(Frozen):
     before: Reliability | None  # None without a calibration
     after: Reliability
     change: dict[str, Estimate] = {}
-    another_class: int | None = None
     folds: list[CalibrationResult] | None = None
 
 
@@ -103,7 +101,7 @@ def report_calibration(
 ) -> CalibrationReport:
     """Every measure of calibration, with intervals, and the calibration of these predictions; None: not known."""
     fitted = calibration or Calibration.none(len(predictions.classes), "no calibration is known for these predictions")
-    positive, before, change, another = positive_index(predictions), None, dict[str, Estimate](), None
+    positive, before, change = positive_index(predictions), None, dict[str, Estimate]()
     if fitted.method != "none":
         raw = replace(predictions, calibrated=None)
         before = _measures(raw, config)
@@ -111,15 +109,11 @@ def report_calibration(
         change = {name: of_mean(now - former, Units(predictions.units)) for name, now, former in gaps}
         if (predictions.probabilities.argmax(axis=1) == known_labels(predictions)).all():  # an error's cost is unseen
             change = {name: _without_ends(difference) for name, difference in change.items()}
-        if fitted.method == "vector":
-            now, former = (part.probabilities.argmax(axis=1) for part in (predictions, raw))
-            another, labels = int((now != former).sum()), known_labels(predictions)
-            change["accuracy"] = of_mean((now == labels).astype(float) - (former == labels), Units(predictions.units))
     about = (
         "confidence in the likeliest class" if positive is None else f"probability of {predictions.classes[positive]}"
     )
     after = _measures(predictions, config)
-    measured: dict[str, Any] = {"before": before, "after": after, "change": change, "another_class": another}
+    measured: dict[str, Any] = {"before": before, "after": after, "change": change}
     return CalibrationReport(**dict(fitted), about=about, **measured)
 
 
