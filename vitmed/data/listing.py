@@ -13,7 +13,7 @@ from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
-from vitmed.core.text import counted_doing, lines_of, listed
+from vitmed.core.text import counted_doing, lines_of, listed, one_spelling
 from vitmed.data import label_kinds
 from vitmed.data.folders import class_names, image_names, import_fix, labels_fix, split_folders, split_of, subfolders
 from vitmed.data.label_kinds import BAR, MANY_VALUES, LabelRequest, Labels, number_in
@@ -21,16 +21,7 @@ from vitmed.data.patient_names import group_word, known_by_column
 from vitmed.data.patients import KnownPatients, find_patients, suggest_groups
 from vitmed.data.samples import ALL, Sample, Splits, by_split, targets_in
 from vitmed.data.tables import FIRST, LABEL_NAMES, PATH_NAMES, Table, read_table
-from vitmed.metrics.predictions_csv import (
-    FIXED_COLUMNS,
-    GROUP_NAMES,
-    LABEL,
-    LOGIT,
-    OF_NUMBERS,
-    PROB,
-    WRITTEN,
-    one_spelling,
-)
+from vitmed.metrics.predictions_csv import FIXED_COLUMNS, GROUP_NAMES, LABEL, LOGIT, OF_NUMBERS, PROB, WRITTEN
 
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
