@@ -177,7 +177,7 @@ def centre_shift(model: ViT) -> float:
 def on_image(grids: np.ndarray, side: int, shift: float = 0.0) -> np.ndarray:
     """(B, h, w) -> (B, side, side) float32: grids enlarged to the image, bilinear between patch centres.
 
-    `shift` is that of the network, from `centre_shift`.
+    `shift` of the network comes from `centre_shift`.
     """
     h = grids.shape[-1]
     rows = np.array([np.interp(places(side, h, shift), np.arange(h), one) for one in np.eye(h)])  # (h, side)
