@@ -500,7 +500,7 @@ class EvaluateConfig(Section):
     ordinal: list[str] = setting(
         [], "The classes from the lowest grade to the highest, where they are grades.", Flag(metavar="CLASS,CLASS,...")
     )
-    calibration: Literal["auto", "none", "temperature", "vector"] = setting(
+    calibration: Literal["auto", "none", "temperature"] = setting(
         "auto", "How the probabilities are calibrated; fitted, and by auto chosen, on validation.", Flag()
     )
     youden: bool = setting(False, "Two classes: decide at the threshold of the highest Youden index.", Flag())

@@ -393,7 +393,12 @@ def read_targets(table: Table, label: int | None, others: Sequence[int], request
     classes = tuple(sorted(set(cells)))  # not by NumPy, which would make every cell as wide as the longest
     number = {name: k for k, name in enumerate(classes)}
     strata = np.array([number[cell] for cell in cells], np.int64)
-    return Labels(CLASSES, strata, classes, np.empty((len(cells), 0)), source=source, used=(label,))
+    parts = {name: re.split(r"\s*[,;]\s*", name) for name in classes if request.kind == "auto"}
+    count = Counter(part for of_name in parts.values() for part in of_name)
+    joined = next((name for name, of in parts.items() if len(of) > 1 and all(count[part] > 1 for part in of)), "")
+    several = f"{table.file}: {joined!r} is one class; if it is several findings, join them by {BAR}"
+    notes = (f"{several}: {BAR.join(parts[joined])!r}",) if joined else ()
+    return Labels(CLASSES, strata, classes, np.empty((len(cells), 0)), source=source, notes=notes, used=(label,))
 
 
 def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:
@@ -415,7 +420,8 @@ def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:
         for line, cell in zip(table.lines, cells, strict=True):
             if comma.fullmatch(cell):
                 problem = f"{table.file}: line {line}: {cell!r} is a number with a comma"
-                raise DataError(problem, "write a point instead, or --target classes if they are names")
+                fix = "write a point, or nothing if it separates thousands; or --target classes if they are names"
+                raise DataError(problem, fix)
     numbers = {value for value in values if value is not None and math.isfinite(value)}
     fractions = any(value != int(value) for value in numbers)
     return "number" if None not in values and fractions and len(numbers) > MANY_VALUES else "classes"

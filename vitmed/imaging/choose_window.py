@@ -21,7 +21,7 @@ MUCH = 0.05  # vitmed reports a larger share of saturated pixels
 LOST, BURNT = 0.8, 0.5  # and warns of a larger one, or of so many white ones; the air around a patient becomes black
 EMPTY = 0.99  # and of a larger one in the window of a model, whose images may have been as dark
 SOME = 8  # images that show whether a window that was asked for fits
-EIGHT_BIT = (".jpg", ".jpeg", ".bmp", ".gif", ".webp")  # formats that cannot hold more than 8 bits here
+EIGHT_BIT = (".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp")  # formats that cannot hold more than 8 bits here
 
 
 @dataclass(frozen=True)

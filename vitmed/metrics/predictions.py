@@ -210,10 +210,20 @@ class Predictions:
         mean = sum(share * part.probabilities for share, part in zip(shares, parts, strict=True))
         return replace(self.undecided(), logits=self.logs(np.asarray(mean)).astype(np.float32))
 
-    def middle_of(self, decided: Sequence[np.ndarray]) -> np.ndarray:
-        """What most of several models decide; of a tie the likelier class."""
+    def middle_of(self, decided: Sequence[np.ndarray], margins: np.ndarray) -> np.ndarray:
+        """What most of several models decide; of a tie what the mean of their `margins` prefers."""
         votes = np.stack([np.sum(np.equal(decided, k), axis=0) for k in range(len(self.classes))], axis=1)
-        return np.asarray((votes + self.probabilities / 2).argmax(axis=1))
+        return np.asarray((votes + margins / 4).argmax(axis=1))
+
+    @cached_property
+    def margins(self) -> np.ndarray:
+        """(S, K) float64, -1..1: how far a model prefers each class, by its threshold, costs or probabilities."""
+        if self.threshold is not None:
+            positive = np.arange(2) == positive_index(self)
+            return self.probabilities - np.where(positive, self.threshold, 1 - self.threshold)
+        if self.costs is not None:
+            return -self.probabilities @ np.array(self.costs) / np.max(self.costs)
+        return self.probabilities
 
     def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
         """(S,) float64, 0 or more: the mutual information of class and model in nats, of several models, whose first

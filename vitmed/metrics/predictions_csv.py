@@ -14,7 +14,8 @@ from vitmed.core.text import counted, counted_doing, listed
 from vitmed.core.text_files import SEPARATORS, from_cell, read_text, rows_of
 from vitmed.core.upgrade import READER
 
-GROUP_NAMES = ("patient", "patient_id", "patientid", "group", "subject", "subject_id", "case", "case_id")
+_PEOPLE = "patient patient_id patientid patient_nr patient_no patient_number pat_id mrn subject subject_id subjectid"
+GROUP_NAMES = (*_PEOPLE.split(), "group", "case", "case_id")  # a group may be the arm of a study
 FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
 # Further columns that vitmed writes: of a model with an out-of-distribution score, of an ensemble, and of a policy.
 OOD_SCORE, DISAGREEMENT, SET, ANSWER = "ood_score", "disagreement", "set", "answer"
@@ -39,7 +40,7 @@ def one_spelling(names: Sequence[str], unit: str, places: Sequence[str]) -> tupl
     that they count as one; and a note if there are any, which names none of them but the place. "" is no patient."""
     first, plain = dict[str, str](), dict[str, str]()
     for name in dict.fromkeys(names):
-        key = re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()
+        key = re.sub(r"[\s_\u200b-\u200d\ufeff-]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()
         number = re.fullmatch(r"0*(\d+)(?:\.0*)?", key)
         plain[name] = first.setdefault(number[1] if number else key, name) if key else ""
     joined, written = tuple(map(plain.__getitem__, names)), sum(map(bool, plain.values()))

@@ -237,16 +237,23 @@ class PreparedPredictions(Prepared):
         overall["sensitivity_macro"] = overall["balanced_accuracy"]
         overall |= {f"{kind}_macro": self._mean(kind) for kind in ("specificity", "ppv", "npv", "f1")}
         overall |= {kind: self._mean(kind) if positive is None else self.per_class[positive][kind] for kind in AREAS}
-        for column, name in enumerate(LOSSES):
-            loss, interval = self.losses[:, column], NONE
-            if self.accuracy.value != 1 and len(loss) and not self.too_few:  # else no image shows what an error costs
-                influence = self.units.leveraged((loss - loss.mean()) / len(loss), self.labels)
-                interval = intervals.log_interval(float(loss.mean()), intervals.influence_spread(influence, self.units))
-            overall[name] = estimate(self.point[name], *interval, "influence")
+        overall |= self.mean_losses
         for name in ("mcc", "cohen_kappa"):
             value = min(self.point[name], 1.0)  # a rounding error may lie above
             overall[name] = estimate(value, *self._correlation_interval(name), "influence")
         return {name: overall[name] for name in METRICS}
+
+    @property
+    def mean_losses(self) -> dict[str, Estimate]:
+        return {name: self.mean_loss(self.point[name], loss) for name, loss in zip(LOSSES, self.losses.T, strict=True)}
+
+    def mean_loss(self, value: float, losses: np.ndarray) -> Estimate:
+        """The mean of losses (S,), `value`, with its interval; none where no image shows what an error costs."""
+        interval = NONE
+        if self.accuracy.value != 1 and len(losses) and not self.too_few:
+            influence = self.units.leveraged((losses - losses.mean()) / len(losses), self.labels)
+            interval = intervals.log_interval(float(losses.mean()), intervals.influence_spread(influence, self.units))
+        return estimate(value, *interval, "influence")
 
     def _mean(self, kind: str) -> Estimate:
         entries = [self.per_class[c][kind] for c in self.classes]

@@ -40,8 +40,12 @@ class FindingPredictions(Predictions):
     DECIDING: ClassVar[dict[str, Any]] = {"thresholds": ()}
     EXCLUSIVE: ClassVar[bool] = False
 
-    def middle_of(self, decided: Sequence[np.ndarray]) -> np.ndarray:
-        return np.asarray(np.mean(decided, axis=0) >= 0.5)
+    def middle_of(self, decided: Sequence[np.ndarray], margins: np.ndarray) -> np.ndarray:
+        return np.asarray(np.sum(decided, axis=0) - len(decided) / 2 + margins / 4 >= 0)
+
+    @cached_property
+    def margins(self) -> np.ndarray:
+        return self.probabilities - self.limits
 
     def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
         each = np.stack([part.probabilities for part in parts])  # (M, S, F)

@@ -77,9 +77,6 @@ class NumberPredictions(Predictions):
         logits = np.stack([(mean - target.centre) / target.spread, np.log(scale / target.spread)], axis=1)
         return replace(self.undecided(), logits=logits.astype(np.float32))
 
-    def middle_of(self, decided: Sequence[np.ndarray]) -> np.ndarray:
-        return np.asarray(np.mean(decided, axis=0))
-
     def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
         """(S,) the standard deviation of the predicted values, in the unit."""
         values = np.stack([part.values for part in parts])
