@@ -162,7 +162,7 @@ def check_inputs(options: dict[str, Any], kind: Any) -> None:
 
 
 def local_path(name: str | Path) -> Path:
-    """The path of a file or folder; of an s3:// or gs:// address, or of an earlier copy, that of a copy as it is now.
+    """The path of a file or folder; for an s3:// or gs:// address, or an earlier copy, the path of an up-to-date copy.
 
     Raises as `remote.copied`.
     """

@@ -127,9 +127,9 @@ NAMED = (0.5, 0.75, 1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180,
 
 
 def read_duration(value: object) -> object:
-    """The seconds of a text such as 1h30m; a number, which is in seconds already, or None as it is.
+    """The seconds of a text such as 1h30m; a number (of seconds) or None is returned unchanged.
 
-    Raises ValueError for any other text, also for a number without a unit.
+    Raises ValueError for any other text, including a number without a unit.
     """
     if not isinstance(value, str):
         return float(value) if type(value) is int else value

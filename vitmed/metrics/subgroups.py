@@ -244,7 +244,7 @@ def _gaps(
 
 def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
     """The gap of a number, from its values (G, 1 + R): in each stratum, NaN where it has too few images, then in each
-    shuffle; of these only those count in which as many strata have a value."""
+    of R shuffles, which count only if as many strata have a value."""
     known = np.isfinite(values)
     count = known.sum(axis=0)
     if count[0] < 2:
