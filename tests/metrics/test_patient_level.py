@@ -265,3 +265,12 @@ def test_nothing_to_spread() -> None:
         replace(patients_with([8, 8], [1, 0]), classes=("a", "b", "c"), logits=np.zeros((16, 3), np.float32))
     )
     assert list(many["spread"]) == ["accuracy"]
+
+
+def test_a_patient_is_decided_with_the_costs_of_the_run() -> None:
+    """With three classes, where the third costs most to miss: p @ costs is least, not p largest."""
+    costs = ((0.0, 1.0, 1.0), (1.0, 0.0, 1.0), (9.0, 9.0, 0.0))
+    p = replace(draw(classes=3), costs=costs)
+    patients = patient_predictions(p, "mean")
+    expected = (patients.probabilities @ np.array(costs)).argmin(axis=1)
+    assert list(patients.predicted) == list(expected) and list(expected) != list(patients.probabilities.argmax(axis=1))

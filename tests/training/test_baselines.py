@@ -6,15 +6,24 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from small_networks import small_vit
 
+from vitmed.core.base_models import UNKNOWN
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.training.baselines import C_VALUES, colour_and_size, fit_head, frozen_features
+from vitmed.training.baselines import (
+    C_VALUES,
+    colour_and_size,
+    fit_finding_head,
+    fit_head,
+    fit_number_head,
+    frozen_features,
+)
 
 
 def blobs(classes: int, count: int, seed: int, shift: float = 1.5) -> tuple[np.ndarray, np.ndarray]:
@@ -54,6 +63,25 @@ def test_a_feature_that_never_changes_does_no_harm() -> None:
     x[:, 3] = x_val[:, 3] = 7
     head = fit_head((x, y), (x_val, y_val), 2)
     assert np.isfinite(head.weight).all() and (head.logits(x_val).argmax(1) == y_val).mean() > 0.6
+
+
+def test_a_finding_that_validation_does_not_know_gets_the_usual_penalty() -> None:
+    """Chosen on the training images it would be the weakest; nor does their loss count as one of validation."""
+    (x, y), (x_val, y_val) = blobs(2, 40, 0), blobs(2, 40, 1)
+    both, unknown = np.stack([y, y], axis=1), np.stack([y_val, np.full(40, UNKNOWN)], axis=1)
+    head = fit_finding_head((x, both), (x_val, unknown), 2)
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=1, max_iter=5000, tol=1e-8)).fit(x, y)
+    ours = 1 / (1 + np.exp(-head.logits(x_val)[:, 1]))
+    np.testing.assert_allclose(ours, model.predict_proba(x_val)[:, 1], atol=2e-3)
+    assert head.val_loss == fit_head((x, y), (x_val, y_val), 2).val_loss
+
+
+def test_the_scale_of_a_number_is_the_likeliest_for_its_gaussian() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 5)).astype(np.float32)
+    y = x[:, 0] + rng.standard_t(3, size=300)
+    location, log_scale = fit_number_head((x[:200], y[:200]), (x[200:], y[200:]), 2).logits(x[200:]).T
+    assert np.exp(log_scale[0]) == pytest.approx(norm.fit(y[200:] - location, floc=0)[1], rel=1e-4)
 
 
 def images_of(folder: Path, channels: int = 3) -> Images:

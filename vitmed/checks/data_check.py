@@ -208,8 +208,8 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
 
 
 def _one_letter_apart(first: str, second: str) -> bool:
-    """Whether one word of two names has a letter too many, another letter or two letters exchanged within it: not at
-    its beginning, as in typical and atypical, nor another at its end, as in graded and grades; of five letters or more.
+    """Whether two names differ by a slip in one word of five letters or more: a letter too many, a wrong letter, or two
+    exchanged. Not at its beginning (typical, atypical), and no other letter at its end (graded, grades).
     """
     apart = [(a, b) for a, b in itertools.zip_longest(first.split(), second.split(), fillvalue="") if a != b]
     if len(apart) != 1 or not all(word.isalpha() and len(word) >= LONG_WORD for word in apart[0]):
@@ -464,21 +464,20 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     records = scan(root, contents.files, ImageCache(data.frame, chosen.window, keep=index))
     guess = suggest_groups(contents.files, labels is None)
     read = contents.read or Splits(root, tuple(names), {ALL: tuple(Sample(path, 0, None) for path in contents.files)})
-    patients: Sequence[str | None] = [sample.group for sample in read.samples[ALL]]
-    source: str | None = read.patients
-    if not source:
-        patients, source = _patients(data, root, contents.files, guess)
+    known = [sample.group for sample in read.samples[ALL]], read.patients
+    patients, source = known if read.patients else _patients(data, root, contents.files, guess)
     parts = zip(read.samples[ALL], records, contents.places, patients, strict=True)
     images = [Image.of(*part, read) for part in parts]
     checked = run_checks(images, source, kind=read.target.kind)
     classes = sorted({kind for image in images for kind in image.kinds})
     by_name = _name_problems(classes, guess if source is None else None, contents)
     nobody = [path for path, patient in zip(contents.files, patients, strict=True) if patient is None]
-    text = f"no PatientID in {len(nobody):,} of {len(patients):,} files"
-    unknown = [make("patients_unknown", text, nobody, "error", NO_ID)] if nobody and data.groups == DICOM else []
+    text, dicom = f"no PatientID in {len(nobody):,} of {len(patients):,} files", data.groups == DICOM
+    unknown = [make("patients_unknown", text, nobody, "error", NO_ID)] * bool(nobody and dicom)
     others = [problem for problem in checked.problems if not unknown or problem.code != "patients_unknown"]
     problems = in_order([*others, *by_name, *unknown, *folder_problems(contents)])
     rows = [{"split": split, "text": FAMILIES[clue.family], **asdict(clue)} for split, clue in checked.shortcuts]
+    shortcuts = [{k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()} for row in rows]
     numbers = {
         "data": root.resolve().name,
         "images": len(images),
@@ -489,9 +488,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         **checked.counts,
         "table": table(images, read.strata),
         "sizes": sizes(images),
-        "shortcuts": [
-            {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in row.items()} for row in rows
-        ],
+        "shortcuts": shortcuts,
         "card": None if data.card is None else find_card(data.card).model_dump(include=OF_CARD),
         "problems": [{**asdict(problem), "files": list(problem.files)} for problem in problems],
     }

@@ -217,7 +217,7 @@ def _by_class(labels: Sequence[str | None], values: Sequence[str]) -> str:
 
 def _sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]], near: bool = False) -> Copies:
     """Every group of copies under the worst kind that applies to it. Near copies contradict each other if their numbers
-    differ by more than a standard deviation; of a finding it is below 1."""
+    differ by more than a standard deviation, which is below 1 for a finding."""
     sorted_groups: Copies = {code: [] for code in COPIES}
     numbers = np.array([image.values[0] for image in images if image.values], np.float64)
     numbers = numbers[np.isfinite(numbers)]

@@ -40,7 +40,7 @@ class LabelRequest(NamedTuple):
 
     @classmethod
     def of(cls, config: DataConfig, ordinal: Sequence[str] = ()) -> Self:
-        """As configured. Raises UsageError for fields that do not go together."""
+        """The request of a configuration. Raises UsageError for fields that do not go together."""
         kind: str = config.target
         for flag, given, needed in (
             ("--finding", config.findings, "findings"),
@@ -251,7 +251,7 @@ def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> 
 
 
 def _of_bars(table: Table, label: int, columns: Sequence[int], request: LabelRequest) -> Labels:
-    """Findings whose names are joined by |; from the columns of the same names, where there are such that agree."""
+    """Findings whose names are joined by |; from columns of the same names instead, if there are any and they agree."""
     cells = [row[label].strip() for row in table.rows]
     sets: dict[str, set[str]] = {}
     for line, cell in zip(table.lines, cells, strict=True):
@@ -322,7 +322,7 @@ def finding_strata(values: np.ndarray) -> np.ndarray:
 
 
 def bit_columns(table: Table, others: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The columns of 1 and 0, and those of little else, whose other cells are mistakes."""
+    """The columns of 1 and 0, and the columns with few other cells, which are mistakes."""
     columns, doubtful = list[int](), list[int]()
     for column in others:
         counts = Counter(row[column].strip() for row in table.rows)

@@ -13,7 +13,7 @@ from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
-from vitmed.core.text import counted_doing, lines_of, listed
+from vitmed.core.text import counted_doing, lines_of, listed, one_spelling
 from vitmed.data import label_kinds
 from vitmed.data.folders import class_names, image_names, import_fix, labels_fix, split_folders, split_of, subfolders
 from vitmed.data.label_kinds import BAR, MANY_VALUES, LabelRequest, Labels, number_in
@@ -21,16 +21,7 @@ from vitmed.data.patient_names import group_word, known_by_column
 from vitmed.data.patients import KnownPatients, find_patients, suggest_groups
 from vitmed.data.samples import ALL, Sample, Splits, by_split, targets_in
 from vitmed.data.tables import FIRST, LABEL_NAMES, PATH_NAMES, Table, read_table
-from vitmed.metrics.predictions_csv import (
-    FIXED_COLUMNS,
-    GROUP_NAMES,
-    LABEL,
-    LOGIT,
-    OF_NUMBERS,
-    PROB,
-    WRITTEN,
-    one_spelling,
-)
+from vitmed.metrics.predictions_csv import FIXED_COLUMNS, GROUP_NAMES, LABEL, LOGIT, OF_NUMBERS, PROB, WRITTEN
 
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
@@ -43,7 +34,7 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     patients and further columns if it has them.
 
     Images of which nothing is known are left out, with a note. `root` is None for the paths of a predictions.csv; then
-    rows of other images are ignored, with a note. The splits.csv of a run is such a table, but not of findings.
+    rows of other images are ignored, with a note. The splits.csv of a run is such a table, except for findings.
 
     Raises DataError for a table that cannot be read, lacks a column or a value, names a missing file or an image twice,
     or has a label that is none, or a further column with a name that vitmed uses; UsageError as `read_targets`, or for
@@ -134,8 +125,8 @@ def _split_words(table: Table, column: int, rows: Sequence[int]) -> list[str]:
 
 
 def _rows_of(table: Table, path: int, paths: Sequence[str], label: int | None) -> Table:
-    """The rows of these images, where there is such a column those with a label; and a note on rows of other images.
-    Raises DataError without any."""
+    """The rows of these images, without those whose `label` is empty; and a note on rows of other images. Raises
+    DataError if none is left."""
     images, other = table.images(path, None, paths)
     blank = [label is not None and not row[label].strip() for row in table.rows]
     these = [i for i, image in enumerate(images) if image is not None and not blank[i]]
@@ -248,7 +239,7 @@ def ordered(splits: Splits, classes: Sequence[str]) -> Splits:
 
 
 def with_findings(images: Splits, kept: np.ndarray) -> Splits:
-    """Keep these (F,) bool of the findings, and the images of which something is known then."""
+    """Keep some findings, (F,) bool, and the images for which one of them is known."""
     every, names = images.every, tuple(compress(images.classes, kept))
     targets = targets_in(every)[:, kept]
     rows = zip(every, label_kinds.finding_strata(targets).tolist(), targets.tolist(), strict=True)

@@ -152,8 +152,8 @@ def lost_outside(paths: Sequence[Path], frame: int | None, window: Window) -> li
 def _saturation(
     parts: Iterable[tuple[np.ndarray, FileWindow, bool]], much: float = MUCH, burnt: float = 1.0
 ) -> list[str]:
-    """A note if a share of more than `much` of the values lies outside their linear window, or more than `burnt`
-    becomes white, as the mean over the parts: values, their window, and whether low ones are white."""
+    """A note if more than a share `much` of the values lies outside their linear window, or more than `burnt` becomes
+    white, on average over the parts: values, their window, and whether low values are white."""
     shares = [
         (np.mean(values < window.low), np.mean(values > window.high))[:: -1 if inverted else 1]
         for values, window, inverted in parts

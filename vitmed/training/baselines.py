@@ -5,7 +5,7 @@ the size of an image. Every setting of theirs is chosen on validation.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -57,7 +57,8 @@ class LinearHead:
 
 def fit_head(train: Part, val: Part, classes: int, progress: Progress = lambda done, total: None) -> LinearHead:
     """Multinomial logistic regression with the L2 penalty that has the lowest log loss on validation, from features
-    (S, D) and labels (S,); both parts contain every class."""
+    (S, D) and labels (S,); both parts contain every class. Without images in `val` C is 1,
+    scikit-learn's own."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import log_loss
@@ -72,10 +73,10 @@ def fit_head(train: Part, val: Part, classes: int, progress: Progress = lambda d
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a penalty too weak to converge is not chosen anyway
             model.fit(x, train[1])
-        loss = float(log_loss(val[1], model.predict_proba(x_val), labels=np.arange(classes)))
+        loss = float(log_loss(val[1], model.predict_proba(x_val), labels=np.arange(classes))) if len(val[1]) else np.nan
         return loss, (model.coef_.astype(np.float64), model.intercept_.astype(np.float64))
 
-    loss, C, (weight, bias) = _best_penalty(fit, progress)
+    loss, C, (weight, bias) = _best_penalty(fit, progress, C_VALUES if len(val[1]) else (1.0,))
     if classes == 2:  # scikit-learn keeps the difference of two logits
         weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
     weight = weight / std
@@ -99,18 +100,18 @@ def fit_finding_head(
             weights.append(np.zeros(train[0].shape[1], np.float32))
             biases.append(float(np.log(share / (1 - share))))
         else:
-            head = fit_head((x, y), of_val if len(of_val[1]) else (x, y), 2)
+            head = fit_head((x, y), of_val, 2)
             weights.append(head.weight[1] - head.weight[0])
             biases.append(float(head.bias[1] - head.bias[0]))
-            val_losses.append(head.val_loss)
+            val_losses += [head.val_loss] * bool(len(of_val[1]))
         progress(f + 1, findings)
     loss = float(np.mean(val_losses)) if val_losses else float("nan")
     return LinearHead(np.stack(weights), np.array(biases, np.float32), None, loss)
 
 
 def fit_number_head(train: Part, val: Part, outputs: int, progress: Progress = lambda done, total: None) -> LinearHead:
-    """Ridge regression with the penalty of the lowest mean absolute error on validation, which is also its one scale,
-    from features (S, D) and standardised numbers (S,); the outputs are location and log scale."""
+    """Ridge regression with the penalty of the lowest mean absolute error on validation, from features (S, D) and
+    standardised numbers (S,). The outputs are location and log scale, one for all: the root mean square error there."""
     from sklearn.linear_model import Ridge
     from sklearn.preprocessing import StandardScaler
 
@@ -122,19 +123,22 @@ def fit_number_head(train: Part, val: Part, outputs: int, progress: Progress = l
         return float(np.abs(model.predict(x_val) - val[1]).mean()), (model.coef_, model.intercept_)
 
     error, C, (weight, bias) = _best_penalty(fit, progress)
+    scale = max(1e-6, float(np.sqrt(np.mean((x_val @ weight + bias - val[1]) ** 2))))
     weight = weight / scaler.scale_
     rows = np.stack([weight, np.zeros_like(weight)]).astype(np.float32)
-    location_and_scale = [bias - weight @ scaler.mean_, np.log(max(error, 1e-6))]
+    location_and_scale = [bias - weight @ scaler.mean_, np.log(scale)]
     return LinearHead(rows, np.array(location_and_scale, np.float32), C, error)
 
 
-def _best_penalty(fit: Callable[[float], tuple[float, Part]], progress: Progress) -> tuple[float, float, Part]:
+def _best_penalty(
+    fit: Callable[[float], tuple[float, Part]], progress: Progress, values: Sequence[float] = C_VALUES
+) -> tuple[float, float, Part]:
     """The lowest loss on validation, its C, and weights and bias; `fit` returns loss, weights and bias for a C."""
     tried = []
-    for done, C in enumerate(C_VALUES, 1):
+    for done, C in enumerate(values, 1):
         loss, model = fit(C)
         tried.append((loss, C, model))
-        progress(done, len(C_VALUES))
+        progress(done, len(values))
     return min(tried, key=lambda attempt: attempt[0])
 
 
