@@ -31,8 +31,6 @@ from vitmed.core.load_config import load_config
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
 from vitmed.data.synthetic import draw_cells
-from vitmed.imaging.augmentation import POLICIES
-from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_logits
 from vitmed.models.hardware import describe, pick_device, pick_precision, synchronise
@@ -106,8 +104,6 @@ def checks(work: Path, device: torch.device) -> Iterator[tuple[str, Callable[[],
         )
     yield "train fp32", train("fp32", "--precision", "fp32")
     yield "train, compiled", train("compiled", "--compile")
-    yield "train, augmented on cpu", train("on_cpu", "--augment-on", "cpu")
-    yield "train, augmented on device", train("on_device", "--augment-on", "device")
     yield "train, mixup, cutmix, conv stem", train(
         "mixing", "--mixup", "0.2", "--cutmix", "0.5", "--stem", "conv", "--drop-path", "0.1", "--balance", "loss",
         "--accumulate", "2",
@@ -142,8 +138,6 @@ def checks(work: Path, device: torch.device) -> Iterator[tuple[str, Callable[[],
             name = f"step {precision}{', compiled' if compiled else ''}"
             yield name, lambda p=precision, c=compiled: step(device, p, c)  # type: ignore[misc]
     yield "numbers: logits", lambda: same_logits(device)
-    for policy in POLICIES:
-        yield f"numbers: {policy}", lambda p=policy: same_augmentation(device, p)  # type: ignore[misc]
 
 
 def vitmed(*words: str) -> str:
@@ -220,27 +214,6 @@ def same_logits(device: torch.device) -> str:
     if far > 1e-3:
         raise Failed(f"logits of {np.abs(found[0]).max():.1f} differ by up to {far:.1e}")
     return f"differ by up to {far:.1e}"
-
-
-def same_augmentation(device: torch.device, policy: str) -> str:
-    """The share of pixels that the CPU changes otherwise, and images/s on the device."""
-    side, count = (224, 256) if device.type == "cuda" else (32, 16)
-    pictures = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (count, side, side, 3), dtype=np.uint8))
-    pictures = torch.nn.functional.avg_pool2d(pictures.permute(0, 3, 1, 2).float(), 5, 1, 2).byte().permute(0, 2, 3, 1)
-    augment, indices, there = BatchAugmenter(policy, side, 3), torch.arange(count), pictures.contiguous().to(device)
-    here = augment(pictures[:16], 1, indices[:16]).int()
-    given = indices.to(device)
-    other = augment(there, 1, given).cpu()[:16].int()
-    share = float(((here - other).abs() > 2).float().mean())
-    synchronise(device)
-    clock = time.perf_counter()
-    for _ in range(3):
-        augment(there, 2, given)
-    synchronise(device)
-    rate = 3 * count / (time.perf_counter() - clock)
-    if share > 1e-3:
-        raise Failed(f"{share:.2%} of the values differ by more than 2 levels; {rate:,.0f} images/s")
-    return f"{share:.3%} of the values differ by more than 2 levels; {rate:,.0f} images/s"
 
 
 if __name__ == "__main__":

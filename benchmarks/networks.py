@@ -83,7 +83,7 @@ def train_vitmed(options: argparse.Namespace) -> Step:
 
     def step() -> None:
         batch = next(left)
-        gradients.add(stream.placed(batch, state.epoch))
+        gradients.add(batch)
         state.batch += 1
         if batch.last:
             optimiser_step(state, scheduled_lr(state.step, count, config), config.train.clip_norm)

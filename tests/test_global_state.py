@@ -152,7 +152,7 @@ def test_another_default_dtype(trained: Trained, tmp_path: Path) -> None:
     try:
         assert vitmed.load(trained.best, precision="fp32").predict(image) == before
         vitmed.train(trained.data, sets=TINY_SETS, **given)
-        vitmed.train(trained.data, weights=trained.best, lora=2, augment_on="device", **given)
+        vitmed.train(trained.data, weights=trained.best, lora=2, **given)
         vitmed.pretrain(trained.data, sets=TINY_NETWORK, output=tmp_path, epochs=1, image_size=16, patch_size=8)
     finally:
         torch.set_default_dtype(torch.float32)

@@ -371,7 +371,6 @@ SETTINGS: dict[str, dict[str, Cell] | Shown] = {
     "train.seed": row(1, weights),
     "train.device": shown("tests/models/test_hardware.py"),
     "train.precision": shown("tests/inference/test_choose_precision.py"),
-    "train.augment_on": shown("tests/commands/test_resume.py"),
     "train.autotune": shown("tests/training/plan/test_autotune.py"),
     "train.compile": shown("tests/training/plan/test_autotune.py"),
     "train.attention": shown("tests/training/plan/test_autotune.py"),

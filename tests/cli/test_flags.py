@@ -112,7 +112,7 @@ def values() -> dict[str, object]:
         "pool": "mean", "positions": "sincos_2d", "drop_path": 0.1, "resize": "crop", "normalize": "image",
         "max_train": 99, "positive": "blue", "policy": "oct", "views": "mirror", "mixup": 0.3, "cutmix": 0.4,
         "epochs": 3, "batch_size": 5, "accumulate": 2, "lr": 0.002, "weight_decay": 0.1, "layer_decay": 0.5,
-        "time": 1200.0, "micro_batch": 3, "grad_checkpointing": True, "augment_on": "device", "autotune": False,
+        "time": 1200.0, "micro_batch": 3, "grad_checkpointing": True, "autotune": False,
         "compile": True,
         "warmup_epochs": 1.5, "smoothing": 0.2, "balance": "loss", "ema": False, "monitor": "mcc", "patience": 4,
         "probe_first": True, "freeze_blocks": 1, "baseline": False, "window": [40.0, 400.0], "frame": 2,

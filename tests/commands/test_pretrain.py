@@ -307,7 +307,7 @@ def test_every_flag_reaches_the_config(vitmed: RUN, monkeypatch: pytest.MonkeyPa
     flags |= {"target": "findings", "finding": ["edema"], "uncertain": "ones", "unit": "years", "resplit": True}
     values |= flags | {"window": "percentiles", "frame": 2, "cache": False, "cache_size": 3.5, "on_bad_file": "skip"}
     values |= {
-        "micro_batch": 3, "time": 1200.0, "grad_checkpointing": True, "augment_on": "device", "autotune": False,
+        "micro_batch": 3, "time": 1200.0, "grad_checkpointing": True, "autotune": False,
         "compile": True, "stem": "conv", "positions": "sincos_1d", "pool": "cls", "drop_path": 0.1,
     }  # fmt: skip
     del values["group_regex"]  # one way of knowing patients at a time

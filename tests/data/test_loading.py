@@ -15,21 +15,18 @@ from conftest import Recorder, draw_classes
 
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError
-from vitmed.data import loading
 from vitmed.data.loading import (
     EpochBatches,
     Images,
     Reader,
     TrainImages,
     UnusableFiles,
-    pick_place,
     pick_workers,
     seed_of,
     train_loader,
 )
 from vitmed.data.samples import Sample
 from vitmed.imaging.augmentation import Augmenter
-from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.training.processes import Ranks
 
@@ -177,29 +174,22 @@ def test_a_signal_to_all_processes_ends_no_worker(images: Images, born: bool, mo
     assert worker.exitcode == 0
 
 
-def test_number_of_workers_and_the_place_of_augmentation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_workers() -> None:
     assert pick_workers(3, False, True, CPU) == 3 and pick_workers(0, True, False, CUDA) == 0
     assert pick_workers(None, augments=False, in_memory=True, device=CPU) == 0
     assert all(pick_workers(None, augments=True, in_memory=True, device=device) >= 1 for device in (CPU, CUDA))
-    assert pick_place("auto", CPU) == "cpu" and pick_place("device", CPU) == "device"
-    monkeypatch.setattr(loading, "cores", lambda: 16)
-    assert pick_place("auto", CUDA) == "cpu" and pick_place("auto", CUDA, ranks=4) == "device"
-    assert pick_place("cpu", CUDA, ranks=4) == "cpu"
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_on_the_device_an_image_changes_alike_whatever_the_number_of_ranks_and_of_workers(
-    images: Images, world: int
-) -> None:
-    dataset = TrainImages(images, BatchAugmenter("medical", 16, 3), seed=5)
+def test_an_image_changes_alike_whatever_the_number_of_ranks_and_of_workers(images: Images, world: int) -> None:
+    dataset = TrainImages(images, Augmenter("medical", 16, 3), seed=5)
 
     def changed(ranks: Ranks, epoch: int, workers: int = 0) -> dict[int, bytes]:
         sampler = EpochBatches(images.labels, 5, 0, False, ranks.share)
         sampler.epoch = epoch
         found = {}
         for batch, _, indices in train_loader(dataset, sampler, workers, pin=False):
-            finished = dataset.finish(batch, epoch, indices)
-            found |= {int(i): image.numpy().tobytes() for i, image in zip(indices, finished, strict=True)}
+            found |= {int(i): image.numpy().tobytes() for i, image in zip(indices, batch, strict=True)}
         return found
 
     whole = changed(Ranks(), 1, workers=1)

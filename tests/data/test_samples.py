@@ -14,7 +14,7 @@ from vitmed.core.config import DataConfig
 from vitmed.core.errors import UsageError
 from vitmed.data import loading
 from vitmed.data.label_kinds import LabelRequest, number_in
-from vitmed.data.loading import EpochBatches, Images, pick_place, pick_workers, targets_of
+from vitmed.data.loading import EpochBatches, Images, pick_workers, targets_of
 from vitmed.data.samples import LISTED, Sample, Splits, describe_split, labelled_by, proportion_lines
 from vitmed.data.splits import notes_on_rare
 from vitmed.imaging.preprocessing import Preprocessing
@@ -153,15 +153,6 @@ def test_how_many_processes_load(
     assert pick_workers(5, augments, in_memory, device, ranks) == 5
     if ranks == 1:
         assert pick_workers(None, augments, in_memory, device) == workers
-
-
-def test_where_images_are_augmented(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU that fewer than 8 cores feed."""
-    for cores, ranks, place in ((7, 1, "device"), (8, 1, "cpu"), (15, 2, "device"), (16, 2, "cpu")):
-        monkeypatch.setattr(loading, "cores", lambda cores=cores: cores)
-        assert pick_place("auto", CUDA, ranks) == place and pick_place("auto", CPU, ranks) == "cpu"
-        if ranks == 1:
-            assert pick_place("auto", CUDA) == place
 
 
 @pytest.mark.parametrize(

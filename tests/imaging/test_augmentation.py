@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from vitmed.core.errors import UsageError
 from vitmed.imaging.augmentation import POLICIES, Augmenter, Changes
-from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.exact_views import VIEWS, refuse_flips, safe_views
 
 RANDOM = [name for name in POLICIES if name != "none"]
@@ -309,8 +308,3 @@ def test_a_grey_picture_stored_as_rgb_stays_grey(policy):
     changed = [augment(grey, (0, 0, i)) for i in range(40)]
     assert not any(np.ptp(image, axis=2).any() for image in changed)
     assert sum((image != grey).any() for image in changed) > 20
-    batches = BatchAugmenter(policy, 32, 3)
-    both = torch.from_numpy(np.stack([grey, picture()] * 20))
-    changed = batches(both, 7, torch.arange(40)).numpy()
-    assert not np.ptp(changed[::2], axis=3).any()
-    assert np.ptp(changed[1::2], axis=3).any(axis=(1, 2)).all()  # one beside it keeps its colours

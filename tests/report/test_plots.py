@@ -1,5 +1,7 @@
 """Figures draw for few and many classes, show the right numbers, and leak no file name."""
 
+import contextlib
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -304,6 +306,17 @@ def test_a_figure_without_a_curve_says_why(draw: Callable[..., Figure]) -> None:
     assert "all images are of the class a" in text_alternative(
         draw(p, Results.of(evaluate_predictions(p, resamples=2)))
     )
+
+
+@pytest.mark.skipif(not drawing._east_asian_fonts(), reason="no font with East Asian characters is installed")
+@pytest.mark.parametrize("name", ["悪性腫瘍", "正常"])
+def test_names_in_east_asian_characters_are_no_boxes(name: str) -> None:
+    figure = Figure()
+    figure.subplots().set_xticks([0], [name])
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("error")  # matplotlib: Glyph missing from font
+        patch.setattr(drawing, "_any_glyph", contextlib.nullcontext)
+        drawn(figure)
 
 
 def test_a_name_that_is_no_unicode_can_be_drawn_anywhere() -> None:

@@ -29,7 +29,7 @@ from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
 from vitmed.training.early_stopping import epoch_record, stops_early, validate
-from vitmed.training.loop import Batch, Control, LossWatch, Stream, fit
+from vitmed.training.loop import Control, LossWatch, Stream, fit
 from vitmed.training.losses import class_weights, mixup_and_cutmix, objective_of
 from vitmed.training.optimiser import scheduled_lr, steps_per_epoch
 from vitmed.training.train_state import Record, TrainState, new_state
@@ -221,18 +221,6 @@ def test_a_state_of_training_whose_moments_do_not_fit_is_refused(folder: Path) -
         fresh.load_state_dict(whole | {"history": []})
     fresh.load_state_dict(whole)
     assert (fresh.epoch, fresh.step, fresh.history) == (1, 4, state.history)
-
-
-@pytest.mark.parametrize("place", ["cpu", "device"])
-def test_images_are_augmented_once_and_where_you_say(folder: Path, place: str) -> None:
-    """By the processes that read them, or as a batch on the device, which gets them as they are."""
-    data = images(folder)
-    stream = Stream.of(data, config(train__augment_on=place, augment__policy="light"), CPU)
-    read, labels, indices = next(iter(stream.loader))
-    placed = stream.placed(Batch(0, read, labels, indices, True), 0).images
-    plain = torch.from_numpy(data.cache[indices])
-    assert torch.equal(read, plain) == (place == "device") and torch.equal(placed, read) == (place == "cpu")
-    assert not torch.equal(placed, plain)
 
 
 def test_class_weights_are_inverse_frequencies() -> None:

@@ -21,8 +21,6 @@ from torch.utils._pytree import tree_leaves
 from vitmed.core.config import PretrainConfig
 from vitmed.data.loading import Images
 from vitmed.data.samples import Sample
-from vitmed.imaging.augmentation import POLICIES
-from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import Precision
 from vitmed.models.vit import ViT
@@ -126,12 +124,4 @@ def test_a_step_of_pretraining() -> None:
     objective = masked_objective(mae.patches, images().preprocessing, FP32)
     with Waits() as waits:
         objective.part(mae, objective.prepare(*BATCH)).backward()
-    assert waits.found == []
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_augmentation(policy: str) -> None:
-    augment = BatchAugmenter(policy, 32, 3)
-    with Waits() as waits:
-        assert augment(BATCH[0], 3, BATCH[1]).shape == (8, 32, 32, 3)
     assert waits.found == []

@@ -330,12 +330,6 @@ class LoopConfig(Section):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto", "Arithmetic of training; auto picks the format that is fast on the device. Reports are in fp32.", Flag()
     )
-    augment_on: Literal["auto", "cpu", "device"] = setting(
-        "auto",
-        "Where training images change at random: in the processes that load them, or on the device that trains. auto: "
-        "on a GPU that has fewer than 8 CPU cores, else in the processes. A run keeps its choice.",
-        Flag(),
-    )
     autotune: bool = setting(
         True,
         "Measure which arithmetic, kernels and threads are fastest here, where they are not set. It takes at most 3 % "
@@ -415,16 +409,16 @@ class TrainConfig(LoopConfig):
     ema: bool = setting(True, "Evaluate and keep an exponential moving average of the weights.", Flag())
     ema_decay: float | None = optional("Default min(0.999, 1 - 10 / steps), with a warm-up.", gt=0, lt=1)
     monitor: str = setting(
-        "auroc", "Validation metric that picks the best checkpoint and stops early.", Flag(metavar="METRIC")
+        "auroc", "Validation metric that picks the best epoch where train.choose is best.", Flag(metavar="METRIC")
     )
     choose: Literal["best", "loss", "last"] = setting(
         "best",
-        "Which epoch best.pt holds: the best by monitor; the one with the lowest validation loss, the surer choice "
+        "Which epoch best.pt holds: the best by monitor; the one with the lowest validation loss, the safer choice "
         "with few images; or the last, without early stopping, where validation is too small, or too like the "
         "training images, to choose by.",
     )
     patience: int | None = setting(
-        10, "Stop after this many epochs without a better monitor. null never stops early.", Flag(), ge=1
+        10, "Stop after this many epochs without a better one by train.choose; null never.", Flag(), ge=1
     )
     shard: bool = setting(
         False,

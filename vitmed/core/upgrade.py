@@ -48,6 +48,7 @@ SETTINGS: dict[str, tuple[list[Any] | None, str]] = {
     "train.pretrain": ([False], PRETRAIN_FIRST),
     "train.pretrain_epochs": ([None], "vitmed pretrain --epochs"),
     "train.pretrain_also": ([None], "vitmed pretrain --unlabelled"),
+    "train.augment_on": (["auto", "cpu"], "leave it out"),
 }
 # "section.field" -> {value that is gone: what to use instead}
 VALUES: dict[str, dict[Any, str]] = {

@@ -31,12 +31,10 @@ from vitmed.data.image_cache import ImageCache, Squares, pixel_folder
 from vitmed.data.samples import Sample, Splits, labels_in
 from vitmed.data.scan import Scan, decoded_text
 from vitmed.imaging.augmentation import Augmenter
-from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.preprocessing import Preprocessing
 
 Key = tuple[int, int]  # (epoch, index of the sample)
-ENOUGH_CORES = 8  # for one GPU, to augment images for it
 MEMORY_MB = 2048  # for decoded images in memory
 QUICK = 10.0  # s; images that all decode within it are decoded in every run, and no file is written for them
 TIMED = 16  # files that are decoded first, to estimate the time for all
@@ -96,7 +94,7 @@ def images_of(splits: Splits, preprocessing: Preprocessing) -> dict[str, Images]
 class UnusableFiles(DataError):
     """Files that cannot be used: index among all images -> why; names the first ten of them.
 
-    `causes` is the problem without advice for each file, which is of no use where an image may not be left out.
+    `causes` has the problem of each file without the advice, which is of no use if no image may be left out.
     """
 
     def __init__(self, bad: Mapping[int, DataError], total: int):
@@ -113,19 +111,14 @@ class UnusableFiles(DataError):
 
 
 class TrainImages(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
-    """(epoch, index) -> image (S, S, C) uint8 augmented for that epoch, its target, index.
+    """(epoch, index) -> image (S, S, C) uint8 augmented for that epoch, its target, index."""
 
-    With a `BatchAugmenter`, the images come as they are, and `finish` augments them.
-    """
-
-    def __init__(self, images: Images, augmenter: Augmenter | BatchAugmenter, seed: int):
+    def __init__(self, images: Images, augmenter: Augmenter, seed: int):
         self.images, self.augmenter, self.seed = images, augmenter, seed
 
     def __getitem__(self, key: Key) -> tuple[torch.Tensor, torch.Tensor, int]:
         epoch, index = key
-        image = self.images.read(index)
-        if isinstance(self.augmenter, Augmenter):
-            image = self.augmenter(image, (self.seed, epoch, index))
+        image = self.augmenter(self.images.read(index), (self.seed, epoch, index))
         return torch.from_numpy(np.array(image)), self.images.targets[index], index
 
     def __getitems__(self, keys: Sequence[Key]) -> list[Any]:
@@ -137,12 +130,6 @@ class TrainImages(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
             except DataError as error:
                 problems.append(error.problem)  # its fix may be to remove the file
         return [DataError("\n".join(problems), "restore these files")] if problems else items
-
-    def finish(self, images: torch.Tensor, epoch: int, indices: torch.Tensor) -> torch.Tensor:
-        """Do what is left for the device of the training: augment a batch (B, S, S, C) uint8 of these images there."""
-        if isinstance(self.augmenter, Augmenter):
-            return images
-        return self.augmenter(images, seed_of(self.seed, epoch), indices.to(images.device, non_blocking=True))
 
 
 class EpochBatches(Sampler[list[Key]]):
@@ -219,21 +206,14 @@ class _Loader(DataLoader):
 
 
 def pick_workers(workers: int | None, augments: bool, in_memory: bool, device: torch.device, ranks: int = 1) -> int:
-    """Loader processes: `workers` if set, else none if there is nothing to do (images neither change at random nor come
-    from the disk), fewer if the CPU also trains; `ranks` processes of the training share this machine."""
+    """The number of loader processes: `workers` if set; none if there is nothing to do (images neither change at random
+    nor come from the disk); fewer if the CPU also trains. `ranks` processes of the training share this machine."""
     if workers is not None:
         return workers
     if in_memory and not augments:
         return 0
     share = cores() // ranks
     return max(1, share // 2) if device.type == "cpu" else max(1, min(16, share - 1))  # one core launches the kernels
-
-
-def pick_place(place: str, device: torch.device, ranks: int = 1) -> str:
-    """Where images are augmented, `cpu` or `device`: `place`; of `auto` the device if a GPU that few cores feed."""
-    if place != "auto":
-        return place
-    return "device" if device.type == "cuda" and cores() // ranks < ENOUGH_CORES else "cpu"
 
 
 def _collate(items: list[Any]) -> Any:

@@ -87,7 +87,7 @@ def fit_calibration(logits: np.ndarray, labels: np.ndarray, method: str, units: 
     "temperature", "none", or "auto" to choose between them by cross-validation: see `_choose`.
 
     If validation is too small or uniform (fewer than 50 images, one class alone, logits that do not differ), the logits
-    stay as they are and the note gives the reason. A temperature below 1 makes the model surer, which few images, or
+    stay as they are and the note gives the reason. A temperature below 1 raises confidence, which few images, or
     none with an error, hardly justify: its logarithm has a normal prior of mean 0 and standard deviation `PRIOR`.
     """
     size, classes = logits.shape
@@ -141,17 +141,17 @@ def _temperature(logits: np.ndarray, labels: np.ndarray) -> Calibration:
         """Derivative of the mean log loss by the scale, 1 / temperature; it rises, since the loss is convex."""
         return float((softmax(scale * logits) * logits).sum(axis=1).mean()) - true
 
-    def surer(x: float) -> float:
+    def penalised_slope(x: float) -> float:
         """Derivative of the summed log loss and the penalty of the prior by the logarithm of the scale."""
         return float(size * np.exp(x) * slope(np.exp(x)) + x / PRIOR**2)
 
-    note, edges = "", np.linspace(0.0, np.log(HIGHEST), 61)
+    note, edges = "", np.linspace(0.0, np.log(HIGHEST), 61)  # the minimum next to 1 counts
     if slope(LOWEST) >= 0:
         scale, note = LOWEST, "the logits do not predict the label, so they were made as flat as possible"
     elif slope(1.0) >= 0:
         scale = float(brentq(slope, LOWEST, 1.0, xtol=1e-12))
-    elif (end := next((k for k, x in enumerate(edges) if surer(x) > 0), None)) is not None:  # the minimum next to 1
-        scale = float(np.exp(brentq(surer, edges[end - 1], edges[end], xtol=1e-12)))
+    elif (end := next((k for k, x in enumerate(edges) if penalised_slope(x) > 0), None)) is not None:
+        scale = float(np.exp(brentq(penalised_slope, edges[end - 1], edges[end], xtol=1e-12)))
     else:
         scale, note = HIGHEST, "validation cannot show how sure the model may be; bounded"
     return Calibration(method="temperature", scale=(scale,) * classes, bias=(0.0,) * classes, note=note)

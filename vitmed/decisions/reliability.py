@@ -20,7 +20,7 @@ from vitmed.metrics.intervals import Units, correlation, quantile
 from vitmed.metrics.kinds.classes import PreparedPredictions, image_losses
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
-BINS = 15  # of equal numbers of images, as Nguyen & O'Connor (EMNLP 2015) and most papers since
+BINS = 15  # of equal numbers of images (Nguyen & O'Connor, EMNLP 2015); those of Guo et al. have equal widths
 PER_BIN = 10  # images that a bin has at least, where there are few
 CLASSES = 30  # the commonest are measured one by one
 NOTHING = Estimate(value=None, low=None, high=None, method="sandwich")
@@ -171,8 +171,8 @@ def bin_edges(scores: np.ndarray) -> np.ndarray:
 
 
 def _calibration_error(scores: np.ndarray, events: np.ndarray, boot: Bootstrap) -> dict[str, Any]:
-    """The expected calibration error (Guo et al., ICML 2017) of a probability (S,), from whether it comes true, (S,)
-    bool: over the images the mean of |seen - said| of their bin, with bins of about equally many images.
+    """The expected calibration error of a probability (S,), from whether it comes true, (S,) bool: the mean over the
+    images of |seen - said| of their bin. Bins hold about equally many images, not equal widths (Guo et al., ICML 2017).
 
     And what it would be if the probabilities were right, by consistency resampling: Broecker & Smith, Weather and
     Forecasting 22 (2007) 651. Events are drawn by a normal copula, whose correlation gives a probability of one half

@@ -10,5 +10,4 @@ choose_window  the window of a run, chosen from its training images
 preprocessing  decode, window, resize, normalise: the deterministic path
 augmentation   random changes by modality, and `POLICIES` (albumentations)
 exact_views    copies of an image, mirrored and turned, over which a prediction is averaged
-batch_augmentation  the same changes of a whole batch, on the device that trains
 """

@@ -19,7 +19,7 @@ from vitmed.core.errors import unknown_key
 
 
 class Change:
-    """A random change as `Changes` and `BATCH_CHANGES` have it: its name and its arguments."""
+    """A random change as `Changes` has it: its name and its arguments."""
 
     def __init__(self, name: str, *values: Any, **named: Any):
         self.name, self.values, self.named = name, values, named
@@ -35,8 +35,8 @@ class Policy:
     turns: bool = False  # whether the changes include quarter turns, each as likely as the image as it is
 
     def steps(self, flips: bool, channels: int, crop: float = 1.0) -> list[Change]:
-        """The changes of images of so many channels, with or without the policy's flips; below 1, `crop` is the least
-        area of a crop that takes the place of the policy's."""
+        """The changes of images with this number of channels, with or without the policy's flips. A `crop` below 1 is
+        the least area of a random crop, in place of the policy's."""
         left_out = (() if flips else ("mirror",)) + (() if channels == 3 else ("hue", "stain"))
         first = [Change("crop", crop)] if crop < 1 else []
         return first + [change for change in self.changes if change.name not in (*left_out, *(c.name for c in first))]
@@ -198,15 +198,9 @@ class Changes:
 
     def shift_and_scale(self) -> list[Any]:
         """As `affine`, by a tenth: a crop of the padded image, in a quarter of the time."""
-        margin, least, most = margin_and_area(self.size)
+        margin = max(1, round(0.1 * self.size))
+        least, most = (((1 + change) * self.size / (self.size + 2 * margin)) ** 2 for change in (-0.1, 0.1))
         return [self.A.Pad(margin, border_mode=0, fill=0), self.crop(least, most, ratio=(1.0, 1.0))]
-
-
-def margin_and_area(size: int) -> tuple[int, float, float]:
-    """Of `shift_and_scale`: the padding, px, and the least and the largest share of the padded image."""
-    margin = max(1, round(0.1 * size))
-    least, most = (((1 + change) * size / (size + 2 * margin)) ** 2 for change in (-0.1, 0.1))
-    return margin, least, most
 
 
 def _defocus(A: Any) -> Any:
@@ -241,11 +235,6 @@ def _gauss_noise(A: Any) -> Any:
             return cv2.add(img, noise, dtype=cv2.CV_8U).reshape(img.shape)  # saturates
 
     return GaussNoise
-
-
-def stain_matrices() -> np.ndarray:
-    """(8, 2, 3): the optical density of haematoxylin and of eosin in R, G and B, in the kinds of `Changes.stain`."""
-    return np.stack(list(_albumentations().augmentations.pixel.functional.STAIN_MATRICES.values()))
 
 
 POLICIES: dict[str, Policy] = {

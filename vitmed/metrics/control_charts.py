@@ -56,8 +56,8 @@ class Reference(NamedTuple):
     """The values of C streams, standardised by the mean and the standard deviation of the reference.
 
     Values beyond `MOST` standard deviations count as `MOST`, so that no single image is an alarm (Lucas & Crosier,
-    Commun. Stat. Theory Methods 11 (1982) 2669); not those of shares. To each share two images are added, one of either
-    kind, so that what the reference lacks can happen (Agresti & Coull, Am. Stat. 52 (1998) 119).
+    Commun. Stat. Theory Methods 11 (1982) 2669). A share has no such limit, but two images more, one of either kind,
+    so that what the reference lacks can happen (Agresti & Coull, Am. Stat. 52 (1998) 119).
     """
 
     streams: dict[str, Stream]
@@ -69,7 +69,7 @@ class Reference(NamedTuple):
 
     @classmethod
     def of(cls, streams: Mapping[str, Stream], units: np.ndarray) -> "Reference":
-        """Of streams that can be watched, and the patients (S,) int64 of their images."""
+        """The reference of streams that can be watched; `units` (S,) int64 are the patients of their images."""
         watched = streams.values()
         added = [(1.0, 0.0) if stream.share else (np.nan, np.nan) for stream in watched]
         values = np.concatenate([np.stack([stream.values for stream in watched], axis=1), np.transpose(added)])
@@ -96,7 +96,7 @@ def newest(stream: Stream, period: int) -> Stream:
 
 
 class Limits(NamedTuple):
-    """Of C charts."""
+    """The limits of C charts."""
 
     limits: np.ndarray  # (C,) of the sums
     false_alarms: tuple[int, int]  # periods with an alarm and periods, of simulations that did not choose the limits
@@ -118,8 +118,8 @@ def choose_limits(
 ) -> Limits:
     """Limits with which a share `false_alarms` of periods of N images without a change gives any alarm.
 
-    The charts find a `shift` of the mean, in standard deviations, soonest; the allowance is half of it. So many
-    simulations choose the limits; as many others count the false alarms.
+    The charts find a `shift` of the mean, in standard deviations, soonest; the allowance is half of it. `simulations`
+    choose the limits; as many others count the false alarms.
     """
     draw, sides = _periods(reference, period, seed), [stream.sides for stream in reference.streams.values()]
 

@@ -92,7 +92,7 @@ class Subgroups(Frozen):
     cut: str  # as in `Strata`
     strata: list[Stratum]
     further: int  # strata beyond `MOST`
-    too_small: int  # strata that are not evaluated; those of one patient or image are not even named
+    too_small: int  # strata that are not evaluated; one with a single patient or image is not even named
     gaps: dict[str, Gap]
     worst: dict[str, str]  # metric -> the worst stratum, where there is a gap
     shuffles: int | None = None  # None where patients are in several strata
@@ -137,7 +137,7 @@ def compared(columns: Mapping[str, Subgroups] | None) -> bool:
 
 
 def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: int = 4) -> Strata:
-    """A column cut into strata: one per value, or so many `parts` of the images where it holds many numbers.
+    """A column cut into strata: one per value, or `parts` quantiles of the images where it holds many numbers.
 
     Empty cells are a stratum of their own, the last. Where fewer than `FEWEST` patients lie in a quartile, its edges
     would disclose one of them; then there are no strata. `units` are the patients (or images) of the cells, `unit` is
@@ -240,7 +240,7 @@ def _gaps(
 
 def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
     """The gap of a number, from its values (G, 1 + R): in each stratum, NaN where it has too few images, then in each
-    shuffle; of these only those count in which as many strata have a value."""
+    of R shuffles, which count only if as many strata have a value."""
     known = np.isfinite(values)
     count = known.sum(axis=0)
     if count[0] < 2:

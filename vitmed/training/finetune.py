@@ -182,7 +182,7 @@ class Finetune(Task[Config]):
 
 
 def timings(state: TrainState) -> Iterator[tuple[float, float, float]]:
-    """Seconds, those of waiting for data, and images of the current epoch and of those before it, backwards."""
+    """Of each epoch, the current one first: seconds, seconds of waiting for data, and images."""
     yield state.running["seconds"], state.running["waited"], state.running["images"]
     for record in reversed(state.history):
         seconds = record["seconds"]
@@ -242,7 +242,6 @@ def augmented_examples(run: Run[Config]) -> dict[str, list[np.ndarray]]:
         of_class = np.flatnonzero(labels == label)
         spread = of_class[:: max(1, len(of_class) // 8)][:8]
         batch = torch.stack([run.stream.dataset[(0, int(index))][0] for index in spread])
-        batch = run.stream.dataset.finish(batch, 0, torch.from_numpy(spread))
         shown[names[label]] = list(how.display(how.normalise(batch)).numpy())
     return shown
 

@@ -1,11 +1,11 @@
-"""The training loop: a generator of the records of its epochs, with one arithmetic path. The caller logs and saves.
+"""The training loop: a generator of the records of its epochs. The caller logs and saves.
 
 All randomness is a pure function of (seed, epoch, step, index), so a run that resumes from a saved state computes
 what the uninterrupted run would have computed.
 
 Where memory is short, the gradients of a step are computed in parts; when it runs out, the parts are halved. A batch is
-normalised and mixed as a whole, so the parts add up to what it gives at once (up to rounding, to the masks of dropout
-and drop path, and to the statistics of batch norm, which are those of a part).
+normalised and mixed as a whole, so the parts add up to the gradient of the whole batch, up to rounding, the masks of
+dropout and drop path, and the statistics of batch norm, which each part has of its own.
 """
 
 import math
@@ -23,7 +23,6 @@ from vitmed.core.errors import DataError, OutOfMemoryError, Reported, VitmedErro
 from vitmed.core.text import counted
 from vitmed.data.loading import EpochBatches, Images, TrainImages, pick_workers, seed_of, train_loader
 from vitmed.imaging.augmentation import Augmenter, without_opencv_threads
-from vitmed.imaging.batch_augmentation import BatchAugmenter
 from vitmed.models.hardware import seeded
 from vitmed.models.vit import checkpoint_gradients, checkpoints_gradients
 from vitmed.training.early_stopping import finished
@@ -48,8 +47,8 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Stream:
-    """The training images as batches, in an order that is a pure function of the seed and the epoch; an optimiser step
-    accumulates so many of them. `batches` says how many an epoch has, and how many images each."""
+    """The training images as batches, in an order that is a pure function of the seed and the epoch. `batches` says how
+    many an epoch has and how many images each; an optimiser step takes `accumulate` of them."""
 
     loader: DataLoader
     dataset: TrainImages
@@ -61,36 +60,29 @@ class Stream:
     def of(cls, images: Images, config: Config | PretrainConfig, device: torch.device, ranks: Ranks = ALONE) -> Self:
         """The batches of a configuration, of which each rank reads its share."""
         train, augment, model = config.train, config.augment, config.model
-        on_device = train.augment_on == "device"  # auto is the CPU in runs from before there was a choice
-        kind = BatchAugmenter if on_device else Augmenter
         crop = augment.crop if isinstance(augment, AugmentConfig) else 1.0
-        augmenter = kind(augment.policy, model.image_size, model.channels, augment.flips, crop)
+        augmenter = Augmenter(augment.policy, model.image_size, model.channels, augment.flips, crop)
         batches = EpochBatches(images.labels, train.batch_size, train.seed, train.balance == "sampler", ranks.share)
-        augments = isinstance(augmenter, Augmenter) and bool(augmenter.steps)
-        workers = pick_workers(train.workers, augments, images.in_memory, device, ranks.local_world)
+        workers = pick_workers(train.workers, bool(augmenter.steps), images.in_memory, device, ranks.local_world)
         dataset = TrainImages(images, augmenter, train.seed)
         loader = train_loader(dataset, batches, workers, device.type == "cuda")
         return cls(loader, dataset, batches, device, train.accumulate)
 
     def rest(self, state: TrainState, ranks: Ranks) -> Iterator[Batch]:
-        """The batches that are left of the current epoch. Raises DataError for an image that can no longer be read."""
+        """The remaining batches of the current epoch. Raises DataError for an image that can no longer be read."""
         self.batches.epoch, self.batches.start = state.epoch, state.batch
         for number, batch in enumerate(self.loader, state.batch):
             ranks.agree(batch if isinstance(batch, DataError) else None)
             images, labels, indices = batch
             ends = (number + 1) % self.accumulate == 0 or number + 1 == self.batches.batches
+            images, labels = (part.to(self.device, non_blocking=True) for part in (images, labels))
             yield Batch(number, images, labels, indices, ends)
-
-    def placed(self, batch: Batch, epoch: int) -> Batch:
-        """The batch on the device, and augmented where the device does that."""
-        images, labels = (part.to(self.device, non_blocking=True) for part in (batch.images, batch.labels))
-        return batch._replace(images=self.dataset.finish(images, epoch, batch.indices), labels=labels)
 
 
 @dataclass(frozen=True)
 class Control:
-    """How a training goes, and what ends it. One rank that says `stop` ends all after the current step; `tick` is
-    called before every optimiser step and after validation, and sets `TrainState.share` of a limited time."""
+    """What the loop asks and tells its caller. If one rank says `stop`, all end after the current step. `tick` is
+    called before every optimiser step and after validation; with a time limit it sets `TrainState.share`."""
 
     config: Config | PretrainConfig
     stop: Callable[[], bool] = lambda: False
@@ -131,7 +123,7 @@ def train_epoch(state: TrainState, stream: Stream, objective: Objective, control
         try:
             for batch in stream.rest(state, ranks):
                 state.running["waited"] += time.perf_counter() - clock
-                loss = norm = ranks.mean(gradients.add(stream.placed(batch, state.epoch)))
+                loss = norm = ranks.mean(gradients.add(batch))
                 state.batch += 1
                 if batch.last:
                     control.tick()
@@ -208,7 +200,7 @@ class LossWatch:
 
 
 class Gradients:
-    """Adds the gradients of batches to those of the model; each rank those of its share, with masks of its own."""
+    """Adds the gradients of batches to the model; each rank computes its share, with dropout masks of its own."""
 
     def __init__(self, state: TrainState, stream: Stream, objective: Objective, control: Control):
         self.state, self.stream, self.objective, self.control = state, stream, objective, control
@@ -217,10 +209,10 @@ class Gradients:
         self.under_way: list[Batch] = []  # the batches that the next optimiser step has so far
 
     def add(self, batch: Batch) -> Tensor:
-        """Add those of a batch on the device; return its loss, (), of which the ranks take the mean.
+        """Add the gradients of a batch on the device; return this rank's loss, ().
 
-        Where memory runs out, what the step has added is thrown away, and all its batches are computed in smaller
-        parts. Several ranks do not do so: the others wait for the gradients of the one that would begin again.
+        When memory runs out, the step begins again: all its batches are computed in smaller parts. With several ranks
+        that is an error, because the others wait for the gradients of the one that would begin again.
 
         Raises OutOfMemoryError if memory runs out with one image at once and gradient checkpointing, RuntimeError if
         it does so with several ranks.
@@ -265,7 +257,7 @@ class Gradients:
         return total
 
     def _halve_micro_batch(self, batch: Batch) -> None:
-        """From now on compute half as many images at once, or, where it is one already, checkpoint gradients."""
+        """From now on compute half as many images at once; after one image, switch gradient checkpointing on."""
         state, parts = self.state, self.control.ranks.parts(self.stream.batches.size, self.state.micro_batch)
         before = max(part.stop - part.start for part in parts)
         if before == 1 and checkpoints_gradients(state.model):

@@ -1,4 +1,4 @@
-"""A run: its folder, what it writes there, and going on from there.
+"""A run: its folder, what it writes there, and resuming from it.
 
 `Run.new` and `Run.resumed` build it whole; what is trained, and how it is validated and saved, is its `Task`.
 """
@@ -23,7 +23,7 @@ from vitmed.core.places import elsewhere
 from vitmed.core.process import stop_signals
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text import counted, first_line
-from vitmed.data.loading import Images, ReadSplits, pick_place
+from vitmed.data.loading import Images, ReadSplits
 from vitmed.inference.checkpoint import Checkpoint, PretrainingState
 from vitmed.models import hardware
 from vitmed.models.hardware import Precision, check_compiler, pick_device, pick_precision, using_threads
@@ -68,13 +68,13 @@ class Task(Protocol[AnyConfig]):
     command: ClassVar[str]
     model: torch.nn.Module
 
-    def objective(self, config: AnyConfig, train: Images, session: Session) -> Objective: ...  # made small in training
+    def objective(self, config: AnyConfig, train: Images, session: Session) -> Objective: ...  # what training minimises
     def validate(self, run: "Run[AnyConfig]") -> Record: ...  # of the epoch that has just ended
     def save_epoch(self, run: "Run[AnyConfig]", record: Record) -> None: ...  # the weights, where they are to be kept
     def save_last(self, run: "Run[AnyConfig]") -> None: ...  # last.pt, from which `--resume` continues
     def seconds_after(self, run: "Run[AnyConfig]") -> float: ...  # estimates now what follows training
     def write_start(self, run: "Run[AnyConfig]") -> None: ...  # what is known before the first batch
-    def before_step(self, run: "Run[AnyConfig]") -> None: ...  # says something
+    def before_step(self, run: "Run[AnyConfig]") -> None: ...  # a warning, perhaps, before an optimiser step
     def after_epoch(self, run: "Run[AnyConfig]", record: Record) -> None: ...  # says what a finished epoch shows
 
 
@@ -99,8 +99,6 @@ class Run(Generic[AnyConfig]):
     ) -> Self:
         """A run before its first batch; everything known so far is written into its folder."""
         ranks, device = session.ranks, session.device
-        place = ranks.first(lambda: pick_place(config.train.augment_on, device, ranks.local_world))
-        config = with_values(config, {"train.augment_on": place})
         if (fields := open_fields(config)) and not ranks.wide:  # several processes take the usual engine
             images = read.images["train"]
             steps = config.train.epochs * max(1, len(images) // config.train.batch_size)

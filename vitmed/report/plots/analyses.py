@@ -259,19 +259,28 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, unit: 
     overall = right.sum() / images.sum()
     grid = np.unique(np.geomspace(max(1, n.min()), max(2, n.max()), 200).round())
     axes.axhline(overall, color=GREY, linewidth=1, linestyle="--", label=f"all images: {overall:.3f}")
+    grid = np.repeat(grid, 2) if len(grid) == 1 else grid
     limits = [binom.ppf(q, grid, overall) / grid for q in (0.025, 0.975)]
-    axes.fill_between(grid, *limits, color="0.9", linewidth=0, label=f"95 % of {unit}s, if all were alike")
+    axes.fill_between(
+        grid if len(set(grid)) > 1 else [*grid, -0.4, 0.4],
+        *limits,
+        color="0.9",
+        linewidth=0,
+        label=f"95 % of {unit}s, if all were alike",
+    )
     far = outside(n, right[present])
     size = float(np.clip(2500 / len(present), 8, 36))
-    for some, colour, marker, text in ((~far, BLUE, "o", "within"), (far, RED, "^", "outside")):
+    for some, colour, marker, text, least in ((~far, BLUE, "o", "within", 0), (far, RED, "^", "outside", 24)):
         dots, count = np.unique(np.stack([n[some], share[some]]), axis=1, return_counts=True)  # (2, D): some lie level
-        axes.scatter(dots[0], dots[1], s=size * np.sqrt(count), color=colour, marker=marker, alpha=0.75, linewidths=0)
+        axes.scatter(
+            dots[0], dots[1], s=max(size, least) * np.sqrt(count), color=colour, marker=marker, alpha=0.75, linewidths=0
+        )
         axes.plot([], [], marker, color=colour, label=f"{text}: {counted(int(some.sum()), unit)}")
     if n.max() > 20 * n.min():
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, min_n_ticks=1))
         axes.set_xlim(n.min() - 0.06 * np.ptp(n) - 0.5, n.max() + 0.06 * np.ptp(n) + 0.5)
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
 

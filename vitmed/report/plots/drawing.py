@@ -5,9 +5,11 @@ Colours are Okabe & Ito's, which colour-blind readers can tell apart, and no mea
 
 import contextlib
 import io
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
 from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, MaxNLocator
 from PIL import Image
@@ -93,15 +96,19 @@ def png(figure: Figure) -> bytes:
 def _raster(figure: Figure) -> Image.Image:
     """RGB, drawn once: `Figure.savefig` draws twice, the first time for nothing but the layout."""
     # What no font can draw, as in a name that is not UTF-8, is shown with backslashes.
+    written = [text.get_text() for text in figure.findobj(Text)]
     for axis in (axis for axes in figure.findobj(Axes) for axis in (axes.xaxis, axes.yaxis)):
         if isinstance(axis.get_major_locator(), FixedLocator):
             at = axis.get_majorticklocs().tolist()
             labels = axis.get_major_formatter().format_ticks(at)
+            written += labels
             if (shown := list(map(visible, labels))) != labels:
                 axis.set_ticks(at, shown)
     for text in figure.findobj(Text):
         if visible(text.get_text()) != text.get_text():
             text.set_text(visible(text.get_text()))
+        if max("".join(written), default="") > "\u2e7f":
+            text.set_fontfamily([*text.get_fontfamily(), *_east_asian_fonts()])
     figure.dpi = DPI
     canvas = FigureCanvasAgg(figure)
     with _any_glyph():
@@ -113,6 +120,15 @@ def _encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     stream = io.BytesIO()
     image.save(stream, format=kind, **options)
     return stream.getvalue()
+
+
+@cache
+def _east_asian_fonts() -> list[str]:
+    """A few installed fonts with Chinese, Japanese or Korean characters, which matplotlib's own font lacks."""
+    usual = re.compile(
+        "Sans CJK|Droid Sans Fallback|WenQuanYi|YaHei|SimHei|MS Gothic|Malgun|PingFang|Hiragino|Arial Unicode"
+    )
+    return sorted({font.name for font in fontManager.ttflist if usual.search(font.name)})[:3]
 
 
 @contextlib.contextmanager
