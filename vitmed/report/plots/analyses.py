@@ -262,7 +262,7 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, unit: 
     grid = np.repeat(grid, 2) if len(grid) == 1 else grid
     limits = [binom.ppf(q, grid, overall) / grid for q in (0.025, 0.975)]
     axes.fill_between(
-        grid if len(set(grid)) > 1 else [*grid, -0.4, 0.4],
+        grid if len(set(grid)) > 1 else grid + np.array([-0.4, 0.4]),
         *limits,
         color="0.9",
         linewidth=0,
