@@ -82,10 +82,8 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
         label, targets = int(read.strata[row]), tuple(read.values[row].tolist())
         samples.append(Sample(paths[image], label, groups[row], cells, targets))
     names = {*read.classes} if root and not read.outputs else set[str]()  # that folders may have as well
-    of_folder = [(s, names.intersection(s.path.split("/"))) for s in samples]
-    if wrong := [s.path for s, of in of_folder if of and read.classes[s.label] not in of]:
-        lie = counted_doing(len(wrong), "image", "lies", "lie")
-        notes.append(f"{file}: {lie} in the folder of another class, such as {wrong[0]}: the table counts")
+    if odd := [s.path for s in samples if (of := names & {*s.path.split("/")}) and read.classes[s.label] not in of]:
+        notes.append(f"{file}: images in the folder of another class: {len(odd):,}, such as {odd[0]}; the table counts")
     made = {} if split is None else dict.fromkeys(words, f"table {Path(file).name}")
     known = "" if group is None else known_by_column(table.header[group], "--labels")
     classes, bins = (read.outputs, read.classes) if read.outputs else (read.classes, ())
