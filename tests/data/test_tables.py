@@ -68,7 +68,13 @@ def told(root: Path, **fields: object) -> str:
     ],
 )
 def test_a_table_of_patients(root: Path, tmp_path: Path, separator: str, encoding: str, header: list[str]) -> None:
-    rows = [header, [""], *([path, patient(path)] for path in paths(root)), ["", " ", ""]]  # with empty lines
+    rows = [
+        header,
+        [""],
+        *([path, patient(path)] for path in paths(root)),
+        ["", " "],
+        ["", " ", ""],
+    ]  # with empty lines
     splits = split(root, groups=table(tmp_path / "t.csv", rows, separator, encoding))
     if header == ["x", "case"]:  # a blank behind a comma, and a comma in quotes
         text = "path, case\n" + "".join(f'{path}, "{patient(path)}, x"\n' for path in paths(root))
@@ -130,9 +136,10 @@ def test_tables_that_cannot_be_used(root: Path, tmp_path: Path) -> None:
     file, rows = tmp_path / "t.csv", [[p, patient(p)] for p in paths(root)]
     assert "no such file" in told(root, groups=tmp_path / "none.csv").lower()
     assert "no rows" in told(root, groups=table(file, [["path", "patient"]]))
-    assert "no column for the patient; it has 'path' (empty), 'x' (empty), 'y' (empty)" in told(
-        root, groups=table(file, [["path", "x", "y"], ["", "", ""]])
+    assert "no column for the patient; it has 'path', 'x' (empty), 'y' (empty)" in told(
+        root, groups=table(file, [["path", "x", "y"], ["1.png", "", ""]])
     )
+    assert "no rows" in told(root, groups=table(file, [["path", "x", "y"], ["", " ", ""]]))
     others = [["path", "slide", "view", "md5"], *([p, patient(p), "ap", str(i)] for i, (p, _) in enumerate(rows))]
     named = told(root, groups=table(file, others))
     assert (
@@ -208,7 +215,7 @@ def test_a_column_of_labels_that_is_shifted_contradicts_the_folders(root: Path, 
     for shift in (0, 3):
         rows = [["path", "label"], *map(list, zip(paths(root), told[shift:] + told[:shift], strict=True))]
         notes = [note for note in split(root, labels=table(tmp_path / "t.csv", rows)).notes if "folder" in note]
-        assert len(notes) == bool(shift) and all("6 images lie in the folder of another" in note for note in notes)
+        assert len(notes) == bool(shift) and all("of another class: 6, such as a/" in note for note in notes)
 
 
 def test_split_folders_count_where_the_table_says_nothing(root: Path, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def read_table(file: str | Path) -> Table:
     for line, row in numbered:
         if header is None:
             header = [name.strip() for name in row] if any(cell.strip() for cell in row) else None
-        elif len(row) == len(header):
+        elif len(row) == len(header) and any(map(str.strip, row)):
             lines.append(line)
             rows.append(row)
         elif any(cell.strip() for cell in row):
