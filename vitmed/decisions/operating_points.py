@@ -390,7 +390,8 @@ def decision_cost(costs: Costs, predictions: Predictions, called: np.ndarray, co
         expected = np.where(common > 0, common * ratio(lost, images), 0.0).sum(axis=-1)
         return {"expected_cost": expected, "normalised_cost": ratio(expected, (common @ matrix).min(axis=-1))}
 
-    costed = boot.estimates(np.concatenate([kinds, kinds * matrix[labels, called][:, None]], axis=1), costs_of)
+    whole, drawn = map(costs_of, boot.sums(np.concatenate([kinds, kinds * matrix[labels, called][:, None]], axis=1)))
+    costed = {name: boot.estimate(float(value), drawn[name]) for name, value in whole.items()}
     return DecisionCost(**costed, accuracy=boot.proportion(called == labels))
 
 

@@ -5,7 +5,7 @@ Introduction to the Bootstrap (1993), chapter 13; resamples of whole groups: Fie
 369. With few groups its interval is too narrow: `widened_level`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -75,13 +75,6 @@ class Bootstrap:
             return whole, np.empty((0, values.shape[1]))
         drawn = [weights @ table for weights in bootstrap_weights(np.arange(count), self.resamples, seed=0)]
         return whole, np.concatenate(drawn)
-
-    def estimates(
-        self, values: np.ndarray, numbers: Callable[[np.ndarray], dict[str, np.ndarray]]
-    ) -> dict[str, Estimate]:
-        """Numbers that are a function of sums (..., F), from the values (S, F) of the images."""
-        whole, drawn = map(numbers, self.sums(values))
-        return {name: self.estimate(float(value), drawn[name]) for name, value in whole.items()}
 
     def ratios(self, top: np.ndarray, bottom: np.ndarray) -> list[Estimate]:
         """The sum of `top` over that of `bottom`, (S, J) each, by column."""

@@ -176,16 +176,21 @@ def area_gap(
 def tested(gap: float, spread: Spread, method: str) -> tuple[float, ComparisonTest]:
     """How far the interval of a difference reaches to either side, and the test of no difference. A difference without
     any variance has neither, because no image shows how it varies, unless it is 0: the models are equal."""
-    from scipy.special import stdtr  # imported here: predict starts without it
-
     statistic = p = None
     if np.isfinite(gap) and spread.variance > 0:
         statistic = float(gap / spread.variance**0.5)
-        p = float(2 * stdtr(min(spread.degrees, 1e9), -abs(statistic)))
+        p = two_sided_p(statistic, spread.degrees)
     elif gap == 0 and spread.variance == 0:
         statistic, p = 0.0, 1.0
     reach = float("nan") if statistic is None else intervals.quantile(spread.degrees) * spread.variance**0.5
     return reach, ComparisonTest(statistic=statistic, p=p, method=method)
+
+
+def two_sided_p(statistic: float, degrees: float) -> float:
+    """By Student's t, or the normal distribution at infinite degrees of freedom."""
+    from scipy.special import stdtr  # imported here: predict starts without it
+
+    return float(2 * stdtr(min(degrees, 1e9), -abs(statistic)))
 
 
 def share_difference(
@@ -201,8 +206,6 @@ def share_difference(
 
     `first` and `second` are (S,) bool, where each model is right; `counted` the images that matter.
     """
-    from scipy.special import stdtr  # imported here: predict starts without it
-
     d = np.where(counted, first.astype(np.float64) - second, 0.0)
     n, plus, minus = float(counted.sum()), float((d > 0).sum()), float((d < 0).sum())
     value, effect, degrees = (plus - minus) / n if n else float("nan"), 1.0, INFINITE
@@ -225,7 +228,7 @@ def share_difference(
             degrees = intervals.satterthwaite(sizes, intervals.correlation(sizes, sums, squares))
     plus, minus, independent = plus / effect, minus / effect, n / effect
     statistic = tango_score(0.0, plus, minus, independent)
-    p = float(2 * stdtr(min(degrees, 1e9), -abs(statistic)))
+    p = two_sided_p(statistic, degrees)
     low, high = tango(plus, minus, independent, intervals.quantile(degrees))
     method = "tango-cluster" if units.clustered else "tango"
     return Share(value, low, high, method, int(n), len(sizes)), test.model_copy(update={"statistic": statistic, "p": p})

@@ -9,7 +9,6 @@ Letters: S images, K classes, R resamples, G strata.
 """
 
 import itertools
-import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -144,7 +143,7 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
     what they are called.
     """
     cells = [cell.strip() for cell in cells]
-    numbers = np.array([math.nan if cell.lower() in BLANKS else _number(cell) for cell in cells])
+    numbers = np.array([np.nan if cell.lower() in BLANKS else _number(cell) for cell in cells])
     given, cut = np.isfinite(numbers), ""
     values = np.unique(numbers[given])
     if len(values) > MANY_VALUES and not np.isinf(numbers).any():
@@ -328,4 +327,4 @@ def pair_wins(scores: np.ndarray, positive: np.ndarray, atoms: np.ndarray) -> np
 def _number(cell: str) -> float:
     """The number that a cell holds; infinite where it holds none."""
     number = as_number(cell)
-    return number if math.isfinite(number) else math.inf
+    return number if np.isfinite(number) else np.inf

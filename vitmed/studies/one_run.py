@@ -1,7 +1,6 @@
 """One run of `vitmed train` or `vitmed pretrain`: begun or resumed, trained to its end, and evaluated."""
 
 import contextlib
-import datetime
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -375,4 +374,4 @@ def resumed_pretraining(folder: RunFolder, data: str | Path | None, overrides: d
 
 def default_name(root: Path, config: Config | PretrainConfig) -> str:
     """Join date, data and model: 2026-11-20_malaria_vit-tiny."""
-    return f"{datetime.date.today().isoformat()}_{file_name(root.resolve().name) or 'data'}_{model_label(config.model)}"
+    return f"{time.strftime('%Y-%m-%d')}_{file_name(root.resolve().name) or 'data'}_{model_label(config.model)}"
