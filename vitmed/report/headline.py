@@ -130,7 +130,7 @@ def reader_lines(metrics: Results) -> list[str]:
 
 def verdict(baseline: Baseline, metrics: Results) -> str:
     """Whether the model is better than a baseline, in a line; no verdict with very few patients."""
-    name, standing = baseline.decides, baseline.standing(metrics.n_groups, metrics.overall)
+    name, standing = baseline.decides, baseline.standing(metrics.n_groups)
     gap = value_text(baseline.difference[name], "+")
     title = TARGETS[metrics.target.kind].metrics[name].phrase
     text = f"baseline, {baseline.text}: {title} {number(baseline.overall[name].value)} {metrics.target.unit}".rstrip()
@@ -144,8 +144,6 @@ def verdict(baseline: Baseline, metrics: Results) -> str:
         every = len(baseline.beaten_for) == len(baseline.findings)
         single = f"; of single findings better for {'all' if every else listed(baseline.beaten_for) or 'none'}"
     which = {"better": "the model is better", "worse": "the BASELINE is better"}
-    which["at chance"] = which["better"]
-    single += "; but it is not shown to be better than chance" * (standing == "at chance")
     return f"{text}; {which.get(standing, 'the model is not shown to be better')}: {gap}{single}"
 
 
