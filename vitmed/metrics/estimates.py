@@ -232,6 +232,7 @@ def learnt_nothing(found: Numbers) -> list[str]:
 def missing_interval_note(found: Numbers) -> list[str]:
     """A note if numbers have a value and no interval; `no_interval` has the reasons. Empty otherwise."""
     count = len(found.no_interval)
-    lack, whose = ("1 number has", "its") if count == 1 else (f"{count:,} numbers have", "their")
+    one = count == 1
+    lack, whose, why = ("1 number has", "its", "reason") if one else (f"{count:,} numbers have", "their", "reasons")
     text = f"{lack} no interval: {whose} uncertainty is unknown, not small. "
-    return [f"{text}The report gives the reasons below 'All numbers'."] if count else []
+    return [f"{text}The report gives the {why} below 'All numbers'."] if count else []

@@ -176,8 +176,8 @@ def gap_cell(gap: Estimate, p: float | None) -> Cell:
     return td(signed(gap), interval(gap) + chance)._replace(numbers=(gap.value, gap.low, gap.high, p))
 
 
-def cells(entries: Any, names: Iterable[str]) -> list[Cell]:
-    return [cell(entries[name]) for name in names]
+def cells(entries: Any, names: Iterable[str], why: str = "") -> list[Cell]:
+    return [cell(entries[name], why=why * (entries[name].value is not None)) for name in names]
 
 
 class Sheet:
@@ -231,7 +231,14 @@ class Sheet:
 
     def headline(self, entries: Iterable[tuple[str, str, Estimate]]) -> str:
         """The first numbers, large: (key, title, number)."""
-        return self.add(Headline([(words(title), cell(entry, why="no interval")) for _, title, entry in entries]))
+        return self.add(
+            Headline(
+                [
+                    (words(title), cell(entry, why="no interval" * (entry.value is not None)))
+                    for _, title, entry in entries
+                ]
+            )
+        )
 
     def group(self, css: str, summary: object = None, title: object = None, *, caller: Callable[[], str]) -> str:
         """The blocks between {% call %} and {% endcall %} as a group, folded below a summary if there is one."""

@@ -50,7 +50,7 @@ def decision_curve(predictions: Predictions, metrics: Results) -> Figure | None:
         if part.useful:
             axes.plot([], [], color=BLUE, linewidth=5, label="clearly better than both")
         axes.set(xlabel="threshold probability (act from it upwards)", ylabel="net benefit (true positives per image)")
-        title = f"{drawing.short(curve.positive, 30)}: {what.format(percentage(top))}, band: 95 % interval"
+        title = f"{drawing.short(curve.positive, 30)}: {what.format(percentage(top))}{', band: 95 % interval' * (part.model[0].low is not None)}"
         axes.set_title(title, fontsize=11)
     drawing.legend_below(figure, 4)
     return figure
