@@ -283,7 +283,9 @@ def test_a_baseline_without_an_operating_point_is_compared_by_the_likeliest_clas
     right = [(p.logits.argmax(axis=1) == p.labels).mean() for p in (good, guess)]
     assert beside.likeliest and beside.difference["accuracy"].value == pytest.approx(right[0] - right[1])
     assert metrics.overall["accuracy"].value != pytest.approx(right[0])
-    assert "likeliest class, also the model, whose operating point no baseline has" in " ".join(text.split())
+    assert "too decides by the likeliest class: its number is that of the baseline plus the difference." in " ".join(
+        text.split()
+    )
 
 
 @pytest.mark.parametrize("cost", ["absolute", [[0, 1, 1, 1], [5, 0, 1, 1], [5, 5, 0, 1], [5, 5, 5, 0]]])
