@@ -29,13 +29,14 @@ SETS = {"prediction_sets": {"score": "raps"}}
         ("model.head", ["auto", "linear"], ["ordinal"]),
         ("evaluate.conformal", ["lac"], ["aps", "raps"]),
         ("augment.policy", ["none"], ["views"]),
+        ("evaluate.calibration", ["auto"], ["vector"]),
     ],
 )
 def test_settings_of_losses_and_pretraining(key: str, kept: list[object], refused: list[object]) -> None:
     section, _, field = key.partition(".")
     for value in kept:
         assert build_config({section: {field: value}}) == load_config(
-            None, {"augment.policy": "none"} if field == "policy" else {}
+            None, {key: value} if key in upgrade.VALUES else {}
         )
     for value in refused:
         with pytest.raises(UsageError, match=f"{key} = {value!r} is no longer there; vitmed 0.2.0 has it"):

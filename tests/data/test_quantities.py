@@ -31,7 +31,7 @@ def test_numbers_with_a_comma_are_not_a_class_each(tmp_path: Path) -> None:
     cells = [f"{20 + i},5" for i in range(40)]
     with pytest.raises(DataError, match=r"labels.csv: line 2: '20,5' is a number with a comma") as error:
         split(ages(tmp_path, [f'"{cell}"' for cell in cells]))
-    assert "write a point instead, or --target classes" in error.value.fix
+    assert "write a point, or nothing if it separates thousands; or --target classes" in error.value.fix
 
 
 def test_whole_numbers_stay_classes_and_say_so(tmp_path: Path) -> None:

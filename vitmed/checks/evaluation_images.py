@@ -29,6 +29,7 @@ from vitmed.imaging.window import asked_window
 from vitmed.inference.open_model import IDLE_WINDOW, windowed_note
 from vitmed.inference.saved_model import Outputs, SavedModel
 from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import one_spelling
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class EvaluationImages:
         return self.how.read(self.root / self.samples[index].path)
 
     def predictions(self, saved: SavedModel, outputs: Outputs) -> Predictions:
-        """Those of the images, with their labels. Raises DataError if one cannot be read."""
+        """The predictions for the images, with their labels. Raises DataError if one cannot be read."""
         check_readable(outputs.problems)
         target, positive = saved.splits.target, saved.config.data.positive
         predictions = labelled_by(target, saved.classes, self.samples, outputs.logits, positive, self.columns)
@@ -236,8 +237,9 @@ def leakage(
         verb = "is" if again == 1 else "are"
         notes.append(f"{again:,} of {counted(len(samples), 'image')} {verb} also in the run's own test.")
     groups = {sample.group for sample in samples if sample.group is not None}
-    both = groups & {sample.group for name in made_with for sample in saved.splits.samples.get(name, ())}
-    if both:
+    known = {sample.group or "" for name in made_with for sample in saved.splits.samples.get(name, ())} - {""}
+    joined, _ = one_spelling(names := [*groups, *known], "patient", names)  # 7 there may be 007 here
+    if both := {*joined[: len(groups)]} & {*joined[len(groups) :]}:
         notes.append(f"Patients that share a name with a patient used to make the model: {len(both):,}.")
     patients = len(both) if saved.splits.grouped and groups else None
     return {"images": len(seen), "patients": patients, "test": again}, notes

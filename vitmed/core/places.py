@@ -182,7 +182,7 @@ def data_folder(root: str | Path | None) -> Path:
     refuse_archive(folder)
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "no such folder"
-        raise DataError(f"{folder}: {what}", "name a folder that contains one folder of images per class")
+        raise DataError(f"{folder}: {what}", "name a folder that contains one folder of images per class, or put it back")
     return folder
 
 

@@ -53,6 +53,7 @@ SETTINGS: dict[str, tuple[list[Any] | None, str]] = {
 # "section.field" -> {value that is gone: what to use instead}
 VALUES: dict[str, dict[Any, str]] = {
     "augment.policy": {"views": "leave it out"},
+    "evaluate.calibration": {"vector": "temperature, or leave it out"},
     "train.monitor": {
         "median_error": "mae",
         **{f"{name}_weighted": name for name in ("auroc", "average_precision")},
@@ -80,6 +81,7 @@ GONE = (  # parts of a metrics.json of 0.2.0, each by the keys that lead to it
     "prevalence.curve",
     *(f"overall.{name}" for name in VALUES["train.monitor"]),
     "error_by_range.equalised_odds",
+    "calibration.another_class",
     *(f"calibration.{when}.ece_classwise{of}" for when in ("before", "after") for of in ("", "_if_right")),
 )
 

@@ -6,6 +6,7 @@ One pass of `os.scandir`, in strings, is fast enough for a million files.
 import contextlib
 import errno
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import NamedTuple
@@ -25,11 +26,12 @@ SPLIT_WORDS = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
+BEHIND_SPLIT = r"[ _-]?(?:data(?:[ _-]?sets?)?|sets?|images|imgs|splits?)"  # as in training_set and TestData
 
 
 def split_of(word: str) -> str | None:
     """train, val or test for a usual spelling in a folder name or a table, else None."""
-    return SPLIT_WORDS.get(word.lower())
+    return SPLIT_WORDS.get(re.sub(f"{BEHIND_SPLIT}$", "", word.lower()))
 
 
 def split_folders(root: Path) -> dict[str, Path]:
@@ -75,7 +77,7 @@ def import_fix(folder: Path) -> str:
     for place in (root, *subfolders(root)):
         inside = list_folder(str(place))
         for name in () if inside.images else inside.others:
-            if name.lower().endswith(ARCHIVES):
+            if name.lower().endswith((*ARCHIVES, ".zip", ".tar.gz", ".tgz")):
                 return f"vitmed data import {place / name} FOLDER"
     return ""
 

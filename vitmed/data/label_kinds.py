@@ -40,7 +40,7 @@ class LabelRequest(NamedTuple):
 
     @classmethod
     def of(cls, config: DataConfig, ordinal: Sequence[str] = ()) -> Self:
-        """As configured. Raises UsageError for fields that do not go together."""
+        """The request of a configuration. Raises UsageError for fields that do not go together."""
         kind: str = config.target
         for flag, given, needed in (
             ("--finding", config.findings, "findings"),
@@ -247,7 +247,7 @@ def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> 
 
 
 def _of_bars(table: Table, label: int, columns: Sequence[int], request: LabelRequest) -> Labels:
-    """Findings whose names are joined by |; from the columns of the same names, where there are such that agree."""
+    """Findings whose names are joined by |; from columns of the same names instead, if there are any and they agree."""
     cells = [row[label].strip() for row in table.rows]
     sets: dict[str, set[str]] = {}
     for line, cell in zip(table.lines, cells, strict=True):
@@ -318,7 +318,7 @@ def finding_strata(values: np.ndarray) -> np.ndarray:
 
 
 def bit_columns(table: Table, others: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The columns of 1 and 0, and those of little else, whose other cells are mistakes."""
+    """The columns of 1 and 0, and the columns with few other cells, which are mistakes."""
     columns, doubtful = list[int](), list[int]()
     for column in others:
         counts = Counter(row[column].strip() for row in table.rows)
@@ -393,7 +393,12 @@ def read_targets(table: Table, label: int | None, others: Sequence[int], request
     classes = tuple(sorted(set(cells)))  # not by NumPy, which would make every cell as wide as the longest
     number = {name: k for k, name in enumerate(classes)}
     strata = np.array([number[cell] for cell in cells], np.int64)
-    return Labels(CLASSES, strata, classes, np.empty((len(cells), 0)), source=source, used=(label,))
+    parts = {name: re.split(r"\s*[,;]\s*", name) for name in classes if request.kind == "auto"}
+    count = Counter(part for of_name in parts.values() for part in of_name)
+    joined = next((name for name, of in parts.items() if len(of) > 1 and all(count[part] > 1 for part in of)), "")
+    several = f"{table.file}: {joined!r} is one class; if it is several findings, join them by {BAR}"
+    notes = (f"{several}: {BAR.join(parts[joined])!r}",) if joined else ()
+    return Labels(CLASSES, strata, classes, np.empty((len(cells), 0)), source=source, notes=notes, used=(label,))
 
 
 def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:
@@ -415,7 +420,8 @@ def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:
         for line, cell in zip(table.lines, cells, strict=True):
             if comma.fullmatch(cell):
                 problem = f"{table.file}: line {line}: {cell!r} is a number with a comma"
-                raise DataError(problem, "write a point instead, or --target classes if they are names")
+                fix = "write a point, or nothing if it separates thousands; or --target classes if they are names"
+                raise DataError(problem, fix)
     numbers = {value for value in values if value is not None and math.isfinite(value)}
     fractions = any(value != int(value) for value in numbers)
     return "number" if None not in values and fractions and len(numbers) > MANY_VALUES else "classes"

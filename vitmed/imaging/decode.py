@@ -200,5 +200,5 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
     return image
 
 
-_RASTERS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".j2k", ".jpx")
+_RASTERS = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".j2k", ".jpx")
 READERS: dict[str, ModuleType] = {".dcm": dicom, ".dicom": dicom, ".npy": rasters, **dict.fromkeys(_RASTERS, rasters)}

@@ -38,9 +38,9 @@ class PrevalenceTable(Frozen):
 class NetBenefit(Frozen):
     """Net benefit at each of T thresholds where the positive class has one prevalence; acting on none is 0 everywhere.
 
-    `useful` is [low, high] of each run of thresholds at which the intervals of the differences from acting on all and
-    on none lie above 0, `harmful` where that of the difference from none lies below 0; both are None with fewer than
-    `FEW_GROUPS` patients (or images) of either class. `sentence` has them in words.
+    `useful` is [low, high] of each run of thresholds at which the intervals of both differences, from acting on all and
+    from acting on none, lie above 0; at `harmful` ones the interval of the latter lies below 0. Both are None with
+    fewer than `FEW_GROUPS` patients (or images) of either class. `sentence` has them in words.
     """
 
     prevalence: float | None = None
@@ -95,19 +95,16 @@ def _true_share(wrong: tuple[float, float, float], odds: float) -> Estimate:
 
 def in_words(row: AtPrevalence) -> str:
     """A row of the table in words."""
-    where = f"at a prevalence of {percentage(row.prevalence)}"
-    parts, unknown = list[str](), list[str]()
-    for rate, result in ((row.ppv, "positive"), (row.npv, "negative")):
+    where, rates = f"at a prevalence of {percentage(row.prevalence)}", {"positive": row.ppv, "negative": row.npv}
+    few = " or ".join(result for result, rate in rates.items() if rate.value is not None and rate.low is None)
+    parts = [f"So few images or patients cannot show how many of 100 {few} results {where} are true."] * bool(few)
+    for result, rate in rates.items():
         if rate.value is None:
             parts.append(f"There are no {result} results to count {where}.")
         elif rate.low is not None and rate.high is not None:
             low, value, high = _of_100(rate.low, rate.value, rate.high)
             parts.append(f"Of 100 {result} results {where}, about {value} ({low} to {high}) are true.")
-        else:
-            unknown.append(result)
-    results = " or ".join(unknown)
-    few = f"So few images or patients cannot show how many of 100 {results} results {where} are true."
-    return " ".join([*parts, *([few] if unknown else [])])
+    return " ".join(parts)
 
 
 def _of_100(*shares: float) -> list[str]:

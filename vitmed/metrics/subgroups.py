@@ -94,7 +94,7 @@ class Subgroups(Frozen):
     resamples: int | None = None
     strata: list[Stratum]
     further: int  # strata beyond `MOST`
-    too_small: int  # strata that are not evaluated; those of one patient or image are not even named
+    too_small: int  # strata that are not evaluated; one with a single patient or image is not even named
     gaps: dict[str, Gap]
     worst: dict[str, str]  # metric -> the worst stratum, where there is a gap
     shuffles: int | None = None  # None where patients are in several strata
@@ -141,7 +141,7 @@ def compared(columns: Mapping[str, Subgroups] | None) -> bool:
 
 
 def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: int = 4) -> Strata:
-    """A column cut into strata: one per value, or so many `parts` of the images where it holds many numbers.
+    """A column cut into strata: one per value, or `parts` quantiles of the images where it holds many numbers.
 
     Empty cells are a stratum of their own, the last. Where fewer than `FEWEST` patients lie in a quartile, its edges
     would disclose one of them; then there are no strata. `units` are the patients (or images) of the cells, `unit` is

@@ -231,14 +231,8 @@ class Sheet:
 
     def headline(self, entries: Iterable[tuple[str, str, Estimate]]) -> str:
         """The first numbers, large: (key, title, number)."""
-        return self.add(
-            Headline(
-                [
-                    (words(title), cell(entry, why="no interval" * (entry.value is not None)))
-                    for _, title, entry in entries
-                ]
-            )
-        )
+        shown = [(words(title), cells([number], [0], "no interval")[0]) for _, title, number in entries]
+        return self.add(Headline(shown))
 
     def group(self, css: str, summary: object = None, title: object = None, *, caller: Callable[[], str]) -> str:
         """The blocks between {% call %} and {% endcall %} as a group, folded below a summary if there is one."""

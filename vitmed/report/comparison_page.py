@@ -197,11 +197,6 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     caption = f"Comparison of models{positive}: {about}. {names}. {tables.note}".strip()
     write_text(folder / LATEX, "\n".join([PREAMBLE, "", *latex(table, caption, "comparison")]) + "\n")
     named = {letter: (name, content.models[name].identity) for name, letter in tables.letters.items()}
-    context: dict[str, Any] = {"about": about, "named": named, "table": table, "note": tables.note}
-    context |= {
-        "sentences": tables.sentences(),
-        "methods": tables.methods(),
-        "picture": picture,
-        "image": data_uri(picture.png),
-    }
+    context: dict[str, Any] = {"about": about, "named": named, "table": table, "note": tables.note, "picture": picture}
+    context |= {"sentences": tables.sentences(), "methods": tables.methods(), "image": data_uri(picture.png)}
     write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, **context))

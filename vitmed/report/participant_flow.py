@@ -58,7 +58,7 @@ def flow_of(
 
 
 def copies_in_two(hashes: Mapping[str, Sequence[str]]) -> set[str]:
-    """Of split name -> sha256 of its files: those that are in more than one."""
+    """The sha256 that are in more than one split, from split name -> sha256 of its files."""
     count = Counter(digest for digests in hashes.values() for digest in set(digests))
     return {digest for digest, splits in count.items() if splits > 1}
 

@@ -106,7 +106,7 @@ class SplitFlow(Count):
 
 
 class Seen(Frozen):
-    """Of other images: how many images and patients the model was made with, and images of the run's own test."""
+    """How many images and patients the model was made with, and images of the run's own test."""
 
     images: int | None = None
     patients: int | None = None
