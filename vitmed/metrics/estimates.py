@@ -232,7 +232,6 @@ def learnt_nothing(found: Numbers) -> list[str]:
 def missing_interval_note(found: Numbers) -> list[str]:
     """A note if numbers have a value and no interval; `no_interval` has the reasons. Empty otherwise."""
     count = len(found.no_interval)
-    one = count == 1
-    lack, whose, why = ("1 number has", "its", "reason") if one else (f"{count:,} numbers have", "their", "reasons")
+    lack, whose = ("1 number has", "its") if count == 1 else (f"{count:,} numbers have", "their")
     text = f"{lack} no interval: {whose} uncertainty is unknown, not small. "
-    return [f"{text}The report gives the {why} below 'All numbers'."] if count else []
+    return [f"{text}The report gives the reason{'s' * (count > 1)} below 'All numbers'."] if count else []
