@@ -20,7 +20,7 @@ from vitmed.report.plots.drawing import Drawn, plain
 ROWS = "Row N in a figure is image N of predictions.csv. The whole report is made from that file."
 MARKS = {"b": "**", "i": "*"}  # element of a phrase -> what stands around it
 _joined = Markup("").join
-WIDE = 1000  # px; a wider figure takes the whole width of the page instead of one column of two
+WIDE = 900  # px; a wider figure takes the whole width of the page instead of one column of two
 
 
 class Text(NamedTuple):
