@@ -270,7 +270,8 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, unit: 
     axes.axhline(overall, color=GREY, linewidth=1, linestyle="--", label=f"all images: {overall:.3f}")
     grid, wide = (grid, 0.0) if len(grid) > 1 else (np.repeat(grid, 2), np.array([-0.4, 0.4]))
     limits = [binom.ppf(q, grid, overall) / grid for q in (0.025, 0.975)]
-    axes.fill_between(grid + wide, *limits, color="0.9", linewidth=0, label=f"95 % of {unit}s, if all were alike")
+    alike = f"95 % of {unit}s, if all were alike" if np.ptp(limits) else None  # else there is no band
+    axes.fill_between(grid + wide, *limits, color="0.9", linewidth=0, label=alike)
     far = outside(n, right[present])
     size = float(np.clip(2500 / len(present), 8, 36))
     for some, colour, marker, text, least in ((~far, BLUE, "o", "within", 0), (far, RED, "^", "outside", 24)):
