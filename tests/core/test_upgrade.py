@@ -71,6 +71,13 @@ def test_grades_of_0_2_are_read_though_they_state_the_distribution_of_a_number()
     assert Target.model_validate({"kind": "grades", "distribution": "laplace"}) == Target(kind="grades")
 
 
+def test_the_resamples_of_a_subgroup_are_left_out() -> None:
+    found = upgrade.results(
+        {"subgroups": {"site": {"cut": "", "resamples": 30}}, "error_by_range": {"resamples": None}}
+    )
+    assert found == {"subgroups": {"site": {"cut": ""}}, "error_by_range": {}}
+
+
 def test_results_of_0_2_by_lac_are_read() -> None:
     found = upgrade.results({"conformal": {"score": "lac", "asked": 0.9}, "report": {"evaluate": {"conformal": "lac"}}})
     assert found == {"conformal": {"asked": 0.9}, "report": {"evaluate": {}}}

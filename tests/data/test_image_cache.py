@@ -30,6 +30,7 @@ from vitmed.data.loading import Images, Reader
 from vitmed.data.samples import Sample
 from vitmed.data.scan import digests_of
 from vitmed.imaging import rasters
+from vitmed.imaging.decode import decoding_version
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 
@@ -147,8 +148,9 @@ def test_what_changes_pixels_is_another_entry(
 
 
 def test_another_way_of_decoding_is_another_entry(
-    tmp_path: Path, decoded: list[str], ui: Recorder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, decoded: list[str], ui: Recorder, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
+    request.addfinalizer(decoding_version.cache_clear)  # a process reads the versions once
     root = draw(tmp_path / "a")
     read_all(images(root), ON)
     installed = metadata.version
@@ -156,6 +158,7 @@ def test_another_way_of_decoding_is_another_entry(
         newer = {package: "99.0"}
         monkeypatch.setattr(metadata, "version", lambda name, newer=newer: newer.get(name) or installed(name))
         decoded.clear()
+        decoding_version.cache_clear()
         read_all(images(root), ON)
         assert len(decoded) == 6, package
     decoded.clear()

@@ -202,6 +202,15 @@ def test_the_patient_is_not_the_arm_of_the_study(root: Path, tmp_path: Path, nam
     assert "the column group has a name that" in told(root, labels=file)
 
 
+def test_a_column_of_labels_that_is_shifted_contradicts_the_folders(root: Path, tmp_path: Path) -> None:
+    """The table counts, but a note says so."""
+    told = [path.partition("/")[0] for path in paths(root)]
+    for shift in (0, 3):
+        rows = [["path", "label"], *map(list, zip(paths(root), told[shift:] + told[:shift], strict=True))]
+        notes = [note for note in split(root, labels=table(tmp_path / "t.csv", rows)).notes if "folder" in note]
+        assert len(notes) == bool(shift) and all("6 images lie in the folder of another" in note for note in notes)
+
+
 def test_split_folders_count_where_the_table_says_nothing(root: Path, tmp_path: Path) -> None:
     (root / "a").rename(root / "train")
     (root / "b").rename(root / "test")

@@ -10,9 +10,9 @@ import pytest
 from predicted import rewritten
 
 from vitmed.core.errors import DataError
+from vitmed.core.text import one_spelling
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.predictions import Predictions, softmax
-from vitmed.metrics.predictions_csv import one_spelling
 
 NASTY = ("a,b", 'say "cheese"', "naïve Ω 細胞", "logit_x", " spaced ", "semi;colon\ttab")
 

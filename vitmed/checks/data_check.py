@@ -38,10 +38,8 @@ from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.exact_views import mirrored_pair
 from vitmed.imaging.file_record import FileRecord
 
-# Folders that divide a data set otherwise than into classes: fold1 and fold2, or images/ and masks/.
-NO_CLASS = re.compile(
-    r"(?i)(?:.*[ _-])?(?:fold|part|batch|split|subset)[ _-]?\d+|images?|imgs?|masks?|labels?|annotations?|"
-    r"ground[ _-]?truths?|gt|segmentations?"
+NO_CLASS = re.compile(  # names of folders that divide a data set otherwise: fold1 and fold2, or images/ and masks/
+    r"(?i)(?:.*[ _-])?(?:fold|part|batch|split|subset)[ _-]?\d+|(?:image|img|mask|label|annotation|segmentation)s?|gt"
 )
 MASK = re.compile(r"(?i)[ _-](?:mask|seg|segmentation|gt|ground[ _-]?truth|annotation)s?(?:[ _-]?\d+)?$")
 LONG_WORD = 5  # letters; shorter names, such as a and b, differ by one letter on purpose
@@ -130,10 +128,7 @@ def named_in_table(contents: FolderContents, table: Splits) -> FolderContents:
     """The images that a table names, wherever they lie, with its classes and splits instead of those of the folders."""
     rows = sorted(((split, s) for split, part in table.samples.items() for s in part), key=lambda row: row[1].path)
     places = tuple(Place(None if split == ALL else split, table.strata[s.label]) for split, s in rows)
-    folders = {
-        split: tuple(sorted({p.label or "" for p in places if p.split == split}))
-        for split in dict.fromkeys(place.split for place in places)
-    }
+    folders = {split: tuple(sorted({name or "" for name in labels})) for split, labels in grouped(places).items()}
     samples = tuple(sample for *_, sample in rows)
     read, files = replace(table, samples={ALL: samples}), tuple(sample.path for sample in samples)
     named = replace(contents, base="", files=files, places=places, folders=folders, read=read)
@@ -434,11 +429,8 @@ def _by_table(
     for warning in table.notes:
         warn(warning)
     kept = named_in_table(contents, table)
-    if file.resolve().is_relative_to(root.resolve()):  # the table is read
-        kept = replace(
-            kept, others={k: left for k, n in kept.others.items() if (left := n - (k == file.suffix.lower()))}
-        )
-    return kept
+    read = [file.suffix.lower()] * file.resolve().is_relative_to(root.resolve())  # the table, if it lies there
+    return replace(kept, others={**(Counter(kept.others) - Counter(read))})
 
 
 def check_data(root: Path, config: Config, labels: str | Path | None, index: bool) -> tuple[Found, dict[str, Any]]:
@@ -472,21 +464,20 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     records = scan(root, contents.files, ImageCache(data.frame, chosen.window, keep=index))
     guess = suggest_groups(contents.files, labels is None)
     read = contents.read or Splits(root, tuple(names), {ALL: tuple(Sample(path, 0, None) for path in contents.files)})
-    patients: Sequence[str | None] = [sample.group for sample in read.samples[ALL]]
-    source: str | None = read.patients
-    if not source:
-        patients, source = _patients(data, root, contents.files, guess)
+    known = [sample.group for sample in read.samples[ALL]], read.patients
+    patients, source = known if read.patients else _patients(data, root, contents.files, guess)
     parts = zip(read.samples[ALL], records, contents.places, patients, strict=True)
     images = [Image.of(*part, read) for part in parts]
     checked = run_checks(images, source, kind=read.target.kind)
     classes = sorted({kind for image in images for kind in image.kinds})
     by_name = _name_problems(classes, guess if source is None else None, contents)
     nobody = [path for path, patient in zip(contents.files, patients, strict=True) if patient is None]
-    text = f"no PatientID in {len(nobody):,} of {len(patients):,} files"
-    unknown = [make("patients_unknown", text, nobody, "error", NO_ID)] if nobody and data.groups == DICOM else []
+    text, dicom = f"no PatientID in {len(nobody):,} of {len(patients):,} files", data.groups == DICOM
+    unknown = [make("patients_unknown", text, nobody, "error", NO_ID)] * bool(nobody and dicom)
     others = [problem for problem in checked.problems if not unknown or problem.code != "patients_unknown"]
     problems = in_order([*others, *by_name, *unknown, *folder_problems(contents)])
     rows = [{"split": split, "text": FAMILIES[clue.family], **asdict(clue)} for split, clue in checked.shortcuts]
+    shortcuts = [{k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()} for row in rows]
     numbers = {
         "data": root.resolve().name,
         "images": len(images),
@@ -497,9 +488,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         **checked.counts,
         "table": table(images, read.strata),
         "sizes": sizes(images),
-        "shortcuts": [
-            {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in row.items()} for row in rows
-        ],
+        "shortcuts": shortcuts,
         "card": None if data.card is None else find_card(data.card).model_dump(include=OF_CARD),
         "problems": [{**asdict(problem), "files": list(problem.files)} for problem in problems],
     }

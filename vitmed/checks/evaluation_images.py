@@ -12,7 +12,7 @@ from vitmed.core.errors import DataError, UsageError, excluded
 from vitmed.core.messages import say
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS
-from vitmed.core.text import counted, counted_doing, listed
+from vitmed.core.text import counted, counted_doing, listed, one_spelling
 from vitmed.data.duplicates import fingerprints, near_any
 from vitmed.data.folders import class_names, split_folders
 from vitmed.data.image_cache import ImageCache
@@ -29,7 +29,6 @@ from vitmed.imaging.window import asked_window
 from vitmed.inference.open_model import IDLE_WINDOW, windowed_note
 from vitmed.inference.saved_model import Outputs, SavedModel
 from vitmed.metrics.predictions import Predictions
-from vitmed.metrics.predictions_csv import one_spelling
 
 
 @dataclass(frozen=True)

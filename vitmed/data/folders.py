@@ -127,8 +127,9 @@ def new_outside_data(path: str | Path, filled: bool = False) -> None:
     for root in (place, *[parent for parent in list(place.parents)[:3] if parent != parent.parent]):  # not "/"
         with contextlib.suppress(OSError, DataError):  # nothing there, or no right to look
             for folder in (root, *split_folders(root).values()) if root.is_dir() else ():
-                inside = [list_folder(str(name)) for name in subfolders(folder)]
-                if len(inside) > 1 and all(part.images and not part.folders and not part.others for part in inside):
+                names = subfolders(folder)
+                inside = (list_folder(str(name)) for name in names)  # up to the first that is no class
+                if len(names) > 1 and all(part.images and not part.folders and not part.others for part in inside):
                     problem = f"{path}: lies in {root}, which looks like a data folder, where vitmed writes nothing"
                     raise UsageError(problem, "choose a place outside it")
 

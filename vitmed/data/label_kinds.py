@@ -124,7 +124,7 @@ def grade_order(classes: Sequence[str], order: Sequence[str], where: str) -> tup
     numbers = [re.findall(r"(?:^-)?\d+(?:\.\d+)?", name) for name in classes]
     if any(len(found) != 1 for found in numbers) or len({float(found[0]) for found in numbers}) < len(classes):
         problem = f"{where}: the names of the grades have no order: {listed([*map(repr, classes)])}"
-        raise DataError(problem, f"name them from the lowest to the highest: --ordinal {','.join(classes)}")
+        raise DataError(problem, "name them from the lowest to the highest: --ordinal LOWEST,...,HIGHEST")
     return tuple(sorted(classes, key=lambda name: float(numbers[classes.index(name)][0])))
 
 
@@ -153,7 +153,8 @@ def read_number(table: Table, label: int | None, others: Sequence[int], request:
     if (large := numbers[known & (np.abs(numbers) > MOST)]).size:
         problem = f"{table.file}: the number {large[0]:g} is too large to compute with"
         raise DataError(problem, "correct it, or choose a larger unit")
-    if len(np.unique(numbers[known])) < 2:
+    different = np.unique(numbers[known])
+    if len(different) < 2:
         what = f"all numbers are {numbers[known][0]:g}" if known.any() else "no number is known"
         raise DataError(f"{table.file}: {what}", "a model of a number needs different ones")
     strata = np.full(len(numbers), -1)
@@ -162,7 +163,10 @@ def read_number(table: Table, label: int | None, others: Sequence[int], request:
     name = request.outputs[0] if request.outputs else name
     source = f"a number, {name!r}{f' in {request.data.unit}' * bool(request.data.unit)}, from {table.file.name}"
     target = Target(kind="number", unit=request.data.unit)
-    return Labels(target, strata, ranges, numbers[:, None], (name,), source, used=(label,))
+    ends = [(different[0], different[1] >= 0), (different[-1], different[-1] > 2 * different[-2])]
+    marks = [f"{value:g}" for value, apart in ends if apart and re.fullmatch("-1|-9+|999+", f"{value:g}")]
+    notes = tuple(f"{table.file}: {mark} counts as a number; leave empty what is not known" for mark in marks)
+    return Labels(target, strata, ranges, numbers[:, None], (name,), source, notes, used=(label,))
 
 
 def number_strata(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:

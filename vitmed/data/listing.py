@@ -13,7 +13,7 @@ from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
-from vitmed.core.text import counted_doing, lines_of, listed
+from vitmed.core.text import counted_doing, lines_of, listed, one_spelling
 from vitmed.data import label_kinds
 from vitmed.data.folders import class_names, image_names, import_fix, labels_fix, split_folders, split_of, subfolders
 from vitmed.data.label_kinds import BAR, MANY_VALUES, LabelRequest, Labels, number_in
@@ -21,16 +21,7 @@ from vitmed.data.patient_names import group_word, known_by_column
 from vitmed.data.patients import KnownPatients, find_patients, suggest_groups
 from vitmed.data.samples import ALL, Sample, Splits, by_split, targets_in
 from vitmed.data.tables import FIRST, LABEL_NAMES, PATH_NAMES, Table, read_table
-from vitmed.metrics.predictions_csv import (
-    FIXED_COLUMNS,
-    GROUP_NAMES,
-    LABEL,
-    LOGIT,
-    OF_NUMBERS,
-    PROB,
-    WRITTEN,
-    one_spelling,
-)
+from vitmed.metrics.predictions_csv import FIXED_COLUMNS, GROUP_NAMES, LABEL, LOGIT, OF_NUMBERS, PROB, WRITTEN
 
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
@@ -63,9 +54,8 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     group = table.find(GROUP_NAMES, card) if own_groups else None
     for column, what in ((path, "path"), (group, "patient"), (split, "split")):
         if column is not None and table.header[column] in request.data.findings:
-            name = table.header[column]
-            problem = f"{table.file}: the column {name!r} holds the {what} of each image, so it cannot be a finding"
-            raise UsageError(problem, "omit it from --finding, or rename the column")
+            holds = f"the column {table.header[column]!r} holds the {what} of each image, so it cannot be a finding"
+            raise UsageError(f"{table.file}: {holds}", "omit it from --finding, or rename the column")
     others = [i for i, name in enumerate(table.header) if name and i not in (path, label, group, split, usual)]
     if of_run:
         label, others = OF_RUN.index("class"), [i for i in others if i >= len(OF_RUN)]
@@ -73,9 +63,8 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     further = [i for i in others if i not in read.used]
     columns = tuple(table.header[i] for i in further)
     _refuse_taken(table, columns, read, label)
-    row_of = _rows_by_image(table, path, root, paths, read.used)
+    row_of, notes = _rows_by_image(table, path, root, paths, read.used), [*table.notes, *read.notes]
     rows = {image: row for image, row in row_of.items() if read.strata[row] >= 0}
-    notes = [*table.notes, *read.notes]
     if left := len(paths) - len(row_of):
         lack = "are not in" if root else "have no label in"
         notes.append(f"{left:,} of {len(paths):,} images {lack} {table.file} and are left out")
@@ -90,6 +79,11 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
         cells = tuple(sys.intern(table.rows[row][i].strip()) for i in further)
         label, targets = int(read.strata[row]), tuple(read.values[row].tolist())
         samples.append(Sample(paths[image], label, groups[row], cells, targets))
+    names = {*read.classes} if root and not read.outputs else set[str]()  # that folders may have as well
+    of_folder = ((s, names.intersection(s.path.split("/"))) for s in samples)
+    if wrong := [s.path for s, of in of_folder if of and read.classes[s.label] not in of]:
+        lie = counted_doing(len(wrong), "image", "lies", "lie")
+        notes.append(f"{file}: {lie} in the folder of another class, such as {wrong[0]}: the table counts")
     made = {} if split is None else dict.fromkeys(words, f"table {Path(file).name}")
     known = "" if group is None else known_by_column(table.header[group], "--labels")
     classes, bins = (read.outputs, read.classes) if read.outputs else (read.classes, ())

@@ -222,8 +222,8 @@ class ClassPolicy(DecisionPolicy):
 
 
 class FindingPolicy(DecisionPolicy):
-    """What validation chooses for findings: a policy for each. In validation, fewer than `FEWEST` of `unit` have those
-    in `few`, or have images without them; they are decided at a raw probability of 0.5."""
+    """What validation chooses for findings: a policy for each. Findings in `few` are decided at a raw probability of
+    0.5: in validation fewer than `FEWEST` of `unit` have them, or have images without them."""
 
     findings: dict[str, ClassPolicy]
     few: Names = ()

@@ -113,7 +113,7 @@ def unchecked(model: ViT, images: int, kind: Kind) -> Attention:
 
 
 def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
-    """One of the five verdicts, and a sentence; `similarity` is that of maps with all weights random."""
+    """One of the five verdicts, and a sentence; `similarity` is to maps with all weights random."""
     value, low, high = gain.value, gain.low, gain.high
     assert value is not None and low is not None and high is not None and similarity.value is not None
     gained = f"{value:+.3f} ({low:+.3f} to {high:+.3f}), and a random order gives 0"
@@ -213,7 +213,7 @@ def check_attention(
     model: ViT, how: Preprocessing, read: Callable[[int], np.ndarray], predictions: Predictions, images: int | None
 ) -> tuple[Attention | None, Maps | None]:
     """The checks of the attention maps for an evaluation, and the maps of some images for its figure. `read` gives the
-    (S, S, C) uint8 of a row; `images` are checked: None: as many as take some seconds; 0: neither checks nor maps."""
+    (S, S, C) uint8 of a row; it checks `images` of them (None: as many as take some seconds; 0: no checks, no maps)."""
     if images == 0 or not len(predictions):
         return None, None
     shown = images_to_draw(predictions)

@@ -118,8 +118,8 @@ def choose_limits(
 ) -> Limits:
     """Limits with which a share `false_alarms` of periods of N images without a change gives any alarm.
 
-    The charts find a `shift` of the mean, in standard deviations, soonest; the allowance is half of it. So many
-    simulations choose the limits; as many others count the false alarms.
+    The charts find a `shift` of the mean, in standard deviations, soonest; the allowance is half of it. `simulations`
+    choose the limits; as many others count the false alarms.
     """
     draw, sides = _periods(reference, period, seed), [stream.sides for stream in reference.streams.values()]
 

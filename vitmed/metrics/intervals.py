@@ -181,7 +181,7 @@ def wilson(value: float, n: float, z: float) -> tuple[float, float]:
 
 
 def within(value: float, lowest: float, variance: float, z: float) -> tuple[float, float]:
-    """Wilson's interval of any number within lowest..1: of as many images as give a proportion this variance."""
+    """Wilson's interval of any number within lowest..1, with the n at which a proportion has this variance."""
     scale = 1 - lowest
     share = (value - lowest) / scale
     low, high = wilson(share, share * (1 - share) * scale**2 / variance, z)

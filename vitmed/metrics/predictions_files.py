@@ -55,7 +55,7 @@ def read_predictions(
 
 
 class WrittenPredictions(NamedTuple):
-    """A file of predictions, how many images they are of, and path and problem of those that could not be read."""
+    """A file of predictions, its number of images, and path and problem of each image that could not be read."""
 
     file: Path
     read: int

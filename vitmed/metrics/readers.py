@@ -116,8 +116,8 @@ def agreement(
 
 
 class ReaderTest(Frozen):
-    """The difference, model minus mean of the readers, and the test of no difference; None where it is undefined. The
-    `degrees` are those of Student's t; None stands for the normal distribution."""
+    """The difference, model minus mean of the readers, and the test of no difference; None where it is undefined.
+    `degrees` of freedom are for Student's t; None stands for the normal distribution."""
 
     difference: Estimate
     statistic: float | None

@@ -222,8 +222,8 @@ class External(Frozen):
 class Results(Numbers):
     """All that metrics.json holds. A part that says nothing of these images is None, and left out of the file.
 
-    `weights_hash` is that of the weights that were evaluated; None where there are none, or several. `finding_reports`
-    has the page of each finding that has its own, relative to this report.
+    `weights_hash` is of the evaluated weights; None if there are none, or several. `finding_reports` has the page of
+    each finding that has its own, relative to this report.
     """
 
     baselines: dict[str, Baseline] = {}
@@ -294,7 +294,7 @@ class Results(Numbers):
 
     @classmethod
     def of(cls, numbers: Numbers, **parts: Any) -> Self:
-        """The numbers, and further parts by their names; those that are None are left out."""
+        """The numbers, and further parts by their names, without parts that are None."""
         defined = {name: value for name, value in numbers if name in numbers}
         return cls(**defined | {name: part for name, part in parts.items() if part is not None})
 

@@ -225,8 +225,8 @@ def whole(value: Tensor) -> Tensor:
 
 
 def sharded_like(value: Any, own: Any) -> Any:
-    """A tree of whole tensors, of which this rank keeps its part where its `own` tensor of that shape is divided among
-    the ranks; `own` is such a tree, or one tensor for all that belong to it, such as the moments of a parameter."""
+    """Divide a tree of whole tensors as this rank's `own` tensors of these shapes are divided, and keep this rank's
+    parts. `own` is such a tree, or one tensor for all that belong to it, such as the moments of a parameter."""
     if isinstance(value, dict):
         return {key: sharded_like(part, own.get(key) if isinstance(own, dict) else own) for key, part in value.items()}
     if not hasattr(own, "full_tensor") or not isinstance(value, Tensor) or value.shape != own.shape:

@@ -261,7 +261,7 @@ class PreparedFindings(Prepared):
 
     @cached_property
     def summands(self) -> np.ndarray:
-        """(S, 4 F + 6): of each image hits, false calls, misses and right absences; then what is counted by image."""
+        """(S, 4 F + 6): hits, false calls, misses and right absences of each finding; then what is counted by image."""
         labels, called = self.labels, self.predictions.predicted
         present, absent, empty = labels == 1, labels == 0, images_without(labels)
         rows, size = np.nonzero(self.known)[0], len(labels)
@@ -292,7 +292,7 @@ class PreparedFindings(Prepared):
         }
 
     def apart(self, weights: np.ndarray, drawn: bool = False) -> dict[str, np.ndarray]:
-        """Mean areas of the findings of the means, over those that a resample has; and, unless `drawn`, micro areas."""
+        """Mean areas over the findings of `in_means` that a resample has; and, unless `drawn`, micro areas."""
 
         def areas_of(labels: Any, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return weighted_areas(self.predictions.probabilities[labels], self.labels[labels] == 1, weights[:, images])
@@ -419,8 +419,8 @@ class PreparedFindings(Prepared):
         return gaps
 
     def class_gaps(self, other: "PreparedFindings") -> dict[str, dict[str, ClassDifference]]:
-        """In AUROC and average precision, on the images whose label is known. There is an interval, and a p, where at
-        least `FEWEST` patients (or images) have the finding, and as many have images without it."""
+        """Differences in AUROC and average precision, on the images whose label is known. Interval and p need at least
+        `FEWEST` patients (or images) with the finding, and as many without it."""
         gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
         for finding, first, second in zip(self.predictions.classes, self.each, other.each, strict=True):
             for name in AREAS:

@@ -290,8 +290,8 @@ class Candidate(NamedTuple):
         return max(1, min(self.passes, math.ceil(self.steps * min(batch, images) / images)))
 
     def square(self, inputs: PlanInputs) -> tuple[int, int]:
-        """Sides of the input and of a patch, px: no larger than the images are, in whole patches, of which it has 4 x 4
-        and which for small images are at most 8 px, as in the plan."""
+        """Sides of the input and of a patch, px. The input is no larger than the images, but has at least 4 x 4 whole
+        patches, which for small images are at most 8 px, as in the plan."""
         patch = min(8, self.patch_size) if inputs.side <= SMALL else self.patch_size
         return min(self.image_size, max(4 * patch, round(inputs.side / patch) * patch)), patch
 
