@@ -231,7 +231,7 @@ class Sheet:
 
     def headline(self, entries: Iterable[tuple[str, str, Estimate]]) -> str:
         """The first numbers, large: (key, title, number)."""
-        shown = [(words(title), cells([number], [0], "no interval")[0]) for _, title, number in entries]
+        shown = [(words(title), cells({"": number}, [""], "no interval")[0]) for _, title, number in entries]
         return self.add(Headline(shown))
 
     def group(self, css: str, summary: object = None, title: object = None, *, caller: Callable[[], str]) -> str:

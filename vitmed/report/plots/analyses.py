@@ -194,7 +194,7 @@ def differences(content: ComparisonResults) -> Figure:
     groups = "" if content.patients is None else f" of {counted(content.patients, unit)}"
     unknown = "" if unit == "patient" else "; patients unknown, likely too narrow"
     images = f"n = {counted(content.images, 'image')}{groups}"
-    figure.suptitle(f"{images}; {content.level:.0%} intervals{unknown}", fontsize=10)
+    figure.suptitle(f"{images}; {100 * content.level:.0f} % intervals{unknown}", fontsize=10)
     meaning = "filled: the interval does not contain 0; not adjusted for several pairs"
     figure.supxlabel(f"difference (first minus second); {meaning}", fontsize=9)
     return figure

@@ -75,7 +75,7 @@ def drawn(figure: Figure, pictures: bool = False, pdf: bool = False) -> Drawn:
 def text_alternative(figure: Figure) -> str:
     """The texts of a figure, from its title down, in one line; what panels share, once; up to `LONGEST` characters."""
     texts: list[str] = [figure.get_suptitle()]
-    for part, axes in [(one, panel) for one in figure.subfigs or [figure] for panel in one.axes]:
+    for part, axes in [(one, panel) for one in list[Any](figure.subfigs) or [figure] for panel in one.axes]:
         texts += [title for title in [part.get_suptitle()] if title not in texts]
         texts.append(axes.get_title())
         once = list[str]()
