@@ -97,9 +97,9 @@ def test_a_probe_of_colours_predicts_a_number(ages: vitmed.TrainResult, root: Pa
     gap = ages.test.metrics.overall["mae"].value - baseline.overall["mae"].value
     assert baseline.decides == "mae" and baseline.difference["mae"].value == pytest.approx(gap, abs=1e-9)
     known = baseline.model_copy(update={"difference": {"mae": Estimate(value=-0.2, low=-0.3, high=-0.1)}})
-    assert known.standing(None, {}) == "better"  # lower is better
+    assert known.standing(None) == "better"  # lower is better
     known = baseline.model_copy(update={"difference": {"mae": Estimate(value=0.2, low=0.1, high=0.3)}})
-    assert known.standing(None, {}) == "worse"
+    assert known.standing(None) == "worse"
 
 
 def test_a_map_explains_a_side_of_a_number(ages: vitmed.TrainResult, root: Path, tmp_path: Path) -> None:

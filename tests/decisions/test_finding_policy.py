@@ -25,7 +25,7 @@ def test_few_are_counted_by_patient_where_patients_are_known() -> None:
     config = EvaluateConfig(target_sensitivity=0.9)
     by_patient, by_image = (choose_policy(draw(known), config) for known in (True, False))
     assert by_patient.few == ("rare",) and by_patient.findings["rare"].operating.threshold is None
-    assert "fewer than 5 patients with, or without, rare" in " ".join(by_patient.notes)
+    assert "For rare, validation has fewer than 5 patients with the finding, or without it" in " ".join(by_patient.notes)
     assert by_image.few == () and by_image.findings["rare"].operating.threshold is not None
     assert policy_of(by_patient.model_dump(mode="json"), ("edema", "rare")) == by_patient
 
@@ -41,7 +41,7 @@ def test_five_patients_with_a_finding_and_five_without_are_enough(holders: int, 
         "switched off" if few else found.findings["rare"].calibration.note
     )
     assert (found.findings["rare"].operating.chosen == "youden") == (not few)
-    assert ("a raw probability of 0.5 decides there" in " ".join(found.notes)) == bool(few)
+    assert ("a probability of 0.5 decides, without calibration" in " ".join(found.notes)) == bool(few)
 
 
 def test_what_is_not_answered_and_what_cannot_be_excluded() -> None:

@@ -282,7 +282,7 @@ def test_a_baseline_is_not_compared_with_itself(run: Trained, tmp_path: Path) ->
     shutil.copy(tmp_path / "test" / "predictions.csv", file)
     found = evaluate(file, resamples=20)
     assert found.metrics["baselines"] == {} and found.predictions.threshold is None  # which is the model's
-    assert found.metrics["report"]["title"] == "report of baseline_colour_and_size.csv"
+    assert found.metrics["report"]["title"] == "Report of baseline_colour_and_size.csv"
 
 
 def test_only_the_users_own_columns_are_offered(run: Trained, tmp_path: Path) -> None:

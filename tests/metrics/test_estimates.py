@@ -137,7 +137,7 @@ def few(*counts: int, images: int = 1) -> list[str]:
 
 
 def test_classes_of_few_images_or_patients_are_named_with_their_number() -> None:
-    vague = "too few to say how well the model finds it. Numbers that need 5 images or more have no interval."
+    vague = "too few to say how well the model finds it. Only proportions and AUROC have an interval."
     rough = "the numbers that depend on this class are uncertain, as their intervals show."
     assert few(100, 100) == []
     for counts, images, begin, end in (
@@ -145,7 +145,7 @@ def test_classes_of_few_images_or_patients_are_named_with_their_number() -> None
         ((100, 4), 1, f"Class 'b' has only 4 images: {vague}", ""),
         ((100, 5), 1, f"Class 'b' has only 5 images: {rough}", ""),
         ((100, 3, 2), 1, f"Class 'c' has only 2 images: {vague}", " 1 other class also has few images."),
-        ((100, 4), 3, f"Class 'b' has only 4 patients (12 images): {vague.replace('images', 'patients')}", ""),
+        ((100, 4), 3, f"Class 'b' has only 4 patients (12 images): {vague}", ""),
     ):
         (note,) = few(*counts, images=images)
         assert note.startswith(begin) and note.endswith(end) and (" also " in note) == bool(end)

@@ -108,7 +108,7 @@ def test_classes_far_apart_have_both_balanced_accuracies_on_the_first_screen(tmp
     assert [line.split(" (")[0] for line in lines if line.startswith("Balanced")] == [
         f"Balanced accuracy {balanced:.3f}", f"Balanced accuracy by the likeliest class {likeliest:.3f}",
     ]  # fmt: skip
-    assert "each called the class that is likely for how common it is" in text
+    assert "deciding by the largest probability relative to its mean on validation" in text
     assert not any(" --balanced" in line or "likeliest" in line for line in said_of(drawn)[0])
     lines, _ = said_of(p, ordinal=list(p.classes))  # of grades, whose first three numbers are others
     assert [line.split(" 0.")[0] for line in lines[3:5]] == ["Balanced accuracy", "Balanced accuracy with --balanced"]

@@ -36,6 +36,9 @@ def test_patients_who_cannot_be_shown() -> None:
     assert patient_spread(replace(p, groups=("one",) * 400)) is None
     assert patient_spread(p.take(np.arange(0))) is None
     assert is_png(patient_spread(replace(p, labels=np.ones_like(p.labels))))  # no image of the finding
+    figure = patient_spread(replace(p, groups=tuple(str(i // 5) for i in range(len(p))), labels=0 * p.labels))
+    assert figure is not None  # five images of each patient: the band is as wide as the axis
+    assert [panel.get_xlim() for panel in figure.axes if panel.collections] == [(4.5, 5.5)]
 
 
 @pytest.mark.parametrize("classes", [2, 12, 60])

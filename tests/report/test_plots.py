@@ -123,6 +123,9 @@ def test_confusion_matrix_holds_counts_and_row_shares() -> None:
     shown = texts(confusion_matrix(p, evaluate_predictions(p, resamples=2)))
     assert {"30\n75%", "10\n25%", "1\n<1%", "299\n>99%"} <= set(shown)
     assert "infected (n=40)" in shown and "uninfected (n=300)" in shown
+    read = text_alternative(confusion_matrix(p, evaluate_predictions(p, resamples=2)))  # its cells row by row
+    assert "predicted class: infected, uninfected; true class (images): infected (n=40), uninfected (n=300)" in read
+    assert read.endswith("30 75%; 10 25%; 1 <1%; 299 >99%")
 
 
 def test_roc_shows_area_and_interval_of_the_positive_class() -> None:

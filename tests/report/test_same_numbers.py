@@ -104,7 +104,7 @@ def rows(text: str) -> dict[str, list[str]]:
 def test_the_first_sentence_names_the_threshold_and_its_aim(report: Report) -> None:
     points = report.metrics["operating_points"]
     if report.metrics["positive_class"] is None:
-        assert ", each called its likeliest class" in report.page
+        assert ", deciding by the largest probability" in report.page
         return
     threshold = format_probability(points["threshold"])
     assert f" at the threshold {threshold} (target sensitivity 0.85), chosen on validation" in report.page

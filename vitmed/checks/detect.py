@@ -280,8 +280,8 @@ def _patients_by_class(where: str, of_class: Mapping[str, Counter[str]], unit: s
         chance = 2 / math.comb(sum(few), few[0])
         if chance >= BY_CHANCE:
             fewest = f"{few[0]} and {counted(few[1], unit)}"
-            text = f"{where}no {unit} has images of two classes, and there are only {fewest} of a class: a trait of"
-            text += f" {unit}s that means nothing (stain, slide, light) sorts them into the classes with a chance of"
+            text = f"{where}no {unit} has images of two classes, and there are only {fewest} of a class: a"
+            text += f" meaningless trait of {unit}s (stain, slide, light) separates the classes with a probability of"
             yield make("class_is_patient", f"{text} {chance:.0%}{by}")
 
 

@@ -28,7 +28,7 @@ GRAVE = (  # words of warnings and notes on what may make a result false, the gr
     "guessed from the file names",
     "may be in two splits",  # any patient, which is more than some pictures that look alike
     "in two splits",
-    "two labels|does not follow from the",
+    "two labels|does not follow from the|too few to say how well",
     "atients are unknown|^Split by|come from|has images of two classes|can be predicted from",
     "of a single colour|could not be read|cannot be read",
     "worse than it could be",
@@ -37,7 +37,7 @@ GRAVEST = 3  # the first of these: images leaked, the model is at chance, or the
 REMARK = re.compile(  # words of notes on how a result was computed: they make nothing false
     "^Pooled over|^The intervals of the pooled|^Each fold (decides|calls|predicts)|^Predicted in|"
     "^The table has no logits|these images have no such column|is undefined in |eans over findings|"
-    "uncertainty is unknown, not small|is not adjusted for the others|every number counts the known labels"
+    "uncertainty is unknown, not small|adjusts a difference from a baseline|every number counts the known labels"
 )
 
 

@@ -267,8 +267,8 @@ class FindingPolicy(DecisionPolicy):
     @property
     def notes(self) -> tuple[str, ...]:
         few = (
-            f"Validation has fewer than {FEWEST} {self.unit} with, or without, {listed(self.few)}: a raw "
-            "probability of 0.5 decides there, and no threshold was chosen."
+            f"For {listed(self.few)}, validation has fewer than {FEWEST} {self.unit} with the finding, or without it: "
+            "no threshold was chosen, and a probability of 0.5 decides, without calibration."
         )
         if any(policy.abstention is not None for policy in self.findings.values()):
             few += " There --max-risk does not hold: they never count as too unsure."

@@ -141,7 +141,9 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
         said, ends = scores[inside], {"from": float(scores[inside].min()), "to": float(scores[inside].max())}
         curve.append(Bin(said=float(said.mean()), seen=boot.proportion(events, inside), n=len(said), **ends))
     per_class, why = _against_the_rest(predictions, shown, boot)
-    undefined |= {f"slope of {name}": text for name, text in why.items()}
+    for name, text in why.items():
+        lacking = (key for key in ("o_e", "intercept", "slope") if per_class[name][key].value is None)
+        undefined |= {f"{key} of {name}": text for key in lacking}
     return Reliability(undefined=undefined, **numbers, curve=curve, per_class=per_class)
 
 
@@ -207,7 +209,7 @@ def _without_ends(estimate: Estimate) -> Estimate:
 def _against_the_rest(
     predictions: Predictions, shown: list[int], boot: Bootstrap
 ) -> tuple[dict[str, ClassReliability], dict[str, str]]:
-    """O:E, calibration in the large (intercept) and slope of each class; and class -> why its slope is undefined.
+    """O:E, calibration in the large (intercept) and slope of each class; and class -> why one is undefined.
 
     Logistic recalibration (Cox, Biometrika 45 (1958) 562; Van Calster et al., BMC Medicine 17 (2019) 230): the truth on
     the log odds of the probability. The slope is 1 and the intercept, with the slope held at 1, is 0 where the

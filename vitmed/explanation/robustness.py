@@ -43,7 +43,7 @@ from vitmed.imaging.preprocessing import RESAMPLING, Preprocessing
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import SavedModel
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
-from vitmed.metrics.estimates import FEW_GROUPS, Estimate
+from vitmed.metrics.estimates import FEW_GROUPS, Estimate, value_text
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index, target_of
 
 SIDE = 224  # px: the image side for the lengths in the table, which scale with the image
@@ -261,7 +261,7 @@ def _verdict(found: Robustness) -> tuple[str | None, str]:
     rises = not ALL_METRICS[found.number].higher_is_better
     name = TARGETS[found.target.kind].metrics[found.number].phrase
     unit = f" {found.target.unit}" if found.target.unit else ""
-    change = {key: f"{of.value:.3f}{unit} ({of.low:.3f} to {of.high:.3f})" for key, of in losses.items()}
+    change = {key: value_text(of).replace(" (", f"{unit} (", 1) for key, of in losses.items()}
     if not shown:
         verb, noun = ("raise", "rise") if rises else ("lower", "fall")
         first, lost = next(iter(losses.items()))

@@ -7,8 +7,8 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import EvaluateConfig
-from vitmed.metrics.estimates import FEW_GROUPS, Estimate, estimate, of_share
-from vitmed.metrics.intervals import Units, share, share_gap, share_ratio, sum_correlation
+from vitmed.metrics.estimates import FEW_GROUPS, FEWEST, Estimate, estimate, of_share
+from vitmed.metrics.intervals import NONE, Units, share, share_gap, share_ratio, sum_correlation
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 
 GRID = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)  # prevalences of a screening up to those of a reference centre
@@ -95,14 +95,13 @@ def _true_share(wrong: tuple[float, float, float], odds: float) -> Estimate:
 
 def in_words(row: AtPrevalence) -> str:
     """A row of the table in words."""
-    where = f"at a prevalence of {percentage(row.prevalence)}"
-    parts = []
-    for rate, result in ((row.ppv, "positive"), (row.npv, "negative")):
+    where, rates = f"at a prevalence of {percentage(row.prevalence)}", {"positive": row.ppv, "negative": row.npv}
+    few = " or ".join(result for result, rate in rates.items() if rate.value is not None and rate.low is None)
+    parts = [f"So few images or patients cannot show how many of 100 {few} results {where} are true."] * bool(few)
+    for result, rate in rates.items():
         if rate.value is None:
             parts.append(f"There are no {result} results to count {where}.")
-        elif rate.low is None or rate.high is None:
-            parts.append(f"So few images or patients cannot show how many of 100 {result} results {where} are true.")
-        else:
+        elif rate.low is not None and rate.high is not None:
             low, value, high = _of_100(rate.low, rate.value, rate.high)
             parts.append(f"Of 100 {result} results {where}, about {value} ({low} to {high}) are true.")
     return " ".join(parts)
@@ -152,13 +151,13 @@ def decision_curve(predictions: Predictions, config: EvaluateConfig) -> Decision
         if asked_for is not None:
             net = _net_benefit(acted, truth, weight, asked_for, units)
             there.append((net, net[1] > asked_for - (1 - asked_for) * weight))
-    enough = units.fewer(truth) >= FEW_GROUPS
+    fewest = units.fewer(truth)
     prevalence, intended = float(truth.mean()), None
     where = f"Among these images ({percentage(prevalence)} {predictions.classes[c]})"
     if asked_for is not None:
         at = f"At the intended prevalence of {percentage(asked_for)}"
-        intended = NetBenefit(**_summed_up(there, asked_for, enough, at))
-    observed = _summed_up(here, prevalence, enough, where)
+        intended = NetBenefit(**_summed_up(there, asked_for, fewest, at))
+    observed = _summed_up(here, prevalence, fewest, where)
     return DecisionCurve(**head, **observed, thresholds=list(THRESHOLDS), intended=intended, why="")
 
 
@@ -184,8 +183,9 @@ def _net_benefit(
     return value, value - reach(a.value - a.low, b.high - b.value), value + reach(a.high - a.value, b.value - b.low)
 
 
-def _summed_up(nets: list[Net], prevalence: float, enough: bool, where: str) -> dict[str, Any]:
-    """The fields of `NetBenefit`; `where` opens its sentence."""
+def _summed_up(nets: list[Net], prevalence: float, fewest: int, where: str) -> dict[str, Any]:
+    """The fields of `NetBenefit`, of images or patients of a class the `fewest`; `where` opens its sentence."""
+    enough = fewest >= FEW_GROUPS
     useful = _runs([net[1] > 0 and over_all for net, over_all in nets]) if enough else None
     harmful = _runs([net[2] < 0 for net, _ in nets]) if enough else None
     than = "better than acting on all images or on none"
@@ -200,7 +200,7 @@ def _summed_up(nets: list[Net], prevalence: float, enough: bool, where: str) -> 
     text += " (each threshold on its own)" if useful or harmful else ""
     return {
         "prevalence": prevalence,
-        "model": [estimate(*net, "mover") for net, _ in nets],
+        "model": [estimate(net[0], *(net[1:] if fewest >= FEWEST else NONE), "mover") for net, _ in nets],
         "all": [prevalence - (1 - prevalence) * pt / (1 - pt) for pt in THRESHOLDS],
         "useful": useful,
         "harmful": harmful,

@@ -123,7 +123,7 @@ def decimals(number: Estimate) -> int:
     for digits in (3, 4):
         alike = low is not None and high is not None and low < high and f"{low:.{digits}f}" == f"{high:.{digits}f}"
         small = value is not None and 0 < abs(value) < 0.1**digits
-        nearly_1 = value is not None and abs(value) < 1 and abs(float(f"{value:.{digits}f}")) == 1
+        nearly_1 = value is not None and abs(value) < 1 - 1e-12 and abs(float(f"{value:.{digits}f}")) == 1
         at_0 = any(5e-6 <= end < 0.5 * 0.1**digits for end in ends)
         if not (alike or small or nearly_1 or at_0):
             return digits
@@ -215,7 +215,7 @@ def learnt_nothing(found: Numbers) -> list[str]:
     if "r2" in found.overall:
         r2 = found.overall["r2"].value
         alike = "one number for all images would be about as good, so the model does not predict it"
-        return [] if r2 is None or r2 > few else [f"R² is {r2:.3f}: {alike}."]
+        return [] if r2 is None or r2 > few else [f"R2 is {r2:.3f}: {alike}."]
     held = [rates for rates in found.per_class.values() if rates.n and rates.sensitivity.value is not None]
     present = sum(rates.n for rates in held)
     hits = round(sum(rates.n * (rates.sensitivity.value or 0.0) for rates in held))
@@ -234,4 +234,4 @@ def missing_interval_note(found: Numbers) -> list[str]:
     count = len(found.no_interval)
     lack, whose = ("1 number has", "its") if count == 1 else (f"{count:,} numbers have", "their")
     text = f"{lack} no interval: {whose} uncertainty is unknown, not small. "
-    return [f"{text}The report gives the reasons below 'All numbers'."] if count else []
+    return [f"{text}The report gives the reason{'s' * (count > 1)} below 'All numbers'."] if count else []

@@ -20,7 +20,7 @@ from vitmed.report.plots.drawing import Drawn, plain
 ROWS = "Row N in a figure is image N of predictions.csv. The whole report is made from that file."
 MARKS = {"b": "**", "i": "*"}  # element of a phrase -> what stands around it
 _joined = Markup("").join
-WIDE = 1000  # px; a wider figure takes the whole width of the page instead of one column of two
+WIDE = 900  # px; a wider figure takes the whole width of the page instead of one column of two
 
 
 class Text(NamedTuple):
@@ -176,8 +176,8 @@ def gap_cell(gap: Estimate, p: float | None) -> Cell:
     return td(signed(gap), interval(gap) + chance)._replace(numbers=(gap.value, gap.low, gap.high, p))
 
 
-def cells(entries: Any, names: Iterable[str]) -> list[Cell]:
-    return [cell(entries[name]) for name in names]
+def cells(entries: Any, names: Iterable[str], why: str = "") -> list[Cell]:
+    return [cell(entries[name], why=why * (entries[name].value is not None)) for name in names]
 
 
 class Sheet:
@@ -231,7 +231,8 @@ class Sheet:
 
     def headline(self, entries: Iterable[tuple[str, str, Estimate]]) -> str:
         """The first numbers, large: (key, title, number)."""
-        return self.add(Headline([(words(title), cell(entry, why="no interval")) for _, title, entry in entries]))
+        shown = [(words(title), cells({"": number}, [""], "no interval")[0]) for _, title, number in entries]
+        return self.add(Headline(shown))
 
     def group(self, css: str, summary: object = None, title: object = None, *, caller: Callable[[], str]) -> str:
         """The blocks between {% call %} and {% endcall %} as a group, folded below a summary if there is one."""

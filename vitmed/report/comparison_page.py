@@ -114,13 +114,13 @@ class ComparisonTables:
         content, lines = self.content, dict[tuple[str, str], list[str]]()
         for row in self.rows:
             if row.p is not None and row.gap.value is not None and (content.kind != "findings" or not row.part):
-                holm = f", adjusted {p_words(row.p_holm)}" if row.p_holm not in (None, row.p) else ""
+                holm = f", adjusted {p_words(row.p_holm)}" if self.adjusted and row.p_holm is not None else ""
                 first, second, gap = value_text(row.first), value_text(row.second), value_text(row.gap, "+")
                 text = f"{row.title} {first} and {second} (difference {gap}, {p_words(row.p)}{holm})"
                 lines.setdefault((row.pair.first, row.pair.second), []).append(text)
         of = "" if content.patients is None else f" of {counted(content.patients, self.unit)}"
         same = f"On the same {counted(content.images, 'image')}{of}"
-        brackets = f"in brackets: {content.level:.0%} confidence intervals {content.resampling}"
+        brackets = f"in brackets: {100 * content.level:.0f} % confidence intervals {content.resampling}"
         spread = [f"{text}." for text in (*(of.text for of in content.seed_gaps), *(of.text for of in content.seeds))]
         reached = [(" and ".join(pair), "; ".join(texts)) for pair, texts in lines.items()]
         return spread + [f"{same}, {models} reached {texts}; {brackets}." for models, texts in reached]
@@ -192,11 +192,11 @@ def write_comparison(folder: Path, content: ComparisonResults) -> None:
     write_text(folder / TABLE, csv_text(lines))
     points = {name: f" ({model.point})" if model.point else "" for name, model in content.models.items()}
     names = "; ".join(f"{letter}: {name}{points[name]}" for name, letter in tables.letters.items())
-    about = f"{counted(content.images, 'image')}, {content.level:.0%} intervals {content.resampling}"
+    about = f"{counted(content.images, 'image')}, {100 * content.level:.0f} % intervals {content.resampling}"
     positive = f", positive class {content.positive_class}" if content.positive_class else ""
     caption = f"Comparison of models{positive}: {about}. {names}. {tables.note}".strip()
     write_text(folder / LATEX, "\n".join([PREAMBLE, "", *latex(table, caption, "comparison")]) + "\n")
     named = {letter: (name, content.models[name].identity) for name, letter in tables.letters.items()}
-    context: dict[str, Any] = {"about": about, "named": named, "table": table, "note": tables.note}
-    context |= {"sentences": tables.sentences(), "methods": tables.methods(), "picture": data_uri(picture.png)}
+    context: dict[str, Any] = {"about": about, "named": named, "table": table, "note": tables.note, "picture": picture}
+    context |= {"sentences": tables.sentences(), "methods": tables.methods(), "image": data_uri(picture.png)}
     write_text(folder / PAGE, fill("comparison.html.j2", content=content, html=html, **context))

@@ -288,7 +288,7 @@ def rebuild(
     changes = [*predictions.notes, *changes, *more, *left_out]
     for note in changes:
         warn(f"{file.name}: {note}")
-    alone = Origin(title=f"report of {file.name}", facts={"Made from": file.name}, notes=[TABLE_ALONE])
+    alone = Origin(title=f"Report of {file.name}", facts={"Made from": file.name}, notes=[TABLE_ALONE])
     origin, flow, folds = (before.report, before.flow, before.folds) if before else (alone, None, None)
     notes, earlier = list(dict.fromkeys([*origin.notes, *changes])), _settings(origin)
     if positive is not None:

@@ -30,9 +30,8 @@ from vitmed.metrics.patient_level import PatientLevel, PerPatient
 from vitmed.metrics.readers import Agreement, ReaderComparison
 from vitmed.metrics.subgroups import Subgroups
 
-# of the model beside a baseline; at chance: better, and itself not shown to be better than `CHANCE`
-Standing = Literal["better", "at chance", "worse", "not shown", "few patients", "no interval"]
-CHANCE = {"auroc": 0.5, "quadratic_kappa": 0.0}  # of numbers that decide: what guessing reaches
+Standing = Literal["better", "worse", "not shown", "few patients", "no interval"]  # of the model beside a baseline
+CHANCE = {"quadratic_kappa": 0.0, "auroc": 0.5}  # what guessing reaches; the first that a report has counts
 
 
 class Baseline(PairedComparison):
@@ -51,8 +50,8 @@ class Baseline(PairedComparison):
         """The number that decides whether the model is better."""
         return next(iter(self.tests))
 
-    def standing(self, patients: int | None, overall: Mapping[str, Estimate]) -> Standing:
-        """What the images show of the model with the numbers `overall`; `patients` is None if unknown."""
+    def standing(self, patients: int | None) -> Standing:
+        """What these images show of the model beside the baseline; of so many patients, None if unknown."""
         gap = self.difference[self.decides]
         gain = gap if ALL_METRICS[self.decides].higher_is_better else gap.reversed
         low, high = gain.low, gain.high
@@ -60,11 +59,7 @@ class Baseline(PairedComparison):
             return "no interval"
         if patients is not None and patients < FEW_GROUPS:
             return "few patients"
-        if low > 0:
-            chance = CHANCE.get(self.decides)
-            sure = chance is None or ((least := overall[self.decides].low) is not None and least > chance)
-            return "better" if sure else "at chance"
-        return "worse" if high < 0 else "not shown"
+        return "better" if low > 0 else "worse" if high < 0 else "not shown"
 
     @property
     def beaten_for(self) -> list[str]:
@@ -262,6 +257,13 @@ class Results(Numbers):
     bland_altman: BlandAltman | None = None
     intervals: IntervalResults | None = None
     error_by_range: Subgroups | None = None
+
+    @property
+    def at_chance(self) -> str | None:
+        """The number with an interval that holds what guessing reaches; None if there is none, or no interval."""
+        name = next((name for name in CHANCE if name in self.overall), None)
+        low, high = (None, None) if name is None else (self.overall[name].low, self.overall[name].high)
+        return name if name and low is not None and high is not None and low <= CHANCE[name] <= high else None
 
     @property
     def unit(self) -> str:

@@ -39,9 +39,7 @@ from vitmed.report.results import Baseline, Origin, Results
 from vitmed.report.templates import results_sentence, slider_data
 
 TABLE_ALONE = "Made from a table alone: the split and the model are unknown."
-ONE_FINDING = (
-    "One of {} findings: a difference from a baseline is not adjusted for the others; in the report of all it is."
-)
+ONE_FINDING = "One of {} findings: only the report of all adjusts a difference from a baseline for the others."
 MARKDOWN = "report.md"
 BASELINES = {
     # key in metrics.json and file name -> what it is, for `baseline_text`
@@ -144,7 +142,7 @@ def _of_findings(material: Material, origin: Origin) -> dict[str, tuple[str, Rep
     predictions, config, extra = material.predictions, material.config, material.extra
     evaluated, held = extra.flow and extra.flow.evaluated, fewer_holders(predictions)
     solid = sum(count >= FEWEST for count in held)
-    alone = [ONE_FINDING.format(solid)] if solid > 1 and extra.baselines else []
+    alone = [ONE_FINDING.format(len(held))] if solid > 1 and extra.baselines else []
     figures = MAIN if solid > MANY else None
     pages = config.report and not (evaluated and evaluated.split == "val")
     reports, policies = {}, material.chosen("findings")
@@ -166,7 +164,8 @@ def _of_findings(material: Material, origin: Origin) -> dict[str, tuple[str, Rep
             read=extra.read,
             figures=figures,
         )
-        of_finding, settings = origin.model_copy(update={"notes": notes}), config.model_copy(update={"report": pages})
+        of_finding = origin.model_copy(update={"notes": notes, "title": f"{name}: {origin.title}"})
+        settings = config.model_copy(update={"report": pages})
         reports[name] = f"findings/{place}", Report.of(view, of_finding, settings, own)
     return reports
 

@@ -276,7 +276,8 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
     data = build_config(resumed_settings(saved[0].config, runs[0], root, {})).data
     out = held_out(data, ordinal=config.ordinal) if data.divided else ()
     with bar("drawing the report", unit="steps"):
-        title, about = f"{len(runs)} folds of {data_folder(root).resolve().name}", _facts(results, once, pooled, folds)
+        often, about = f", {repeats} times," * (repeats > 1), _facts(results, once, pooled, folds)
+        title = f"{divided.folds} folds{often} of {data_folder(root).resolve().name}"
         origin = Origin(title=title, facts=about, notes=notes, run=folder.name)
         extra = Extra(
             flow=folds_flow(saved[once], runs[once], pooled, out),
@@ -326,7 +327,9 @@ def _facts(results: Sequence[Results], once: slice, pooled: Predictions, folds: 
     for key in facts[0]:
         if key not in ("Images", "Patients of the run", "Splits of the run"):  # which do not hold for all folds
             texts = [str(of_fold.get(key, "not known")) for of_fold in facts]
-            joined[key] = texts[0] if len(set(texts)) == 1 else numbered(texts, "; ")
+            heads, _, ends = zip(*(text.partition(", ") for text in texts), strict=True)
+            shared = f", {ends[0]}" if len(set(ends)) == 1 and ends[0] else ""  # such as how each chose its epoch
+            joined[key] = texts[0] if len(set(texts)) == 1 else numbered(heads if shared else texts, "; ") + shared
     kind = results[0].target.kind
     titles = {name: TARGETS[kind].metrics[name].title for name in by_fold_names(kind)}
     return joined | {f"{title} by fold": spread_of(folds.each, name) for name, title in titles.items()}

@@ -36,7 +36,7 @@ function show(card, answer) {
   const pictures = make("div", "", "pictures", card), words = make("div", "", "", card);
   if (answer.picture) picture(pictures, answer.picture, "what the network saw");
   if (!answer.answered) make("p", "The model does not answer: " + answer.reason + ".", "refuses", words);
-  make("p", (answer.answered ? "" : "It would say: ") + says(answer), "says", words);
+  make("p", (answer.answered ? "" : "It would say: ") + says(answer), answer.answered ? "says" : "", words);
   if (answer.interval) make("p", "Interval " + answer.interval.map(x => x.toPrecision(4)).join(" to "), "", words);
   if (answer.prediction_set) make("p", "Cannot be excluded: " + (few(answer.prediction_set) || "nothing"), "", words);
   const ranked = Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]);

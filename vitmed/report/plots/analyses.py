@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from vitmed.core.text import counted
 from vitmed.decisions.out_of_distribution import scores_of
@@ -50,7 +50,8 @@ def decision_curve(predictions: Predictions, metrics: Results) -> Figure | None:
         if part.useful:
             axes.plot([], [], color=BLUE, linewidth=5, label="clearly better than both")
         axes.set(xlabel="threshold probability (act from it upwards)", ylabel="net benefit (true positives per image)")
-        title = f"{drawing.short(curve.positive, 30)}: {what.format(percentage(top))}, band: 95 % interval"
+        title = f"{drawing.short(curve.positive, 30)}: {what.format(percentage(top))}"
+        title += ", band: 95 % interval" * (part.model[0].low is not None)
         axes.set_title(title, fontsize=11)
     drawing.legend_below(figure, 4)
     return figure
@@ -78,7 +79,12 @@ def reliability(predictions: Predictions, metrics: Results) -> Figure | None:
     below.hist(scores, bins=np.linspace(0, 1, 21).tolist(), color=BLUE)
     if len(scores) > 200:
         below.set_yscale("log")
+        below.set_ylim(bottom=0.7)  # one image is a bar
         below.set_ylabel("images (log)")
+        below.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
+        below.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        below.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4, min_n_ticks=1))
     title = f"n = {counted(len(predictions), 'image')}, bins of about {len(predictions) // len(after.curve):,}"
     slopes = [own.slope for own in after.per_class.values()]
     if len(slopes) == 1 and slopes[0].value is not None:
@@ -141,11 +147,11 @@ def out_of_distribution(predictions: Predictions, metrics: Results) -> Figure | 
     axes.hist(scores, bins=np.geomspace(low, high, 41).tolist(), weights=np.full(len(scores), 1 / len(scores)), **style)
     axes.axvline(1, color=BLACK, linestyle="--", label="limit, chosen on the validation images")
     axes.set_xscale("log")
-    shown = [value for value in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low <= value <= high]
+    shown = [value for value in (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100) if low <= value <= high]
     axes.set_xticks(shown, [f"{value:g}" for value in shown])
     axes.minorticks_off()
     axes.set_title(f"features of {counted(report.n, 'training image')}", fontsize=11)
-    axes.legend(fontsize=9, loc="upper right")
+    drawing.legend_below(figure, 2)
     return figure
 
 
@@ -188,7 +194,7 @@ def differences(content: ComparisonResults) -> Figure:
     groups = "" if content.patients is None else f" of {counted(content.patients, unit)}"
     unknown = "" if unit == "patient" else "; patients unknown, likely too narrow"
     images = f"n = {counted(content.images, 'image')}{groups}"
-    figure.suptitle(f"{images}; {content.level:.0%} intervals{unknown}", fontsize=10)
+    figure.suptitle(f"{images}; {100 * content.level:.0f} % intervals{unknown}", fontsize=10)
     meaning = "filled: the interval does not contain 0; not adjusted for several pairs"
     figure.supxlabel(f"difference (first minus second); {meaning}", fontsize=9)
     return figure
@@ -232,18 +238,21 @@ def patient_spread(predictions: Predictions, metrics: Results | None = None) -> 
 def _bars(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, unit: str) -> None:
     from scipy.stats import binom  # here: predict must start without it
 
-    axes.set_xlabel(f"images that are right, of all images of the {unit}{KINDS[name]}")
+    axes.set_xlabel(f"images that are right, of all images\nof the {unit}{KINDS[name]}")
     drawing.add_grid(axes, "y")
     pairs = [(n, k) for n in np.unique(images[images > 0]).tolist() for k in range(n + 1)]
     overall = right.sum() / max(1, images.sum())
     counts = [int(((images == n) & (right == k)).sum()) for n, k in pairs]
     alike = [float((images == n).sum() * binom.pmf(k, n, overall)) for n, k in pairs]
-    bars = axes.bar(range(len(pairs)), counts, color=BLUE, width=0.7, label=f"{unit}s")
-    axes.bar_label(bars, [f"{count:,}" for count in counts], fontsize=8, padding=2)
+    axes.bar(range(len(pairs)), counts, color=BLUE, width=0.7, label=f"{unit}s")
+    for x, (count, expected) in enumerate(zip(counts, alike, strict=True)):  # above the bar and the line
+        axes.annotate(
+            f"{count:,}", (x, max(count, expected)), (0, 3), textcoords="offset points", ha="center", fontsize=8
+        )
     label = f"if all were alike ({overall:.3f} of all images are right)"
     axes.scatter(range(len(pairs)), alike, marker="_", s=500, color=RED, zorder=3, label=label)
-    axes.set_xticks(range(len(pairs)), [f"{k} of {n}" for n, k in pairs])
-    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
+    axes.set_xticks(range(len(pairs)), [f"{k} of {n}" for n, k in pairs], fontsize=8)
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.19), ncols=2, frameon=False)
 
 
 def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, unit: str) -> None:
@@ -259,9 +268,10 @@ def _funnel(axes: Axes, name: str, images: np.ndarray, right: np.ndarray, unit: 
     overall = right.sum() / images.sum()
     grid = np.unique(np.geomspace(max(1, n.min()), max(2, n.max()), 200).round())
     axes.axhline(overall, color=GREY, linewidth=1, linestyle="--", label=f"all images: {overall:.3f}")
-    around = grid + np.array([-0.4, 0.4]) if len(grid) == 1 else grid  # so that the band of one number is seen
-    limits = [binom.ppf(q, np.round(around), overall) / np.round(around) for q in (0.025, 0.975)]
-    axes.fill_between(around, *limits, color="0.9", linewidth=0, label=f"95 % of {unit}s, if all were alike")
+    grid, wide = (grid, 0.0) if len(grid) > 1 else (np.repeat(grid, 2), np.array([-0.4, 0.4]))
+    limits = [binom.ppf(q, grid, overall) / grid for q in (0.025, 0.975)]
+    alike = f"95 % of {unit}s, if all were alike" if np.ptp(limits) else None  # else there is no band
+    axes.fill_between(grid + wide, *limits, color="0.9", linewidth=0, label=alike)
     far = outside(n, right[present])
     size = float(np.clip(2500 / len(present), 8, 36))
     for some, colour, marker, text, least in ((~far, BLUE, "o", "within", 0), (far, RED, "^", "outside", 24)):

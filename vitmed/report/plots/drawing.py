@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends import backend_agg, backend_pdf, backend_svg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import FixedLocator, MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, ScalarFormatter
 from PIL import Image
 
 from vitmed.core.text import visible
@@ -73,16 +73,25 @@ def drawn(figure: Figure, pictures: bool = False, pdf: bool = False) -> Drawn:
 
 
 def text_alternative(figure: Figure) -> str:
-    """The texts of a figure, from its title down, in one line; cut after `LONGEST` characters."""
+    """The texts of a figure, from its title down, in one line; what panels share, once; up to `LONGEST` characters."""
     texts: list[str] = [figure.get_suptitle()]
-    for axes in figure.axes:
-        texts += [axes.get_title(), *((axes.get_xlabel(), axes.get_ylabel()) if axes.axison else ())]
+    for part, axes in [(one, panel) for one in list[Any](figure.subfigs) or [figure] for panel in one.axes]:
+        texts += [title for title in [part.get_suptitle()] if title not in texts]
+        texts.append(axes.get_title())
+        once = list[str]()
+        for axis in (axes.xaxis, axes.yaxis) if axes.axison else ():
+            formatter, at = axis.get_major_formatter(), axis.get_majorticklocs().tolist()
+            named = isinstance(axis.get_major_locator(), FixedLocator) and not isinstance(formatter, ScalarFormatter)
+            names = ", ".join(formatter.format_ticks(at)) if named else ""
+            once.append(": ".join(text for text in (axis.get_label_text(), names) if text))
         legend = axes.get_legend()
-        texts += [text.get_text() for text in [*(legend.get_texts() if legend else ()), *axes.texts]]
+        once += [text.get_text() for text in (legend.get_texts() if legend else ())]
+        texts += [text for text in once if text not in texts]
+        texts += [text.get_text() for text in axes.texts]
     for legend in figure.legends:
         texts += [text.get_text() for text in (legend.get_title(), *legend.get_texts())]
-    texts += [text.get_text() for text in figure.texts]
-    text = "; ".join(dict.fromkeys(" ".join(part.split()) for part in texts if part.strip())).replace(r"\$", "$")
+    texts += [text.get_text() for text in figure.texts if text.get_text() not in texts]
+    text = "; ".join(" ".join(part.split()) for part in texts if part.strip()).replace(r"\$", "$")
     return text if len(text) <= LONGEST else text[:LONGEST].rsplit(" ", 1)[0] + " …"
 
 

@@ -139,8 +139,8 @@ def confusion_matrix(predictions: Predictions, metrics: Numbers) -> Figure:
     axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
     size = min(13.0, 72 * cell / (0.68 * max(4, len(f"{counts.max(initial=0):,}"))))  # points: the longest text fits
     for row, column in np.ndindex(k, k) if k <= WRITTEN else ():
-        if k > LEGEND and not counts[row, column]:
-            continue  # among hundreds of cells the zeros are clutter
+        if (k > LEGEND and not counts[row, column]) or not total[row]:
+            continue  # among hundreds of cells the zeros are clutter; of no images there is no share
         text = f"{counts[row, column]:,}\n{drawing.percent(share[row, column])}"
         colour = "white" if share[row, column] > 0.62 else "black"
         # in_layout: to measure hundreds of texts, all inside the axes, takes seconds
