@@ -30,7 +30,12 @@ def shell(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
 @posix
 @pytest.mark.parametrize(
     ("redirected", "code"),
-    [(">&- 2>&- <&-", 0), ("2>&-", 0), ("2>/dev/full", 0), (">/dev/full", 2)],
+    [
+        (">&- 2>&- <&-", 0),
+        pytest.param("2>&-", 0, marks=pytest.mark.slow),
+        pytest.param("2>/dev/full", 0, marks=pytest.mark.slow),
+        (">/dev/full", 2),
+    ],
 )
 def test_a_closed_or_full_stream_ends_no_command(redirected: str, code: int) -> None:
     done = shell(f"vitmed data list {redirected}")
@@ -45,6 +50,7 @@ def test_an_error_keeps_its_exit_code(redirected: str) -> None:
     assert done.returncode == 3 and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_ascii_alone_is_enough(tmp_path: Path) -> None:
     folder = tmp_path / "é"
     folder.mkdir()

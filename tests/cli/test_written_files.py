@@ -209,7 +209,7 @@ def test_names_that_are_not_utf_8_in_every_output(tmp_path: Path, monkeypatch: p
         place = data / split / os.fsdecode({"amber": b"=amb\xe9r", "blue": b"+bl\x1b[31mue"}[name])
         place.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, place / os.fsdecode(b"=caf\xe9 " + file.name.encode()))
-    shown = {"map_images": 0, "show_names": True, "resamples": 20}
+    shown = {"map_images": 0, "show_names": True, "resamples": 20, "baseline": False}
     settings = TINY | {"epochs": 1, "sets": TINY_NETWORK} | shown
     result = train(data, output=tmp_path / "runs", name="a", **settings)
     table = result.folder / "test" / "predictions.csv"
