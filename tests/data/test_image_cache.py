@@ -30,6 +30,7 @@ from vitmed.data.loading import Images, Reader
 from vitmed.data.samples import Sample
 from vitmed.data.scan import digests_of
 from vitmed.imaging import rasters
+from vitmed.imaging.decode import decoding_version
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 
@@ -149,6 +150,7 @@ def test_what_changes_pixels_is_another_entry(
 def test_another_way_of_decoding_is_another_entry(
     tmp_path: Path, decoded: list[str], ui: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("vitmed.data.image_cache.decoding_version", decoding_version)  # not the one of all tests
     root = draw(tmp_path / "a")
     read_all(images(root), ON)
     installed = metadata.version
