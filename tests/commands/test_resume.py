@@ -212,6 +212,7 @@ def test_the_data_may_have_moved(data: Path, tmp_path: Path) -> None:
     assert train(tmp_path / "b" / "data", resume=tmp_path / "runs" / "run").checkpoint.is_file()
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_outlives_a_resume_and_finds_data_that_have_moved(trained: Trained, tmp_path: Path) -> None:
     """best.pt stays as it is, but for its place of the data; the evaluation after the training looks there."""
     run = tmp_path / "runs" / "tiny"
