@@ -22,11 +22,12 @@ from vitmed.training.train_state import new_state
 
 
 def main(folder: str, epochs: int) -> list[dict]:
-    """Train on a folder of labelled images; the records of the epochs."""
+    """Train on a folder of labelled images; return the records of the epochs."""
     device = torch.device("cpu")
     settings = {
         "data.root": folder, "model.image_size": 32, "model.patch_size": 8, "model.width": 64, "model.depth": 4,
-        "model.heads": 4, "train.epochs": epochs, "train.lr": 1e-3, "train.workers": 0,
+        "model.heads": 4, "model.stem": "conv", "model.pool": "mean",  # they learn sooner from few images
+        "train.epochs": epochs, "train.lr": 2e-3, "train.workers": 0,
     }  # fmt: skip
     config = load_config(None, settings)
     splits = make_splits(config.data)  # by patient where patients are known
@@ -40,8 +41,8 @@ def main(folder: str, epochs: int) -> list[dict]:
     state = new_state(model, config, batches, device, FP32)  # model, optimiser, moving average, position
 
     records = []
-    judge = lambda: validate(state, images["val"], splits.classes, config, FP32)  # noqa: E731
-    for record in fit(state, stream, objective, Control(config), judge):
+    validated = lambda: validate(state, images["val"], splits.classes, config, FP32)  # noqa: E731
+    for record in fit(state, stream, objective, Control(config), validated):
         print(f"epoch {record['epoch']}  val loss {record['val_loss']:.4f}  AUROC {record['val_auroc']:.4f}")
         records.append(record)
     return records

@@ -401,10 +401,10 @@ def remembered(held_out: Callable[..., T]) -> Callable[..., T]:
     """`held_out` of `checks/shortcuts.py`, which fits a regression once: most tests draw the same few images."""
     known: dict[object, T] = {}
 
-    def look(x: np.ndarray, y: np.ndarray, groups: Sequence[str] | None) -> T:
-        key = (x.shape, x.tobytes(), y.tobytes(), None if groups is None else tuple(groups))
+    def look(x: np.ndarray, y: np.ndarray, divided: Sequence[tuple[np.ndarray, np.ndarray]]) -> T:
+        key = (x.shape, x.tobytes(), y.tobytes(), *(rows.tobytes() for fold in divided for rows in fold))
         if key not in known:
-            known[key] = held_out(x, y, groups)
+            known[key] = held_out(x, y, divided)
         return known[key]
 
     return look
@@ -415,10 +415,9 @@ def quick() -> Iterator[None]:
     """Figures with few pictures at a low resolution, and no waiting for the disk: the same code in less time.
 
     And bf16 is never faster than fp32, on whatever machine the tests run, and the seconds of a step, the fastest
-    engine, the versions of decoders and the shortcuts of the same images are found once.
+    engine and the shortcuts of the same images are found once.
     """
     from vitmed.checks import shortcuts
-    from vitmed.data import image_cache
     from vitmed.explanation import faithfulness
     from vitmed.explanation.faithfulness import FEW
     from vitmed.report.plots import drawing, pictures
@@ -429,7 +428,6 @@ def quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(environment, "git_commit", cache(environment.git_commit))
         patch.setattr(finetune, "speedup", lambda *args: 1.0)
-        patch.setattr(image_cache, "decoding_version", cache(image_cache.decoding_version))
         patch.setattr(shortcuts, "held_out", remembered(shortcuts.held_out))
         for module in (plan_time, autotune):  # what is measured on a busy machine would not be kept
             patch.setattr(module, "busy", lambda: None)

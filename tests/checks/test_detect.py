@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -188,11 +190,13 @@ def test_a_number_that_the_colour_gives_away_is_called_a_number(tmp_path: Path) 
 
 
 def test_numbers_are_checked(tmp_path: Path) -> None:
-    rows = [[f"P{i // 2}", 20 + 0.5 * i] for i in range(60)]
+    rows = [[f"P{i // 2}", 5 + 0.5 * i] for i in range(60)]
     folder = drawn(tmp_path / "set", ["patient", "label"], rows, copies={1: 0})
     found = checked(folder, tmp_path)
     assert "two_labels" in codes(found) and found.content["classes"] == 1
     assert {row["images"] for row in found.content["table"]} == {10}
+    lowest = [float(row["class"].partition(" to ")[0]) for row in found.content["table"]]
+    assert lowest == sorted(lowest)
     assert not {"one_class", "small_class", "missing_class", "too_small_class"} & set(codes(found))
     whole = drawn(tmp_path / "whole", ["label"], [[i] for i in range(30)])
     assert "too_small_class" in codes(checked(whole, tmp_path))
@@ -208,6 +212,95 @@ def test_the_layout_is_checked_before_training(tmp_path: Path, fields: dict[str,
     ui = recording()
     check_folder(DataConfig(root=str(folder), labels=str(folder / "labels.csv"), **fields))
     assert any("1 with 'mass'" in text for text in ui.warned) == (not fields), ui.warned
+
+
+@pytest.mark.parametrize(
+    ("places", "made"),  # the last says whether the folders are splits
+    [
+        (["train/x", "extra/x"], None),
+        (["a/train", "a/test", "b/train", "b/test"], None),
+        (["train/x", "test_set/x"], "folders"),
+    ],
+)
+def test_a_table_may_name_images_in_any_folders(tmp_path: Path, places: list[str], made: str | None) -> None:
+    """Also in those that vitmed would take for splits, or ignore, without the table."""
+    rows = [[f"{place}/{i}.png", "ab"[i % 2]] for place in places for i in range(20)]
+    rng = np.random.default_rng(0)
+    for name, _ in rows:
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        Picture.fromarray(draw_image(rng, (200, 60, 60))).save(tmp_path / "set" / name)
+    (tmp_path / "set" / "labels.csv").write_text("\n".join(map(",".join, [["path", "label"], *rows])))
+    data = DataConfig(root=str(tmp_path / "set"), labels=str(tmp_path / "set" / "labels.csv"))
+    check_folder(data)
+    splits, found = make_splits(data), checked(tmp_path / "set", tmp_path)
+    assert found.content["images"] == len(rows) == len(splits.every)
+    assert splits.made["test"] == made or "seed" in splits.made["test"]
+    assert {row["split"] for row in found.content["table"]} == ({"train", "test"} if made else {None})
+
+
+def test_class_folders_that_hold_splits_are_refused(tmp_path: Path) -> None:
+    for place in ("a/train", "a/test", "b/train", "b/test"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "1.png").touch()
+    for call in (
+        lambda: check_folder(DataConfig(root=str(tmp_path))),
+        lambda: check(tmp_path, output=tmp_path.parent / "r"),
+    ):
+        with pytest.raises(DataError, match="a/, b/ each hold folders of splits"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "pair", [("1", "1.0"), ("01", "1"), ("Benign", "benign "), ("hand held", "hand-held"), ("a", "a\u200b")]
+)
+def test_a_class_that_is_written_in_two_ways_is_refused(tmp_path: Path, pair: tuple[str, str]) -> None:
+    rows = [[f"{i}.png", pair[i % 2] if i < 20 else "9"] for i in range(30)]
+    for name, _ in rows:
+        (tmp_path / name).touch()
+    (tmp_path / "labels.csv").write_text("\n".join(map(",".join, [["path", "label"], *rows])), encoding="utf-8")
+    with pytest.raises(
+        DataError, match=re.escape(f"labels {pair[0]!r} and {pair[1].strip()!r} are hard to tell apart")
+    ):
+        check_folder(DataConfig(root=str(tmp_path), labels=str(tmp_path / "labels.csv")))
+
+
+@pytest.mark.parametrize(
+    ("names", "refused"),
+    [
+        (["fold1", "fold_2", "Fold 3"], True),
+        (["HAM10000_images_part_1", "HAM10000_images_part_2"], True),
+        (["images", "masks"], True),
+        (["mask", "no_mask"], False),
+        (["benign", "masks"], False),
+        (["manifold1", "grade1"], False),
+    ],
+)
+def test_parts_of_a_data_set_are_not_taken_for_classes(tmp_path: Path, names: list[str], refused: bool) -> None:
+    for place in (f"{name}/{i}.png" for name in names for i in range(12)):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).touch()
+    with pytest.raises(DataError, match="named as parts of a data set") if refused else contextlib.nullcontext():
+        check_folder(DataConfig(root=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("image", "other", "is_mask"),
+    [
+        ("benign (1).png", "benign (1)_mask.png", True),  # BUSI
+        ("benign (1).png", "benign (1)_mask_1.png", True),
+        ("ISIC_0000000.jpg", "ISIC_0000000_segmentation.png", True),
+        ("images/COVID-1.png", "masks/COVID-1.png", True),  # the COVID-19 radiography set
+        ("1.png", "2_mask.png", False),
+        ("1.png", "1unmask.png", False),
+        ("with/1.png", "mask/1.png", False),
+    ],
+)
+def test_masks_beside_images_are_not_trained_on(tmp_path: Path, image: str, other: str, is_mask: bool) -> None:
+    for place in (f"{label}/{name}" for label in "ab" for name in (image, other, "3.png", "4.png")):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).touch()
+    with pytest.raises(DataError, match="2 images are named as the mask") if is_mask else contextlib.nullcontext():
+        check_folder(DataConfig(root=str(tmp_path)))
 
 
 def test_training_warns_once_of_a_finding_that_a_split_lacks(tmp_path: Path) -> None:
@@ -261,3 +354,17 @@ def test_a_class_with_few_images_is_told_what_its_test_can_show(tmp_path: Path) 
     assert "'few' has 18 images" in text and "many" not in text
     assert f"on 3 test images is known to about ±{one:.2f}" in text
     assert f"on all 18 (--folds 5) to ±{every:.2f}" in text
+
+
+@pytest.mark.parametrize(
+    ("patients", "advice"), [(2, ""), (3, " (--folds 3)"), (4, " (--folds 4)"), (7, " (--folds 5)")]
+)
+def test_no_more_folds_are_advised_than_a_class_has_patients(tmp_path: Path, patients: int, advice: str) -> None:
+    """Each fold needs one for its test, its validation and its training."""
+    rows = [["few", f"F{i % patients}"] if i < 14 else ["many", f"M{i}"] for i in range(54)]
+    folder = drawn(tmp_path / "set", ["label", "patient"], rows)
+    (text,) = codes(checked(folder, tmp_path))["few_to_train"]
+    assert f"on all {patients}{advice} to ±" in text
+    for fold in range(1, int(advice[-2:-1] or 0) + 1):
+        folds = {"folds": int(advice[-2:-1]), "fold": fold}
+        make_splits(DataConfig(root=str(folder), labels=str(folder / "labels.csv"), **folds))

@@ -135,6 +135,18 @@ def test_an_image_that_made_the_model_is_refused_and_one_of_its_test_is_not(tmp_
     assert sum(note.startswith("Leakage: 1 of 3 images was used") for note in notes) == (where != "test")
 
 
+def test_a_patient_that_made_the_model_is_noticed_in_another_spelling(tmp_path: Path) -> None:
+    """Excel drops the zeros of 007, and may have read one of the two tables."""
+    samples = [Sample(f"{i}.png", 0, name) for i, name in enumerate(["7", "8.0", "0010", "A-1", ""])]
+    for sample in samples:
+        (tmp_path / sample.path).write_text(sample.path)
+    made = {"train": [Sample("a", 0, "007"), Sample("b", 0, "")], "val": [Sample("c", 0, "a1"), Sample("d", 0, "a 1")]}
+    saved: Any = SimpleNamespace(splits=SimpleNamespace(samples=made, grouped=True), seen=())
+    saved.hashes = {"train": [], "val": [], "test": []}
+    seen, notes = leakage(saved, tmp_path, samples, allow=False)
+    assert seen["patients"] == 2 and "used to make the model: 2." in notes[0]
+
+
 def test_test_images_that_are_copies_of_training_images(tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "data", 6, 2, 3)
     for i in range(2):

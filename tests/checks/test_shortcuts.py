@@ -9,7 +9,7 @@ from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, cross
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from vitmed.checks.shortcuts import find_shortcuts, held_out
+from vitmed.checks.shortcuts import divide, find_shortcuts, held_out
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.raw_image import ImageHeader
 
@@ -28,7 +28,8 @@ def test_scores_are_of_images_or_patients_held_out(patients: tuple[int, ...], kn
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300))
     cut = (StratifiedGroupKFold if whole else StratifiedKFold)(folds, shuffle=True, random_state=0)
     expected = cross_val_predict(model, x, y, groups=codes if whole else None, cv=cut, method="predict_proba")
-    scores, by_patient = held_out(x, y, [f"P{code}" for code in codes] if known else None)
+    divided, by_patient = divide(y, [f"P{code}" for code in codes] if known else None)
+    scores = held_out(x, y, divided)
     np.testing.assert_allclose(scores, expected)
     assert by_patient == whole
 

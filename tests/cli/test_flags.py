@@ -122,7 +122,7 @@ def values() -> dict[str, object]:
         "groups": "g.csv", "folds": 5, "fold": 2, "repeats": 3, "hold_out": 0.2, "test": False,
         "allow_leakage": True, "resplit": True,
         "subgroup": ["site"], "rater": ["reader"], "rater_score": ["score"], "ordinal": ["mild", "severe"],
-        "calibration": "vector", "youden": True, "balanced": True, "target_sensitivity": 0.95,
+        "calibration": "temperature", "youden": True, "balanced": True, "target_sensitivity": 0.95,
         "target_specificity": 0.9, "cost": "10:1",
         "prevalence": 0.02, "coverage": 0.8, "max_risk": 0.03,
         "resamples": 50, "map_images": 7, "report": False,

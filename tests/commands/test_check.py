@@ -98,8 +98,8 @@ def classes_once_more(root: Path) -> None:
 
 @made("nested_root", "warning")
 def folder_in_folder(root: Path) -> None:
-    inner = root / "cells"
-    inner.mkdir()
+    inner = root / "archive" / "cells"
+    inner.mkdir(parents=True)
     for name in ("amber", "blue"):
         (root / name).rename(inner / name)
 
@@ -208,6 +208,7 @@ IN_ONE_FOLDER = {  # code -> severity and the files that are named
     "loose_images": ("warning", {"loose.png"}),
     "mixed_sizes": ("note", set()),
     "thin": ("warning", {"amber/thin.png"}),
+    "masks": ("error", {"amber/grey_mask.png"}),
     "mixed_modes": ("warning", set()),
     "mixed_depths": ("warning", set()),
     "mixed_formats": ("note", set()),
@@ -234,6 +235,7 @@ def test_the_troubles_of_one_folder_are_told_apart(folder: Path, tmp_path: Path)
     picture(2, side=100).resize((100, 20)).save(amber / "thin.png")
     picture(3).convert("L").save(amber / "grey.png")
     picture(4).convert("1").save(amber / "bits.png")
+    picture(9).save(amber / "grey_mask.png")
     Image.new("RGB", (20, 20), (10, 200, 30)).save(amber / "flat.png")
     shutil.copy(amber / "amber_2.png", folder / "blue" / "copy.png")
     shutil.copy(amber / "amber_3.png", amber / "copy.png")

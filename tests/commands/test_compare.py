@@ -430,7 +430,10 @@ def seeded(folder: Path, seed: int, predictions: Predictions, lr: float = 0.001)
 
 def test_runs_that_differ_by_the_seed_have_a_spread_over_seeds(vitmed: Any, tmp_path: Path) -> None:
     made = [draw(2.0 + seed / 100) for seed in range(3)]
-    runs = [seeded(tmp_path / f"seed-{seed}", seed, p) for seed, p in enumerate(made)]
+    runs = [seeded(tmp_path / f"seed-{seed}", seed, p) for seed, p in enumerate(made[:2])]
+    runs.append(seeded(tmp_path / "deep" / "seed-2", 2, made[2]))  # one folder deeper, with the same images
+    config = runs[2] / "config.yaml"
+    config.write_text(config.read_text().replace("../data", "../../data"))
     found = judge(*runs, output=tmp_path / "out")
     (group,) = found.content.seeds
     assert group.seeds == {"seed-0": 0, "seed-1": 1, "seed-2": 2}

@@ -291,6 +291,18 @@ def test_folds_of_deep_images_have_a_window_each(data: Path, tmp_path: Path) -> 
         export(found.folder, to=tmp_path / "model.onnx")
 
 
+def test_folds_that_trained_on_the_same_images_are_joined(folds: Path, tmp_path: Path) -> None:
+    there = Path(shutil.copytree(folds, tmp_path / "alike"))
+    for fold in (1, 2, 3):
+        shutil.copytree(there / f"fold-{fold}", there / f"repeat-2-fold-{fold}")
+    content = json.loads((there / "folds.json").read_text())
+    (there / "folds.json").write_text(json.dumps(content | {"repeats": 2}))
+    found, once = ensemble([there], output=tmp_path / "e"), load_ensemble(folds / "ensemble" / "ensemble.json")
+    made = load_ensemble(found.folder / "ensemble.json")
+    assert [m.weights_hash for m in made.members] == [m.weights_hash for m in once.members] * 2
+    assert made.chosen["words"] == "the mean of 6 folds" and made.shares == pytest.approx([1 / 6] * 6)
+
+
 def test_folds_that_ended_before_they_were_joined_go_on(folds: Path, tmp_path: Path) -> None:
     there = tmp_path / "torn"
     shutil.copytree(folds, there)

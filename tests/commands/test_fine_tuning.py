@@ -37,7 +37,7 @@ from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.paired_comparison import ComparisonTest
 from vitmed.metrics.predictions import Predictions
-from vitmed.report.headline import verdict
+from vitmed.report.chapters import baseline_verdicts
 from vitmed.report.results import Baseline, Results
 from vitmed.studies.one_run import TrainResult
 
@@ -178,7 +178,7 @@ def test_training_is_compared_with_the_frozen_features(tuned: tuple[TrainResult,
     assert entry["difference"]["accuracy"]["value"] == pytest.approx(accuracy[0] - accuracy[1])
     gap = entry["difference"]["accuracy"]
     assert gap["low"] <= accuracy[0] - accuracy[1] <= gap["high"]
-    assert sum(text.startswith("baseline, ") and "not fine-tuned" in text for text in ui.said) == 2  # val and test
+    assert sum("a baseline, the " in text and "not fine-tuned" in text for text in ui.said) == 2  # val and test
     html = (result.folder / "test" / "report.html").read_text()
     assert "Comparison with baselines" in html
     before = weights_of(trained.result.checkpoint)
@@ -313,12 +313,15 @@ def test_few_patients_give_no_verdict() -> None:
         tests = {"auroc": test, "accuracy": test}
         baseline = Baseline(text="a baseline", overall=numbers, difference=gap, tests=tests)
         own = {"auroc": Estimate(value=0.7, low=0.6, high=0.8)}
-        return verdict(baseline, Results.model_construct(n_groups=patients, overall=own))
+        metrics = Results.model_construct(n_groups=patients, overall=own, baselines={"colour_and_size": baseline})
+        (text,) = baseline_verdicts(metrics)
+        return text
 
-    assert "the model is better" in said(0.1, 0.05, 0.2, None) and "the model is better" in said(0.1, 0.05, 0.2, 10)
-    assert "9 patients are too few" in said(0.1, 0.05, 0.2, 9) and "better:" not in said(0.1, 0.05, 0.2, 9)
-    assert "the BASELINE is better" in said(-0.1, -0.2, -0.05, 50)
-    assert "not shown to be better" in said(0.1, -0.05, 0.2, 50)
+    better = "The model is better than"
+    assert said(0.1, 0.05, 0.2, None).startswith(better) and said(0.1, 0.05, 0.2, 10).startswith(better)
+    assert said(0.1, 0.05, 0.2, 9).startswith("9 patients are too few")
+    assert said(-0.1, -0.2, -0.05, 50).startswith("The model is worse than")
+    assert "do not show that the model is better than" in said(0.1, -0.05, 0.2, 50)
 
 
 @pytest.mark.slow

@@ -67,7 +67,8 @@ def test_all_corruptions_on_a_sample(run: Path) -> None:
 def test_an_unreadable_image_among_several(run: Path) -> None:
     (run.parent.parent / "data" / "test" / "blue" / "blue_3.png").write_bytes(b"torn")
     ui = recording()
-    found = package.stress(run, corruptions=["darker"], resamples=5)
+    found = package.stress(run, corruptions=["darker", "darker"], resamples=5)  # named twice, counted once
+    assert any("1 corruption of 5 strengths" in text for text in ui.said)
     assert found.content["n"] == 17 and found.content["unreadable"] == 1
     assert any("could not be read" in note for note in found.content["notes"])
     assert any("blue_3.png" in text for text in ui.warned)

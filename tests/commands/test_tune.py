@@ -126,6 +126,16 @@ def test_a_winner_that_another_seed_makes_worse_than_the_plan_is_not_recommended
     assert f"reach {value:.3f} on validation, {0.95 - value:.3f} worse" in notes and ("Keep the plan" in notes) == keep
 
 
+def test_epochs_that_are_searched_are_counted_by_trial() -> None:
+    three, nine = ({"train.epochs": text} for text in ("3", "9"))
+    trials = [
+        TrialResult(number=1, state="done", values=three, value=0.8, epochs=3),
+        TrialResult(number=2, state="stopped", values=three, value=0.7, epochs=1),
+        TrialResult(number=3, state="done", values=nine, value=0.9, epochs=9),
+    ]
+    assert "1 trial stopped early: 13 of 15 epochs were trained." in _notes(study_of(trials, 3))
+
+
 @pytest.mark.slow
 def test_the_time_of_the_command_is_not_that_of_its_last_training(data: Path, tmp_path: Path) -> None:
     ui = recording()
@@ -349,6 +359,9 @@ def test_with_a_time_the_plan_is_one_that_fits_often(
         ({"grid": ["seed=1,2"]}, "share images, splits"),
         ({"grid": ["model.heads=two"]}, "heads"),
         ({"grid": ["model.heads=2"], "seeds": "0,0"}, "--seeds train.seed=0,0"),
+        ({"grid": ["model.heads=2"], "seeds": "1,01"}, "--seeds train.seed=1,01: expected different values"),
+        ({"grid": ["lr=0.001,1e-3"]}, "different values in order"),
+        ({"grid": ["model.heads=2"], "seeds": "0,1", "seed": 3}, "train.seed is set too"),
         ({"grid": ["model.heads=2"], "space": ["lr=1e-4..1e-3"]}, "--seeds go with --grid"),
         ({"grid": ["model.heads=2"], "trials": 3}, "--seeds go with --grid"),
         ({"seeds": "0,1"}, "--seeds go with --grid"),
@@ -502,6 +515,19 @@ def compared(cells: list[list[Predictions]]) -> tuple[list[TrialResult], float |
         for number, part in sorted(tables.items())
     ]  # fmt: skip
     return combined(trials, tables, TARGETS["classes"], "auroc", True)
+
+
+def test_a_combination_of_one_seed_has_the_interval_of_its_run_and_equal_means_are_equal() -> None:
+    (part,), own = drawn(0.8, 1), Estimate(value=0.8, low=0.6, high=0.9)
+    trial = TrialResult(number=1, state="done", value=0.8, values={"train.seed": "0"}, estimate=own)
+    assert combined([trial], {1: part}, TARGETS["classes"], "auroc", True)[0][0].estimate == own
+    areas, tables = [5 / 6, 1.0, 8 / 9, 17 / 18], drawn(0.8, 4)  # whose means differ by 1e-16
+    trials = [
+        TrialResult(number=k + 1, state="done", value=area, values={"train.seed": str(k % 2), "lr": str(k // 2)})
+        for k, area in enumerate(areas)
+    ]
+    one, other = combined(trials, dict(enumerate(tables, 1)), TARGETS["classes"], "auroc", True)[0]
+    assert one.value == other.value == pytest.approx(11 / 12)
 
 
 @pytest.mark.slow

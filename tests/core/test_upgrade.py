@@ -29,13 +29,14 @@ SETS = {"prediction_sets": {"score": "raps"}}
         ("model.head", ["auto", "linear"], ["ordinal"]),
         ("evaluate.conformal", ["lac"], ["aps", "raps"]),
         ("augment.policy", ["none"], ["views"]),
+        ("evaluate.calibration", ["auto"], ["vector"]),
     ],
 )
 def test_settings_of_losses_and_pretraining(key: str, kept: list[object], refused: list[object]) -> None:
     section, _, field = key.partition(".")
     for value in kept:
         assert build_config({section: {field: value}}) == load_config(
-            None, {"augment.policy": "none"} if field == "policy" else {}
+            None, {key: value} if key in upgrade.VALUES else {}
         )
     for value in refused:
         with pytest.raises(UsageError, match=f"{key} = {value!r} is no longer there; vitmed 0.2.0 has it"):
@@ -68,6 +69,13 @@ def test_files_that_need_what_is_gone(read: Any, content: dict[str, Any], names:
 
 def test_grades_of_0_2_are_read_though_they_state_the_distribution_of_a_number() -> None:
     assert Target.model_validate({"kind": "grades", "distribution": "laplace"}) == Target(kind="grades")
+
+
+def test_the_resamples_of_a_subgroup_are_left_out() -> None:
+    found = upgrade.results(
+        {"subgroups": {"site": {"cut": "", "resamples": 30}}, "error_by_range": {"resamples": None}}
+    )
+    assert found == {"subgroups": {"site": {"cut": ""}}, "error_by_range": {}}
 
 
 def test_results_of_0_2_by_lac_are_read() -> None:

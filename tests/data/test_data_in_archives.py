@@ -114,6 +114,11 @@ def test_a_folder_of_tars(trained: Trained, archives: list[Path], tmp_path: Path
         (tmp_path / "shards" / "train" / "cells.tar", lambda: train(tmp_path / "shards", **options)),
         (tmp_path / "shards" / "train" / "cells.tar", lambda: check(tmp_path / "shards")),
     ]
+    for name in ("set.zip", "set.tar.gz", "set.tgz"):  # as they are downloaded
+        zipped = tmp_path / name.replace(".", "_") / name
+        zipped.parent.mkdir()
+        zipped.write_bytes(b"not read")
+        calls += [(zipped, lambda zipped=zipped: check(zipped.parent))]  # type: ignore[misc]
     for named, call in calls:
         with pytest.raises(VitmedError) as error:
             call()

@@ -82,6 +82,25 @@ def test_names_joined_by_a_bar(tmp_path: Path) -> None:
     assert [found[f"{i:03}.png"] for i in range(4)] == [(0, 0, 0), (0, 1, 0), (1, 1, 0), (1, 0, 1)]
 
 
+@pytest.mark.parametrize(
+    ("cell", "others", "advice"),
+    [
+        ("Mass;Edema", ["Mass", "Edema"], "Mass|Edema"),
+        ("Mass, Edema", ["Mass", "Nodule; Edema", "Nodule"], "Mass|Edema"),
+        ("Carcinoma, ductal", ["Carcinoma", "benign"], ""),
+    ],
+)
+def test_findings_that_something_else_joins_are_told_what_joins_them(
+    tmp_path: Path, cell: str, others: list[str], advice: str
+) -> None:
+    cells = [cell, *others] * 10
+    rows = [[f"{i:03}.png", f'"{cell}"'] for i, cell in enumerate(cells)]
+    splits = split(label_set(tmp_path / "set", ["path", "label"], rows))
+    notes = [note for note in splits.notes if "join them by |" in note]
+    assert splits.target.kind == "classes" and len(notes) == bool(advice) and all(advice in note for note in notes)
+    assert not split(tmp_path / "set", target="classes").notes
+
+
 def test_columns_beside_names_are_used_and_must_agree(tmp_path: Path) -> None:
     rows = [["Mass|Edema", 1, 1, 0], ["No Finding", 0, 0, 1], ["Mass", 1, "", 0], ["Edema", 0, 1, 1]]
     folder = table(tmp_path, ["label", "Mass", "Edema", "male"], rows)

@@ -148,9 +148,9 @@ def test_what_changes_pixels_is_another_entry(
 
 
 def test_another_way_of_decoding_is_another_entry(
-    tmp_path: Path, decoded: list[str], ui: Recorder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, decoded: list[str], ui: Recorder, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr("vitmed.data.image_cache.decoding_version", decoding_version)  # not the one of all tests
+    request.addfinalizer(decoding_version.cache_clear)  # a process reads the versions once
     root = draw(tmp_path / "a")
     read_all(images(root), ON)
     installed = metadata.version
@@ -158,6 +158,7 @@ def test_another_way_of_decoding_is_another_entry(
         newer = {package: "99.0"}
         monkeypatch.setattr(metadata, "version", lambda name, newer=newer: newer.get(name) or installed(name))
         decoded.clear()
+        decoding_version.cache_clear()
         read_all(images(root), ON)
         assert len(decoded) == 6, package
     decoded.clear()

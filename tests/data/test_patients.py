@@ -147,7 +147,7 @@ def test_a_patient_written_in_two_ways_stays_in_one_split(tmp_path: Path, flag: 
 
 
 @pytest.mark.parametrize(
-    ("column", "cell"), [("patient", "unknown"), ("patient", "nan"), ("label", "NaN"), ("label", "N/A")]
+    ("column", "cell"), [("patient", "unknown"), ("patient", "nan"), ("label", "NaN"), ("label", "#N/A")]
 )
 @pytest.mark.parametrize("target", ["classes", "grades"])
 def test_a_cell_that_means_nothing_is_no_patient_and_no_class(

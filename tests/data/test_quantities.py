@@ -31,7 +31,16 @@ def test_numbers_with_a_comma_are_not_a_class_each(tmp_path: Path) -> None:
     cells = [f"{20 + i},5" for i in range(40)]
     with pytest.raises(DataError, match=r"labels.csv: line 2: '20,5' is a number with a comma") as error:
         split(ages(tmp_path, [f'"{cell}"' for cell in cells]))
-    assert "write a point instead, or --target classes" in error.value.fix
+    assert "write a point, or nothing if it separates thousands; or --target classes" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("low", "other", "told"),
+    [(20, -999, True), (0, -1, True), (20, 9999, True), (-3, -9, False), (20, 99, False), (600, 999, False)],
+)
+def test_a_number_that_means_not_known_is_noticed(tmp_path: Path, low: int, other: int, told: bool) -> None:
+    notes = split(ages(tmp_path, [low + 0.5 * i for i in range(80)] + [other] * 8)).notes
+    assert any(f"{other} counts as a number; leave empty what is not known" in note for note in notes) == told
 
 
 def test_whole_numbers_stay_classes_and_say_so(tmp_path: Path) -> None:

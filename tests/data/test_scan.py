@@ -28,6 +28,7 @@ from vitmed.data.image_cache import ImageCache
 from vitmed.data.scan import first_copies, hash_files, scan
 from vitmed.data.thread_batches import in_threads
 from vitmed.imaging import choose_window, rasters
+from vitmed.imaging.decode import decoding_version
 
 
 @pytest.fixture(autouse=True)
@@ -116,8 +117,9 @@ def test_a_moved_folder_is_hashed_and_not_decoded_again(tmp_path: Path, decoded:
 
 
 def test_a_record_of_another_decoder_does_not_count(
-    tmp_path: Path, decoded: Counter[Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, decoded: Counter[Path], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
+    request.addfinalizer(decoding_version.cache_clear)  # a process reads the versions once
     data = draw_classes(tmp_path / "data", 3)
     scan(data, files(data), ImageCache())
     installed = metadata.version
@@ -125,6 +127,7 @@ def test_a_record_of_another_decoder_does_not_count(
         newer = {package: "99.0"}
         monkeypatch.setattr(metadata, "version", lambda name, newer=newer: newer.get(name) or installed(name))
         decoded.clear()
+        decoding_version.cache_clear()
         scan(data, files(data), ImageCache())
         assert len(decoded) == 6, package
 

@@ -50,6 +50,8 @@ def told(root: Path, **fields: object) -> str:
         ("training", "valid", "testing"),
         ("Train", "validation", "test"),
         ("TRAIN", "dev", "Test"),
+        ("training_set", "valid data", "test-set"),
+        ("TrainDataset", "Val_images", "testsplit"),
     ],
 )
 def test_every_spelling_of_the_split_folders(tmp_path: Path, train: str, val: str, test: str) -> None:
@@ -236,8 +238,9 @@ def test_folders_that_are_no_data_set(tmp_path: Path) -> None:
         table = tmp_path / name / "labels.csv"
         table.write_text("path,label,patient\n")
         assert f"--labels {table}" in told(tmp_path / name)
-    message = told(touch(tmp_path / "deep", {"set/a": 3, "set/b": 3}))
-    assert f"name {tmp_path / 'deep' / 'set'}" in message
+    for inner in ("set", "archive/set"):  # as Kaggle's archives unpack
+        message = told(touch(tmp_path / "deep" / inner[0], {f"{inner}/a": 3, f"{inner}/b": 3}))
+        assert f"name {tmp_path / 'deep' / inner[0] / inner}" in message
     assert "no train folder" in told(touch(tmp_path / "notrain", {"val/a": 3, "val/b": 3, "test/a": 3, "test/b": 3}))
     both = touch(tmp_path / "both", {f"{s}/{c}": 3 for s in ("train", "val", "valid", "test") for c in "ab"})
     assert "val/ and valid/" in told(both)

@@ -14,6 +14,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import build_config, find_paths, load_config, store_paths
 from vitmed.data.samples import Splits
 from vitmed.data.splits import make_splits
+from vitmed.data.tables import read_table
 
 
 @pytest.fixture
@@ -75,6 +76,10 @@ def test_a_table_of_patients(root: Path, tmp_path: Path, separator: str, encodin
         found = samples(split(root, groups=tmp_path / "t.csv"))
         assert {path: group for path, (_, group, _) in found.items()} == {p: f"{patient(p)}, x" for p in paths(root)}
     assert {path: group for path, (_, group, _) in samples(splits).items()} == {p: patient(p) for p in paths(root)}
+    if encoding == "utf-8" and header[0] == "path":  # as some programs tell Excel the separator; it counts as a line
+        (tmp_path / "t.csv").write_text(f"sep={separator}\n" + (tmp_path / "t.csv").read_text())
+        assert samples(split(root, groups=tmp_path / "t.csv")) == samples(splits)
+        assert read_table(tmp_path / "t.csv").lines[0] == 4
     assert splits.grouped and splits.shared() == {} and splits.notes == ()
     unit, known = ("who group", "as who groups, ") if "who" in header else ("patient", "")
     assert splits.patients == f"{known}by table (--groups)" and f"by {unit}" in splits.made["test"]
@@ -186,6 +191,24 @@ def test_patients_and_splits_of_the_table(root: Path, tmp_path: Path) -> None:
     assert splits.groups()["train"] | splits.groups()["val"] == {f"P{i}" for i in (0, 1, 3, 4, 6, 7, 9)}
     over = split(root, labels=file, group_regex=r"(\d)\.png", allow_leakage=True)
     assert over.patients == "from the file paths (--group-regex)" and over.columns == ("patient",)
+
+
+@pytest.mark.parametrize("name", ["Patient Nr.", "patient-no", "MRN", "Pat ID", "subject"])
+def test_the_patient_is_not_the_arm_of_the_study(root: Path, tmp_path: Path, name: str) -> None:
+    file = labels(tmp_path / "t.csv", root, **{name: patient, "case": lambda p: "control"})
+    splits = split(root, labels=file)
+    assert splits.unit == "patient" and {s.group for s in splits.every} == set(map(patient, paths(root)))
+    file = labels(tmp_path / "t.csv", root, **{"group": lambda p: p[0], name: patient})
+    assert "the column group has a name that" in told(root, labels=file)
+
+
+def test_a_column_of_labels_that_is_shifted_contradicts_the_folders(root: Path, tmp_path: Path) -> None:
+    """The table counts, but a note says so."""
+    told = [path.partition("/")[0] for path in paths(root)]
+    for shift in (0, 3):
+        rows = [["path", "label"], *map(list, zip(paths(root), told[shift:] + told[:shift], strict=True))]
+        notes = [note for note in split(root, labels=table(tmp_path / "t.csv", rows)).notes if "folder" in note]
+        assert len(notes) == bool(shift) and all("6 images lie in the folder of another" in note for note in notes)
 
 
 def test_split_folders_count_where_the_table_says_nothing(root: Path, tmp_path: Path) -> None:

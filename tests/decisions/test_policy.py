@@ -522,7 +522,7 @@ def test_what_chose_the_calibration_is_printed_and_in_the_report(tmp_path: Path)
         assert f"temperature {gained}" in html and "is needed)" in html
         assert (metrics.calibration.change == {}) == (method == "none")
         again = json.loads((folder / "metrics.json").read_text())["calibration"]
-        assert [trial["method"] for trial in again["trials"]] == ["temperature", "vector"]
+        assert [trial["method"] for trial in again["trials"]] == ["temperature"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 10])
@@ -538,7 +538,7 @@ def test_what_few_validation_images_cannot_give_is_said_where_it_was_asked_for()
     labels = np.arange(12) % 2
     logits = np.stack([0.0 * labels, 4.0 * labels - 2 + np.arange(12) / 10], axis=1).astype(np.float32)
     few = Predictions(("a", "b"), tuple(map(str, range(12))), None, labels, logits)
-    notes = " ".join(choose_policy(few, EvaluateConfig(calibration="vector", coverage=0.99)).notes)
-    assert "--calibration vector took none: 12 validation images are too few to fit a calibration" in notes
+    notes = " ".join(choose_policy(few, EvaluateConfig(calibration="temperature", coverage=0.99)).notes)
+    assert "--calibration temperature took none: 12 validation images are too few to fit a calibration" in notes
     assert "Validation has too few images for prediction sets at --coverage 0.99." in notes
     assert not any("--c" in note for note in choose_policy(few, EvaluateConfig()).notes)

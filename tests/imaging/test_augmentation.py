@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from vitmed.core.errors import UsageError
-from vitmed.imaging.augmentation import POLICIES, Augmenter, Changes
+from vitmed.imaging.augmentation import POLICIES, Augmenter, Change, Changes
 from vitmed.imaging.exact_views import VIEWS, refuse_flips, safe_views
 
 RANDOM = [name for name in POLICIES if name != "none"]
@@ -308,3 +308,37 @@ def test_a_grey_picture_stored_as_rgb_stays_grey(policy):
     changed = [augment(grey, (0, 0, i)) for i in range(40)]
     assert not any(np.ptp(image, axis=2).any() for image in changed)
     assert sum((image != grey).any() for image in changed) > 20
+
+
+def in_words(step: Change) -> str:
+    """A change with its arguments."""
+    texts = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in step.values]
+    return f"{step.name}({', '.join(texts + [f'{key}={value}' for key, value in step.named.items()])})"
+
+
+STRENGTHS = {
+    "none": "",
+    "light": "mirror() shift_and_scale()",
+    "medical": "affine(10, 0.05, 0.1, p=0.7) brightness(0.1, p=0.5) blur(p=0.2) noise(0.1, p=0.25, grey=False)",
+    "blood_smear": (
+        "symmetry() affine(180, 0.05, 0.1, p=0.5) brightness(0.15, p=0.5) hue(p=0.5) blur(p=0.1) compression(70, p=0.2)"
+    ),
+    "histology": "crop(0.7) symmetry() stain(p=0.5) brightness(0.1, p=0.3) blur(p=0.15) compression(60, p=0.2)",
+    "dermoscopy": "crop(0.6) symmetry() affine(180, 0, 0, p=0.5) brightness(0.15, p=0.5) hue(p=0.3) holes(p=0.2)",
+    "chest_xray": "affine(7, 0.04, 0.07, p=0.7) gamma() brightness(0.1, p=0.5) noise()",
+    "fundus": "mirror() affine(15, 0.04, 0.07, p=0.7) gamma() brightness(0.1, p=0.5)",
+    "ultrasound": "mirror() affine(10, 0.05, 0.05, p=0.7) gamma() speckle()",
+    "oct": "mirror() affine(8, 0.05, 0, p=0.7) gamma() speckle()",
+    "ct_mri": "affine(10, 0.04, 0.1, p=0.7) bending(p=0.2) gamma(90, 110, p=0.3) noise()",
+    "mae": f"crop(0.2, 1, ratio=({3 / 4}, {4 / 3}), interpolation=2) mirror()",
+}
+
+
+def test_how_strong_every_policy_is():
+    """Measured results are of these strengths: a change of one is a change of the method."""
+    assert {name: " ".join(map(in_words, policy.changes)) for name, policy in POLICIES.items()} == STRENGTHS
+    mirroring = {name for name, text in STRENGTHS.items() if "mirror" in text or "symmetry" in text or "shift" in text}
+    assert {name for name, policy in POLICIES.items() if policy.flips} == mirroring
+    assert {name for name, policy in POLICIES.items() if policy.turns} == {
+        name for name, text in STRENGTHS.items() if "symmetry" in text
+    }

@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import load_config
-from vitmed.imaging.decode import READERS, read_image
+from vitmed.imaging.decode import READERS, is_image, read_image
 from vitmed.imaging.preprocessing import CONSTANTS, RESIZES, Preprocessing
 
 SIDE = 4
@@ -75,6 +75,8 @@ def test_few_bits_are_stretched_to_eight(tmp_path: Path) -> None:
 def test_ycbcr_jpeg_and_grey_jpeg(tmp_path: Path) -> None:
     assert pixel(save(tmp_path, "RGB", (200, 100, 50), "y.jpg", quality=100)) == pytest.approx((200, 100, 50), abs=2)
     assert pixel(save(tmp_path, "L", 90, "l.jpeg", quality=100)) == pytest.approx((90, 90, 90), abs=1)
+    (tmp_path / "l.jpeg").rename(tmp_path / "l.JFIF")  # as Windows saves it from a page
+    assert pixel(tmp_path / "l.JFIF") == pytest.approx((90, 90, 90), abs=1) and is_image(tmp_path / "l.JFIF")
 
 
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (2, "LA"), (3, "RGB"), (4, "RGBA")])

@@ -309,7 +309,7 @@ def test_what_a_frame_says_of_itself_goes_first(tmp_path: Path) -> None:
 
 
 def test_a_dicom_file_of_any_name(tmp_path: Path) -> None:
-    for name in ("a", "a.png", "1.2.840.1", "a.dicom"):
+    for name in ("a", "a.png", "1.2.840.1", "a.dicom", "a.IMA"):
         write(tmp_path / name, RAMP)
         assert np.array_equal(deep(tmp_path / name).values, RAMP) and read_header(tmp_path / name).format == "DICOM"
 

@@ -45,7 +45,7 @@ def in_graph(graph: nn.Module, logits: np.ndarray) -> dict[str, np.ndarray]:
         (2, {}),
         (2, {"youden": True, "max_risk": 0.1}),
         (2, {"target_sensitivity": 0.95, "calibration": "none"}),
-        (5, {"calibration": "vector", "max_risk": 0.2}),
+        (5, {"max_risk": 0.2}),
         (5, {"balanced": True}),
         (3, {"cost": [[0, 1, 5], [2, 0, 1], [9, 1, 0]], "calibration": "temperature"}),
     ],

@@ -67,19 +67,6 @@ def test_a_share_that_can_never_give_an_alarm_is_not_watched(hits: int, shift: f
     assert (max(sums_at_the_end) == 0) == dead
 
 
-def test_the_delay_of_a_share_is_that_of_images_that_are_hits_or_not() -> None:
-    """Sensitivity 0.5 that falls by half a standard deviation, to 0.25: as the recursion of Page finds it."""
-    rng = np.random.default_rng(1)
-    reference = Reference.of({"falls": Stream(np.arange(1000) % 2, ("fall",), share=True)}, np.arange(1000))
-    found, first = choose_limits(reference, 0.5, 400, 0.1, simulations=1000), []
-    for _ in range(400):
-        total, count = 0.0, 0
-        while total <= found.limits[0]:
-            total, count = max(0.0, total + (1 if rng.random() < 0.75 else -1) - 0.25), count + 1
-        first.append(count)
-    assert found.delays[0] == pytest.approx(np.median(first), rel=0.15)
-
-
 def world(patients: int, each: int, rng: np.random.Generator, shift: float = 0) -> tuple[dict[str, Stream], np.ndarray]:
     owner = np.repeat(np.arange(patients), each)
     score = rng.standard_normal(patients)[owner] + 0.5 * rng.standard_normal(len(owner)) + shift
@@ -146,26 +133,6 @@ def test_limits_are_the_same_again_and_the_stated_rate_is_that_of_periods_that_d
     error = np.sqrt(0.2 * 0.8 * (1 / 480 + 1 / 1200))
     assert np.mean(stated) == pytest.approx(np.mean(true), abs=3 * error)
     assert np.mean(true) > 0.13  # so the rate of the periods that chose, 0.1, would have failed
-
-
-@pytest.mark.parametrize("shift", [0.5, 2.5])
-def test_the_delay_is_that_of_a_stream_that_shifts(shift: float) -> None:
-    """Normal values, shifted: as own runs of the recursion of Page find it, to one image where it is a few."""
-    rng = np.random.default_rng(0)
-    normal = rng.standard_normal(2000)
-    half = np.where(np.arange(2000) % 2 == 0, rng.standard_normal(2000), np.nan)
-    streams = {"x": Stream(normal), "half": Stream(half), "falls": Stream(-normal, ("fall",))}
-    reference = Reference.of(streams, np.arange(2000))
-    found = choose_limits(reference, shift, 1000, 0.1, simulations=1000)
-    for limit, delay, sign in zip(found.limits, found.delays, (1, 1, -1), strict=True):
-        first = []
-        for _ in range(400):
-            total, count = 0.0, 0
-            while total <= limit:
-                total, count = max(0.0, total + sign * rng.standard_normal() + shift / 2), count + 1
-            first.append(count)
-        assert delay == pytest.approx(np.median(first), rel=0.15)
-    assert found.delays[1] <= 1.1 * found.delays[0]  # counts the images that count, half of all
 
 
 def test_one_image_alone_is_no_alarm() -> None:

@@ -131,6 +131,19 @@ def test_repeats_are_averaged_and_their_decisions_counted() -> None:
     assert out_of_fold(plain, 2).predicted.tolist() == [1, 0]
 
 
+def test_where_two_repeats_disagree_their_mean_decides_by_their_mean_threshold() -> None:
+    def test(path: str, probability: float, threshold: float) -> Predictions:
+        return classes([[1 - probability, probability]], paths=path, positive="b", threshold=threshold)
+
+    tests = test("u", 0.25, 0.3), test("v", 0.25, 0.2), test("v", 0.05, 0.4), test("u", 0.35, 0.1)
+    assert out_of_fold(tests, 2).predicted.tolist() == [1, 0]  # 0.3 of 0.2, 0.15 of 0.3
+    limited = [replace(findings([0, 0]), thresholds=limits) for limits in ((0.4, 0.4), (0.55, 0.9))]
+    assert out_of_fold(limited, 1).predicted.tolist() == [[True, False]]  # 0.5 of 0.475, of 0.65
+    dear = ((0.0, 1.0, 1.0), (1.0, 0.0, 1.0), (9.0, 9.0, 0.0))  # to miss c costs nine times as much
+    three = [classes([row], paths="u", names="abc") for row in ([0.9, 0.07, 0.03], [0.6, 0.1, 0.3])]
+    assert out_of_fold([replace(one, costs=dear) for one in three], 1).predicted.tolist() == [2]
+
+
 def test_decisions_of_repeats_of_findings_and_of_numbers() -> None:
     """Of a finding two of three repeats decide, and one of two is enough; of a number the ends are averaged."""
 

@@ -10,9 +10,9 @@ import pytest
 from predicted import rewritten
 
 from vitmed.core.errors import DataError
+from vitmed.core.text import one_spelling
 from vitmed.metrics.kinds.findings import FindingPredictions
 from vitmed.metrics.predictions import Predictions, softmax
-from vitmed.metrics.predictions_csv import one_spelling
 
 NASTY = ("a,b", 'say "cheese"', "naïve Ω 細胞", "logit_x", " spaced ", "semi;colon\ttab")
 
@@ -370,7 +370,7 @@ def test_names_that_differ_in_spaces_or_capitals_are_one_patient(tmp_path: Path,
     [
         (["007", "7", "7.0", "70"], ["007", "007", "007", "70"]),  # Excel drops zeros, pandas adds a fraction
         (["0", "000", "1.5", "1.50"], ["0", "0", "1.5", "1.50"]),
-        (["P_01", "p-01", "P01", ""], ["P_01", "P_01", "P01", ""]),
+        (["P_01", "p-01", "P01", "P01\u200b", ""], ["P_01", "P_01", "P01", "P01", ""]),
         (["A1", "A11", "1A"], ["A1", "A11", "1A"]),
     ],
 )

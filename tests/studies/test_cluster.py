@@ -194,6 +194,8 @@ def test_an_address_is_that_of_a_head(monkeypatch: pytest.MonkeyPatch, tmp_path:
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.2:6380\n")
     assert ray_address("ray") == "10.0.0.2:6380"
+    monkeypatch.setenv("RAY_ADDRESS", "auto")  # Ray's word for the same
+    assert ray_address("ray") == "10.0.0.2:6380"
     monkeypatch.setenv("RAY_ADDRESS", "head:1234")
     assert ray_address("ray") == "head:1234"
     for text in ("ray://head:10001", "dask", "s3://bucket", "ray:a:b:c"):

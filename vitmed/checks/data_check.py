@@ -27,8 +27,8 @@ from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing, grouped, listed
 from vitmed.data.folders import SPLITS, image_names, import_fix, list_folder, split_of
 from vitmed.data.image_cache import ImageCache
-from vitmed.data.label_kinds import LabelRequest, grade_order
-from vitmed.data.listing import labels_from_table
+from vitmed.data.label_kinds import LabelRequest, grade_order, plain_grade
+from vitmed.data.listing import list_by_table
 from vitmed.data.patient_names import Guess, group_word
 from vitmed.data.patients import BY_ID, DICOM, NO_ID, find_patients, groups_of, patients_of_dicom, suggest_groups
 from vitmed.data.samples import ALL, Sample, Splits
@@ -38,6 +38,10 @@ from vitmed.imaging.choose_window import choose_window
 from vitmed.imaging.exact_views import mirrored_pair
 from vitmed.imaging.file_record import FileRecord
 
+NO_CLASS = re.compile(  # names of folders that divide a data set otherwise: fold1 and fold2, or images/ and masks/
+    r"(?i)(?:.*[ _-])?(?:fold|part|batch|split|subset)[ _-]?\d+|(?:image|img|mask|label|annotation|segmentation)s?|gt"
+)
+MASK = re.compile(r"(?i)[ _-](?:mask|seg|segmentation|gt|ground[ _-]?truth|annotation)s?(?:[ _-]?\d+)?$")
 LONG_WORD = 5  # letters; shorter names, such as a and b, differ by one letter on purpose
 
 
@@ -56,6 +60,7 @@ class FolderContents:
     copies: dict[str, int] = field(default_factory=dict)  # folder with the classes again -> its images, not in `files`
     unreadable: dict[str, str] = field(default_factory=dict)  # folder -> reason
     read: Splits | None = None  # `ALL` files with their labels, where they do not come from folders
+    every: tuple[str, ...] = ()  # `files` and all others
 
 
 def read_contents(root: Path) -> FolderContents:
@@ -115,18 +120,15 @@ def read_contents(root: Path) -> FolderContents:
         tuple(outside),
         copies,
         unreadable,
+        every=tuple(files),
     )
 
 
 def named_in_table(contents: FolderContents, table: Splits) -> FolderContents:
-    """Keep the images that a table names, with its classes, and its splits or, without, those of the folder."""
-    found = {s.path: (split, s) for split, part in table.samples.items() for s in part}
-    rows = [(place, *found[path]) for path, place in zip(contents.files, contents.places, strict=True) if path in found]
-    places = tuple(Place(place.split if split == ALL else split, table.strata[s.label]) for place, split, s in rows)
-    folders = {
-        split: tuple(sorted({p.label or "" for p in places if p.split == split}))
-        for split in dict.fromkeys(place.split for place in places)
-    }
+    """The images that a table names, wherever they lie, with its classes and splits instead of those of the folders."""
+    rows = sorted(((split, s) for split, part in table.samples.items() for s in part), key=lambda row: row[1].path)
+    places = tuple(Place(None if split == ALL else split, table.strata[s.label]) for split, s in rows)
+    folders = {split: tuple(sorted({name or "" for name in labels})) for split, labels in grouped(places).items()}
     samples = tuple(sample for *_, sample in rows)
     read, files = replace(table, samples={ALL: samples}), tuple(sample.path for sample in samples)
     named = replace(contents, base="", files=files, places=places, folders=folders, read=read)
@@ -134,13 +136,13 @@ def named_in_table(contents: FolderContents, table: Splits) -> FolderContents:
 
 
 def _base(below: dict[str, list[str]], loose: set[str]) -> str:
-    """Descend through folders that contain a single folder of folders: root/malaria/<class>/ begins at malaria/."""
-    base = ""
-    while len(below.get(base, [])) == 1 and base.rstrip("/") not in loose:
-        (name,) = below[base]
-        if split_of(name) or len(below.get(f"{base}{name}/", [])) < 2:
+    """Descend through folders that contain a single folder, to one of folders: root/malaria/<class>/ begins there."""
+    base = inner = ""
+    while len(below.get(inner, [])) == 1 and inner.rstrip("/") not in loose:
+        if split_of(below[inner][0]):
             break
-        base += f"{name}/"
+        inner += f"{below[inner][0]}/"
+        base = inner if len(below.get(inner, [])) > 1 else base
     return base
 
 
@@ -152,7 +154,7 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
     if contents.base:
         text = f"the images begin at {contents.base}, a folder within the folder"
         yield make("nested_root", text, [contents.base], "warning", f"point at {contents.base}")
-    for copy, count in contents.copies.items():
+    for copy, count in contents.copies.items() if contents.files else ():
         text = f"{copy}/ lies beside the classes, but contains the classes again ({counted(count, 'image')})"
         yield make("nested_root", text, [copy])
     for folder, reason in contents.unreadable.items():
@@ -161,13 +163,20 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
     for split, folders in contents.splits.items():
         if len(folders) > 1:
             yield make("two_split_folders", f"{' and '.join(folders)} are both {split}", folders)
-    if not labels:
+    if contents.copies and not contents.files:
+        text = f"{listed([f'{name}/' for name in contents.copies])} each hold folders of splits, or of classes again"
+        yield make("no_classes", text, fix="sort the images into train/<class>/ and test/<class>/; or --labels TABLE")
+    elif not labels:
         yield make("no_classes", f"{counted(len(contents.files), 'image')} in no class folder")
+    elif contents.read is None and len(names) > 1 and all(map(NO_CLASS.fullmatch, names)):
+        named = listed([*map(repr, sorted(names))])
+        yield make("no_classes", f"the folders {named} are named as parts of a data set, not as classes")
     elif len(labels) == 1 and not contents.unreadable and not several:
         yield make("one_class", f"one class only: {next(iter(labels))!r}")
     alike: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(names):  # alike but for what is easily missed: case, separators and Unicode form
-        alike[re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()].append(name)
+    for name in sorted(names):  # alike but for what is easily missed: case, separators and Unicode form, or 1 and 1.0
+        plain = re.sub(r"[\s_\u200b-\u200d\ufeff-]+", " ", unicodedata.normalize("NFKC", plain_grade(name)))
+        alike[plain.strip().casefold()].append(name)
     for same in alike.values():
         if len(same) > 1:
             what, fix = ("labels", "rename one of them in the table") if contents.read else ("class folders", "")
@@ -179,6 +188,10 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
             what, fix = ("labels", "the table") if contents.read else ("class folders", "the folders")
             text = f"{what} {' and '.join(map(repr, same))} differ by one letter"
             yield make("class_names_alike", text, same, "warning", f"if they are one class, give it one name in {fix}")
+    stems = {path.rpartition(".")[0]: path for path in contents.files}
+    originals = {stem: MASK.sub("", stem).replace("/masks/", "/images/") for stem in stems}
+    if masks := [stems[stem] for stem, of in originals.items() if of != stem and of in stems]:
+        yield make("masks", f"{counted_doing(len(masks), 'image')} named as the mask of another", masks)
     loose = [path for path, place in zip(contents.files, contents.places, strict=True) if place.label is None]
     if loose and labels:
         yield make("loose_images", f"{counted(len(loose), 'image')} in no class folder", loose)
@@ -195,8 +208,8 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
 
 
 def _one_letter_apart(first: str, second: str) -> bool:
-    """Whether one word of two names has a letter too many, another letter or two letters exchanged within it: not at
-    its beginning, as in typical and atypical, nor another at its end, as in graded and grades; of five letters or more.
+    """Whether two names differ by a slip in one word of five letters or more: a letter too many, a wrong letter, or two
+    exchanged. Not at its beginning (typical, atypical), and no other letter at its end (graded, grades).
     """
     apart = [(a, b) for a, b in itertools.zip_longest(first.split(), second.split(), fillvalue="") if a != b]
     if len(apart) != 1 or not all(word.isalpha() and len(word) >= LONG_WORD for word in apart[0]):
@@ -310,7 +323,7 @@ def check_folder(data: DataConfig, ordinal: Sequence[str] = ()) -> None:
     root = data_folder(data.root)
     contents, request = read_contents(root), LabelRequest.of(data, ordinal)
     if data.labels is not None:
-        contents = named_in_table(contents, labels_from_table(data.labels, root, contents.files, request))
+        contents = named_in_table(contents, list_by_table(root, Path(data.labels), request, every=contents.every))
     if data.resplit:
         names = tuple(sorted({name for of_split in contents.folders.values() for name in of_split}))
         places = tuple(place._replace(split=None) for place in contents.places)
@@ -348,8 +361,9 @@ def _patients_of_splits(images: Sequence[Image], unit: str) -> str:
     return f"{unit}s: {', '.join(each)}; {f'{two:,}' if two else 'none'} in two splits" if len(each) > 1 else ""
 
 
-def table(images: Sequence[Image]) -> list[dict[str, Any]]:
-    """One row per split and class, or finding: images, patients (None: unknown), unreadable files."""
+def table(images: Sequence[Image], strata: Sequence[str]) -> list[dict[str, Any]]:
+    """One row per split and stratum, or finding, in their order: images, patients (None: unknown), unreadable files."""
+    order = ["", *SPLITS, *strata]
     rows = grouped(((image.split or "", kind), image) for image in images for kind in image.kinds or ("",))
     return [
         {
@@ -359,7 +373,7 @@ def table(images: Sequence[Image]) -> list[dict[str, Any]]:
             "patients": len({i.group for i in part}) if all(i.group is not None for i in part) else None,
             "unreadable": sum(bool(i.record.kind) for i in part),
         }
-        for (split, label), part in sorted(rows.items(), key=lambda row: (["", *SPLITS].index(row[0][0]), row[0][1]))
+        for (split, label), part in sorted(rows.items(), key=lambda row: [*map(order.index, row[0])])
     ]
 
 
@@ -408,21 +422,15 @@ def _patients(
 def _by_table(
     root: Path, contents: FolderContents, file: Path, request: LabelRequest, config: Config
 ) -> FolderContents:
-    table = labels_from_table(file, root, contents.files, request)
+    table = list_by_table(root, file, request, every=contents.every)
     refuse_idle(config, table.target.kind)
     if table.recognised:
         say(table.recognised)
     for warning in table.notes:
         warn(warning)
     kept = named_in_table(contents, table)
-    if file.resolve().is_relative_to(root.resolve()):  # the table is read
-        kept = replace(
-            kept, others={k: left for k, n in kept.others.items() if (left := n - (k == file.suffix.lower()))}
-        )
-    if len(kept.files) < len(contents.files):
-        total = len(contents.files)
-        say(f"{total - len(kept.files):,} of {total:,} images are in no row of {file.name}")
-    return kept
+    read = [file.suffix.lower()] * file.resolve().is_relative_to(root.resolve())  # the table, if it lies there
+    return replace(kept, others={**(Counter(kept.others) - Counter(read))})
 
 
 def check_data(root: Path, config: Config, labels: str | Path | None, index: bool) -> tuple[Found, dict[str, Any]]:
@@ -434,16 +442,20 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     if not contents.files and contents.unreadable:
         closed, reason = next(iter(contents.unreadable.items()))
         raise DataError(f"{root / closed}: cannot be read ({reason})", "check its permissions")
-    if not contents.files:
+    if not contents.every:
         fix = import_fix(root) or "name a folder of images"
         raise DataError(f"{root}: contains no image of a type that vitmed reads", fix)
+    names: Sequence[str] = sorted({place.label for place in contents.places if place.label})
     if labels is not None:
         contents = _by_table(root, contents, Path(labels), request, config)
+    elif not contents.files:
+        first = in_order(folder_problems(contents))[0]
+        raise DataError(f"{root}: {first.text}", first.fix)
     else:
         request.check_folders()
         refuse_idle(config, "grades" if request.kind == "grades" else "classes")
         if request.kind == "grades":
-            grade_order(sorted({place.label for place in contents.places if place.label}), request.order, str(root))
+            names = grade_order(names, request.order, str(root))
     places = zip(contents.files, contents.places, strict=True)
     train = [root / path for path, place in places if place.split in (None, "train")]
     chosen = choose_window(train, "auto", data.frame)  # the check sees what the network would see
@@ -451,22 +463,21 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         say(line)
     records = scan(root, contents.files, ImageCache(data.frame, chosen.window, keep=index))
     guess = suggest_groups(contents.files, labels is None)
-    read = contents.read or Splits(root, (), {ALL: tuple(Sample(path, 0, None) for path in contents.files)})
-    patients: Sequence[str | None] = [sample.group for sample in read.samples[ALL]]
-    source: str | None = read.patients
-    if not source:
-        patients, source = _patients(data, root, contents.files, guess)
+    read = contents.read or Splits(root, tuple(names), {ALL: tuple(Sample(path, 0, None) for path in contents.files)})
+    known = [sample.group for sample in read.samples[ALL]], read.patients
+    patients, source = known if read.patients else _patients(data, root, contents.files, guess)
     parts = zip(read.samples[ALL], records, contents.places, patients, strict=True)
     images = [Image.of(*part, read) for part in parts]
     checked = run_checks(images, source, kind=read.target.kind)
     classes = sorted({kind for image in images for kind in image.kinds})
     by_name = _name_problems(classes, guess if source is None else None, contents)
     nobody = [path for path, patient in zip(contents.files, patients, strict=True) if patient is None]
-    text = f"no PatientID in {len(nobody):,} of {len(patients):,} files"
-    unknown = [make("patients_unknown", text, nobody, "error", NO_ID)] if nobody and data.groups == DICOM else []
+    text, dicom = f"no PatientID in {len(nobody):,} of {len(patients):,} files", data.groups == DICOM
+    unknown = [make("patients_unknown", text, nobody, "error", NO_ID)] * bool(nobody and dicom)
     others = [problem for problem in checked.problems if not unknown or problem.code != "patients_unknown"]
     problems = in_order([*others, *by_name, *unknown, *folder_problems(contents)])
     rows = [{"split": split, "text": FAMILIES[clue.family], **asdict(clue)} for split, clue in checked.shortcuts]
+    shortcuts = [{k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()} for row in rows]
     numbers = {
         "data": root.resolve().name,
         "images": len(images),
@@ -475,11 +486,9 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
         "patients_from": source,
         "splits": "" if source is None else _patients_of_splits(images, group_word(source)),
         **checked.counts,
-        "table": table(images),
+        "table": table(images, read.strata),
         "sizes": sizes(images),
-        "shortcuts": [
-            {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in row.items()} for row in rows
-        ],
+        "shortcuts": shortcuts,
         "card": None if data.card is None else find_card(data.card).model_dump(include=OF_CARD),
         "problems": [{**asdict(problem), "files": list(problem.files)} for problem in problems],
     }

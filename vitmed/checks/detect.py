@@ -217,7 +217,7 @@ def _by_class(labels: Sequence[str | None], values: Sequence[str]) -> str:
 
 def _sort_copies(images: Sequence[Image], groups: Iterable[Sequence[int]], near: bool = False) -> Copies:
     """Every group of copies under the worst kind that applies to it. Near copies contradict each other if their numbers
-    differ by more than a standard deviation; of a finding it is below 1."""
+    differ by more than a standard deviation, which is below 1 for a finding."""
     sorted_groups: Copies = {code: [] for code in COPIES}
     numbers = np.array([image.values[0] for image in images if image.values], np.float64)
     numbers = numbers[np.isfinite(numbers)]
@@ -304,11 +304,11 @@ def _few_to_train(images: Sequence[Image], unit: str | None) -> Iterator[Problem
     if few:
         tested, whole, kind = min(widths)
         one, all_of_them = (np.ptp(wilson(0.8, n, 1.96)) / 2 for n in (tested, whole))
-        test = f"test {unit or 'image'}"
+        test, folds = f"test {unit or 'image'}", f" (--folds {min(5, whole)})" * (whole > 2)  # of train, val and test
         yield make(
             "few_to_train",
             f"very few to train on: {listed(few)}. A sensitivity of 0.8 for {kind!r} on "
-            f"{counted(tested, test)} is known to about ±{one:.2f}, on all {whole:,} (--folds 5) to "
+            f"{counted(tested, test)} is known to about ±{one:.2f}, on all {whole:,}{folds} to "
             f"±{all_of_them:.2f}",
         )
 

@@ -12,7 +12,7 @@ from vitmed.core.errors import DataError, UsageError, excluded
 from vitmed.core.messages import say
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS
-from vitmed.core.text import counted, counted_doing, listed
+from vitmed.core.text import counted, counted_doing, listed, one_spelling
 from vitmed.data.duplicates import fingerprints, near_any
 from vitmed.data.folders import class_names, split_folders
 from vitmed.data.image_cache import ImageCache
@@ -68,7 +68,7 @@ class EvaluationImages:
         return self.how.read(self.root / self.samples[index].path)
 
     def predictions(self, saved: SavedModel, outputs: Outputs) -> Predictions:
-        """Those of the images, with their labels. Raises DataError if one cannot be read."""
+        """The predictions for the images, with their labels. Raises DataError if one cannot be read."""
         check_readable(outputs.problems)
         target, positive = saved.splits.target, saved.config.data.positive
         predictions = labelled_by(target, saved.classes, self.samples, outputs.logits, positive, self.columns)
@@ -236,8 +236,9 @@ def leakage(
         verb = "is" if again == 1 else "are"
         notes.append(f"{again:,} of {counted(len(samples), 'image')} {verb} also in the run's own test.")
     groups = {sample.group for sample in samples if sample.group is not None}
-    both = groups & {sample.group for name in made_with for sample in saved.splits.samples.get(name, ())}
-    if both:
+    known = {sample.group or "" for name in made_with for sample in saved.splits.samples.get(name, ())} - {""}
+    joined, _ = one_spelling(names := [*groups, *known], "patient", names)  # 7 there may be 007 here
+    if both := {*joined[: len(groups)]} & {*joined[len(groups) :]}:
         notes.append(f"Patients that share a name with a patient used to make the model: {len(both):,}.")
     patients = len(both) if saved.splits.grouped and groups else None
     return {"images": len(seen), "patients": patients, "test": again}, notes

@@ -16,6 +16,7 @@ from vitmed.metrics.areas import rank_auroc
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
 from vitmed.metrics.predictions import group_index
 
+Division = Sequence[tuple[np.ndarray, np.ndarray]]  # rows of training, of test
 FOLDS = 5
 LEAST = 10  # images; smaller classes are left out
 MOST = 20_000  # images that a regression uses: more give the same result
@@ -71,11 +72,11 @@ def find_shortcuts(records: Sequence[FileRecord], labels: np.ndarray, groups: Se
         kept = np.sort(np.random.default_rng(0).permutation(kept)[:MOST])
     rows = kept.tolist()
     y, patients = np.unique(labels[rows], return_inverse=True)[1], None if groups is None else [groups[i] for i in rows]
-    shortcuts = []
+    shortcuts, (divided, by_patient) = [], divide(y, patients)
     for family, x in features([records[i] for i in rows]).items():
         if np.all(x == x[0]):  # the same for all images
             continue
-        scores, by_patient = held_out(x, y, patients)
+        scores = held_out(x, y, divided)
         predicted = np.flatnonzero(np.isfinite(scores).all(axis=1))
         value = low = high = float("nan")
         if len(predicted):
@@ -87,28 +88,37 @@ def find_shortcuts(records: Sequence[FileRecord], labels: np.ndarray, groups: Se
     return shortcuts
 
 
-def held_out(x: np.ndarray, y: np.ndarray, groups: Sequence[str] | None) -> tuple[np.ndarray, bool]:
-    """Cross-validated scores (N, K) of a logistic regression, NaN where no fold could predict; and whether whole
-    patients were held out, which needs two patients or more in every class. `x` (N, D), `y` (N,) 0..K-1."""
-    from sklearn.linear_model import LogisticRegression
+def divide(y: np.ndarray, groups: Sequence[str] | None) -> tuple[Division, bool]:
+    """The rows of training and test of each fold of a cross-validation; and whether whole patients are held out, which
+    needs two patients or more in every class. `y` (N,) 0..K-1."""
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
 
     k = int(y.max()) + 1
     units = group_index(groups, len(y))
     patients = min(len(np.unique(units[y == c])) for c in range(k))  # images where patients are unknown
     by_patient = groups is not None and patients > 1
     folds = max(2, min(FOLDS, patients if by_patient else int(np.bincount(y).min())))
-    scores = np.full((len(y), k), np.nan)
+    splitter = StratifiedGroupKFold if by_patient else StratifiedKFold
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # no convergence; a class of fewer images or patients than folds
-        splitter = StratifiedGroupKFold if by_patient else StratifiedKFold
-        for rest, part in splitter(folds, shuffle=True, random_state=0).split(x, y, units):
+        warnings.simplefilter("ignore", UserWarning)  # a class of fewer images or patients than folds
+        return list(splitter(folds, shuffle=True, random_state=0).split(y, y, units)), by_patient
+
+
+def held_out(x: np.ndarray, y: np.ndarray, divided: Division) -> np.ndarray:
+    """Cross-validated scores (N, K) of a logistic regression, NaN where no fold could predict. `x` (N, D), `y` (N,)
+    0..K-1."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    scores = np.full((len(y), int(y.max()) + 1), np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # no convergence
+        for rest, part in divided:
             if len(np.unique(y[rest])) < 2:
                 continue
             model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300))  # an L2 penalty
             fitted = model.fit(x[rest], y[rest])
             scores[part] = 0  # for classes that are not in `rest`
             scores[np.ix_(part, fitted.classes_)] = fitted.predict_proba(x[part])
-    return scores, by_patient
+    return scores

@@ -70,7 +70,7 @@ COMMANDS = {
         "cross-validate": "Train and test on folds by patient, and pool the results.",
         "ensemble": "Join folds or runs into one model.",
         "tune": "Search for better settings, and test the winner once.",
-        "runs": "List runs with their metric, time and state, as a table or a page.",
+        "runs": "List runs with their metric, time and state.",
         "diff": "Report what differs between two runs.",
     },
     "Use and evaluate": {
@@ -85,7 +85,7 @@ COMMANDS = {
     "Take a model out": {
         "export": "Write a model as a file or folder that other programs run.",
         "bundle": "Write a model and its programs for a machine without a network.",
-        "serve": "Answer images over HTTP, on a page, and in a DICOM network.",
+        "serve": "Answer images over HTTP and on a page.",
         "monitor": "Report whether a model at work has drifted.",
     },
     "Data, weights and models": {

@@ -138,7 +138,7 @@ def _declared(parameter: inspect.Parameter, how: Argument | Option) -> inspect.P
 
 
 def _first(annotation: Any) -> Any:
-    """Of `Path | str | None` Path, of `Sequence[str | Path]` list[str]."""
+    """The type that Typer reads: Path for `Path | str | None`, list[str] for `Sequence[str | Path]`."""
     if get_origin(annotation) in (Union, UnionType):
         return _first(get_args(annotation)[0])
     return list[_first(get_args(annotation)[0])] if get_args(annotation) else annotation  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""`vitmed data`: public data sets as folders; `vitmed weights`: public weights. No torch."""
+"""`vitmed data`: public data sets as folders. No torch."""
 
 from pathlib import Path
 from typing import Annotated, Any

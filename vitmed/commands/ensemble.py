@@ -35,8 +35,8 @@ def ensemble(
         raise UsageError("a run is named twice", "name each run once")
     candidates = [read_candidate(RunFolder(run)) for run in runs]
     names = listed([str(one.folder.path) for one in candidates])
-    hashes = [member.weights_hash for one in candidates for member in one.members]
-    if len({*hashes}) < len(hashes):
+    models = {frozenset(member.weights_hash for member in one.members) for one in candidates}
+    if len(models) < len(candidates):  # two folds of few patients may train on the same images, and are alike
         raise UsageError(f"{names}: some hold the same model", "name each once")
     if len({one.folds for one in candidates}) > 1:
         raise UsageError(f"{names}: some are folds and some are single runs", "join folds alone, or runs alone")

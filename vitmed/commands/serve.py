@@ -48,7 +48,7 @@ def serve(
         batch: default as many as `predict` computes; 1 answers one image soonest.
 
     Raises:
-        UsageError: a value, key, certificate or address that cannot be used; a missing package. CheckpointError.
+        UsageError: a value, key or address that cannot be used; a missing package. CheckpointError.
     """
     _check_packages()
     from vitmed.deploy.http.app import Service, listen, open_door

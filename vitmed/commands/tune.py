@@ -93,9 +93,8 @@ def tune(
                 raise excluded("grid")
             domains = read_space(space or grid, sets, "--grid" if grid else "--space", own)
             if grid:
-                each = [settings.train.seed] if seeds is None else seeds
-                numbers = each if isinstance(each, str) else ",".join(map(str, each))
-                domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds"), **domains}
+                numbers = seeds if isinstance(seeds, str) else ",".join(map(str, seeds or [settings.train.seed]))
+                domains = {**read_space([f"{SEED}={numbers}"], sets, "--seeds", own if seeds else None), **domains}
             what = {"space": domains, "trials": trials, "prune": not grid and prune is not False, "time": seconds}
             what["offline"] = offline
             folder, asked = new_study(settings, config is None, devices or 1, what, output, name)

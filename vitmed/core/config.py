@@ -409,16 +409,16 @@ class TrainConfig(LoopConfig):
     ema: bool = setting(True, "Evaluate and keep an exponential moving average of the weights.", Flag())
     ema_decay: float | None = optional("Default min(0.999, 1 - 10 / steps), with a warm-up.", gt=0, lt=1)
     monitor: str = setting(
-        "auroc", "Validation metric that picks the best checkpoint and stops early.", Flag(metavar="METRIC")
+        "auroc", "Validation metric that picks the best epoch where train.choose is best.", Flag(metavar="METRIC")
     )
     choose: Literal["best", "loss", "last"] = setting(
         "best",
-        "Which epoch best.pt holds: the best by monitor; the one with the lowest validation loss, the surer choice "
+        "Which epoch best.pt holds: the best by monitor; the one with the lowest validation loss, the safer choice "
         "with few images; or the last, without early stopping, where validation is too small, or too like the "
         "training images, to choose by.",
     )
     patience: int | None = setting(
-        10, "Stop after this many epochs without a better monitor. null never stops early.", Flag(), ge=1
+        10, "Stop after this many epochs without a better one by train.choose; null never.", Flag(), ge=1
     )
     shard: bool = setting(
         False,
@@ -500,7 +500,7 @@ class EvaluateConfig(Section):
     ordinal: list[str] = setting(
         [], "The classes from the lowest grade to the highest, where they are grades.", Flag(metavar="CLASS,CLASS,...")
     )
-    calibration: Literal["auto", "none", "temperature", "vector"] = setting(
+    calibration: Literal["auto", "none", "temperature"] = setting(
         "auto", "How the probabilities are calibrated; fitted, and by auto chosen, on validation.", Flag()
     )
     youden: bool = setting(False, "Two classes: decide at the threshold of the highest Youden index.", Flag())

@@ -108,9 +108,9 @@ class Through(Ui):
 
 
 class Once(Through):
-    """For jobs in turn, unless `ui` is verbose: what is not a detail of the first job, and each warning once.
+    """For jobs in turn, unless `ui` is verbose: shows the first job's messages without details, and each warning once.
 
-    Warnings that differ in figures alone are the same.
+    Warnings that differ only in figures count as the same.
     """
 
     def __init__(self, ui: Ui) -> None:

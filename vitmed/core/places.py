@@ -162,7 +162,7 @@ def check_inputs(options: dict[str, Any], kind: Any) -> None:
 
 
 def local_path(name: str | Path) -> Path:
-    """The path of a file or folder; of an s3:// or gs:// address, or of an earlier copy, that of a copy as it is now.
+    """The path of a file or folder; for an s3:// or gs:// address, or an earlier copy, the path of an up-to-date copy.
 
     Raises as `remote.copied`.
     """
@@ -182,7 +182,7 @@ def data_folder(root: str | Path | None) -> Path:
     refuse_archive(folder)
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "no such folder"
-        raise DataError(f"{folder}: {what}", "name a folder that contains one folder of images per class")
+        raise DataError(f"{folder}: {what}", "name a folder that holds a folder of images per class, or put it back")
     return folder
 
 

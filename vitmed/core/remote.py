@@ -74,8 +74,8 @@ def names_below(address: str) -> list[str]:
 
 @contextmanager
 def fetched(names: Sequence[str]) -> Iterator[dict[str, Path]]:
-    """Copy those of these files that are at addresses, for the time of the block: address -> the copy, which is not
-    there if the file no longer is. Raises as `copied`."""
+    """For the time of the block, copy the files that are at addresses: address -> the copy, which does not exist if the
+    file no longer does. Raises as `copied`."""
     if not (addresses := [name for name in names if is_remote(name)]):
         yield {}
         return

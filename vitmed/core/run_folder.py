@@ -61,7 +61,7 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The name of a run folder; "" where the folder is none, such as that of a checkpoint that was sent to you."""
+        """The name of a run folder; "" for another folder, in which you may have put a checkpoint."""
         return self.path.resolve().name if any(f.is_file() for f in (self.config, self.folds, self.ensemble)) else ""
 
     def epoch(self, number: int) -> Path:
@@ -181,7 +181,7 @@ class Holder(NamedTuple):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """From the file beside the lock, where it can be read; that of 0.2.0 has no machine."""
+        """Read the file beside the lock, if it can be read; the file of 0.2.0 names no machine."""
         known = list[str]()
         with contextlib.suppress(OSError, ValueError):
             known = file.read_text(encoding="utf-8").split()

@@ -5,6 +5,7 @@ import datetime
 import hashlib
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -58,6 +59,23 @@ def listed(names: Sequence[str], most: int = LISTED, mark: str = ", ") -> str:
     return mark.join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
+def one_spelling(names: Sequence[str], unit: str, places: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Patients that are written in two ways, as "P01" and "p01 ", or "007", "7" and "7.0", by the first of them, so
+    that they count as one; and a note if there are any, which names none of them but the place. "" is no patient."""
+    first, plain = dict[str, str](), dict[str, str]()
+    for name in dict.fromkeys(names):
+        key = re.sub(r"[\s_\u200b-\u200d\ufeff-]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()
+        number = re.fullmatch(r"0*(\d+)(?:\.0*)?", key)
+        plain[name] = first.setdefault(number[1] if number else key, name) if key else ""
+    joined, written = tuple(map(plain.__getitem__, names)), sum(map(bool, plain.values()))
+    if written == len(first):
+        return joined, []
+    changed = next(place for name, one, place in zip(names, joined, places, strict=True) if one and name != one)
+    how = "differ only in capitals, spaces, hyphens, leading zeros or a fraction of zero"
+    note = f"Of {counted(written, 'name')} of {unit}s some {how}, the first in {changed}. They count as one {unit}: "
+    return joined, [f"{note}{len(first):,} instead of {counted(written, unit)}."]
+
+
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """The values of each key, both in the order in which they come."""
     groups: dict[K, list[V]] = {}
@@ -109,9 +127,9 @@ NAMED = (0.5, 0.75, 1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180,
 
 
 def read_duration(value: object) -> object:
-    """The seconds of a text such as 1h30m; a number, which is in seconds already, or None as it is.
+    """The seconds of a text such as 1h30m; a number (of seconds) or None is returned unchanged.
 
-    Raises ValueError for any other text, also for a number without a unit.
+    Raises ValueError for any other text, including a number without a unit.
     """
     if not isinstance(value, str):
         return float(value) if type(value) is int else value

@@ -53,6 +53,7 @@ SETTINGS: dict[str, tuple[list[Any] | None, str]] = {
 # "section.field" -> {value that is gone: what to use instead}
 VALUES: dict[str, dict[Any, str]] = {
     "augment.policy": {"views": "leave it out"},
+    "evaluate.calibration": {"vector": "temperature, or leave it out"},
     "train.monitor": {
         "median_error": "mae",
         **{f"{name}_weighted": name for name in ("auroc", "average_precision")},
@@ -80,6 +81,8 @@ GONE = (  # parts of a metrics.json of 0.2.0, each by the keys that lead to it
     "prevalence.curve",
     *(f"overall.{name}" for name in VALUES["train.monitor"]),
     "error_by_range.equalised_odds",
+    "error_by_range.resamples",
+    "calibration.another_class",
     *(f"calibration.{when}.ece_classwise{of}" for when in ("before", "after") for of in ("", "_if_right")),
 )
 
@@ -152,7 +155,8 @@ def results(content: Mapping[str, Any]) -> dict[str, Any]:
     for gone in GONE:
         today = _without(today, gone.split("."))
     for column in today.get("subgroups") or ():
-        today = _without(today, ["subgroups", column, "equalised_odds"])
+        for name in ("equalised_odds", "resamples"):
+            today = _without(today, ["subgroups", column, name])
     if isinstance(today.get("readers"), list):
         today["readers"] = rows = [*today["readers"]]
         for k, row in enumerate(rows):  # a comparison of 0.2.0 has numbers without intervals

@@ -6,6 +6,7 @@ One pass of `os.scandir`, in strings, is fast enough for a million files.
 import contextlib
 import errno
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import NamedTuple
@@ -25,11 +26,12 @@ SPLIT_WORDS = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
+BEHIND_SPLIT = r"[ _-]?(?:data(?:[ _-]?sets?)?|sets?|images|imgs|splits?)"  # as in training_set and TestData
 
 
 def split_of(word: str) -> str | None:
     """train, val or test for a usual spelling in a folder name or a table, else None."""
-    return SPLIT_WORDS.get(word.lower())
+    return SPLIT_WORDS.get(re.sub(f"{BEHIND_SPLIT}$", "", word.lower()))
 
 
 def split_folders(root: Path) -> dict[str, Path]:
@@ -75,7 +77,7 @@ def import_fix(folder: Path) -> str:
     for place in (root, *subfolders(root)):
         inside = list_folder(str(place))
         for name in () if inside.images else inside.others:
-            if name.lower().endswith(ARCHIVES):
+            if name.lower().endswith((*ARCHIVES, ".zip", ".tar.gz", ".tgz")):
                 return f"vitmed data import {place / name} FOLDER"
     return ""
 
@@ -125,8 +127,9 @@ def new_outside_data(path: str | Path, filled: bool = False) -> None:
     for root in (place, *[parent for parent in list(place.parents)[:3] if parent != parent.parent]):  # not "/"
         with contextlib.suppress(OSError, DataError):  # nothing there, or no right to look
             for folder in (root, *split_folders(root).values()) if root.is_dir() else ():
-                inside = [list_folder(str(name)) for name in subfolders(folder)]
-                if len(inside) > 1 and all(part.images and not part.folders and not part.others for part in inside):
+                names = subfolders(folder)
+                inside = (list_folder(str(name)) for name in names)  # up to the first that is no class
+                if len(names) > 1 and all(part.images and not part.folders and not part.others for part in inside):
                     problem = f"{path}: lies in {root}, which looks like a data folder, where vitmed writes nothing"
                     raise UsageError(problem, "choose a place outside it")
 

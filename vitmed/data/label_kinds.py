@@ -40,7 +40,7 @@ class LabelRequest(NamedTuple):
 
     @classmethod
     def of(cls, config: DataConfig, ordinal: Sequence[str] = ()) -> Self:
-        """As configured. Raises UsageError for fields that do not go together."""
+        """The request of a configuration. Raises UsageError for fields that do not go together."""
         kind: str = config.target
         for flag, given, needed in (
             ("--finding", config.findings, "findings"),
@@ -124,7 +124,7 @@ def grade_order(classes: Sequence[str], order: Sequence[str], where: str) -> tup
     numbers = [re.findall(r"(?:^-)?\d+(?:\.\d+)?", name) for name in classes]
     if any(len(found) != 1 for found in numbers) or len({float(found[0]) for found in numbers}) < len(classes):
         problem = f"{where}: the names of the grades have no order: {listed([*map(repr, classes)])}"
-        raise DataError(problem, f"name them from the lowest to the highest: --ordinal {','.join(classes)}")
+        raise DataError(problem, "name them from the lowest to the highest: --ordinal LOWEST,...,HIGHEST")
     return tuple(sorted(classes, key=lambda name: float(numbers[classes.index(name)][0])))
 
 
@@ -153,7 +153,8 @@ def read_number(table: Table, label: int | None, others: Sequence[int], request:
     if (large := numbers[known & (np.abs(numbers) > MOST)]).size:
         problem = f"{table.file}: the number {large[0]:g} is too large to compute with"
         raise DataError(problem, "correct it, or choose a larger unit")
-    if len(np.unique(numbers[known])) < 2:
+    different = np.unique(numbers[known])
+    if len(different) < 2:
         what = f"all numbers are {numbers[known][0]:g}" if known.any() else "no number is known"
         raise DataError(f"{table.file}: {what}", "a model of a number needs different ones")
     strata = np.full(len(numbers), -1)
@@ -162,7 +163,10 @@ def read_number(table: Table, label: int | None, others: Sequence[int], request:
     name = request.outputs[0] if request.outputs else name
     source = f"a number, {name!r}{f' in {request.data.unit}' * bool(request.data.unit)}, from {table.file.name}"
     target = Target(kind="number", unit=request.data.unit)
-    return Labels(target, strata, ranges, numbers[:, None], (name,), source, used=(label,))
+    ends = [(different[0], different[1] >= 0), (different[-1], different[-1] > 2 * different[-2])]
+    marks = [f"{value:g}" for value, apart in ends if apart and re.fullmatch("-1|-9+|999+", f"{value:g}")]
+    notes = tuple(f"{table.file}: {mark} counts as a number; leave empty what is not known" for mark in marks)
+    return Labels(target, strata, ranges, numbers[:, None], (name,), source, notes, used=(label,))
 
 
 def number_strata(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -247,7 +251,7 @@ def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> 
 
 
 def _of_bars(table: Table, label: int, columns: Sequence[int], request: LabelRequest) -> Labels:
-    """Findings whose names are joined by |; from the columns of the same names, where there are such that agree."""
+    """Findings whose names are joined by |; from columns of the same names instead, if there are any and they agree."""
     cells = [row[label].strip() for row in table.rows]
     sets: dict[str, set[str]] = {}
     for line, cell in zip(table.lines, cells, strict=True):
@@ -318,7 +322,7 @@ def finding_strata(values: np.ndarray) -> np.ndarray:
 
 
 def bit_columns(table: Table, others: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The columns of 1 and 0, and those of little else, whose other cells are mistakes."""
+    """The columns of 1 and 0, and the columns with few other cells, which are mistakes."""
     columns, doubtful = list[int](), list[int]()
     for column in others:
         counts = Counter(row[column].strip() for row in table.rows)
@@ -393,7 +397,12 @@ def read_targets(table: Table, label: int | None, others: Sequence[int], request
     classes = tuple(sorted(set(cells)))  # not by NumPy, which would make every cell as wide as the longest
     number = {name: k for k, name in enumerate(classes)}
     strata = np.array([number[cell] for cell in cells], np.int64)
-    return Labels(CLASSES, strata, classes, np.empty((len(cells), 0)), source=source, used=(label,))
+    parts = {name: re.split(r"\s*[,;]\s*", name) for name in classes if request.kind == "auto"}
+    count = Counter(part for of_name in parts.values() for part in of_name)
+    joined = next((name for name, of in parts.items() if len(of) > 1 and all(count[part] > 1 for part in of)), "")
+    several = f"{table.file}: {joined!r} is one class; if it is several findings, join them by {BAR}"
+    notes = (f"{several}: {BAR.join(parts[joined])!r}",) if joined else ()
+    return Labels(CLASSES, strata, classes, np.empty((len(cells), 0)), source=source, notes=notes, used=(label,))
 
 
 def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:
@@ -415,7 +424,8 @@ def _recognise(table: Table, label: int | None, others: Sequence[int]) -> str:
         for line, cell in zip(table.lines, cells, strict=True):
             if comma.fullmatch(cell):
                 problem = f"{table.file}: line {line}: {cell!r} is a number with a comma"
-                raise DataError(problem, "write a point instead, or --target classes if they are names")
+                fix = "write a point, or nothing if it separates thousands; or --target classes if they are names"
+                raise DataError(problem, fix)
     numbers = {value for value in values if value is not None and math.isfinite(value)}
     fractions = any(value != int(value) for value in numbers)
     return "number" if None not in values and fractions and len(numbers) > MANY_VALUES else "classes"

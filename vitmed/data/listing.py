@@ -13,24 +13,15 @@ from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
-from vitmed.core.text import counted_doing, lines_of, listed
+from vitmed.core.text import counted_doing, lines_of, listed, one_spelling
 from vitmed.data import label_kinds
-from vitmed.data.folders import SPLIT_WORDS, class_names, image_names, import_fix, labels_fix, split_folders, subfolders
+from vitmed.data.folders import class_names, image_names, import_fix, labels_fix, split_folders, split_of, subfolders
 from vitmed.data.label_kinds import BAR, MANY_VALUES, LabelRequest, Labels, number_in
 from vitmed.data.patient_names import group_word, known_by_column
 from vitmed.data.patients import KnownPatients, find_patients, suggest_groups
 from vitmed.data.samples import ALL, Sample, Splits, by_split, targets_in
 from vitmed.data.tables import FIRST, LABEL_NAMES, PATH_NAMES, Table, read_table
-from vitmed.metrics.predictions_csv import (
-    FIXED_COLUMNS,
-    GROUP_NAMES,
-    LABEL,
-    LOGIT,
-    OF_NUMBERS,
-    PROB,
-    WRITTEN,
-    one_spelling,
-)
+from vitmed.metrics.predictions_csv import FIXED_COLUMNS, GROUP_NAMES, LABEL, LOGIT, OF_NUMBERS, PROB, WRITTEN
 
 SPLIT_COLUMN_NAMES = ("split", "subset", "partition")
 # Column names of predictions.csv and splits.csv.
@@ -43,7 +34,7 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     patients and further columns if it has them.
 
     Images of which nothing is known are left out, with a note. `root` is None for the paths of a predictions.csv; then
-    rows of other images are ignored, with a note. The splits.csv of a run is such a table, but not of findings.
+    rows of other images are ignored, with a note. The splits.csv of a run is such a table, except for findings.
 
     Raises DataError for a table that cannot be read, lacks a column or a value, names a missing file or an image twice,
     or has a label that is none, or a further column with a name that vitmed uses; UsageError as `read_targets`, or for
@@ -63,9 +54,8 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     group = table.find(GROUP_NAMES, card) if own_groups else None
     for column, what in ((path, "path"), (group, "patient"), (split, "split")):
         if column is not None and table.header[column] in request.data.findings:
-            name = table.header[column]
-            problem = f"{table.file}: the column {name!r} holds the {what} of each image, so it cannot be a finding"
-            raise UsageError(problem, "omit it from --finding, or rename the column")
+            holds = f"the column {table.header[column]!r} holds the {what} of each image, so it cannot be a finding"
+            raise UsageError(f"{table.file}: {holds}", "omit it from --finding, or rename the column")
     others = [i for i, name in enumerate(table.header) if name and i not in (path, label, group, split, usual)]
     if of_run:
         label, others = OF_RUN.index("class"), [i for i in others if i >= len(OF_RUN)]
@@ -73,9 +63,8 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     further = [i for i in others if i not in read.used]
     columns = tuple(table.header[i] for i in further)
     _refuse_taken(table, columns, read, label)
-    row_of = _rows_by_image(table, path, root, paths, read.used)
+    row_of, notes = _rows_by_image(table, path, root, paths, read.used), [*table.notes, *read.notes]
     rows = {image: row for image, row in row_of.items() if read.strata[row] >= 0}
-    notes = [*table.notes, *read.notes]
     if left := len(paths) - len(row_of):
         lack = "are not in" if root else "have no label in"
         notes.append(f"{left:,} of {len(paths):,} images {lack} {table.file} and are left out")
@@ -90,6 +79,11 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
         cells = tuple(sys.intern(table.rows[row][i].strip()) for i in further)
         label, targets = int(read.strata[row]), tuple(read.values[row].tolist())
         samples.append(Sample(paths[image], label, groups[row], cells, targets))
+    names = {*read.classes} if root and not read.outputs else set[str]()  # that folders may have as well
+    of_folder = ((s, names.intersection(s.path.split("/"))) for s in samples)
+    if wrong := [s.path for s, of in of_folder if of and read.classes[s.label] not in of]:
+        lie = counted_doing(len(wrong), "image", "lies", "lie")
+        notes.append(f"{file}: {lie} in the folder of another class, such as {wrong[0]}: the table counts")
     made = {} if split is None else dict.fromkeys(words, f"table {Path(file).name}")
     known = "" if group is None else known_by_column(table.header[group], "--labels")
     classes, bins = (read.outputs, read.classes) if read.outputs else (read.classes, ())
@@ -122,15 +116,15 @@ def _refuse_taken(table: Table, columns: Sequence[str], read: Labels, label: int
 def _split_words(table: Table, column: int, rows: Sequence[int]) -> list[str]:
     """The split of each row. Raises DataError for a word that is none."""
     words = table.cells(column, "split")
-    if strange := sorted({words[row] for row in rows if words[row].lower() not in SPLIT_WORDS}):
+    if strange := sorted({words[row] for row in rows if split_of(words[row]) is None}):
         what = f"{', '.join(map(repr, strange[:FIRST]))} in column {table.header[column]!r} is not a split"
-        raise DataError(f"{table.file}: {what}", f"use one of {', '.join(SPLIT_WORDS)}; or rename the column")
-    return [SPLIT_WORDS[words[row].lower()] for row in rows]
+        raise DataError(f"{table.file}: {what}", "use train, val or test; or rename the column")
+    return [str(split_of(words[row])) for row in rows]
 
 
 def _rows_of(table: Table, path: int, paths: Sequence[str], label: int | None) -> Table:
-    """The rows of these images, where there is such a column those with a label; and a note on rows of other images.
-    Raises DataError without any."""
+    """The rows of these images, without those whose `label` is empty; and a note on rows of other images. Raises
+    DataError if none is left."""
     images, other = table.images(path, None, paths)
     blank = [label is not None and not row[label].strip() for row in table.rows]
     these = [i for i, image in enumerate(images) if image is not None and not blank[i]]
@@ -225,9 +219,9 @@ def list_images(config: DataConfig, ordinal: Sequence[str] = ()) -> Splits:
     classes = class_names(first)
     if len(classes) < 2:
         only = first / classes[0]
-        fix = f"{labels_fix(root)}add a folder for each other class"
-        if only.is_dir() and len(subfolders(only)) > 1:
-            fix = f"name {only}"
+        while len(inner := subfolders(only)) == 1:
+            only = inner[0]
+        fix = f"name {only}" if inner else f"{labels_fix(root)}add a folder for each other class"
         raise DataError(f"{first}: holds one class folder, {classes[0]!r}; a classifier needs two", fix)
     images = list_by_folder(root, folders or {ALL: root}, classes)
     if request.kind == "grades":
@@ -243,7 +237,7 @@ def ordered(splits: Splits, classes: Sequence[str]) -> Splits:
 
 
 def with_findings(images: Splits, kept: np.ndarray) -> Splits:
-    """Keep these (F,) bool of the findings, and the images of which something is known then."""
+    """Keep some findings, (F,) bool, and the images for which one of them is known."""
     every, names = images.every, tuple(compress(images.classes, kept))
     targets = targets_in(every)[:, kept]
     rows = zip(every, label_kinds.finding_strata(targets).tolist(), targets.tolist(), strict=True)
@@ -288,11 +282,13 @@ def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[st
     return Splits(root, tuple(classes), samples, made, source=root)
 
 
-def list_by_table(root: Path, file: Path, request: LabelRequest, classes: Sequence[str] | None = None) -> Splits:
+def list_by_table(
+    root: Path, file: Path, request: LabelRequest, classes: Sequence[str] | None = None, every: Sequence[str] = ()
+) -> Splits:
     """The images that a table names, in any folders below the root, split by its column or by the folders; labels are
-    in the order of `classes`, by default the names in the table, sorted. Raises DataError: as `labels_from_table`; a
-    class that is not in `classes`; splits without train."""
-    every = image_names(root)
+    in the order of `classes`, by default the names in the table, sorted; `every`: all images there, if they are known.
+    Raises DataError: as `labels_from_table`; a class that is not in `classes`."""
+    every = every or image_names(root)
     if not every:
         fix = import_fix(root) or "name the folder that the table's paths start from"
         raise DataError(f"{root}: holds no image", fix)
@@ -301,7 +297,7 @@ def list_by_table(root: Path, file: Path, request: LabelRequest, classes: Sequen
         problem = f"{file}: class {listed([*map(repr, extra)])} is not one of the classes {listed(classes or ())}"
         raise DataError(problem, "rename them, or remove their rows")
     images = table.samples.get(ALL, ())
-    splits = [SPLIT_WORDS.get(sample.path.partition("/")[0].lower()) for sample in images]
+    splits = [split_of(sample.path.partition("/")[0]) for sample in images]
     if images and None not in splits and set(splits) != {"train"}:
         of_folders = by_split(images, [str(split) for split in splits])
         table = replace(table, samples=of_folders, made=dict.fromkeys(of_folders, "folders"))

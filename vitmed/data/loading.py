@@ -94,7 +94,7 @@ def images_of(splits: Splits, preprocessing: Preprocessing) -> dict[str, Images]
 class UnusableFiles(DataError):
     """Files that cannot be used: index among all images -> why; names the first ten of them.
 
-    `causes` is the problem without advice for each file, which is of no use where an image may not be left out.
+    `causes` has the problem of each file without the advice, which is of no use if no image may be left out.
     """
 
     def __init__(self, bad: Mapping[int, DataError], total: int):
@@ -206,8 +206,8 @@ class _Loader(DataLoader):
 
 
 def pick_workers(workers: int | None, augments: bool, in_memory: bool, device: torch.device, ranks: int = 1) -> int:
-    """Loader processes: `workers` if set, else none if there is nothing to do (images neither change at random nor come
-    from the disk), fewer if the CPU also trains; `ranks` processes of the training share this machine."""
+    """The number of loader processes: `workers` if set; none if there is nothing to do (images neither change at random
+    nor come from the disk); fewer if the CPU also trains. `ranks` processes of the training share this machine."""
     if workers is not None:
         return workers
     if in_memory and not augments:

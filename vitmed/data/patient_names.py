@@ -15,7 +15,7 @@ from statistics import median
 from typing import NamedTuple
 
 from vitmed.core.text import grouped
-from vitmed.data.folders import SPLIT_WORDS
+from vitmed.data.folders import BEHIND_SPLIT, SPLIT_WORDS, split_of
 
 SAMPLE, SAMPLE_OF_COPIES = 500, 5000  # paths to try first
 FEW = 5  # fewer ids may mean something else, such as a magnification or a batch
@@ -94,7 +94,7 @@ def _may_be_patients(shape: Shape, ids: Sequence[str], paths: Sequence[str], fol
 def parts_of(path: str) -> list[str]:
     """The folders and the name of a file, without the folder of the split."""
     parts = path.split("/")
-    return parts[int(len(parts) > 2 and parts[0].lower() in SPLIT_WORDS) :]
+    return parts[int(len(parts) > 2 and split_of(parts[0]) is not None) :]
 
 
 def class_folder(path: str) -> str:
@@ -107,7 +107,7 @@ def _folders(paths: Sequence[str], folders_are_classes: bool) -> Iterator[str]:
     for depth in range(1 if folders_are_classes else 0, min(map(len, split)) - 1):
         tokens = [parts[depth] for parts in split]
         if (token := _token(tokens)) is not None and all(re.fullmatch(token, text) for text in tokens):
-            before = rf"(?:(?i:{'|'.join(sorted(SPLIT_WORDS))})/)?(?:[^/]+/){{{depth}}}"
+            before = rf"(?:(?i:(?:{'|'.join(sorted(SPLIT_WORDS))})(?:{BEHIND_SPLIT})?)/)?(?:[^/]+/){{{depth}}}"
             yield rf"^{before}({token})/"
 
 
@@ -159,7 +159,7 @@ SHAPES = (
 )
 
 
-SUFFIXES = "jpe?g|png|bmp|tiff?|webp"
+SUFFIXES = "jpe?g|jfif|png|bmp|tiff?|webp"
 CHANGES = (
     r"[hv]?flip(?:ped)?(?:[ _-]?(?:lr|ud|h|v|x|y|horizontal(?:ly)?|vertical(?:ly)?))?|mirror(?:ed)?|"
     r"rot(?:at(?:e|ed|ion))?(?:[ _-]?\d{1,3})?|"

@@ -182,8 +182,8 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str], card: 
 
 
 def _by_copies(root: Path, paths: Sequence[str], config: DataConfig) -> tuple[list[str], int]:
-    """For every image the path of the first of its copies, of identical files and of pictures that look alike; and how
-    many images are copies."""
+    """For every image the path of its first copy, an identical file or a picture that looks alike; and how many images
+    are copies."""
     from scipy.sparse import coo_array  # imported here: predict starts without it
     from scipy.sparse.csgraph import connected_components
 

@@ -82,11 +82,11 @@ class Splits:
         return [count[k] for k in range(len(self.strata))]
 
     def targets(self, split: str) -> np.ndarray:
-        """Of findings (S, F) 1, 0 or `UNKNOWN`, of a number (S, 1), float64; of classes and grades (S, 0)."""
+        """Float64: for findings (S, F) 1, 0 or `UNKNOWN`, for a number (S, 1), for classes and grades (S, 0)."""
         return targets_in(self.samples[split])
 
     def changed(self, change: Callable[[Sample], Sample | None], **fields: Any) -> Self:
-        """The same with these fields, and with each sample changed, or left out for None; in each split by class."""
+        """A copy with these fields, each sample changed, or left out where `change` returns None; sorted by class."""
         changed = {name: filter(None, map(change, part)) for name, part in self.samples.items()}
         samples = {name: tuple(sorted(part, key=attrgetter("label"))) for name, part in changed.items()}
         return replace(self, samples=samples, **fields)

@@ -303,8 +303,8 @@ def without_unlearnable(images: Splits, config: DataConfig) -> Splits:
 
 
 def without_rarest(images: Splits, config: DataConfig) -> Splits:
-    """Leave out the rarest findings, where so many patients are needed to train on these that too few are left for
-    validation and test: without those of one patient, then of fewer than 3, and so on up to `FEW`."""
+    """Leave out the rarest findings if training on them needs so many patients that too few are left for validation and
+    test: first the findings of one patient, then of fewer than 3, and so on up to `FEW`."""
     if ALL not in images.samples or config.divided:
         return images
     every = images.samples[ALL]
@@ -422,10 +422,10 @@ def split_off(images: Splits, samples: Samples, fraction: float, seed: int, name
 
 
 def stratified_sample(images: Splits, samples: Samples, size: int, seed: int) -> Samples:
-    """`size` of the images, every class in proportion (largest remainders) and at least once, in their order.
+    """`size` of the images, every class in proportion (largest remainders), in their order.
 
-    Fewer than one for each class cannot be: then one for each. Of findings the strata are in proportion, and an image
-    with and one without each finding comes on top where there is none in the sample.
+    Every class has one image at least, even if that makes more than `size`. With findings the strata are in proportion,
+    and an image with and one without each finding is added if the sample has none.
     """
     rng = np.random.default_rng([seed, len(SPLITS)])
     there, labels = np.unique(labels_in(samples), return_inverse=True)
@@ -463,9 +463,9 @@ def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: 
     This is a fold of a stratified k-fold over patients, or several where `fraction` is not near 1 / k, with every class
     in it and in the rest: the first one with at least half the share of every class's patients, and with two of them
     where there are `SPREAD`. In proportion by images alone, one patient with many images can be all of a class. If no
-    fold has so many, the one that comes closest is taken. If no fold has every class, as with few patients who have one
-    class each, fewer and larger folds are tried, and of at most `TRIED` patients every choice, for a share that is not
-    far from `fraction`.
+    fold has that many, the closest one counts. If no fold has every class, as with few patients who have one class
+    each, it tries fewer and larger folds, and with at most `TRIED` patients every choice, for a share close to
+    `fraction`.
     """
     table = np.zeros((int(codes.max(initial=0)) + 1, int(labels.max(initial=0)) + 1), dtype=np.int64)
     np.add.at(table, (codes, labels), 1)  # images of each patient in each class
@@ -497,7 +497,7 @@ def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: 
 
 
 def _enough_patients(table: np.ndarray, some: np.ndarray, fraction: float) -> float:
-    """For the class where it is smallest: its patients in a choice, for each that it needs there; at most 1. `table`
+    """The smallest of all classes' ratios of patients in a choice to patients that it needs there; at most 1. `table`
     has the images of each patient in each class, (P, K)."""
     every = np.count_nonzero(table, axis=0)
     needed = np.maximum(np.where(every < SPREAD, 1, 2), np.ceil(every * fraction / 2))
@@ -574,7 +574,7 @@ def balanced_parts(
 
 
 def kinds_of(labels: np.ndarray, targets: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Images and kinds for `balanced_parts`: the findings of an image, else its stratum; and that it is an image.
+    """Images and kinds for `balanced_parts`: the findings of an image, else its stratum; and one kind for all images.
 
     `labels` (S,) are strata; `targets` of findings (S, F), else None.
     """

@@ -211,6 +211,6 @@ def _depth(rng: np.random.Generator, x: np.ndarray, y: np.ndarray) -> np.ndarray
 
 
 def smooth_noise(rng: np.random.Generator, size: int, grains: int = 9) -> np.ndarray:
-    """(S, S) noise of mean 0 and standard deviation about 1, with so many grains along a side."""
+    """(S, S) noise of mean 0 and standard deviation about 1, with this number of grains along a side."""
     coarse = Image.fromarray(rng.normal(0, 1.3, (grains, grains)).astype(np.float32))
     return np.asarray(coarse.resize((size, size), Image.Resampling.BICUBIC), dtype=np.float64)

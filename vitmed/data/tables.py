@@ -27,7 +27,7 @@ from vitmed.core.text_files import OLD, from_cell, read_text
 _PATHS = "path file filename file_name filepath file_path image image_path image_name image_id image_index img"
 PATH_NAMES = tuple(_PATHS.split())
 LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx", "finding_labels")
-EMPTY = {"", "nan", "na", "n/a", "null"}  # cells for which other programs read nothing
+EMPTY = {"", "nan", "na", "n/a", "#n/a", "<na>", "null"}  # cells for which other programs read nothing
 MISSING = EMPTY | {"unknown", "?"}  # the label is not known; either may also be the name of a class
 FIRST = 5  # most items in one line of a message
 MOST = 500_000_000  # bytes of an Excel file, which is a zip archive
@@ -143,6 +143,7 @@ def read_table(file: str | Path) -> Table:
 
 def _csv_rows(file: Path, text: str) -> Iterator[tuple[int, list[str]]]:
     """The line at which each row ends, and its cells. Raises DataError."""
+    text = re.sub(r"\Asep=.(?=[\r\n])", "", text)  # which tells Excel the separator
     first = re.sub('"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0])  # the header, without what is in quotes
     mark = max(",;\t", key=first.count)
     blanks = any(cell.startswith(" ") for cell in first.split(mark)[1:])

@@ -3,7 +3,7 @@
 policy                  `DecisionPolicy`: everything together, as it is chosen, stored and applied, for each kind;
                         `ReducedPrecision`: what 16-bit floats change in the decisions
 evaluation_folder       an evaluation read back with its decision policy; `Folds`: what each of pooled folds has
-calibration             temperature and vector scaling
+calibration             temperature scaling
 reliability             measures of calibration, before and after the fitted calibration
 targets                 how each kind of label is judged, and what `vitmed monitor` watches of it
 operating_points        thresholds and costs, and what they reach on the evaluated images

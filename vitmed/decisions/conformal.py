@@ -2,7 +2,7 @@
 chosen probability.
 
 A class with a higher probability enters the set earlier (LAC: Sadinle, Lei & Wasserman, J. Am. Stat. Assoc. 114 (2019)
-223). Each class has a threshold of its own (Mondrian: Vovk, Ann. Math. Artif. Intell. 74 (2015) 9). An interval
+223). Each class has a threshold of its own (label-conditional: Vovk, Machine Learning 92 (2013) 349). An interval
 reaches as many predicted scales up and down (Lei, G'Sell, Rinaldo, Tibshirani & Wasserman, J. Am. Stat. Assoc. 113
 (2018) 1094, section 5.2). Where patients are known, each counts once, its images sharing its weight (Lee, Barber &
 Willett, arXiv 2306.06342, HCP).
@@ -10,8 +10,8 @@ Willett, arXiv 2306.06342, HCP).
 Guaranteed: if you take one image of a class from each new patient of the same population as validation, at least the
 chosen share of these images have the true class in their set, on average over validation sets. Not guaranteed: the same
 for one patient, a subgroup, another hospital or one particular validation set. The guarantee is approximate, because
-validation also chose the epoch and the calibration. Of intervals it holds on average over all numbers, so those of some
-ranges or subgroups may hold fewer.
+validation also chose the epoch and the calibration. For intervals it holds on average over all numbers, so in some
+ranges or subgroups they may hold fewer.
 """
 
 from dataclasses import replace

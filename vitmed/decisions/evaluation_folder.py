@@ -71,7 +71,7 @@ class Evaluated:
 
     @property
     def weights_hash(self) -> str | None:
-        """Of the weights that were evaluated; None where it is not known."""
+        """The hash of the weights that were evaluated; None where it is not known."""
         return self.metrics.get("weights_hash")
 
     @property
@@ -233,8 +233,8 @@ def folds_of_classes(
     auroc: float,
     config: EvaluateConfig,
 ) -> Folds:
-    """Folds of classes, or of one finding, from the numbers of each fold on its test, and its policy. `names` are those
-    of the numbers that are kept, `auroc` is that of the pooled images, NaN where undefined."""
+    """Folds of classes, or of one finding, from the numbers of each fold on its test, and its policy. `names` are the
+    numbers to keep; `auroc` is of the pooled images, NaN where undefined."""
     k, each, costs, decided = len(results[0].classes), list[Fold](), None, dict[str, Any]()
     point = asked_point(config, k)
     for result, policy in zip(results, policies, strict=True):

@@ -164,8 +164,8 @@ def cost_matrix(
 ) -> np.ndarray | None:
     """(K, K) float64, the cost of predicting the column's class for an image of the row's. None: no costs were given.
 
-    `positive` is that of two classes. `grades` (K,) int64 are those of the classes; None: they stand in order. Raises
-    UsageError where the costs do not fit the number of classes, or an error costs less than a right answer."""
+    `positive` is the positive one of two classes. `grades` (K,) int64 are the grades of the classes; None: in order.
+    Raises UsageError if the costs do not fit the number of classes, or an error costs less than a right answer."""
     if config.cost is None:
         return None
     if config.cost in GRADE_ERRORS:
@@ -308,7 +308,7 @@ def rates(called: np.ndarray, truth: np.ndarray, units: Units) -> Rates:
 
 
 def costs_of_balance(expected: Sequence[float]) -> tuple[tuple[float, ...], ...]:
-    """K x K costs; the class of the lowest expected cost is that of the largest probability / `expected`, (K,)."""
+    """K x K costs by which the class with the largest probability / `expected`, (K,), has the lowest expected cost."""
     k = len(expected)
     return tuple(tuple(0.0 if i == j else 1 / max(expected[i], 1e-300) for j in range(k)) for i in range(k))
 

@@ -88,8 +88,8 @@ class DecisionPolicy(Stored):
         raise NotImplementedError
 
     def borders(self, predictions: Any) -> np.ndarray:
-        """(S, B) float64: how far each image lies from each border of the policy, with a sign that changes there: in
-        log odds, a tie of costs in their unit, and last the OOD score less 1, if known."""
+        """(S, B) float64: the signed distance of each image from each border of the policy: in log odds, for a tie of
+        costs in their unit, and last the OOD score less 1, if known."""
         scores = scores_of(predictions)
         return np.empty((len(predictions), 0)) if scores is None else scores[:, None] - 1
 
@@ -110,7 +110,7 @@ class DecisionPolicy(Stored):
 
 
 def limit_log_odds(limit: float | Sequence[float]) -> np.ndarray:
-    """Of a probability that is a border."""
+    """The log odds, (...), of a probability or several at which the policy decides."""
     at = np.clip(limit, 1e-12, 1 - 1e-12)
     return np.asarray(np.log(at / (1 - at)))
 
@@ -222,8 +222,8 @@ class ClassPolicy(DecisionPolicy):
 
 
 class FindingPolicy(DecisionPolicy):
-    """What validation chooses for findings: a policy for each. In validation, fewer than `FEWEST` of `unit` have those
-    in `few`, or have images without them; they are decided at a raw probability of 0.5."""
+    """What validation chooses for findings: a policy for each. Findings in `few` are decided at a raw probability of
+    0.5: in validation fewer than `FEWEST` of `unit` have them, or have images without them."""
 
     findings: dict[str, ClassPolicy]
     few: Names = ()

@@ -16,11 +16,11 @@ from vitmed.core.text import counted_doing
 from vitmed.decisions.calibration import Calibration, CalibrationResult, Trial
 from vitmed.metrics.bootstrap import Bootstrap, percentile_interval
 from vitmed.metrics.estimates import FEWEST, Estimate, of_mean
-from vitmed.metrics.intervals import Units, correlation, quantile, ratio
-from vitmed.metrics.kinds.classes import image_losses
+from vitmed.metrics.intervals import Units, correlation, quantile
+from vitmed.metrics.kinds.classes import PreparedPredictions, image_losses
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
 
-BINS = 15  # of equal numbers of images, as Nguyen & O'Connor (EMNLP 2015) and most papers since
+BINS = 15  # of equal numbers of images (Nguyen & O'Connor, EMNLP 2015); those of Guo et al. have equal widths
 PER_BIN = 10  # images that a bin has at least, where there are few
 CLASSES = 30  # the commonest are measured one by one
 NOTHING = Estimate(value=None, low=None, high=None, method="sandwich")
@@ -81,8 +81,7 @@ class CalibrationReport(Frozen):
     """The fitted `Calibration`, and every measure before and after it; `about` is the probability that is measured.
 
     The method may also be "by fold", with neither scale nor bias, and the calibration of each of pooled `folds`. The
-    `change` is after minus before, of the same images, for `log_loss` and `brier`; none without a calibration. Vector
-    scaling adds `accuracy`, of the most probable class, and the number of images for which that is `another_class`.
+    `change` is after minus before, of the same images, for `log_loss` and `brier`; none without a calibration.
     """
 
     method: str
@@ -94,7 +93,6 @@ class CalibrationReport(Frozen):
     before: Reliability | None  # None without a calibration
     after: Reliability
     change: dict[str, Estimate] = {}
-    another_class: int | None = None
     folds: list[CalibrationResult] | None = None
 
 
@@ -103,23 +101,19 @@ def report_calibration(
 ) -> CalibrationReport:
     """Every measure of calibration, with intervals, and the calibration of these predictions; None: not known."""
     fitted = calibration or Calibration.none(len(predictions.classes), "no calibration is known for these predictions")
-    positive, before, change, another = positive_index(predictions), None, dict[str, Estimate](), None
+    positive, before, change = positive_index(predictions), None, dict[str, Estimate]()
     if fitted.method != "none":
         raw = replace(predictions, calibrated=None)
         before = _measures(raw, config)
         gaps = zip(("log_loss", "brier"), image_losses(predictions), image_losses(raw), strict=True)
         change = {name: of_mean(now - former, Units(predictions.units)) for name, now, former in gaps}
-        if not _has_errors(predictions):  # an error's cost is unseen
+        if (predictions.probabilities.argmax(axis=1) == known_labels(predictions)).all():  # an error's cost is unseen
             change = {name: _without_ends(difference) for name, difference in change.items()}
-        if fitted.method == "vector":
-            now, former = (part.probabilities.argmax(axis=1) for part in (predictions, raw))
-            another, labels = int((now != former).sum()), known_labels(predictions)
-            change["accuracy"] = of_mean((now == labels).astype(float) - (former == labels), Units(predictions.units))
     about = (
         "confidence in the likeliest class" if positive is None else f"probability of {predictions.classes[positive]}"
     )
     after = _measures(predictions, config)
-    measured: dict[str, Any] = {"before": before, "after": after, "change": change, "another_class": another}
+    measured: dict[str, Any] = {"before": before, "after": after, "change": change}
     return CalibrationReport(**dict(fitted), about=about, **measured)
 
 
@@ -132,7 +126,8 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
         shown = sorted(np.argsort(-np.bincount(labels, minlength=classes), kind="stable")[:CLASSES].tolist())
     else:
         scores, events, shown = chances[:, positive], labels == positive, [positive]
-    undefined, numbers = dict[str, str](), dict[str, Any](_scores(predictions, boot))
+    prepared = PreparedPredictions(predictions)
+    undefined, numbers = dict[str, str](), dict[str, Any](prepared.mean_losses, brier_skill=_brier_skill(prepared))
     if numbers["brier_skill"].value is None:
         undefined["brier_skill"] = "all images are of one class" if size else "there are no images"
     if size < 2 * PER_BIN:
@@ -150,33 +145,18 @@ def _measures(predictions: Predictions, config: EvaluateConfig) -> Reliability:
     return Reliability(undefined=undefined, **numbers, curve=curve, per_class=per_class)
 
 
-def _scores(predictions: Predictions, boot: Bootstrap) -> dict[str, Estimate]:
-    labels, positive = known_labels(predictions), positive_index(predictions)
-    size, classes = predictions.probabilities.shape
-    nats, squares = image_losses(predictions)
-    counts = np.eye(classes)[labels] if classes <= CLASSES else np.zeros((size, 0))
-
-    def of(sums: np.ndarray) -> dict[str, np.ndarray]:
-        """From sums of images, nats, squares and the images of each class, (..., 3 + K)."""
-        images, nats, squares, counts = np.split(sums, [1, 2, 3], axis=-1)
-        share, brier = ratio(counts, images), ratio(squares, images)[..., 0]
-        constant = 1 - (share**2).sum(axis=-1) if positive is None else (share * (1 - share))[..., positive]
-        return {"log_loss": ratio(nats, images)[..., 0], "brier": brier, "brier_skill": 1 - ratio(brier, constant)}
-
-    # without an error, no resample knows what one would cost
-    drawn = boot if _has_errors(predictions) else replace(boot, resamples=0)
-    scores = drawn.estimates(np.concatenate([np.ones((size, 1)), nats[:, None], squares[:, None], counts], axis=1), of)
-    if classes > CLASSES:
-        share = np.bincount(labels, minlength=classes) / max(size, 1)
-        skill = 1 - squares.mean() / (1 - (share**2).sum()) if (share > 0).sum() > 1 else float("nan")
-        scores["brier_skill"] = boot.estimate(float(skill), np.empty(0))
-    if size and boot.units.fewer(labels == np.bincount(labels).argmax()) < FEWEST:
-        scores["brier_skill"] = _without_ends(scores["brier_skill"])
-    return scores
-
-
-def _has_errors(predictions: Predictions) -> bool:
-    return bool((predictions.probabilities.argmax(axis=1) != known_labels(predictions)).any())
+def _brier_skill(prepared: PreparedPredictions) -> Estimate:
+    """1 - R, where R is the Brier score over that of always predicting how common each class is."""
+    common, squares = prepared.support / max(1, len(prepared.labels)), image_losses(prepared.predictions)[1]
+    alike, counted = float(common @ common), 1 if prepared.positive is None else 2  # of two classes one is counted
+    constant = (1 - alike) / counted
+    if len(np.flatnonzero(common)) < 2:
+        return Estimate(value=None, low=None, high=None, method="influence")
+    value = float(squares.mean()) / constant
+    moved = 2 * value * (common[prepared.labels] - alike) / counted  # by the image's share in `constant`
+    rest = prepared.mean_loss(value, (squares + moved) / constant)
+    low, high = (None if end is None else 1 - end for end in (rest.high, rest.low))
+    return rest.model_copy(update={"value": 1 - value, "low": low, "high": high})
 
 
 def bin_edges(scores: np.ndarray) -> np.ndarray:
@@ -191,8 +171,8 @@ def bin_edges(scores: np.ndarray) -> np.ndarray:
 
 
 def _calibration_error(scores: np.ndarray, events: np.ndarray, boot: Bootstrap) -> dict[str, Any]:
-    """The expected calibration error (Guo et al., ICML 2017) of a probability (S,), from whether it comes true, (S,)
-    bool: over the images the mean of |seen - said| of their bin, with bins of about equally many images.
+    """The expected calibration error of a probability (S,), from whether it comes true, (S,) bool: the mean over the
+    images of |seen - said| of their bin. Bins hold about equally many images, not equal widths (Guo et al., ICML 2017).
 
     And what it would be if the probabilities were right, by consistency resampling: Broecker & Smith, Weather and
     Forecasting 22 (2007) 651. Events are drawn by a normal copula, whose correlation gives a probability of one half

@@ -1,4 +1,4 @@
-"""`TARGETS`: how each kind of label is judged. A new kind is an entry here, one in `POLICIES` of
+"""`TARGETS`: how each kind of label is evaluated. A new kind is an entry here, one in `POLICIES` of
 vitmed.decisions.policy, and one in `LEARNING` of vitmed.training.losses, which needs torch."""
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class Words:
 
 @dataclass(frozen=True)
 class TargetKind:
-    """How a kind of label is judged. Functions of predictions take those of this kind."""
+    """How a kind of label is evaluated. The functions take predictions of this kind."""
 
     numbers: type[Prepared]  # how its metrics are computed
     loss: str  # of training, its name
@@ -61,8 +61,8 @@ class TargetKind:
 
 
 def watch_classes(predictions: Predictions) -> Streams:
-    """Of classes, grades and findings: `_answers` and, of two classes, the positive one, else each class or finding
-    against the others: its probability, and with labels what is right of it."""
+    """What is watched of classes, grades and findings: `_answers`, and the probability of the positive of two classes,
+    else of each class or finding; with labels also its sensitivity and specificity."""
     names, chances, positive = predictions.classes, predictions.probabilities, positive_index(predictions)
     watched = range(len(names)) if positive is None else [positive]
     streams = {f"probability of {names[k]}": Stream(chances[:, k], least=LEAST) for k in watched}
@@ -178,8 +178,8 @@ RANKING = {name for name, metric in ALL_METRICS.items() if metric.ranks}  # of a
 
 
 def refuse_idle(config: Config, kind: str, usual: Config | None = None) -> None:
-    """Raises UsageError for a setting that changes nothing for a kind of label, unless it is off or has its `usual`
-    value: that of the run that is evaluated, or the default."""
+    """Raise UsageError for a setting that changes nothing for a kind of label, unless it is off or has its value in
+    `usual`, the settings of the evaluated run; None: the defaults."""
     for place in TARGETS[kind].idle:
         section, _, name = place.partition(".")
         value, default = (getattr(getattr(settings, section), name) for settings in (config, usual or Config()))

@@ -52,8 +52,8 @@ def read_criteria(file: Path) -> Criteria:
 
 
 def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> None:
-    """Raise UsageError for a criterion that the models, as they were read, the new one first, cannot be judged by,
-    before the long work; `given` is how many of them the user named."""
+    """Before the long work, raise UsageError for a criterion that cannot be applied to these models, as they were read,
+    the new one first; `given` is how many of them the user named."""
     new = models[0].predictions
     kind = TARGETS[models[0].kind]
     of_class = [] if new.kind == "number" else [name for name in ClassNumbers.model_fields if name != "n"]
@@ -167,7 +167,7 @@ def _of_strata(
 
 
 def _judged(criterion: Criterion, where: str, found: Estimate, why: str = "") -> Judged:
-    """A criterion is met, not met, or not shown: then the number is good enough and its interval is not."""
+    """A criterion is met, not met, or not shown: the number is good enough, but its interval is not."""
     limit, above, strict = criterion.limit, criterion.at_most is None, criterion.worse_by_less_than is not None
     if strict:
         metric = ALL_METRICS.get(criterion.metric)

@@ -114,8 +114,8 @@ def compare_export(
 
 
 def _differences(exact: Predictions, again: Predictions, theirs: Mapping[str, np.ndarray]) -> tuple[int, float]:
-    """Images with another decision, and the largest difference of a probability: `exact` is of the checkpoint, `again`
-    of the exported logits with the policy in numpy, whose decisions `theirs`, of the graph, must be."""
+    """The number of images with another decision, and the largest difference of a probability. `exact` comes from the
+    checkpoint, `again` from the exported logits with the policy in numpy, `theirs` from the graph."""
     flipped = theirs["answered"] != np.array([cell == YES for cell in again.columns[ANSWER]])
     if "value" in theirs:
         moved = np.abs(exact.amounts[:, 0] - theirs["value"]).max(initial=0) / exact.target.spread
@@ -265,7 +265,7 @@ def architecture(fields: dict[str, Any]) -> str:
 
 
 def arguments(fields: dict[str, Any]) -> dict[str, Any]:
-    """Of `timm.create_model`, beside the name of the architecture."""
+    """The keywords of `timm.create_model`, beside the name of the architecture."""
     gated = fields["mlp"] == "swiglu"
     hidden = int(fields["width"] * fields["mlp_ratio"] + 1e-6) * (2 if gated else 1)  # of SwiGLU gate and value
     return {

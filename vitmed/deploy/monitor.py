@@ -186,7 +186,7 @@ class _Watched:
             why = reference.why_not(self.shift) or "the new images have no labels"
             return about.model_copy(update={"why_not": why})
         c, tracks = list(self.tracks).index(name), self.tracks[name]
-        limit, delay = float(self.limits.limits[c]), self.limits.delays[c]
+        limit = float(self.limits.limits[c])
         sign = 1 if "rise" in reference.sides else -1
         shifted = float(self.standard.centre[c] + sign * self.shift * self.standard.spread[c])
         rows = {side: int((track > limit).argmax()) for side, track in tracks.items() if (track > limit).any()}
@@ -202,7 +202,6 @@ class _Watched:
                 "last": float(max(track[-1] for track in tracks.values())),
                 "peak": float(max(track.max() for track in tracks.values())),
                 "found_shift": min(max(shifted, 0.0), 1.0) if reference.share else shifted,
-                "delay": None if np.isnan(delay) else int(delay),
                 "alarm": alarm,
             }
         )

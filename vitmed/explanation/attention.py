@@ -32,7 +32,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.messages import bar
 from vitmed.core.text import NOTICE
 from vitmed.data.thread_batches import read_batches
-from vitmed.explanation.results import TITLES, UNCHECKED, Maps, places, spread
+from vitmed.explanation.results import TITLES, UNCHECKED, Maps, spread
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import Checkpoint
 from vitmed.inference.ensemble import Ensemble
@@ -174,16 +174,6 @@ def centre_shift(model: ViT) -> float:
     return ((stride - 1) / 2 - offset) / stride
 
 
-def on_image(grids: np.ndarray, side: int, shift: float = 0.0) -> np.ndarray:
-    """(B, h, w) -> (B, side, side) float32: grids enlarged to the image, bilinear between patch centres.
-
-    `shift` is that of the network, from `centre_shift`.
-    """
-    h = grids.shape[-1]
-    rows = np.array([np.interp(places(side, h, shift), np.arange(h), one) for one in np.eye(h)])  # (h, side)
-    return (rows.T @ grids @ rows).astype(np.float32)
-
-
 METHODS: dict[str, Callable[[Trace], Tensor]] = {
     "rollout": rollout,
     "gradient_rollout": gradient_rollout,
@@ -200,7 +190,7 @@ class Explanation:
     targets: np.ndarray  # (S,) which of `predictions.answers` is explained
     verdicts: dict[str, str]  # method -> its verdict in the newest evaluation of the run, where there is one
     folder: Path  # explain.json and a picture for each image
-    shift: float = 0.0  # for `on_image`, which draws a map over its image
+    shift: float = 0.0  # of `centre_shift`, with which a map is drawn over its image
 
 
 def explain_predictions(

@@ -29,7 +29,8 @@ from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS, attention_maps, centre_shift, relevance
 from vitmed.explanation.results import TITLES, Attention, MapCheck, Maps, cells, turns
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.estimates import Estimate
+from vitmed.metrics.estimates import Estimate, of_mean
+from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.models.hardware import FULL_FP32
 from vitmed.models.vit import ViT
@@ -67,7 +68,7 @@ def check_maps(
         model: in evaluation mode.
         images: (B, S, S, C) uint8, from `Preprocessing.read`.
         targets: (B,) what to explain, such as the predicted class.
-        units: (B,) int, the patient of each image: intervals are of patient means. None: every image counts by itself.
+        units: (B,) int, the patient of each image: intervals are by patient. None: every image counts by itself.
     """
     result = unchecked(model, len(images), kind)
     if result.reason is not None:
@@ -83,7 +84,7 @@ def check_maps(
     units = np.arange(len(images)) if units is None else units
 
     def mean(values: np.ndarray) -> Estimate:
-        return mean_estimate(values, units[: len(values)])
+        return of_mean(values, Units(np.unique(units[: len(values)], return_inverse=True)[1]))
 
     def check(name: str) -> MapCheck:
         deletion, insertion = scores[name].T  # (B,) each
@@ -98,7 +99,7 @@ def check_maps(
 
 
 def unchecked(model: ViT, images: int, kind: Kind) -> Attention:
-    """A result without numbers: sizes, and the reason where maps of so many images cannot be checked."""
+    """A result without numbers: sizes, and the reason if there are too few images to check the maps."""
     reason = None
     if images < FEW:
         reason = f"{counted(images, 'image')}, too few to check a map"
@@ -112,7 +113,7 @@ def unchecked(model: ViT, images: int, kind: Kind) -> Attention:
 
 
 def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
-    """One of the five verdicts, and a sentence; `similarity` is that of maps with all weights random."""
+    """One of the five verdicts, and a sentence; `similarity` is to maps with all weights random."""
     value, low, high = gain.value, gain.low, gain.high
     assert value is not None and low is not None and high is not None and similarity.value is not None
     gained = f"{value:+.3f} ({low:+.3f} to {high:+.3f}), and a random order gives 0"
@@ -130,18 +131,6 @@ def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
             "Do not read anything into it."
         )
     return BETTER, f"The answer depends more on the patches that it marks than on others: gain {gained}."
-
-
-def mean_estimate(values: np.ndarray, units: np.ndarray) -> Estimate:
-    """The mean over units of the means of their values, both (B,), so that a patient with many images counts once; and
-    Student's interval for it at 95 %; no interval of one unit."""
-    number = np.unique(units, return_inverse=True)[1]
-    values = np.bincount(number, values) / np.bincount(number)
-    mean, low, high = float(values.mean()), None, None
-    if len(values) > 1:
-        half = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
-        low, high = mean - half, mean + half
-    return Estimate(value=mean, low=low, high=high, method="t")
 
 
 def affordable(model: ViT) -> int:
@@ -224,7 +213,7 @@ def check_attention(
     model: ViT, how: Preprocessing, read: Callable[[int], np.ndarray], predictions: Predictions, images: int | None
 ) -> tuple[Attention | None, Maps | None]:
     """The checks of the attention maps for an evaluation, and the maps of some images for its figure. `read` gives the
-    (S, S, C) uint8 of a row; `images` are checked: None: as many as take some seconds; 0: neither checks nor maps."""
+    (S, S, C) uint8 of a row; it checks `images` of them (None: as many as take some seconds; 0: no checks, no maps)."""
     if images == 0 or not len(predictions):
         return None, None
     shown = images_to_draw(predictions)

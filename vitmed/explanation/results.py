@@ -33,14 +33,10 @@ class Maps:
         return Maps(images, targets, grids, rows, self.shift)
 
 
-def places(side: int, grid: int, shift: float) -> np.ndarray:
-    """(S,) where each pixel along a side lies between the centres of the patches, in patches; the first centre is 0."""
-    return (np.arange(side) + 0.5) * grid / side - 0.5 + shift
-
-
 def cells(side: int, grid: int, shift: float) -> np.ndarray:
     """(S,) int64: the patch whose centre is nearest to each pixel along a side."""
-    return np.ceil(places(side, grid, shift) - 0.5).clip(0, grid - 1).astype(np.int64)
+    places = (np.arange(side) + 0.5) * grid / side - 0.5 + shift  # in patches; the centre of the first is 0
+    return np.ceil(places - 0.5).clip(0, grid - 1).astype(np.int64)
 
 
 def spread(values: np.ndarray) -> np.ndarray:

@@ -350,7 +350,7 @@ def stress_images(
     names, grey = list(request.corruptions or CORRUPTIONS), "the network sees grey" * (saved.preprocessing.channels < 3)
     grey = grey or "the images are grey" * all(map(is_grey, decoded.values()))
     skipped = {name: f"needs colour, and {grey}" for name in names if grey and CORRUPTIONS[name].colour}
-    names = [name for name in names if name not in skipped]
+    names = [name for name in dict.fromkeys(names) if name not in skipped]
     if not names:
         raise UsageError(f"{listed([*skipped])}: needs colour, and {grey}", "name others with --corruption, or none")
     say(

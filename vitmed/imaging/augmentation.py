@@ -35,8 +35,8 @@ class Policy:
     turns: bool = False  # whether the changes include quarter turns, each as likely as the image as it is
 
     def steps(self, flips: bool, channels: int, crop: float = 1.0) -> list[Change]:
-        """The changes of images of so many channels, with or without the policy's flips; below 1, `crop` is the least
-        area of a crop that takes the place of the policy's."""
+        """The changes of images with this number of channels, with or without the policy's flips. A `crop` below 1 is
+        the least area of a random crop, in place of the policy's."""
         left_out = (() if flips else ("mirror",)) + (() if channels == 3 else ("hue", "stain"))
         first = [Change("crop", crop)] if crop < 1 else []
         return first + [change for change in self.changes if change.name not in (*left_out, *(c.name for c in first))]

@@ -21,7 +21,7 @@ MUCH = 0.05  # vitmed reports a larger share of saturated pixels
 LOST, BURNT = 0.8, 0.5  # and warns of a larger one, or of so many white ones; the air around a patient becomes black
 EMPTY = 0.99  # and of a larger one in the window of a model, whose images may have been as dark
 SOME = 8  # images that show whether a window that was asked for fits
-EIGHT_BIT = (".jpg", ".jpeg", ".bmp", ".gif", ".webp")  # formats that cannot hold more than 8 bits here
+EIGHT_BIT = (".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp")  # formats that cannot hold more than 8 bits here
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,8 @@ def lost_outside(paths: Sequence[Path], frame: int | None, window: Window) -> li
 def _saturation(
     parts: Iterable[tuple[np.ndarray, FileWindow, bool]], much: float = MUCH, burnt: float = 1.0
 ) -> list[str]:
-    """A note if a share of more than `much` of the values lies outside their linear window, or more than `burnt`
-    becomes white, as the mean over the parts: values, their window, and whether low ones are white."""
+    """A note if more than a share `much` of the values lies outside their linear window, or more than `burnt` becomes
+    white, on average over the parts: values, their window, and whether low values are white."""
     shares = [
         (np.mean(values < window.low), np.mean(values > window.high))[:: -1 if inverted else 1]
         for values, window, inverted in parts

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -108,6 +109,7 @@ def is_image(path: str | os.PathLike[str]) -> bool:
         return False
 
 
+@cache
 def decoding_version() -> str:
     """16 hexadecimal digits from vitmed's sources in `imaging/` and the versions of `DECODERS`.
 
@@ -200,5 +202,5 @@ def apply_window(path: Path, raw: RawImage, window: Window) -> Image.Image:
     return image
 
 
-_RASTERS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".j2k", ".jpx")
-READERS: dict[str, ModuleType] = {".dcm": dicom, ".dicom": dicom, ".npy": rasters, **dict.fromkeys(_RASTERS, rasters)}
+_RASTERS = ".npy .png .jpg .jpeg .jfif .bmp .tif .tiff .webp .gif .jp2 .j2k .jpx"
+READERS = dict.fromkeys([".dcm", ".dicom", ".ima"], dicom) | dict.fromkeys(_RASTERS.split(), rasters)

@@ -75,7 +75,7 @@ def looks_like_a_person(text: str) -> str | None:
 
 def personal_fields(path: Path, data: bytes) -> tuple[str, ...]:
     """Names, never values, of metadata fields that look like a person or locate the picture."""
-    if data[128:132] == b"DICM" or path.suffix.lower() in (".dcm", ".dicom"):
+    if data[128:132] == b"DICM" or path.suffix.lower() in (".dcm", ".dicom", ".ima"):
         return _dicom(data)
     head = data if data[:4] == b"\x89PNG" else data[: 1 << 18]
     if not any(mark in head for mark in MARKS):

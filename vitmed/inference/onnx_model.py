@@ -70,8 +70,8 @@ def open_session(path: Path) -> Any:
 
 
 class OnnxNetwork(Network):
-    """The network of an exported model; ONNX Runtime runs it on the CPU. Raises UsageError for another device than
-    "auto" and "cpu", and another precision than "auto" and that of the file."""
+    """The network of an exported model; ONNX Runtime runs it on the CPU. Raises UsageError for a device that is not
+    "auto" or "cpu", and a precision that is not "auto" or the file's."""
 
     saved: OnnxModel
 

@@ -85,7 +85,7 @@ RAW = (
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Image files, and how one is read; one that an address names from its copy."""
+    """Image files and how to read them; a file that is named by an address is read from its copy."""
 
     names: Sequence[str]
     how: Preprocessing
@@ -107,7 +107,7 @@ class ImageFiles:
         return self.places.get(name, name)
 
     def predictions(self, saved: SavedModel, outputs: Outputs) -> Predictions:
-        """Those of the readable files; `errors` names the others."""
+        """The predictions for the readable files; `errors` names the others."""
         names, window, columns = tuple(self.names[i] for i in outputs.indices), self.how.window, outputs.columns
         if asked_window(window) is not None:  # an image of 8 bits has none
             deep = [read_header(self.path(name)).needs_window for name in names]
@@ -213,8 +213,8 @@ def with_window(saved: SavedModel, window: str | None) -> SavedModel:
 
 
 def preprocessing_of(saved: SavedModel, frame: int | None, window: str | None = None) -> Preprocessing:
-    """How `predict` reads an image: the frame of files with several is that of the run unless `frame` names another; a
-    model of 8-bit images reads deep ones by the centre and width of `window`. Raises UsageError for a bad window."""
+    """How `predict` reads an image: of several frames the one of the run, unless `frame` names another; a model of
+    8-bit images reads deep ones by the centre and width of `window`. Raises UsageError for a bad window."""
     if frame is not None and frame < 0:
         raise UsageError(f"--frame {frame}: frames are counted from 0", "--frame 0 is the first")
     how = saved.preprocessing if frame is None else replace(saved.preprocessing, frame=frame)

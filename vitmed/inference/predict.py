@@ -31,8 +31,8 @@ FP32 = Precision("fp32", torch.float32, "the same numbers on every machine")
 
 
 def batch_size(work: int, device: torch.device, precision: Precision = FP32) -> int:
-    """Images in a batch at most, a power of two: on a CPU as few as keep its threads busy, so that the first come soon,
-    for so much `work`, N x D: the tokens of an image times their width.
+    """Images in a batch at most, a power of two: on a CPU as few as keep its threads busy, so that the first answers
+    come soon. `work` is N x D: the tokens of an image times their width.
 
     Images/s of two cores with AMX in batches of 1, 2, 4, 8, 16 and 32: ViT-Tiny at 224 px 69, 85, 95, 100, 98 and 97,
     in bf16 80, 115, 175, 227, 256 and 265. A ViT of width 64 at 64 px in batches of 4, 16 and 64: 1,670, 2,720 and
@@ -213,7 +213,7 @@ def comparison(
 
 
 def choose_precision(name: str, saved: Checkpoint, policy: DecisionPolicy | None, device: torch.device) -> Precision:
-    """The precision that is asked for; its `reason`, and a line unless it is fp32, say what it is known to change.
+    """The precision of that name; its `reason`, and a message unless it is fp32, say what it is known to change.
     "auto" takes the fast one of the device if the comparison after training, with the policy of the checkpoint,
     accepted it."""
     if name == "fp32":

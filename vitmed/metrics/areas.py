@@ -19,14 +19,14 @@ from vitmed.metrics.estimates import FEWEST, Estimate, estimate, of_share
 from vitmed.metrics.intervals import INFINITE, NONE, Spread, Units, ratio
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 
-FEW = 50  # below so many positive or negative images, counted as independent ones, DeLong's interval is too narrow
+FEW = 50  # with fewer positive or negative images (effective numbers), DeLong's interval is too narrow
 LEVELS = (0.8, 0.9, 0.95, 0.99)
 GRID = tuple(i / 100 for i in range(1, 100))  # specificities of the band
 LEAST = 6  # images, of the effective number, that lie beyond the threshold; 0.99 needs 600
 
 
 class Area(NamedTuple):
-    """An area under a curve and the influence of each image on it, (S,), which sums to 0."""
+    """A number, mostly an area under a curve, and the influence of each image on it, (S,), which sums to 0."""
 
     value: float
     influence: np.ndarray
@@ -87,9 +87,9 @@ def area_spread(influence: np.ndarray, positive: np.ndarray, units: Units) -> Sp
 def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float, float, str]:
     """The interval of an AUROC and its method.
 
-    Of at least `FEW` positive and negative images: DeLong's (patients: Obuchowski's) on the logit scale. Below, and
-    of an AUROC of 0 or 1: Newcombe's, which knows the numbers of images alone. Of patients with several images it
-    takes effective numbers and Student's t. As in `share`, no interval reaches further than that of a perfect ranking.
+    With at least `FEW` positive and negative images: DeLong's (patients: Obuchowski's) on the logit scale. With fewer,
+    and for an AUROC of 0 or 1: Newcombe's, from the numbers of images alone; where patients have several images, from
+    effective numbers and with Student's t. As in `share`, no interval reaches further than for a perfect ranking.
     """
     name = "obuchowski" if units.clustered else "delong"
     value, (variance, degrees) = area.value, area_spread(area.influence, positive, units)
@@ -108,7 +108,7 @@ def area_interval(area: Area, positive: np.ndarray, units: Units) -> tuple[float
 
 
 def _effective(influence: np.ndarray, kind: np.ndarray, units: Units) -> float:
-    """As how many independent images those of a kind, (S,) bool, from at least 2 units, rank."""
+    """The effective number of the images of a kind, (S,) bool, for an AUROC; they come from at least 2 units."""
     m = float(kind.sum())
     if not units.clustered:
         return m
@@ -129,7 +129,7 @@ def newcombe_area(value: float, positives: float, negatives: float, z: float) ->
     common = (positives + negatives) / 2 - 1
 
     def end(value: float) -> float:
-        """The lower end; the upper one is that of the reversed scores."""
+        """The lower end; the reversed scores give the upper one."""
 
         def excess(a: float) -> float:
             spread = a * (1 - a) * (1 + common * (1 - a) / (2 - a) + common * a / (1 + a)) / (positives * negatives)

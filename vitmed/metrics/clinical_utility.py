@@ -38,9 +38,9 @@ class PrevalenceTable(Frozen):
 class NetBenefit(Frozen):
     """Net benefit at each of T thresholds where the positive class has one prevalence; acting on none is 0 everywhere.
 
-    `useful` is [low, high] of each run of thresholds at which the intervals of the differences from acting on all and
-    on none lie above 0, `harmful` where that of the difference from none lies below 0; both are None with fewer than
-    `FEW_GROUPS` patients (or images) of either class. `sentence` has them in words.
+    `useful` is [low, high] of each run of thresholds at which the intervals of both differences, from acting on all and
+    from acting on none, lie above 0; at `harmful` ones the interval of the latter lies below 0. Both are None with
+    fewer than `FEW_GROUPS` patients (or images) of either class. `sentence` has them in words.
     """
 
     prevalence: float | None = None

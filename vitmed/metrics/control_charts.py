@@ -56,8 +56,8 @@ class Reference(NamedTuple):
     """The values of C streams, standardised by the mean and the standard deviation of the reference.
 
     Values beyond `MOST` standard deviations count as `MOST`, so that no single image is an alarm (Lucas & Crosier,
-    Commun. Stat. Theory Methods 11 (1982) 2669); not those of shares. To each share two images are added, one of either
-    kind, so that what the reference lacks can happen (Agresti & Coull, Am. Stat. 52 (1998) 119).
+    Commun. Stat. Theory Methods 11 (1982) 2669). A share has no such limit, but two images more, one of either kind,
+    so that what the reference lacks can happen (Agresti & Coull, Am. Stat. 52 (1998) 119).
     """
 
     streams: dict[str, Stream]
@@ -69,7 +69,7 @@ class Reference(NamedTuple):
 
     @classmethod
     def of(cls, streams: Mapping[str, Stream], units: np.ndarray) -> "Reference":
-        """Of streams that can be watched, and the patients (S,) int64 of their images."""
+        """The reference of streams that can be watched; `units` (S,) int64 are the patients of their images."""
         watched = streams.values()
         added = [(1.0, 0.0) if stream.share else (np.nan, np.nan) for stream in watched]
         values = np.concatenate([np.stack([stream.values for stream in watched], axis=1), np.transpose(added)])
@@ -96,11 +96,10 @@ def newest(stream: Stream, period: int) -> Stream:
 
 
 class Limits(NamedTuple):
-    """Of C charts."""
+    """The limits of C charts."""
 
     limits: np.ndarray  # (C,) of the sums
     false_alarms: tuple[int, int]  # periods with an alarm and periods, of simulations that did not choose the limits
-    delays: np.ndarray  # (C,) median count of images from a shift to its alarm; NaN: not within a period
 
 
 def sums(values: np.ndarray, allowance: float) -> np.ndarray:
@@ -119,8 +118,8 @@ def choose_limits(
 ) -> Limits:
     """Limits with which a share `false_alarms` of periods of N images without a change gives any alarm.
 
-    The charts find a `shift` of the mean, in standard deviations, soonest; the allowance is half of it. So many
-    simulations choose the limits; as many others count the false alarms, and fewer the delays.
+    The charts find a `shift` of the mean, in standard deviations, soonest; the allowance is half of it. `simulations`
+    choose the limits; as many others count the false alarms.
     """
     draw, sides = _periods(reference, period, seed), [stream.sides for stream in reference.streams.values()]
 
@@ -137,19 +136,7 @@ def choose_limits(
     level = float(np.quantile((1 - np.stack(below, axis=1) / len(chosen)).min(axis=1), false_alarms))
     limits = np.quantile(chosen, 1 - level, axis=0, method="higher")
     alarms = int((peaks() > limits).any(axis=1).sum())
-    rng, delays = np.random.default_rng(seed), np.full((max(1, simulations // 10), len(limits)), np.inf)
-    for row, drawn in zip(delays, draw, strict=False):
-        for c, (values, stream) in enumerate(zip(drawn.T, reference.streams.values(), strict=True)):
-            sign = 1 if "rise" in sides[c] else -1
-            moved = values + sign * shift
-            if stream.share:  # an image is 0 or 1: so many more of them are what the side says
-                room = (float(sign > 0) - reference.centre[c]) / reference.spread[c]
-                moved = np.where(rng.random(period) < 1 - shift / abs(room), values, values * 0 + room)
-            high = highest(moved, sides[c], shift / 2) > limits[c]
-            if high.any():
-                row[c] = np.isfinite(values[: high.argmax() + 1]).sum()
-    median = np.median(delays, axis=0)
-    return Limits(limits, (alarms, simulations), np.where(np.isfinite(median), median, np.nan))
+    return Limits(limits, (alarms, simulations))
 
 
 def _periods(reference: Reference, period: int, seed: int) -> Iterator[np.ndarray]:
@@ -192,7 +179,6 @@ class Chart(Frozen):
     last: float | None = None  # the sum after the last image; of two sides the larger
     peak: float | None = None  # the highest sum
     found_shift: float | None = None  # the mean after the smallest shift that the chart is made for
-    delay: int | None = None  # after how many images that count it is seen, at the median; None: not within a period
     alarm: Alarm | None = None
     why_not: str = ""
 

@@ -42,7 +42,13 @@ def out_of_fold(tests: Sequence[Predictions], folds: int) -> Predictions:
     if all(each is None for each in decided) or (mean.kind == "number" and any(each is None for each in decided)):
         return mean
     shown = [part.predicted if part.decided is None else part.decided for part in repeats]
-    return replace(mean, decided=mean.middle_of(shown))
+    if mean.kind == "number":
+        return replace(mean, decided=np.mean(shown, axis=0))
+    margins = dict[str, Any]()
+    for test in tests:
+        for path, row in zip(test.paths, test.margins / len(repeats), strict=True):
+            margins[path] = margins.get(path, 0) + row
+    return replace(mean, decided=mean.middle_of(shown, np.array([margins[path] for path in mean.paths])))
 
 
 def aligned(parts: Sequence[Any]) -> list[Any]:

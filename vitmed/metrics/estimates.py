@@ -26,7 +26,7 @@ class Estimate(Frozen):
 
     @property
     def reversed(self) -> "Estimate":
-        """Of a difference, the one the other way round."""
+        """The difference with its sign changed."""
         value, low, high = (None if number is None else 0.0 - number for number in (self.value, self.high, self.low))
         return self.model_copy(update={"value": value, "low": low, "high": high})
 
@@ -176,7 +176,7 @@ def of_share(proportion: Share) -> Estimate:
 
 
 def of_shares(shares: Mapping[str, Share]) -> dict[str, Estimate]:
-    """Those of `class_shares`; F1 is a function of the Jaccard index: hits among what is either true or predicted."""
+    """The estimates of `class_shares`; F1 is 2 J / (1 + J) of the Jaccard index J, which stands under "f1" there."""
     jaccard = shares["f1"]
     value, low, high = (2 * x / (1 + x) for x in (jaccard.value, jaccard.low, jaccard.high))
     return {name: of_share(rate) for name, rate in shares.items()} | {"f1": estimate(value, low, high, jaccard.method)}
@@ -191,7 +191,7 @@ def sample_size(proportion: Share) -> SampleSize:
 FEW_GROUPS = 10  # below this many groups the spread between them is itself hardly known
 FEW_IMAGES = 30  # the same of independent images
 APART = 5  # images of the commonest class for each of the rarest, beyond which plan and report speak of imbalance
-NEARLY_ALL = 0.95  # of the images: a model that calls so many the same has learnt nothing
+NEARLY_ALL = 0.95  # share of the images: a model that gives them all one class has learned nothing
 FEWEST = 5  # with fewer patients (or independent images) of a class, only intervals of proportions and AUROC hold
 
 

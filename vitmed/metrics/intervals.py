@@ -16,7 +16,7 @@ LEVEL = 0.95  # of every interval: the share of samples in which it holds the tr
 INFINITE = float("inf")
 NONE = (float("nan"), float("nan"))  # no interval
 LIKENESS = 0.05  # intraclass correlation of being right that is assumed until errors show another
-FEWEST_DEGREES = 8  # of the variance of a proportion by its errors: fewer, and one error would look worse than two
+FEWEST_DEGREES = 8  # of freedom, of a proportion: with fewer, one error would give a wider interval than two
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ def share(hits: np.ndarray, counted: np.ndarray | None, units: Units) -> Share:
     freedom in place of the normal quantile, or those of `kurtosis_degrees` where a few patients have most of the
     errors. `_design_effect` gives the effective number.
 
-    With few errors the images do not show how alike those of a patient are. Two rules keep one more error from making
-    the result look better. The assumed likeness does not depend on the errors that are counted: it is `LIKENESS`, or
-    that of the other images where it is higher. And no interval reaches further up than that of as many images without
-    an error, or further down than that of as many without a hit.
+    With few errors the images do not show how alike the images of a patient are. Two rules keep one more error from
+    making the result look better. The assumed intraclass correlation does not depend on the errors that are counted: it
+    is `LIKENESS`, or that of the other images where it is higher. And no interval reaches further up than if no image
+    were wrong, or further down than if all were.
 
     Hits and counted images are (S,) bool. Hits that are not counted only show how alike images of a patient are.
     """
@@ -124,17 +124,16 @@ def _unit_counts(hits: np.ndarray, counted: np.ndarray, units: Units) -> tuple[n
 
 
 def assumed_effect(sizes: np.ndarray, likeness: float) -> float:
-    """The design effect of units of these sizes, (G,), at an intraclass correlation: Kish (1965), section 8.2."""
+    """Design effect of units of these sizes, (G,), at an intraclass correlation: Kish, Survey Sampling (1965), 8.2."""
     return float(1 + ((sizes**2).sum() / sizes.sum() - 1) * likeness)
 
 
 def _design_effect(sizes: np.ndarray, hits: np.ndarray, likeness: float) -> float:
-    """The variance of a proportion over that of independent images.
+    """The variance of a proportion over that of independent images, from the images and hits of each unit, (G,).
 
-    From the variance of a ratio between units, with the correction for large ones by Bell & McCaffrey, Survey
-    Methodology 28 (2002) 169, averaged with the effect at the assumed likeness. The former has the weight of as many
-    images as have the rarer outcome, the latter of as many as it exceeds 1 by: so many errors are as good as one.
-    Images and hits are (G,) of each unit.
+    A weighted mean of two effects. One comes from the variance of a ratio between units, with the correction for large
+    units by Bell & McCaffrey, Survey Methodology 28 (2002) 169; its weight is the number of images with the rarer
+    outcome. The other is the assumed effect; its weight is its excess over 1, as if it were that many such images.
     """
     n, total = sizes.sum(), hits.sum()
     assumed, rarer, value = assumed_effect(sizes, likeness), min(total, n - total), total / n
@@ -182,7 +181,7 @@ def wilson(value: float, n: float, z: float) -> tuple[float, float]:
 
 
 def within(value: float, lowest: float, variance: float, z: float) -> tuple[float, float]:
-    """Wilson's interval of any number within lowest..1: of as many images as give a proportion this variance."""
+    """Wilson's interval of any number within lowest..1, with the n at which a proportion has this variance."""
     scale = 1 - lowest
     share = (value - lowest) / scale
     low, high = wilson(share, share * (1 - share) * scale**2 / variance, z)
@@ -240,11 +239,11 @@ def mean_interval(parts: Iterable[Part], units: Units, lowest: float = 0.0) -> t
     """The interval of a weighted mean of numbers up to 1, such as balanced accuracy, from their own intervals.
 
     Zou & Donner, Stat. Med. 27 (2008) 1693: the distances from each value to its bounds add up like standard errors,
-    here with the correlation due to images, and patients, that several of the numbers count. `lowest` is that of the
-    numbers; -1 for differences.
+    here with the correlation due to images, and patients, that several of the numbers count. `lowest` is the smallest
+    value that the numbers can have; -1 for differences.
     """
     value, alone, joint = 0.0, [0.0, 0.0], [np.zeros(units.count), np.zeros(units.count)]
-    for part in parts:  # one at a time: those of a thousand classes do not fit into memory together
+    for part in parts:  # one at a time: the parts of a thousand classes do not fit into memory together
         sums, value = units.sums(part.influence), value + part.weight * part.value
         error = float(np.linalg.norm(sums))
         for side, arm in enumerate((part.value - part.low, part.high - part.value)):
@@ -343,7 +342,7 @@ def influence_spread(influence: np.ndarray, units: Units) -> Spread:
 
 def kurtosis_degrees(sums: np.ndarray) -> float:
     """Degrees of freedom of the variance of a sum by what each unit adds to it, (G,), around 0: Satterthwaite's, 2 /
-    (relative variance of the variance), by the kurtosis. A number that a few units decide is known as their mean is."""
+    (relative variance of the variance), by the kurtosis. They are few where a few units decide the number."""
     squares = sums**2
     excess = float(ratio((squares**2).sum(), squares.sum() ** 2)) - 1 / len(sums)
     return max(1.0, 2 / excess) if excess > 0 else INFINITE
@@ -362,8 +361,8 @@ def jackknife_spread(moved: np.ndarray) -> Spread:
 def jackknife_interval(value: float, moved: np.ndarray, skewed: bool) -> tuple[float, float]:
     """The interval of a number by its values (G,) without each of G units, as `jackknife_spread`, with Student's t.
 
-    It ends too low where a few units with large errors may decide the number, as they do a mean error: where `skewed`,
-    the skewness of what the units add is removed as by Hall, J. R. Stat. Soc. B 54 (1992) 221.
+    Of a mean error, which a few units with large errors may decide, that interval ends too low: with `skewed`, Hall's
+    transformation, J. R. Stat. Soc. B 54 (1992) 221, removes the skewness of what the units add.
     """
     between = jackknife_spread(moved)
     if not (np.isfinite(value) and between.variance > 0):
@@ -378,8 +377,8 @@ def jackknife_interval(value: float, moved: np.ndarray, skewed: bool) -> tuple[f
 
 
 def log_interval(value: float, between: Spread, most: float = np.inf) -> tuple[float, float]:
-    """The interval of a number above 0, such as a mean loss, on the scale of its logarithm: most errors cost little. It
-    ends at the `most` that the number can be, which few errors reach."""
+    """The interval of a number above 0, such as a mean loss, on the scale of its logarithm. It ends at `most`, the
+    largest possible value, at the latest."""
     if not (value > 0 and between.variance > 0):
         return NONE
     reach = quantile(between.degrees) * between.variance**0.5 / value

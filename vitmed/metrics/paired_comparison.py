@@ -55,8 +55,8 @@ class ModelNumbers(Frozen):
 class ComparedModel(ModelNumbers):
     """One of the models that are compared, with its own numbers; `baseline_of` is the first model that has it.
 
-    `run`, `created` and `weights_hash` are those of its report, as in metrics.json, where they are known. `point` is
-    what decides, "" for the likeliest class; `likeliest` its numbers by the likeliest class, where a pair needs them.
+    `run`, `created` and `weights_hash` come from its report, as in metrics.json, where they are known. `point` says
+    what decides, "" for the likeliest class; `likeliest` are its numbers by the likeliest class, if a pair needs them.
     """
 
     baseline_of: str | None
@@ -146,7 +146,7 @@ class ComparisonResults(Frozen):
 
     @property
     def shown_pairs(self) -> list[ComparedPair]:
-        """The pairs for a terminal: where groups of seeds are compared, only those of a model and its baseline."""
+        """The pairs for a terminal: where groups of seeds are compared, only pairs of a model and its baseline."""
         return [pair for pair in self.pairs if not self.of_seeds or self.models[pair.second].baseline_of]
 
 
@@ -155,8 +155,8 @@ def area_gap(
 ) -> tuple[float, ComparisonTest]:
     """How far the interval of the difference of two areas reaches to either side, and the test of no difference.
 
-    The variance is that of the difference of the influence of each image: for an AUROC DeLong's, or Obuchowski's where
-    patients have several images, with Student's t there; of other areas that of the infinitesimal jackknife, always
+    The variance comes from the difference of the influence of each image. For an AUROC it is DeLong's, or, where
+    patients have several images, Obuchowski's with Student's t; for other areas the infinitesimal jackknife's, always
     with Student's t. The statistic is the difference over its standard error, p is two-sided: 1 for models that rank
     alike, None where either area or the variance is undefined.
 
@@ -175,7 +175,7 @@ def area_gap(
 
 def tested(gap: float, spread: Spread, method: str) -> tuple[float, ComparisonTest]:
     """How far the interval of a difference reaches to either side, and the test of no difference. A difference without
-    any variance has neither, because no image shows how it varies; 0 is that of equal models."""
+    any variance has neither, because no image shows how it varies, unless it is 0: the models are equal."""
     from scipy.special import stdtr  # imported here: predict starts without it
 
     statistic = p = None
@@ -191,7 +191,7 @@ def tested(gap: float, spread: Spread, method: str) -> tuple[float, ComparisonTe
 def share_difference(
     first: np.ndarray, second: np.ndarray, counted: np.ndarray, units: Units
 ) -> tuple[Share, ComparisonTest]:
-    """How much oftener the first of two models is right, with its interval and the test of no difference.
+    """Difference of two paired proportions: how often each of two models is right; its interval and test.
 
     Independent images: the score interval of Tango, Stat. Med. 17 (1998) 891, which inverts McNemar's test,
     Psychometrika 12 (1947) 153, without a continuity correction. Patients with several images: both with the effective
@@ -272,12 +272,12 @@ def seed_gap(values: Sequence[np.ndarray], moved: Sequence[np.ndarray]) -> Class
     """The mean of a number over the runs of one group minus that over the runs of another, and the test of no
     difference: for other patients and other seeds.
 
-    The variance is the sum of three: that of the difference of the means over patients, by the jackknife, and that of
-    either mean over its seeds; degrees of freedom by Satterthwaite, Biometrics Bull. 2 (1946) 110.
+    The variance is the sum of three: of the difference of the means over patients, by the jackknife, and of either
+    mean over its seeds; degrees of freedom by Satterthwaite, Biometrics Bull. 2 (1946) 110.
 
     Args:
-        values: of either group, (N,) for its N >= 2 runs.
-        moved: of either group, (N, G) without each of G patients, or groups of patients.
+        values: for either group, (N,) for its N >= 2 runs.
+        moved: for either group, (N, G) without each of G patients, or groups of patients.
     """
     gap = float(values[0].mean() - values[1].mean())
     parts = [Spread(float(of.var(ddof=1)) / len(of), len(of) - 1) for of in values]
@@ -305,7 +305,7 @@ def seed_spread(
     first: Sequence[str],
 ) -> SeedSpread:
     """The spread of every number over seeds (model -> seed, at least two), from the numbers `overall` of each model.
-    The text is about the first of the numbers `first` that is defined; `unit` is that of the intervals."""
+    The text is about the first of the numbers `first` that is defined; `unit` is what the intervals count."""
     numbers = {}
     for name in overall[0]:
         estimates = [of_run[name] for of_run in overall if name in of_run]

@@ -60,7 +60,7 @@ class PatientLevel(Frozen):
     labelled: int
     mixed: int  # with images of several classes
     left_out: int
-    threshold: float | None = None  # from which a patient is called positive, that of the images; None: one half
+    threshold: float | None = None  # of the images; None: patients are decided at one half
     rule: str  # how a patient gets a label
     notes: list[str]
     reason: str | None = None
@@ -98,7 +98,8 @@ def combine(predictions: Predictions, way: str) -> np.ndarray:
 
 
 def patient_predictions(predictions: Predictions, way: str) -> Predictions:
-    """The prediction for each patient that has a label, one row each, named patient 1, ...; decided as an image is."""
+    """The prediction for each patient that has a label, one row each, named patient 1, ...; decided by the threshold or
+    costs of the images. Where each fold decided its images by its own threshold, patients are decided at one half."""
     labels, _ = patient_labels(predictions)
     known = np.flatnonzero(labels >= 0)
     names = tuple(f"patient {i + 1}" for i in known)

@@ -45,7 +45,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def mutual_information(probabilities: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """(...) nats of class and model, 0 or more, from probabilities (M, ..., K) of M models with these weights."""
+    """(...) mutual information of class and model, nats, from probabilities (M, ..., K) and shares (M,) of M models."""
 
     def entropy(of: np.ndarray) -> np.ndarray:
         return -np.sum(of * np.log(np.maximum(of, LEAST)), axis=-1)
@@ -82,7 +82,7 @@ class Predictions:
     members: np.ndarray | None = None  # (S, K) bool: the prediction sets that a policy made; the table has their names
     thresholds: tuple[float | None, ...] = ()  # F probabilities from which a finding is called; None, and (): 0.5
     target: Target = CLASSES  # of a number: unit, centre and spread
-    reach: float | None = None  # of a number: its interval reaches so many scales up and down; None: no interval
+    reach: float | None = None  # of a number: half its interval, in scales; None: no interval
 
     kind: ClassVar[Kind] = "classes"  # a key of `TARGETS`
     UNLABELLED: ClassVar[str] = "evaluate images in class folders"  # what to do about unknown labels
@@ -119,7 +119,7 @@ class Predictions:
 
     @property
     def arrays(self) -> dict[str, Any]:
-        """Those of `BY_ROW` that are known."""
+        """The fields of `BY_ROW` that are known, by name."""
         return {name: values for name in self.BY_ROW if (values := getattr(self, name)) is not None}
 
     def take(self, rows: np.ndarray) -> Self:
@@ -210,10 +210,20 @@ class Predictions:
         mean = sum(share * part.probabilities for share, part in zip(shares, parts, strict=True))
         return replace(self.undecided(), logits=self.logs(np.asarray(mean)).astype(np.float32))
 
-    def middle_of(self, decided: Sequence[np.ndarray]) -> np.ndarray:
-        """What most of several models decide; of a tie the likelier class."""
+    def middle_of(self, decided: Sequence[np.ndarray], margins: np.ndarray) -> np.ndarray:
+        """What most of several models decide; of a tie what the mean of their `margins` prefers."""
         votes = np.stack([np.sum(np.equal(decided, k), axis=0) for k in range(len(self.classes))], axis=1)
-        return np.asarray((votes + self.probabilities / 2).argmax(axis=1))
+        return np.asarray((votes + margins / 4).argmax(axis=1))
+
+    @cached_property
+    def margins(self) -> np.ndarray:
+        """(S, K) float64, -1..1: how far a model prefers each class, by its threshold, costs or probabilities."""
+        if self.threshold is not None:
+            positive = np.arange(2) == positive_index(self)
+            return self.probabilities - np.where(positive, self.threshold, 1 - self.threshold)
+        if self.costs is not None:
+            return -self.probabilities @ np.array(self.costs) / np.max(self.costs)
+        return self.probabilities
 
     def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
         """(S,) float64, 0 or more: the mutual information of class and model in nats, of several models, whose first
@@ -293,8 +303,7 @@ class Predictions:
 
     @cached_property
     def outcomes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(S, K) bool three times: whether an image is of each class or has each finding, whether that is known, and
-        whether it is predicted."""
+        """3 x (S, K) bool, of each class or finding: an image has it; that is known; it is predicted."""
         each = np.arange(len(self.classes))
         truth = known_labels(self)[:, None] == each
         return truth, np.ones_like(truth), self.predicted[:, None] == each
@@ -494,8 +503,8 @@ def positive_index(predictions: Predictions) -> int | None:
 
 
 def positive_class(classes: Sequence[str]) -> int:
-    """Which of two classes is the positive one: the one whose name is not that of an absence, else the last. `normal`,
-    `no_tumor`, `NOT INFECTED`, `uninfected`, `0` are names of an absence; `abnormal` is not."""
+    """Which of two classes is the positive one: the one whose name does not say that something is absent, else the
+    last. `normal`, `no_tumor`, `NOT INFECTED`, `uninfected`, `0` say so; `abnormal` does not."""
     absent = [_names_absence(name, classes) for name in classes]
     return absent.index(False) if absent.count(False) == 1 else len(classes) - 1
 

@@ -2,7 +2,6 @@
 
 import csv
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from vitmed.core.errors import DataError
-from vitmed.core.text import counted, counted_doing, listed
+from vitmed.core.text import counted_doing, listed, one_spelling
 from vitmed.core.text_files import SEPARATORS, from_cell, read_text, rows_of
 from vitmed.core.upgrade import READER
 
-GROUP_NAMES = ("patient", "patient_id", "patientid", "group", "subject", "subject_id", "case", "case_id")
+_PEOPLE = "patient patient_id patientid patient_nr patient_no patient_number pat_id mrn subject subject_id subjectid"
+GROUP_NAMES = (*_PEOPLE.split(), "group", "case", "case_id")  # a group may be the arm of a study
 FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
 # Further columns that vitmed writes: of a model with an out-of-distribution score, of an ensemble, and of a policy.
 OOD_SCORE, DISAGREEMENT, SET, ANSWER = "ood_score", "disagreement", "set", "answer"
@@ -32,23 +32,6 @@ LABEL = "label_"  # with the name of a finding
 ROUNDED = 0.006  # a probability that differs by more is not that of the logits, rounded to two digits
 TEXTS = ("path", "label", "group", "prediction", "error")  # columns that hold no numbers of the model
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
-
-
-def one_spelling(names: Sequence[str], unit: str, places: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
-    """Patients that are written in two ways, as "P01" and "p01 ", or "007", "7" and "7.0", by the first of them, so
-    that they count as one; and a note if there are any, which names none of them but the place. "" is no patient."""
-    first, plain = dict[str, str](), dict[str, str]()
-    for name in dict.fromkeys(names):
-        key = re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()
-        number = re.fullmatch(r"0*(\d+)(?:\.0*)?", key)
-        plain[name] = first.setdefault(number[1] if number else key, name) if key else ""
-    joined, written = tuple(map(plain.__getitem__, names)), sum(map(bool, plain.values()))
-    if written == len(first):
-        return joined, []
-    changed = next(place for name, one, place in zip(names, joined, places, strict=True) if one and name != one)
-    how = "differ only in capitals, spaces, hyphens, leading zeros or a fraction of zero"
-    note = f"Of {counted(written, 'name')} of {unit}s some {how}, the first in {changed}. They count as one {unit}: "
-    return joined, [f"{note}{len(first):,} instead of {counted(written, unit)}."]
 
 
 @dataclass(frozen=True)
@@ -81,8 +64,8 @@ class Table:
         return paths
 
     def scored(self, least: int = 1) -> tuple[str, tuple[str, ...]]:
-        """Whether the `LOGIT` or the `PROB` columns count, and the classes, at least so many. Raises DataError where
-        there are fewer, or a class has a probability and no logit."""
+        """Whether the `LOGIT` or the `PROB` columns count, and the classes. Raises DataError for fewer than `least`
+        classes, or a class with a probability and no logit."""
         logits, chances = ([name for name in self.header if name.startswith(kind)] for kind in (LOGIT, PROB))
         kind = LOGIT if self.has(logits) or not self.has(chances) else PROB
         classes = tuple(name.removeprefix(kind) for name in (logits if kind == LOGIT else chances))
@@ -236,7 +219,7 @@ def read_table(file: str | Path | Table) -> Table:
 
 
 def _usual(header: Sequence[str]) -> list[str]:
-    """The names of columns; ours may be in capitals or have blanks around them, and that of patients has several."""
+    """The usual names of columns: ours may be in capitals or have blanks around them; patients have several names."""
     names, patients = [], [name for name in header if _is_patient(name)]
     for name in header:
         low = name.strip().lower()

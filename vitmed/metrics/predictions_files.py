@@ -55,7 +55,7 @@ def read_predictions(
 
 
 class WrittenPredictions(NamedTuple):
-    """A file of predictions, how many images they are of, and path and problem of those that could not be read."""
+    """A file of predictions, its number of images, and path and problem of each image that could not be read."""
 
     file: Path
     read: int
@@ -173,7 +173,7 @@ class Shard:
     count: int
 
     def rows(self, images: int) -> range:
-        """The places in a list of so many images that belong to this shard."""
+        """The rows of this shard, in a list of this number of images."""
         return range(images * (self.number - 1) // self.count, images * self.number // self.count)
 
     def __str__(self) -> str:

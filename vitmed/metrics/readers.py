@@ -116,8 +116,8 @@ def agreement(
 
 
 class ReaderTest(Frozen):
-    """The difference, model minus mean of the readers, and the test of no difference; None where it is undefined. The
-    `degrees` are those of Student's t; None stands for the normal distribution."""
+    """The difference, model minus mean of the readers, and the test of no difference; None where it is undefined.
+    `degrees` of freedom are for Student's t; None stands for the normal distribution."""
 
     difference: Estimate
     statistic: float | None
@@ -128,10 +128,9 @@ class ReaderTest(Frozen):
 class ReaderComparison(Frozen):
     """The model and readers by one number, on the `n` images that count for it and that all of them have read.
 
-    It is "auroc", "sensitivity", "specificity", or of more than two classes "accuracy", and before it, of grades,
-    "quadratic_kappa" with the reference: of the model, the mean of the
-    readers, and of each by its column; None where undefined. The tests are for readers like these (None with one
-    reader), and for these readers alone.
+    `number` is "auroc", "sensitivity" or "specificity"; with more than two classes "accuracy", and with grades also
+    "quadratic_kappa" with the reference. `mean` is that of the readers, `readers` names each by its column; None where
+    undefined. `random_readers` tests for readers like these (None with one reader), `fixed_readers` for these alone.
     """
 
     number: str
@@ -233,7 +232,7 @@ def reader_variances(
     patients have several images, at most those of the variance between patients. The sum is at least J times the
     variance of fixed readers, in the degrees too: chance makes few readers look more alike than their errors allow.
 
-    Values are (J,), influences (J, S) those of each image; `spread_of` is the spread of such a number by its influence.
+    `values` are (J,), `influences` (J, S) for each image; `spread_of` gives the spread of such a number.
     """
     j, fixed = len(values), spread_of(influences.mean(axis=0))
     if j < 2:
@@ -282,7 +281,7 @@ def check_readers(
     config: EvaluateConfig, cells: Mapping[str, Sequence[str]], paths: Sequence[str], classes: Sequence[str]
 ) -> None:
     """Raises UsageError or DataError if grades or readers' answers do not fit the classes: now, not after hours.
-    `cells` are those of each column of the table of labels for the images of `paths`."""
+    `cells` has each column of the table of labels, for the images of `paths`."""
     grades_of(config.ordinal, classes)
     for name in config.raters:
         readings(cells[name], classes, paths, name, classes[-1])  # the decision policy has a positive class of two

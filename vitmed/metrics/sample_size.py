@@ -108,8 +108,8 @@ def rate_ends(value: float, each: float, effect: float, patients: int, luck: flo
 
 
 def area_error(value: float, positives: float, negatives: float) -> float:
-    """Standard error of an AUROC from so many independent images: Hanley & McNeil 1982, eq. 1 and 2. Their scores vary
-    more among positives than among negatives. Where positives are the commoner kind this gives a variance far too small
+    """Standard error of an AUROC from these numbers of independent images: Hanley & McNeil 1982, eq. 1 and 2, which
+    assume scores that vary more among positives. Where positives are the commoner kind, that variance is far too small
     for other scores; then the two kinds change places."""
     fewer, more = sorted((positives, negatives))
     of_fewer, of_more = value / (2 - value) - value**2, 2 * value**2 / (1 + value) - value**2

@@ -32,7 +32,6 @@ from vitmed.metrics.predictions_csv import as_number
 FEWEST = 10  # images, and patients, below which a stratum is not evaluated: it may identify someone
 MANY_VALUES = 8  # numbers of more values than this are cut at their quartiles
 MOST = 20  # strata of a column that are reported, the largest
-WORK = 2**26  # draws of an image x classes, for one column
 SHUFFLES = 500
 PAIRS = 2**22  # pairs of patients x classes up to which AUROC is computed by pair
 CHUNK = 2**19  # images of shuffles held at once, where it is not
@@ -91,10 +90,9 @@ class Subgroups(Frozen):
     """The strata of one column, and the gaps between them; `reason` where there are no strata or no gaps."""
 
     cut: str  # as in `Strata`
-    resamples: int | None = None
     strata: list[Stratum]
     further: int  # strata beyond `MOST`
-    too_small: int  # strata that are not evaluated; those of one patient or image are not even named
+    too_small: int  # strata that are not evaluated; one with a single patient or image is not even named
     gaps: dict[str, Gap]
     worst: dict[str, str]  # metric -> the worst stratum, where there is a gap
     shuffles: int | None = None  # None where patients are in several strata
@@ -120,9 +118,7 @@ def subgroups(
     check_columns(columns, predictions.columns)
     if not columns or not len(predictions):
         return None
-    fewer = min(resamples, max(100, WORK // (len(predictions) * max(1, len(predictions.classes) - 1))))
-    recorded = None if predictions.kind == "number" else fewer  # of a number none is drawn
-    return {name: evaluate_strata(predictions, predictions.columns[name], kind, recorded) for name in columns}
+    return {name: evaluate_strata(predictions, predictions.columns[name], kind, resamples) for name in columns}
 
 
 def error_by_range(predictions: NumberPredictions) -> Subgroups:
@@ -141,7 +137,7 @@ def compared(columns: Mapping[str, Subgroups] | None) -> bool:
 
 
 def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: int = 4) -> Strata:
-    """A column cut into strata: one per value, or so many `parts` of the images where it holds many numbers.
+    """A column cut into strata: one per value, or `parts` quantiles of the images where it holds many numbers.
 
     Empty cells are a stratum of their own, the last. Where fewer than `FEWEST` patients lie in a quartile, its edges
     would disclose one of them; then there are no strata. `units` are the patients (or images) of the cells, `unit` is
@@ -176,10 +172,10 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
 
 
 def evaluate_strata(
-    predictions: Predictions, cells: Sequence[str], kind: type[Prepared], resamples: int | None = None, parts: int = 4
+    predictions: Predictions, cells: Sequence[str], kind: type[Prepared], resamples: int = 0, parts: int = 4
 ) -> Subgroups:
     """Each stratum of a column alone, the largest `MOST`, and the gaps between them. `cells` and `parts` are as for
-    `strata`, `kind` as for `subgroups`; `resamples` is recorded."""
+    `strata`, `kind` and `resamples` as for `subgroups`."""
     column = strata(cells, predictions.units.tolist(), "images" if predictions.groups is None else "patients", parts)
     images = np.bincount(column.of, minlength=len(column.names))
     patients = np.array([len(np.unique(predictions.units[column.of == g])) for g in range(len(column.names))])
@@ -195,7 +191,7 @@ def evaluate_strata(
     few, listed = int((~large).sum()), list[Stratum]()
     for g, name in enumerate(column.names):
         if g in shown:
-            listed.append(_stratum(name, predictions.take(np.flatnonzero(column.of == g)), kind, resamples or 0))
+            listed.append(_stratum(name, predictions.take(np.flatnonzero(column.of == g)), kind, resamples))
         elif not large[g] and patients[g] > 1 and few <= MOST:
             listed.append(Stratum(name=name, n=f"<{FEWEST}", suppressed=True))
     gaps: dict[str, Any] = {"gaps": {}, "worst": {}, "reason": "fewer than two strata are large enough to be compared"}
@@ -203,7 +199,7 @@ def evaluate_strata(
         evaluated = [stratum for stratum in listed if not stratum.suppressed]
         gaps = _gaps(predictions, column, sorted(shown), evaluated, kind)
     gaps["further"] = int(large.sum()) - len(shown)
-    return Subgroups(cut=column.cut, resamples=resamples, strata=listed, too_small=few, **gaps)
+    return Subgroups(cut=column.cut, strata=listed, too_small=few, **gaps)
 
 
 def _stratum(name: str, part: Predictions, kind: type[Prepared], resamples: int) -> Stratum:
@@ -244,7 +240,7 @@ def _gaps(
 
 def _gap(name: str, values: np.ndarray, strata: Sequence[Stratum]) -> Gap:
     """The gap of a number, from its values (G, 1 + R): in each stratum, NaN where it has too few images, then in each
-    shuffle; of these only those count in which as many strata have a value."""
+    of R shuffles, which count only if as many strata have a value."""
     known = np.isfinite(values)
     count = known.sum(axis=0)
     if count[0] < 2:

@@ -84,14 +84,14 @@ def combined(
         new: dict[str, Any] = {"number": group[0].number, "trials": [trial.number for trial in group]}
         new |= {"values": dict(values), "reason": "; ".join(sorted({trial.reason for trial in group if trial.reason}))}
         if each:
-            new |= {"value": float(np.mean(each)), "sd": float(np.std(each, ddof=1)) if each[1:] else None}
+            new |= {"value": round(float(np.mean(each)), 12), "sd": float(np.std(each, ddof=1)) if each[1:] else None}
             new |= {"estimate": None, "seconds": float(np.mean([trial.seconds for trial in done]))}
         if each and is_drawn:
             parts = aligned([first, *(predictions[trial.number] for trial in done)])[1:]
             drawn = [kind.numbers.draw(part, weights, drawn=metric not in AREAS)[metric] for part in parts]  # (R,) each
             table.append(np.mean(drawn, axis=0))
             means.append(new["value"])
-            new["estimate"] = boot.estimate(new["value"], table[-1])
+            new["estimate"] = boot.estimate(new["value"], table[-1]) if each[1:] else done[0].estimate
         results.append((done or group)[0].model_copy(update=new))
     all_drawn, sign = np.array(table), 1 if higher else -1  # (C, R)
     if len(table) < 2 or not np.isfinite(all_drawn).all():

@@ -73,7 +73,7 @@ def pick_precision(name: str, device: torch.device) -> Precision:
 
 
 def cpu_features() -> Mapping[str, Any]:
-    """What the CPU can do, by torch's names: "amx_bf16", "avx512_bf16", ...; of torch 2.10 these and "amx_tile"."""
+    """What the CPU can do, by torch's names, such as "amx_bf16"; torch 2.10 knows only the three below."""
     if hasattr(torch.cpu, "get_capabilities"):
         return torch.cpu.get_capabilities()
     amx = torch.cpu._is_amx_tile_supported()
@@ -115,7 +115,7 @@ FULL_FP32 = SharedContext(_full_fp32)  # on a GPU, PyTorch rounds the inputs of 
 
 @contextlib.contextmanager
 def using_threads(count: int | None) -> Iterator[None]:
-    """Compute with so many threads of the CPU within the block, at most one per core; None: as before."""
+    """Compute with `count` CPU threads within the block, at most one per core; None changes nothing."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if count is None else min(count, cores()))
     try:
@@ -162,7 +162,7 @@ def describe(device: torch.device) -> str:
 
 
 def compile_network(model: nn.Module, on: bool = True) -> None:
-    """Compile a network when it is first called, and again for other shapes; where it is not `on`, undo that.
+    """Compile a network when it is first called, and again for other shapes; with `on=False` undo that.
 
     Random masks stay those of the network that is not compiled. The compiler's cache goes into vitmed's cache folder,
     unless TORCHINDUCTOR_CACHE_DIR names another; its default is named after the user, who may have no name in a
@@ -215,13 +215,13 @@ def missing_compiler(device: torch.device) -> str | None:
 
 
 def check_compiler(asked: bool | None, device: torch.device) -> None:
-    """Raises UsageError if it is asked to compile and this machine cannot."""
+    """Raise UsageError if the user asked to compile and this machine cannot."""
     if asked and (problem := missing_compiler(device)) is not None:
         raise UsageError(f"--compile: {problem}", "leave --compile out")
 
 
 def is_of_compiler(error: BaseException) -> bool:
-    """Whether compiling failed."""
+    """Whether an error comes from the compiler."""
     return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
 
 

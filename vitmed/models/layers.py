@@ -103,10 +103,9 @@ class RotaryPositions(nn.Module):
 
     Su et al. 2021, arXiv 2104.09864, on two axes as in DINOv3, arXiv 2508.10104: the angles grow with row and column,
     so that the product of a query and a key depends on how far two patches lie apart. The centres of the patches lie
-    between -1 and 1 at any image size. A quarter of the numbers of a head is turned by the row and a quarter by the
-    column; each has its partner half a head away.
-
-    EVA-02 (arXiv 2303.11331) measures from the first patch, between 0 and 1, with other periods.
+    between -1 and 1 at any image size. Half of a head's channels turn with the row, half with the column; channels i
+    and i + D/A/2 form a pair. EVA-02 (arXiv 2303.11331) measures from the first patch, between 0 and 1, with other
+    periods.
 
     Args:
         patch: its side, px, for EVA-02's; None for DINOv3's.
@@ -207,7 +206,7 @@ def build_mlp(config: ModelConfig, width: int, dropout: float = 0.0) -> nn.Modul
 
 
 class AttentionPool(nn.Module):
-    """(B, N, D) -> (B, E): one learned query reads all tokens (Zhai et al. 2022, arXiv 2106.04560, section 3.1).
+    """(B, N, D) -> (B, E): one learned query reads all tokens (Zhai et al. 2022, arXiv 2106.04560).
 
     SigLIP and MedSigLIP add an MLP afterwards. CoCa's pooling (Yu et al. 2022, arXiv 2205.01917), which CONCH has,
     norms the tokens before and the result afterwards.
@@ -240,7 +239,8 @@ class AttentionPool(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Skips a whole branch for some images (stochastic depth, Huang et al. 2016, arXiv 1603.09382)."""
+    """(B, ...) -> (B, ...), in training only: an image loses a whole branch with chance `rate` (0 to below 1), the
+    others are divided by 1 - rate (stochastic depth, Huang et al. 2016, arXiv 1603.09382)."""
 
     def __init__(self, rate: float):
         super().__init__()
@@ -253,7 +253,7 @@ class DropPath(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """Multiplies each channel by a learned number that starts small (Touvron et al. 2021, arXiv 2103.17239)."""
+    """(B, N, D): multiplies each channel by a learned number, at first 1e-5 (Touvron et al. 2021, arXiv 2103.17239)."""
 
     def __init__(self, width: int):
         super().__init__()

@@ -1,8 +1,9 @@
 """Low-rank adaptation, LoRA (Hu et al. 2021, arXiv 2106.09685).
 
 The pretrained matrices W (out, in) of the blocks stay as they are. Each gets an addition B A of rank r, which learns,
-as the head does: r (in + out) numbers instead of in x out. The optimiser keeps state for these alone, so fine-tuning
-takes less memory; a checkpoint holds W + B A, a plain network that answers as fast as any other.
+as the head does: r (in + out) numbers instead of in x out. It is not scaled: alpha / r is 1 in other libraries' terms.
+The optimiser keeps state for these alone, so fine-tuning takes less memory; a checkpoint holds W + B A, a plain network
+that answers as fast as any other.
 """
 
 import math
@@ -18,8 +19,7 @@ ADAPTED = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")  # every matrix of a b
 
 
 class LowRank(nn.Module):
-    """W (out, in) -> W + B A. Only A (r, in) and B (out, r) learn. B starts at zero, so nothing changes before the
-    first step."""
+    """W (out, in) -> W + B A. Only A (r, in) and B (out, r) learn. They start as in loralib: B at zero."""
 
     def __init__(self, out: int, inside: int, rank: int):
         super().__init__()
@@ -52,7 +52,7 @@ def add_low_rank(model: ViT, rank: int) -> None:
 
 def merged(model: nn.Module) -> dict[str, Tensor]:
     """The state dict of the plain ViT, for a checkpoint: names and shapes as before `add_low_rank`, the additions
-    merged into the matrices. That of a network without additions is its own."""
+    merged into the matrices. Without additions it is `model.state_dict()`."""
     state = {name: value for name, value in model.state_dict().items() if ".parametrizations." not in name}
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and parametrize.is_parametrized(module, "weight"):

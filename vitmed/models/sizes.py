@@ -28,7 +28,7 @@ SIZES = {
 
 
 def size_of(model: ModelConfig) -> Size:
-    """The size of a network: what is set, else that of its name. Raises UsageError: no such name."""
+    """The size of a network: what is set, else the size of its name. Raises UsageError: no such name."""
     if model.name not in SIZES:
         raise unknown_key("model", model.name, SIZES)
     usual = SIZES[model.name]
@@ -36,14 +36,14 @@ def size_of(model: ModelConfig) -> Size:
 
 
 def resolved(model: ModelConfig) -> ModelConfig:
-    """A configuration with its size, and the plain stem and read-out where they are `auto`, which `train` resolves
+    """A configuration with its size, and the plain stem and pooling where they are `auto`, which `train` resolves
     earlier. Raises UsageError: no such name."""
     usual = {"stem": "patch", "pool": "cls", **size_of(model)._asdict()}
     return model.model_copy(update={field: v for field, v in usual.items() if getattr(model, field) in (None, "auto")})
 
 
 def model_label(model: ModelConfig) -> str:
-    """A short name of the network: that of its weights or size, or its width and depth."""
+    """A short name of the network: the name of its weights or size, or its width and depth."""
     if model.start is not None:
         file = Path(model.start)
         ours = file.name in ("best.pt", "last.pt", "encoder.pt")

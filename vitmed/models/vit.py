@@ -30,7 +30,7 @@ Angles = tuple[Tensor, Tensor]  # of rotary positions: cosine and sine, (L, D/A)
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention; with rotary positions, keys have no bias."""
+    """Multi-head self-attention, (B, N, D) -> (B, R, D) (Vaswani et al. 2017); rotary keys have no bias."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -81,8 +81,8 @@ def use_attention(model: nn.Module, kernel: str) -> None:
 
 
 class Block(nn.Module):
-    """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x)). Returns only the tokens in `queries`, R of N. With
-    gradient checkpointing (Chen et al. 2016, arXiv 1604.06174) the backward pass computes again what is inside."""
+    """(B, N, D) -> (B, R, D), pre-norm: x + attention(norm(x)), then x + mlp(norm(x)). `queries` selects the tokens
+    that it returns. Gradient checkpointing (Chen et al. 2016, arXiv 1604.06174) computes it again when going back."""
 
     def __init__(self, config: ModelConfig, drop_path: float = 0.0):
         super().__init__()
@@ -105,20 +105,20 @@ class Block(nn.Module):
         return self.compute(*given)
 
     def compute(self, x: Tensor, collected: list[Tensor] | None, queries: slice, angles: Angles | None) -> Tensor:
-        """As `forward`, always keeping what is inside."""
+        """As `forward`, without gradient checkpointing."""
         x = x[:, queries] + self.drop_path(self.ls1(self.attn(self.norm1(x), collected, queries, angles)))
         return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
 
 
 def checkpoint_gradients(model: nn.Module, on: bool = True) -> None:
-    """Whether the blocks of a network recompute their inside in the backward pass: less memory, the same gradients."""
+    """Switch gradient checkpointing of a network's blocks on or off: less memory, the same gradients."""
     for module in model.modules():
         if isinstance(module, Block):
             module.recompute = on
 
 
 def checkpoints_gradients(model: nn.Module) -> bool:
-    """Whether the blocks of a network recompute their inside."""
+    """Whether gradient checkpointing is on."""
     return any(isinstance(module, Block) and module.recompute for module in model.modules())
 
 
@@ -204,7 +204,7 @@ class ViT(nn.Module):
         if x.shape[1:] != self.shape:
             fix = "x.unsqueeze(0) makes a batch of one image" if x.ndim == 3 else "resize them"
             fix = "x.permute(0, 3, 1, 2) puts the channels first" if x.shape[3:] == self.shape[:1] else fix
-            raise UsageError(f"images of shape {tuple(x.shape)}, expected {('B', *self.shape)}", fix)
+            raise UsageError(f"images of shape {tuple(x.shape)}, expected (B, {str(self.shape)[1:]}", fix)
         x = self.patch_embed(x)  # (B, L, D)
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)  # (B, 1 + L, D)

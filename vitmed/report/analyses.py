@@ -70,10 +70,8 @@ Analysis = Callable[[Material], Frozen | dict[str, Subgroups] | list[ReaderCompa
 
 
 def _calibration(m: Material) -> CalibrationReport:
-    """`report_calibration`, with the intervals that the headline gives the same numbers."""
+    """`report_calibration`; of pooled folds with the calibration of each."""
     found = report_calibration(m.predictions, m.chosen("calibration"), m.config)
-    same = {name: m.metrics.overall[name] for name in ("log_loss", "brier")}
-    found = found.model_copy(update={"after": found.after.model_copy(update=same)})
     if m.extra.folds is None:
         return found
     by_fold = {"method": "by fold", "scale": None, "bias": None, "note": ""}

@@ -22,7 +22,6 @@ from matplotlib.figure import Figure
 from vitmed.core.base_models import Frozen
 from vitmed.core.text import counted, csp_hash
 from vitmed.inference.ensemble import MEAN
-from vitmed.metrics.estimates import value_text
 from vitmed.metrics.sample_size import Goal, rate_ends
 from vitmed.metrics.subgroups import compared
 from vitmed.report import participant_flow
@@ -133,9 +132,18 @@ def first_sentence(metrics: Results) -> str:
     key = next(key for key, section in sections().items() if metrics.target.kind in section.kinds)
     context = {"metrics": metrics, "limitations": [""], "many_findings": MANY, "found": True}
     groups = [block for block in blocks_of(f"sections/{key}.html.j2", **context) if isinstance(block, Group)]
-    verdict = next(group.blocks[0] for group in groups if group.css == "verdict")
-    assert isinstance(verdict, Text)
-    return " ".join(verdict.words.striptags().split())
+    return next(_plain(group.blocks[0]) for group in groups if group.css == "verdict")
+
+
+def baseline_verdicts(metrics: Results) -> list[str]:
+    """Whether the model is better than each baseline, as the first screen of a report says."""
+    template = "sections/baseline.html.j2"
+    return [_plain(blocks_of(template, metrics=metrics, baseline=one)[0]) for one in metrics.baselines.values()]
+
+
+def _plain(block: Block) -> str:
+    assert isinstance(block, Text)
+    return " ".join(block.words.striptags().split())
 
 
 def render(metrics: Results, content: Document) -> str:
@@ -152,7 +160,7 @@ def limitations(metrics: Results) -> list[str]:
     few = [f"'{c}' ({own.n:,})" for c, own in metrics.per_class.items() if 0 < own.n < FEW_IMAGES]
     context = {"few": few, "few_patients": FEW_PATIENTS, "has_subgroups": compared(metrics.subgroups)}
     noun = "finding" if metrics.target.kind == "findings" else "class"
-    context |= {"more": more_images(metrics, noun), "value_text": value_text, "noun": noun}
+    context |= {"more": more_images(metrics, noun), "noun": noun}
     return fill("limitations.txt.j2", metrics=metrics, **context).strip("\n").split("\n")
 
 

@@ -109,8 +109,8 @@ class ComparisonTables:
             yield f"groups of seeds|number|>difference (95 % interval {over})|>p|>p, Holm", lines, []
 
     def sentences(self) -> list[str]:
-        """For each pair a sentence for a paper: the numbers that are tested, of both models, their difference and p; of
-        findings those over all."""
+        """For each pair a sentence for a paper: the tested numbers of both models, their difference and p; for findings
+        only the numbers over all."""
         content, lines = self.content, dict[tuple[str, str], list[str]]()
         for row in self.rows:
             if row.p is not None and row.gap.value is not None and (content.kind != "findings" or not row.part):

@@ -352,7 +352,7 @@ def _with_table(
 
 
 def _labelled(predictions: Predictions, file: Path) -> tuple[Predictions, list[str]]:
-    """Those of the images to which a table gives a label, with its patients and further columns; and notes."""
+    """The predictions for the images with a label in a table, with its patients and further columns; and notes."""
     classes, kind = predictions.classes, predictions.kind
     request = LabelRequest(DataConfig(unit=predictions.target.unit), kind, outputs=classes)  # type: ignore[call-arg]
     read = labels_from_table(file, None, predictions.paths, request)
@@ -412,7 +412,7 @@ def _earlier_report(file: Path, evaluated: Evaluated) -> tuple[Results | None, l
 
 
 def _settings(origin: Origin) -> EvaluateConfig:
-    """Of an earlier report, without what is gone. Raises ValueError, or UsageError for what is needed."""
+    """The settings of an earlier report, without those that are gone. Raises ValueError, UsageError."""
     return EvaluateConfig(**without_gone({"evaluate": origin.evaluate})["evaluate"])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from vitmed.core.errors import GateError, UsageError, excluded, unknown_key
 from vitmed.core.messages import gathering, is_warning, say, show, warn
 from vitmed.core.run_folder import METHODS_TEXT, NUMBERS, REPORT, RunFolder
-from vitmed.core.text import counted, counted_doing, listed
+from vitmed.core.text import counted
 from vitmed.decisions.evaluation_folder import find_evaluation, read_evaluation
 from vitmed.decisions.targets import ALL_METRICS, RANKING, TARGETS
 from vitmed.inference.saved_model import SavedModel
@@ -17,9 +17,9 @@ from vitmed.metrics.estimates import value_text
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.readers import ReaderComparison
 from vitmed.report.blocks import number
-from vitmed.report.chapters import first_sentence
+from vitmed.report.chapters import baseline_verdicts, first_sentence
 from vitmed.report.plots.drawing import plain
-from vitmed.report.results import Baseline, Results
+from vitmed.report.results import Results
 from vitmed.report.templates import headline_of, if_balanced, main_methods
 
 
@@ -74,8 +74,8 @@ def _say_numbers(metrics: Results) -> None:
         say(table.sentence)
     if curve is not None and curve.intended is not None:
         say(curve.intended.sentence)
-    for baseline in metrics.baselines.values():
-        show(verdict(baseline, metrics))
+    for text in baseline_verdicts(metrics):
+        show(text)
     for line in reader_lines(metrics):
         show(line)
     if metrics.external is not None:
@@ -126,27 +126,6 @@ def reader_lines(metrics: Results) -> list[str]:
             gaps = [f"{title} {value_text(of.difference, '+')}" for title, of in tests.items() if of is not None]
             lines += [f"model minus {whom}, on the same images, {about}: {', '.join(gaps)}"] if gaps else []
     return lines
-
-
-def verdict(baseline: Baseline, metrics: Results) -> str:
-    """Whether the model is better than a baseline, in a line; no verdict with very few patients."""
-    name, standing = baseline.decides, baseline.standing(metrics.n_groups, metrics.overall)
-    gap = value_text(baseline.difference[name], "+")
-    title = TARGETS[metrics.target.kind].metrics[name].phrase
-    text = f"baseline, {baseline.text}: {title} {number(baseline.overall[name].value)} {metrics.target.unit}".rstrip()
-    if standing == "no interval":
-        return f"{text}; no interval for the difference"
-    if standing == "few patients":
-        few = counted_doing(metrics.n_groups or 0, metrics.unit)
-        return f"{text}; model - baseline {gap}, but {few} too few to conclude which is better"
-    single = ""
-    if baseline.findings:
-        every = len(baseline.beaten_for) == len(baseline.findings)
-        single = f"; of single findings better for {'all' if every else listed(baseline.beaten_for) or 'none'}"
-    which = {"better": "the model is better", "worse": "the BASELINE is better"}
-    which["at chance"] = which["better"]
-    single += "; but it is not shown to be better than chance" * (standing == "at chance")
-    return f"{text}; {which.get(standing, 'the model is not shown to be better')}: {gap}{single}"
 
 
 def check_page(flags: Mapping[str, Any]) -> None:

@@ -105,7 +105,7 @@ def _scales(used: set[tuple[str, str | None]]) -> Iterator[str]:
     for text, names in (
         ("Intervals of {} were computed on the logit scale.", ("auroc", "average_precision")),
         ("Intervals of {} were computed on the logarithmic scale.", logarithmic),
-        ("The interval of {} was computed on the logarithmic scale of the unexplained share.", ("r2",)),
+        ("The interval of {} was computed on the logarithmic scale of the unexplained share.", ("r2", "brier_skill")),
         ("Intervals of {} were computed on Fisher's scale.", ("ccc", "pearson")),
         ("For {}, the jackknife variance was used in an interval of Wilson's form.", ("mcc", "cohen_kappa")),
     ):

@@ -37,9 +37,9 @@ FITS = {"pad": "ImageOps.pad(image, {}, {})", "squash": "image.resize({}, {})", 
 
 
 def model_card(metrics: Results, name: str, folder: str) -> str:
-    """The card, of the run's own test. It holds no path, host or patient where facts and title of the report do not.
+    """The card, about the run's own test. It holds no path, host or patient, unless facts or title of the report do.
 
-    `folder` is that of the report, relative to the card.
+    `folder` is the folder of the report, relative to the card.
     """
     unknown = "Patients are unknown."
     noted = any(unknown in note for note in metrics.notes)  # they stand above the limitations

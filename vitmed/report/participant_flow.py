@@ -58,7 +58,7 @@ def flow_of(
 
 
 def copies_in_two(hashes: Mapping[str, Sequence[str]]) -> set[str]:
-    """Of split name -> sha256 of its files: those that are in more than one."""
+    """The sha256 that are in more than one split, from split name -> sha256 of its files."""
     count = Counter(digest for digests in hashes.values() for digest in set(digests))
     return {digest for digest, splits in count.items() if splits > 1}
 
@@ -141,10 +141,10 @@ def counted_again(flow: Flow | None, predictions: Predictions) -> Flow | None:
 def folds_flow(
     folds: Sequence[SavedModel], runs: Sequence[RunFolder], predictions: Predictions, held_out: Sequence[Sample]
 ) -> Flow:
-    """The flow of pooled folds: the test of each takes the place of a split; `predictions` are of all. Images that
-    validate every fold, and those held out of all folds, are beside them.
+    """The flow of pooled folds, with the test of each in place of a split; `predictions` are of all. Images
+    that validate every fold, and images held out of all folds, stand beside them.
 
-    Patients and files count as in two where they are in two tests, or in two splits of one fold.
+    Patients and files count as shared if they are in two tests, or in two splits of one fold.
     """
     first, names = folds[0].splits, [f"fold {number}" for number in range(1, len(folds) + 1)]
     named = dict(zip(names, folds, strict=True))

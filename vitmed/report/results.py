@@ -52,7 +52,7 @@ class Baseline(PairedComparison):
         return next(iter(self.tests))
 
     def standing(self, patients: int | None, overall: Mapping[str, Estimate]) -> Standing:
-        """What these images show of the model, which has these numbers; of so many patients, None if unknown."""
+        """What the images show of the model with the numbers `overall`; `patients` is None if unknown."""
         gap = self.difference[self.decides]
         gain = gap if ALL_METRICS[self.decides].higher_is_better else gap.reversed
         low, high = gain.low, gain.high
@@ -111,7 +111,7 @@ class SplitFlow(Count):
 
 
 class Seen(Frozen):
-    """Of other images: how many images and patients the model was made with, and images of the run's own test."""
+    """How many images and patients the model was made with, and images of the run's own test."""
 
     images: int | None = None
     patients: int | None = None
@@ -227,8 +227,8 @@ class External(Frozen):
 class Results(Numbers):
     """All that metrics.json holds. A part that says nothing of these images is None, and left out of the file.
 
-    `weights_hash` is that of the weights that were evaluated; None where there are none, or several. `finding_reports`
-    has the page of each finding that has its own, relative to this report.
+    `weights_hash` is of the evaluated weights; None if there are none, or several. `finding_reports` has the page of
+    each finding that has its own, relative to this report.
     """
 
     baselines: dict[str, Baseline] = {}
@@ -292,7 +292,7 @@ class Results(Numbers):
 
     @classmethod
     def of(cls, numbers: Numbers, **parts: Any) -> Self:
-        """The numbers, and further parts by their names; those that are None are left out."""
+        """The numbers, and further parts by their names, without parts that are None."""
         defined = {name: value for name, value in numbers if name in numbers}
         return cls(**defined | {name: part for name, part in parts.items() if part is not None})
 

@@ -19,12 +19,11 @@ from markupsafe import Markup
 from vitmed.core.base_models import Frozen
 from vitmed.core.messages import is_warning
 from vitmed.core.text import LISTED, NOTICE, counted, counted_doing, format_probability, grouped, listed
-from vitmed.decisions.calibration import why_chosen
 from vitmed.decisions.evaluation_folder import spread_of
 from vitmed.decisions.operating_points import DecisionShares, OperatingPoints
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import percentage
-from vitmed.metrics.estimates import APART, FEW_GROUPS, FEWEST, Estimate, decimals
+from vitmed.metrics.estimates import APART, FEW_GROUPS, FEWEST, Estimate, decimals, value_text
 from vitmed.metrics.intervals import LIKENESS
 from vitmed.metrics.metric_table import PER_CLASS, TITLES, methods, phrase
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index
@@ -321,7 +320,7 @@ IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
         for one in (
             *(number, value, interval, share, percent, in_percent, percentage, phrase, reasons),
             *(td, cell, cells, counted, counted_doing, summary_of, title_of, titles_of, sampling_of, at, rows),
-            *(name_of, methods_text, results_sentence, spread_of, why_chosen),
+            *(name_of, methods_text, results_sentence, spread_of, value_text),
         )
     },
 }

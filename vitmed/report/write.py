@@ -136,8 +136,8 @@ class Report:
 
 
 def _of_findings(material: Material, origin: Origin) -> dict[str, tuple[str, Report]]:
-    """Finding -> folder and report, of every finding that at least `FEWEST` patients (or images, where patients are
-    unknown) have, and as many have an image without; of validation, on which decisions were chosen, the tables alone.
+    """Finding -> folder and report, for every finding with at least `FEWEST` patients (or images, where patients are
+    unknown) who have it and as many who have an image without; of validation, which chose decisions, the tables alone.
 
     Of more than `MANY` findings, each report has the figures in `MAIN` alone.
     """

@@ -125,8 +125,8 @@ class Auto:
             raise CheckpointError(f"{folder.auto}: cannot be read", fix) from None
 
     def save(self, **found: Any) -> float:
-        """Write auto.json, so that also a killed auto goes on with the time that was left after its last step: the
-        seconds used."""
+        """Write auto.json, so that even a killed auto resumes with the time that was left after its last step. Returns
+        the seconds used."""
         self.state |= {**found, "used": self.clock.seconds()}
         write_json(self.folder.auto, self.state)
         return float(self.state["used"])
@@ -176,8 +176,8 @@ class Auto:
         return {"weights": stored("weights", choice.value, self.folder)}
 
     def _compared(self, start: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Whether `one` training is the better use of the time, since in that of a fold the model would be worse than
-        it could be; and how long the test of an ensemble takes, s."""
+        """Whether `one` training is the better use of the time, because a fold's part of it would give a worse model;
+        and how long the test of an ensemble takes, s."""
         folds = self.divided["folds"]
         if self.places.executor is not None:  # a cluster, on which nothing is timed here, and one network would not be
             return {"one": False, "testing": 0.0}
@@ -198,7 +198,7 @@ class Auto:
         return {"one": False, "testing": testing if math.isfinite(testing) else 0.0}
 
     def _train_one(self, start: dict[str, Any], seconds: float) -> tuple[Path, dict[str, Path]]:
-        """Train one network for so many seconds, or go on with it: its folder, and that of its test."""
+        """Train one network for this time, or resume it: its folder, and the folder of its test."""
         folder = self.folder.path
         model = next((path for path in folder.glob("model*") if RunFolder(path).last.is_file()), None)
         if model is None:
@@ -211,7 +211,7 @@ class Auto:
         return model, {"test of the model": model / "test"}
 
     def _train_folds(self, start: dict[str, Any], seconds: float) -> tuple[Path, dict[str, Path]]:
-        """Cross-validate in so many seconds, or go on with it, and join the folds: the ensemble, and its tests."""
+        """Cross-validate in this time, or resume it, and join the folds: the ensemble, and its tests."""
         place, joined = (RunFolder(self.folder.path / part) for part in ("folds", "folds/ensemble"))
         begun = place.folds.is_file() and CrossValidation(place).planned
         if place.path.is_dir() and not begun:  # killed before a fold

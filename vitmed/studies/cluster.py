@@ -48,7 +48,7 @@ class Killed(Exception):
 
 class Places(NamedTuple):
     """How many trainings run at the same time, what runs them (None: this machine), the devices of each, and whether
-    what each says is kept in FOLDER/JOB.log also where one at a time trains here."""
+    the messages of each go to FOLDER/JOB.log even if one at a time trains on this machine."""
 
     runs: int = 1
     executor: Executor | None = None
@@ -87,7 +87,8 @@ def ray_address(on: str) -> str:
         raise UsageError(f"--on {on}: expected local, ray or ray:HOST:PORT", f"--on ray:HOST:{PORT}")
     if not address:  # as the commands of Ray find it
         file = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
-        address = os.environ.get("RAY_ADDRESS") or (file.read_text().strip() if file.is_file() else "127.0.0.1")
+        started = file.read_text().strip() if file.is_file() else "127.0.0.1"
+        address = named if (named := os.environ.get("RAY_ADDRESS", "auto")) not in ("", "auto") else started
         return ray_address(f"ray:{address.removeprefix('ray:')}")
     return address if ":" in address else f"{address}:{PORT}"
 

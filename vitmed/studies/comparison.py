@@ -1,7 +1,6 @@
 """Which of several models is better on the same images: their tables, the common images, every two, and a verdict."""
 
 import csv
-import io
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,9 @@ import numpy as np
 
 from vitmed.core.base_models import Kind
 from vitmed.core.errors import DataError, UsageError
+from vitmed.core.load_config import paths_in
 from vitmed.core.messages import bar, gravest_first, say
-from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder
+from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder, find_path, is_elsewhere
 from vitmed.core.text import counted, listed
 from vitmed.core.text_files import YamlError, from_cell, read_yaml
 from vitmed.data.patient_names import group_word
@@ -52,7 +52,7 @@ class Model:
 
     @property
     def kind(self) -> Kind:
-        """Of the labels; a table shows classes where its report says that they are grades."""
+        """The kind of label; a table shows classes where its report says that they are grades."""
         said = {} if self.known is None else self.known.metrics.get("target", {})
         return "grades" if said.get("kind") == "grades" else self.predictions.kind
 
@@ -259,8 +259,8 @@ def _check_content(models: Sequence[Model], paths: Sequence[str]) -> None:
 
 def split_rows(run: RunFolder) -> dict[str, dict[str, str]]:
     """Read path -> the row of an image in splits.csv. Raises OSError, ValueError, KeyError, TypeError or csv.Error."""
-    text = run.splits.read_text(encoding="utf-8")
-    return {from_cell(row["path"]): row for row in csv.DictReader(io.StringIO(text, newline=""))}
+    with run.splits.open(encoding="utf-8", newline="") as file:
+        return {from_cell(row["path"]): row for row in csv.DictReader(file)}
 
 
 def operating_points(models: Sequence[Model]) -> tuple[dict[str, str], list[str]]:
@@ -348,8 +348,12 @@ def _seed_groups(models: Sequence[Model]) -> list[dict[str, int]]:
     for model in models:
         if model.file is not None:
             try:
-                content = read_yaml(RunFolder(model.file.parent.parent).config)
+                folder = RunFolder(model.file.parent.parent.absolute())
+                content = read_yaml(folder.config)
                 seed = int(content["train"].pop("seed"))
+                for section, field, stored in paths_in(content, folder.path):  # relative, in folders at other depths
+                    if not is_elsewhere(place := find_path(stored, folder.path)):
+                        content[section][field] = str(place)
             except (YamlError, KeyError, TypeError, ValueError):  # a table without a run, or not vitmed's
                 continue
             groups.setdefault(json.dumps(content, sort_keys=True, default=str), {})[model.name] = seed

@@ -96,7 +96,7 @@ def read_facts(path: Path) -> RunFacts:
     if run.folds.is_file():
         raise UsageError(f"{path}: holds folds, expected a run", f"name a fold of each: {path / 'fold-1'}")
     if run.ensemble.is_file() or run.ranking.is_file() or not run.config.is_file():
-        raise UsageError(f"{path}: expected a run folder", "name two of the runs that vitmed runs lists")
+        raise UsageError(f"{path}: expected a run folder", "name the folders of two trainings, such as a fold")
     try:
         config = config_of(run)
     except VitmedError as error:

@@ -43,7 +43,7 @@ from vitmed.imaging.preprocessing import thumbnail
 from vitmed.inference.checkpoint import Checkpoint, load_checkpoint
 from vitmed.inference.ensemble import join_members, load_ensemble, save_ensemble
 from vitmed.inference.open_model import open_network
-from vitmed.metrics.ensembles import aligned, averaged, out_of_fold, pool
+from vitmed.metrics.ensembles import aligned, averaged, out_of_fold
 from vitmed.metrics.estimates import Estimate, learnt_nothing, value_text
 from vitmed.metrics.kinds.classes import evaluate_predictions, metric_values
 from vitmed.metrics.kinds.findings import in_means
@@ -79,8 +79,8 @@ class Divided(BaseModel):
 
 
 class SharedTime(NamedTuple):
-    """Seconds for all folds, of which so many train at the same time: each gets an equal part of what is left, and some
-    is for joining them."""
+    """Seconds for all folds, of which `parallel` train at the same time. Each gets an equal part of what is left after
+    the time for joining them."""
 
     limit: float
     folds: int
@@ -102,7 +102,7 @@ class SharedTime(NamedTuple):
         return 0.0 if self.clock is None else self.clock.seconds()
 
     def each(self, begun: int = 0) -> float:
-        """Seconds of a fold, where so many folds have begun already."""
+        """Seconds of a fold, after `begun` others have begun."""
         rounds = -(-(self.folds - begun) // self.parallel)
         seconds = max(1.0, (self.limit - self.joining - self.used) / rounds)
         if not begun:
@@ -110,7 +110,7 @@ class SharedTime(NamedTuple):
         return seconds
 
     def of_all(self, error: TimeTooShortError) -> TimeTooShortError:
-        """Say of all folds what is said of one: that its part of the time is too short, and what would be enough."""
+        """Turn the error of one fold, whose part of the time is too short, into one about the time of all folds."""
         whole = round_up(self.used + -(-self.folds // self.parallel) * round_up(error.seconds) + self.joining)
         given = f"--time {duration_text(self.limit)} is too short for {counted(self.folds, 'fold')}"
         return TimeTooShortError(f"{given}: for each, {error.problem}", f"--time {duration_text(whole)}", whole)
@@ -248,8 +248,7 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
     predictions, results = [e.predictions for e in evaluated], [Results.read(e.metrics) for e in evaluated]
     root, config = saved[0].data_root("put the folder there again"), saved[0].config.evaluate
     once = slice(divided.folds)  # the first repeat, whose tests hold every image once
-    pooled = out_of_fold(predictions, divided.folds)
-    pooled = replace(pooled, positive=saved[0].config.data.positive)
+    pooled = replace(out_of_fold(predictions, divided.folds), positive=saved[0].config.data.positive)
     folds = _each(results, evaluated, pooled, config)
     baselines = [read_baselines(table.parent) for table in tables]
     shared = [key for key in baselines[0] if all(key in of_fold for of_fold in baselines)]
@@ -260,7 +259,8 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
         notes.append(
             f"The images were divided {repeats} times: folds 1 to {divided.folds} are the first time, and so on. "
             f"Each image has predictions of {repeats} models that never saw it; the pooled numbers are those of "
-            "their mean, and so of a small ensemble. The numbers by fold are those of single models."
+            "their mean, and so of a small ensemble. Most of them decide; of a tie the mean, by their mean threshold. "
+            "The numbers by fold are those of single models."
         )
     if pooled.kind == "findings":
         means = in_means(pooled)
@@ -281,7 +281,7 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
         extra = Extra(
             flow=folds_flow(saved[once], runs[once], pooled, out),
             folds=folds,
-            baselines={key: pool([of_fold[key] for of_fold in baselines[once]]) for key in shared},
+            baselines={key: out_of_fold([of_fold[key] for of_fold in baselines], divided.folds) for key in shared},
             read=lambda path: thumbnail(root / path, saved[0].preprocessing),
         )
         metrics = Report.of(pooled, origin, config, extra).write(folder.path / "test")

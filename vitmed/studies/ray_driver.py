@@ -63,8 +63,8 @@ class Driver:
     def begin(
         self, number: int, call: tuple[Any, ...], nodes: list[str], cpus: int, gpus: int, bundle: Bundle | None
     ) -> None:
-        """Call a function on one of these nodes; without a core, on the only one, even if it is busy; with a bundle
-        (which, of how many), in that place of a group of places, which the cluster gives at once or not at all."""
+        """Call a function on one of these nodes. With no `cpus`: on the only node, even if it is busy. With a bundle
+        (which, of how many): in one place of a group that the cluster gives as a whole or not at all."""
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 

@@ -33,7 +33,7 @@ STATES = get_args(State)
 
 
 class RunMetric(Frozen):
-    """The number of a run: of its test, or as long as there is none of its best epoch on validation."""
+    """The number of a run: on its test, or, before there is one, of its best epoch on validation."""
 
     name: str  # such as auroc, or "loss" of pretraining
     title: str
@@ -49,7 +49,7 @@ class RunMetric(Frozen):
 
     @property
     def order(self) -> tuple[bool, str, float]:
-        """A key that is smaller for the better of two runs with the same metric; first those of a test."""
+        """A sort key: numbers of a test first; of the same metric the better run first."""
         value, metric = self.estimate.value, ALL_METRICS.get(self.name)
         sign = -1 if metric is not None and metric.higher_is_better else 1
         return self.of != "test", self.title, float("inf") if value is None else sign * value
@@ -107,8 +107,8 @@ ORDERS: dict[str, Callable[[ListedRun], Any]] = {  # --sort -> a key, None where
 
 
 class Head(Frozen):
-    """The numbers of an evaluation, and what it is of: a part of metrics.json, which is read in a tenth of the time of
-    `Results`, and where a later version changed another part."""
+    """The numbers of an evaluation and what it evaluated: a part of metrics.json. It is read in a tenth of the time of
+    `Results`, and even if a later version changed another part."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -225,9 +225,8 @@ def _data_name(root: str | None, run: RunFolder) -> str:
 
 
 def _evaluated(run: RunFolder, *splits: str) -> RunMetric | None:
-    """The first number of the run's own images of the first of these splits that was evaluated. Of several evaluations
-    counts the newest of the weights that the newest validation is of: best.pt, since the others are of checkpoints of
-    single epochs."""
+    """The first number, on the run's own images, of the first of these splits that was evaluated. Of several, the
+    newest with the weights of the newest validation counts: of best.pt, while others may be of single epochs."""
     for split in splits:
         heads = _heads(run, split)
         if len(heads) > 1:

@@ -83,13 +83,13 @@ class Asked(Frozen):
 
     @property
     def seeds(self) -> list[int]:
-        """Of a grid, in which they are an axis."""
+        """The seeds of a grid, in which they are an axis; else none."""
         return [int(seed) for seed in self.space[SEED].split(",")] if SEED in self.space else []
 
     @property
     def queue(self) -> list[dict[str, Any]]:
-        """The values of the first trials: the plan's own, where the space has them; of a grid every combination, seed
-        by seed, so that a stopped study knows something of each."""
+        """The values of the first trials: the plan's own, if the space contains them. For a grid: every combination,
+        seed by seed, so that a stopped study knows something of each."""
         if self.seeds:
             values = itertools.product(*(domain.split(",") for domain in self.space.values()))  # the seed is the first
             return [dict(zip(self.space, combination, strict=True)) for combination in values]
@@ -207,10 +207,10 @@ def read_space(
             raise UsageError(f"{flag} {text}: all trials share images, splits and evaluation", "leave it out")
         if (own or {}).get(place) is not None:
             raise UsageError(f"{flag} {text}: {place} is set too, for all trials", "leave one of the two out")
-        if place in space or len(set(parts)) < len(parts) or (dots and numbers[0] >= numbers[1]):
+        read = [attrgetter(place)(load_config(None, None, [*sets, f"{place}={value}"])) for value in parts]
+        same = any(a == b for a, b in itertools.combinations(read, 2))  # also 1 and 01, 0.001 and 1e-3
+        if place in space or same or (dots and numbers[0] >= numbers[1]):
             raise UsageError(f"{flag} {text}: expected different values in order, each setting once", "correct it")
-        for value in parts:
-            load_config(None, None, [*sets, f"{place}={value}"])
         if dots and not _kinds(place) & {int, float}:
             raise UsageError(f"{flag} {text}: a range is for numbers", f"{flag} {place}=A,B")
         space[place] = mark.join(parts)
@@ -224,7 +224,7 @@ def _kinds(place: str) -> set[Any]:
 
 
 def within(domain: str, value: Any) -> Any:
-    """The value as a domain has it, the text of one of several; None where the domain does not have it."""
+    """The value as the domain writes it (a choice as text); None if the domain does not contain it."""
     low, dots, high = domain.partition("..")
     if dots:
         return value if isinstance(value, int | float) and float(low) <= value <= float(high) else None
@@ -407,16 +407,17 @@ class Search(Study[TuningStudy]):
     def watch(self, job: Job) -> Iterator[OnEpoch]:
         """As `Study.watch`: a trial ends early where Optuna says so, or the time is used."""
         number, began, first = self.number(job), time.monotonic(), list[int]()
+        most = int(self.files[number].values.get("train.epochs", self.asked.epochs))
 
         def on_epoch(record: Record) -> bool:
             epoch = record["epoch"]
             first.append(epoch)
             self.pace = max(self.pace, (time.monotonic() - began) / (epoch - first[0] + 1))
-            advance(epoch, self.asked.epochs)
-            poor, late = self._look(self.open[number], record), self.late and epoch < self.asked.epochs
+            advance(epoch, most)
+            poor, late = self._look(self.open[number], record), self.late and epoch < most
             if late or self.asked.time is not None:
                 self._note(number, reason="the time was used" if late else "")
-            return late or (poor and epoch < self.asked.epochs)
+            return late or (poor and epoch < most)
 
         with (listener() if self.places.runs == 1 else Silent()).bar(job.title, "epochs") as advance:
             yield on_epoch
@@ -436,7 +437,8 @@ class Search(Study[TuningStudy]):
         self._tell(number)
         trial, of = self.result(number), "" if self.most is None else f" of {self.most}"
         value = "undefined" if trial.value is None else f"{trial.value:.3f}"
-        ended = f"stopped after epoch {trial.epochs} of {self.asked.epochs}" if trial.state == "stopped" else ""
+        most = trial.values.get("train.epochs", self.asked.epochs)
+        ended = f"stopped after epoch {trial.epochs} of {most}" if trial.state == "stopped" else ""
         text = f"{self.metric.title} {value}, {ended or f'{trial.epochs} epochs'}, {trial.seconds:,.0f} s"
         text = f"failed: {trial.reason}" if trial.state == "failed" else text
         say(f"trial {trial.number}{of}: {text}; {', '.join(as_sets(trial.values))}")
@@ -557,7 +559,8 @@ def _notes(study: TuningStudy) -> list[str]:
     if study.test is not None:
         notes.append(f"On the test, evaluated once: {title} {value_text(study.test)}.")
     if stopped := [trial for trial in study.trials if trial.state == "stopped"]:
-        used, most = sum(trial.epochs for trial in study.trials), study.epochs * len(study.trials)
+        each = [(trial.epochs, int(trial.values.get("train.epochs", study.epochs))) for trial in study.trials]
+        used, most = map(sum, zip(*each, strict=True))
         notes.append(f"{counted(len(stopped), 'trial')} stopped early: {used:,} of {most:,} epochs were trained.")
     if failed := [trial.reason for trial in study.trials if trial.state == "failed"]:
         notes.append(f"{counted(len(failed), 'trial')} failed: {listed(sorted(set(failed)), 3, '; ')}")

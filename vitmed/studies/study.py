@@ -373,10 +373,10 @@ def train_on_nodes(on: str, devices: int, options: Mapping[str, Any], words: Seq
     """Run `vitmed train` with these words in `devices` processes on a cluster, and return the exit code.
 
     Args:
-        options: those of the command line, by name; words: the same as written, without `--on`.
+        options: of the command line, by name; words: the same as written, without `--on`.
 
     Raises:
-        UsageError: no cluster, or no place for so many processes at once. Interrupted: the cluster is lost.
+        UsageError: no cluster, or no place for all processes at once. Interrupted: the cluster is lost.
         VitmedError: a process, its worker or its node was killed. `--resume` goes on from what was saved.
     """
     resumed = options.get("resume")
@@ -416,7 +416,7 @@ def files_of(options: Mapping[str, Any]) -> list[Path]:
 
 
 def _followed(running: Sequence[Future[Any]], log: Path, stop: Path) -> tuple[list[int], bool]:
-    """Say what rank 0 says until all have ended: their exit codes, that of a signal where a worker was killed, and
+    """Repeat what rank 0 says until all have ended. Returns their exit codes (of a signal if a worker was killed), and
     whether Ctrl-C stopped them.
 
     Ctrl-C, or the end of one that failed, stops the others: they save their last.pt, or are killed after a moment.

@@ -1,5 +1,5 @@
-"""What an epoch says: its record, whether it is the best so far, when training ends (after all epochs, early, or when
-its time is used), that a network does not learn, and that a loss is not finite."""
+"""After each epoch: its validation and record, whether it is the best so far, whether training ends (after all epochs,
+early, or when its time is used), and a warning about a network that does not learn."""
 
 import math
 from collections.abc import Sequence
@@ -91,14 +91,14 @@ def speed(state: TrainState) -> tuple[float, float]:
 
 
 def finished(state: TrainState, config: Config | PretrainConfig) -> bool:
-    """Whether all epochs are done, training stops early, or the time is used, which ends neither the first epoch nor
-    one under way: what was learned is validated."""
+    """Whether all epochs are done, training stops early, or the time is used after the first epoch. An epoch that the
+    time cuts short is validated first."""
     time_used = state.share >= 1 and state.epoch > 0 and state.batch == 0
     return state.epoch >= config.train.epochs or stops_early(state, config) or time_used
 
 
 def stops_early(state: TrainState, config: Config | PretrainConfig) -> bool:
-    """Early stopping: whether what chooses the epoch has not improved for `patience` epochs."""
+    """Early stopping: whether no epoch has been better than `best_epoch` for `patience` epochs."""
     train = config.train
     return train.choose != "last" and train.patience is not None and state.epoch >= state.best_epoch + train.patience
 
@@ -106,9 +106,9 @@ def stops_early(state: TrainState, config: Config | PretrainConfig) -> bool:
 def stuck(
     history: Sequence[Record], classes: Sequence[str], counts: Sequence[int], config: Config, share: float
 ) -> str | None:
-    """A warning if the model predicts one class, or one number, for nearly all images, or ranks findings no better than
-    chance, while the loss stands still, or if the loss is far above that of guessing; else None. The `counts` are of
-    training images per class. Before a `share` of `FAIR` of the run only a loss far above that of guessing counts."""
+    """A warning that the network does not learn, or None. While the loss stands still: it predicts one class, or one
+    number, for nearly all images, or ranks findings no better than chance. At any time: the loss is far above guessing.
+    `counts` are training images per class; `share`, 0 to 1, of the run is done, and until `FAIR` it may yet learn."""
     last = history[-WINDOW:]
     if len(last) < WINDOW:
         return None

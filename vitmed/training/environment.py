@@ -83,7 +83,7 @@ def git_commit() -> str | None:
 
 
 def check_images(splits: Splits, preprocessing: Preprocessing, data: DataConfig) -> ReadSplits:
-    """As `read_splits`; and warn where an image of val or test is in another split too."""
+    """`read_splits`, with a warning where an image of val or test is in another split too."""
     read = read_splits(splits, preprocessing, data)
     seen = dict.fromkeys(read.hashes["train"], "train")
     for name in ("val", "test"):

@@ -182,7 +182,7 @@ class Finetune(Task[Config]):
 
 
 def timings(state: TrainState) -> Iterator[tuple[float, float, float]]:
-    """Seconds, those of waiting for data, and images of the current epoch and of those before it, backwards."""
+    """Of each epoch, the current one first: seconds, seconds of waiting for data, and images."""
     yield state.running["seconds"], state.running["waited"], state.running["images"]
     for record in reversed(state.history):
         seconds = record["seconds"]

@@ -1,11 +1,11 @@
-"""The training loop: a generator of the records of its epochs, with one arithmetic path. The caller logs and saves.
+"""The training loop: a generator of the records of its epochs. The caller logs and saves.
 
 All randomness is a pure function of (seed, epoch, step, index), so a run that resumes from a saved state computes
 what the uninterrupted run would have computed.
 
 Where memory is short, the gradients of a step are computed in parts; when it runs out, the parts are halved. A batch is
-normalised and mixed as a whole, so the parts add up to what it gives at once (up to rounding, to the masks of dropout
-and drop path, and to the statistics of batch norm, which are those of a part).
+normalised and mixed as a whole, so the parts add up to the gradient of the whole batch, up to rounding, the masks of
+dropout and drop path, and the statistics of batch norm, which each part has of its own.
 """
 
 import math
@@ -47,8 +47,8 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Stream:
-    """The training images as batches, in an order that is a pure function of the seed and the epoch; an optimiser step
-    accumulates so many of them. `batches` says how many an epoch has, and how many images each."""
+    """The training images as batches, in an order that is a pure function of the seed and the epoch. `batches` says how
+    many an epoch has and how many images each; an optimiser step takes `accumulate` of them."""
 
     loader: DataLoader
     dataset: TrainImages
@@ -69,7 +69,7 @@ class Stream:
         return cls(loader, dataset, batches, device, train.accumulate)
 
     def rest(self, state: TrainState, ranks: Ranks) -> Iterator[Batch]:
-        """The batches that are left of the current epoch. Raises DataError for an image that can no longer be read."""
+        """The remaining batches of the current epoch. Raises DataError for an image that can no longer be read."""
         self.batches.epoch, self.batches.start = state.epoch, state.batch
         for number, batch in enumerate(self.loader, state.batch):
             ranks.agree(batch if isinstance(batch, DataError) else None)
@@ -81,8 +81,8 @@ class Stream:
 
 @dataclass(frozen=True)
 class Control:
-    """How a training goes, and what ends it. One rank that says `stop` ends all after the current step; `tick` is
-    called before every optimiser step and after validation, and sets `TrainState.share` of a limited time."""
+    """What the loop asks and tells its caller. If one rank says `stop`, all end after the current step. `tick` is
+    called before every optimiser step and after validation; with a time limit it sets `TrainState.share`."""
 
     config: Config | PretrainConfig
     stop: Callable[[], bool] = lambda: False
@@ -200,7 +200,7 @@ class LossWatch:
 
 
 class Gradients:
-    """Adds the gradients of batches to those of the model; each rank those of its share, with masks of its own."""
+    """Adds the gradients of batches to the model; each rank computes its share, with dropout masks of its own."""
 
     def __init__(self, state: TrainState, stream: Stream, objective: Objective, control: Control):
         self.state, self.stream, self.objective, self.control = state, stream, objective, control
@@ -209,10 +209,10 @@ class Gradients:
         self.under_way: list[Batch] = []  # the batches that the next optimiser step has so far
 
     def add(self, batch: Batch) -> Tensor:
-        """Add those of a batch on the device; return its loss, (), of which the ranks take the mean.
+        """Add the gradients of a batch on the device; return this rank's loss, ().
 
-        Where memory runs out, what the step has added is thrown away, and all its batches are computed in smaller
-        parts. Several ranks do not do so: the others wait for the gradients of the one that would begin again.
+        When memory runs out, the step begins again: all its batches are computed in smaller parts. With several ranks
+        that is an error, because the others wait for the gradients of the one that would begin again.
 
         Raises OutOfMemoryError if memory runs out with one image at once and gradient checkpointing, RuntimeError if
         it does so with several ranks.
@@ -257,7 +257,7 @@ class Gradients:
         return total
 
     def _halve_micro_batch(self, batch: Batch) -> None:
-        """From now on compute half as many images at once, or, where it is one already, checkpoint gradients."""
+        """From now on compute half as many images at once; after one image, switch gradient checkpointing on."""
         state, parts = self.state, self.control.ranks.parts(self.stream.batches.size, self.state.micro_batch)
         before = max(part.stop - part.start for part in parts)
         if before == 1 and checkpoints_gradients(state.model):

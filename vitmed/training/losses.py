@@ -1,10 +1,10 @@
 """The loss of a batch, and `LEARNING`: how each kind of label is learned.
 
-Of classes and grades the loss is cross-entropy with mixing, label smoothing and balanced classes. Class weights, and
-batches with as many images of every class, move the optimum of the logits by the log of the weights.
+Classes and grades have cross-entropy with mixing, label smoothing and balanced classes. Class weights, and batches
+with equally many images of every class, move the optimum of the logits by the log of the weights.
 The loss adds this shift to the logits of the network, as logit adjustment does (Menon et al. 2021, arXiv 2007.07314,
-section 5). Whatever the balance, the network's own logits are thus those of the probabilities at the prevalence of
-training, which calibration and operating points start from.
+section 5). So with any balance the network's own logits mean the prevalence of training, from which calibration and
+operating points start.
 """
 
 from collections.abc import Callable
@@ -32,9 +32,9 @@ LEAST_COUNT = 1e-6  # of known targets, so that a batch without any has the loss
 class Loss(Protocol):
     """A mean over a batch that may be computed in parts: two pure functions.
 
-    `count` is what the sum over a whole batch is divided by: its images, or their weight; of several ranks the mean of
-    their counts. `share` is that of a part in the mean, (): of the outputs (n, ...) of the network for it, or what
-    it returns, and the targets (n, ...).
+    `count` is the divisor of a whole batch: its images, or their weight; with several ranks the mean of their counts.
+    `share` is the sum over some rows divided by `count`, (), from the network's outputs (n, ...) and the targets
+    (n, ...) of these rows. The shares of all parts add up to the mean.
     """
 
     def count(self, targets: Tensor) -> Tensor | float: ...
@@ -51,8 +51,8 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """What training makes small. `draw` makes of normalised images (B, C, S, S) and labels (B, ...) the arguments of
-    the network, and last the targets; it mixes images or hides patches at random."""
+    """What training minimises. `draw` takes normalised images (B, C, S, S) and labels (B, ...), mixes images or hides
+    patches at random, and returns the arguments of the network, then the targets."""
 
     preprocessing: Preprocessing
     draw: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
@@ -60,13 +60,13 @@ class Objective:
     precision: Precision
 
     def prepare(self, images: Tensor, labels: Tensor, ranks: Ranks = ALONE) -> Prepared:
-        """A batch of images (B, S, S, C) uint8 and labels (B, ...) on the device; draws random numbers. Of several
-        ranks each gives its own images."""
+        """A batch for the network, from images (B, S, S, C) uint8 and labels (B, ...) on the device. Draws random
+        numbers. With several ranks each passes its own images."""
         *inputs, targets = self.draw(self.preprocessing.normalise(images), labels)
         return Prepared(tuple(inputs), targets, ranks.mean(self.loss.count(targets)))
 
     def part(self, network: nn.Module, batch: Prepared, rows: slice = slice(None)) -> Tensor:
-        """The share, (), of some rows in the mean loss of a batch."""
+        """The share, (), of some rows in the mean loss of a batch; the one place with autocast."""
         inputs = [tensor[rows] for tensor in batch.inputs]
         with torch.autocast(inputs[0].device.type, self.precision.dtype, enabled=self.precision.mixed):
             outputs = network(*inputs)
@@ -100,7 +100,7 @@ class CrossEntropy:
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy:
-    """The mean binary cross-entropy over the known labels of all findings; the unknown ones have no part in it.
+    """The mean binary cross-entropy over the known labels of all findings.
 
     With `balance: loss`, positives of a finding weigh as much as its negatives: weights (F,) of the positives, or None.
     """
@@ -120,18 +120,18 @@ class BinaryCrossEntropy:
         return (targets != UNKNOWN).sum().float()
 
     def share(self, outputs: Tensor, targets: Tensor, count: Tensor) -> Tensor:
-        """As in `Loss`; outputs are logits (n, F). They stay those of the prevalence of training."""
+        """As in `Loss`; outputs are logits (n, F), at the prevalence of training."""
         shift = 0.0 if self.weights is None else self.weights.log()
         y, pos = targets.clamp(min=0), self.weights
         lost = F.binary_cross_entropy_with_logits(outputs + shift, y, pos_weight=pos, reduction="none")
         return (lost * (targets != UNKNOWN)).sum() / count.clamp(min=LEAST_COUNT)
 
 
-class ScaledSquares:
-    """The mean negative log likelihood of a standardised number whose scale the network predicts too.
+class BetaNLL:
+    """Gaussian negative log likelihood of a standardised number whose scale the network predicts too, times that
+    scale without its gradient: beta-NLL with beta 1/2 (Seitzer et al., ICLR 2022, arXiv 2203.09168).
 
-    Squared errors, each weighted by the scale as it is (beta-NLL with beta 1/2: Seitzer et al., ICLR 2022,
-    arXiv 2203.09168), as the plain likelihood neglects what is hard at first; it is not the log score.
+    The plain likelihood learns hard images slowly. Do not compare this loss with the log score of validation.
     """
 
     def count(self, targets: Tensor) -> Tensor:
@@ -177,9 +177,9 @@ def start_balanced(model: ViT, labels: np.ndarray) -> None:
 class Learning:
     """How a kind of label is learned.
 
-    `answers` makes of the output of the network (B, ...) the logits (B, K) of what an attention map can explain, in the
-    order of `Predictions.answers`; `chances` makes of these (B, K) in 0..1, which the test of a map follows while
-    patches are taken away.
+    `answers` turns the network's output (B, ...) into logits (B, K) that an attention map can explain, in the order of
+    `Predictions.answers`. `chances` turns these into (B, K) in 0..1, which the test of a map follows while patches
+    are taken away.
     """
 
     loss: Callable[[Images, int, Config, torch.device], Loss]  # of a configuration, as `CrossEntropy.of`
@@ -203,7 +203,7 @@ def mixup_and_cutmix(config: Config, classes: int) -> Callable[[Tensor, Tensor],
 
 
 def objective_of(images: Images, outputs: int, config: Config, precision: Precision, device: torch.device) -> Objective:
-    """What a network with so many outputs learns from the training images, as configured, on a device."""
+    """The objective of a configuration, for the training images and a network with this many `outputs`."""
     loss = LEARNING[images.target.kind].loss(images, outputs, config, device)
     return Objective(images.preprocessing, mixup_and_cutmix(config, outputs), loss, precision)
 
@@ -224,7 +224,7 @@ LEARNING: dict[str, Learning] = {
         chances=torch.sigmoid,
     ),
     "number": Learning(
-        lambda *_: ScaledSquares(),
+        lambda *_: BetaNLL(),
         lambda model, targets, _: None,
         answers=lambda output: output[:, :1] * output.new_tensor([-1.0, 1.0]),
     ),

@@ -13,8 +13,8 @@ TOKENS = ("cls_token", "reg_token", "pos_embed", "mask_token", "latent")  # para
 
 
 def learning_rate(step: float, steps: int, warmup: int, peak: float, low: float) -> float:
-    """Linear warm-up, then half a cosine from `peak` to `low` (Loshchilov & Hutter 2017, arXiv 1608.03983), for a step
-    from 0 to steps - 1, also between two; the first step of the warm-up has the rate peak / warmup, not 0."""
+    """Linear warm-up, then half a cosine from `peak` to `low` (Loshchilov & Hutter 2017, arXiv 1608.03983). `step` runs
+    from 0 to steps - 1, fractions included: the first has the rate peak / warmup, not 0, and the last has `low`."""
     if step < warmup:
         return peak * (step + 1) / warmup
     share = (step - warmup) / max(1, steps - 1 - warmup)  # 0 .. 1
@@ -22,10 +22,10 @@ def learning_rate(step: float, steps: int, warmup: int, peak: float, low: float)
 
 
 def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float) -> list[dict[str, Any]]:
-    """Groups for AdamW: no decay on biases, norms, class token and positions; `scale` per block.
+    """Groups for AdamW: no weight decay on biases, norms, class token and positions; `scale` of the rate per block.
 
-    Layer decay (Clark et al. 2020, as in BEiT and MAE): the scale is layer_decay^(n - i) for block i of n,
-    layer_decay^(n + 1) before the blocks, and 1 after them and in a network that contains a ViT.
+    Layer decay (Clark et al. 2020, as in BEiT and MAE): layer_decay^(n - i) for block i = 0 .. n - 1,
+    layer_decay^(n + 1) before the blocks, 1 after them. An autoencoder has no layer decay.
     """
     blocks = len(getattr(model, "blocks", ()))
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
@@ -60,8 +60,8 @@ def steps_per_epoch(batches: int, accumulate: int) -> int:
 
 
 def scheduled_lr(step: int, batches: int, config: Config | PretrainConfig, share: float = 0.0) -> float:
-    """The learning rate of a step; warm-up takes at most a third of the run. A schedule that is behind the `share` of
-    the time for training that is used, 0 to 1, jumps ahead, by whole steps."""
+    """The learning rate of a step; warm-up takes at most a third of the run. Where more of the time is used (`share`,
+    0 to 1) than of the steps, the schedule jumps ahead by whole steps."""
     train = config.train
     per_epoch = steps_per_epoch(batches, train.accumulate)
     steps = train.epochs * per_epoch

@@ -123,7 +123,7 @@ def _fit_device(compute: Callable[[int], None], most: int, moments: int, model: 
 
 
 def _fit_cpu(compute: Callable[[int], None], most: int, states: int, processes: int) -> tuple[int, str]:
-    """As many as the measured need of a few images leaves room for beside the `states`, in bytes; 0 if none fits."""
+    """How many images fit into memory beside the `states`, bytes, by the measured need of a few; 0 if none does."""
     _trim()
     if (free := available_memory()) is None:
         return most, "the memory of this machine cannot be measured"

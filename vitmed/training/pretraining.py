@@ -45,7 +45,7 @@ def build_mae(encoder: ViT, config: PretrainConfig) -> MAE:
 
 
 class HiddenPatches:
-    """The loss that a masked autoencoder returns, the mean over the hidden patches of a part, as its share."""
+    """Turns the mean loss of a part, which a masked autoencoder returns, into its share of the batch."""
 
     def count(self, targets: Tensor) -> int:
         return len(targets)
@@ -55,11 +55,11 @@ class HiddenPatches:
 
 
 def masked_objective(patches: int, preprocessing: Preprocessing, precision: Precision) -> Objective:
-    """The mean squared error of the hidden patches; each image has so many `patches`."""
+    """The mean squared error of the hidden patches; each image has this many `patches`."""
 
     def draw(x: Tensor, _: Tensor) -> tuple[Tensor, ...]:
         noise = torch.rand(len(x), patches, device=x.device)  # decides which are hidden
-        return x, noise, noise
+        return x, noise, noise  # as targets, of which only the number is read
 
     return Objective(preprocessing, draw, HiddenPatches(), precision)
 

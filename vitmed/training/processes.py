@@ -160,8 +160,8 @@ class Ranks:
         return np.stack(self.gather(part), axis=1).reshape(-1, *part.shape[1:])[:count]
 
     def parts(self, total: int, at_once: int | None) -> list[slice]:
-        """This rank's share of a batch of `total` images, at least one for each, in parts of about equal size, as many
-        on every rank, of at most so many `at_once`; where the shares are unequal, a part of 2 may replace two."""
+        """This rank's share of a batch of `total` images, at least one for each, in parts of about equal size and of at
+        most `at_once` images; every rank has as many parts, so where shares are unequal a part of 2 may replace two."""
         share = len(range(total)[self.share])
         count = 1 if at_once is None else min(total // self.world, -(-total // (self.world * at_once)))
         return [slice(share * i // count, share * (i + 1) // count) for i in range(count)]
@@ -205,7 +205,7 @@ class Ranks:
 
 
 def sync_gradients(network: nn.Module, on: bool) -> None:
-    """Whether the next backward pass ends with the mean over the ranks: only in the last batch of a step."""
+    """Switch the averaging over the ranks in the next backward pass on or off: on for the last batch of a step."""
     if isinstance(network, nn.parallel.DistributedDataParallel):
         network.require_backward_grad_sync = on  # as its no_sync() does
     elif hasattr(network, "set_requires_gradient_sync"):  # of FSDP
@@ -225,8 +225,8 @@ def whole(value: Tensor) -> Tensor:
 
 
 def sharded_like(value: Any, own: Any) -> Any:
-    """A tree of whole tensors, of which this rank keeps its part where its `own` tensor of that shape is divided among
-    the ranks; `own` is such a tree, or one tensor for all that belong to it, such as the moments of a parameter."""
+    """Divide a tree of whole tensors as this rank's `own` tensors of these shapes are divided, and keep this rank's
+    parts. `own` is such a tree, or one tensor for all that belong to it, such as the moments of a parameter."""
     if isinstance(value, dict):
         return {key: sharded_like(part, own.get(key) if isinstance(own, dict) else own) for key, part in value.items()}
     if not hasattr(own, "full_tensor") or not isinstance(value, Tensor) or value.shape != own.shape:

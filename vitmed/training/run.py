@@ -1,4 +1,4 @@
-"""A run: its folder, what it writes there, and going on from there.
+"""A run: its folder, what it writes there, and resuming from it.
 
 `Run.new` and `Run.resumed` build it whole; what is trained, and how it is validated and saved, is its `Task`.
 """
@@ -68,13 +68,13 @@ class Task(Protocol[AnyConfig]):
     command: ClassVar[str]
     model: torch.nn.Module
 
-    def objective(self, config: AnyConfig, train: Images, session: Session) -> Objective: ...  # made small in training
+    def objective(self, config: AnyConfig, train: Images, session: Session) -> Objective: ...  # what training minimises
     def validate(self, run: "Run[AnyConfig]") -> Record: ...  # of the epoch that has just ended
     def save_epoch(self, run: "Run[AnyConfig]", record: Record) -> None: ...  # the weights, where they are to be kept
     def save_last(self, run: "Run[AnyConfig]") -> None: ...  # last.pt, from which `--resume` continues
     def seconds_after(self, run: "Run[AnyConfig]") -> float: ...  # estimates now what follows training
     def write_start(self, run: "Run[AnyConfig]") -> None: ...  # what is known before the first batch
-    def before_step(self, run: "Run[AnyConfig]") -> None: ...  # says something
+    def before_step(self, run: "Run[AnyConfig]") -> None: ...  # a warning, perhaps, before an optimiser step
     def after_epoch(self, run: "Run[AnyConfig]", record: Record) -> None: ...  # says what a finished epoch shows
 
 

@@ -2,7 +2,7 @@
 
 None of them stops a run: one that fails is left out with a warning. None is given a path, a host or a user. A tracker
 names the `packages` that it needs and the environment `variables` of every call, unless the user has set them; it can
-`start` a run or go on with that of an id, which it returns, `log` the numbers of an epoch, and `finish` with files by
+`start` a run or continue one by its id, which it returns, `log` the numbers of an epoch, and `finish` with files by
 name. Where it is `offline` it opens no connection, whatever its own variables say.
 """
 

@@ -32,7 +32,7 @@ class _Epoch(TypedDict):
 
 @dataclass
 class TrainState:
-    """Everything that changes while training; the only mutable object."""
+    """Everything that changes while training and that `--resume` needs."""
 
     model: nn.Module
     optimiser: torch.optim.Optimizer
@@ -50,7 +50,7 @@ class TrainState:
     history: list[Record] = field(default_factory=list)  # of every finished epoch
     running: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RUNNING, 0.0))  # sums over the current one
     spent: NonNegativeFloat = 0.0  # seconds that the commands of this run have taken
-    share: NonNegativeFloat = 0.0  # of the time for training that is used, of which 1 ends it; 0 without `train.time`
+    share: NonNegativeFloat = 0.0  # of `train.time` that is used; 1 ends training; 0 without a limit
 
     def __post_init__(self) -> None:
         self.network = self.model
@@ -106,7 +106,7 @@ _Position: Any = create_model("_Position", __config__=ConfigDict(strict=True), *
 def new_state(
     model: nn.Module, config: Config | PretrainConfig, batches: int, device: torch.device, precision: Precision
 ) -> TrainState:
-    """A state before the first step; `model` lies on `device`. `batches` of an epoch."""
+    """A state before the first step; `model` lies on `device`, an epoch has `batches` batches."""
     train, steps = config.train, config.train.epochs * steps_per_epoch(batches, config.train.accumulate)
     ema = MovingAverage(model, train.ema_decay or ema_decay(steps)) if train.ema else None
     scaler = torch.amp.GradScaler(device.type, enabled=precision.name == "fp16")

@@ -259,9 +259,9 @@ def _numbers(answer: Answer) -> np.ndarray:
 
 
 def _stored(model: Model, drawn: np.ndarray) -> np.ndarray | None:
-    """The numbers of the answer to the drawn image by the logits that the model's file holds.
+    """The numbers that the answer to the drawn image should have, from the logits in the model's file.
 
-    None where it holds none, or where this process computes in reduced precision.
+    None if the file holds none, or if this process computes in reduced precision.
     """
     saved = model.saved
     if saved.policy is None or not saved.policy.known_logits or model.network.precision != "fp32":

@@ -57,7 +57,7 @@ class Limits:
 
     @property
     def bytes(self) -> int:
-        """Of a request."""
+        """The size of a request at most."""
         return int(self.megabytes * MEGABYTE)
 
     def check(self) -> None:

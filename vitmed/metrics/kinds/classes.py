@@ -86,7 +86,7 @@ class PreparedPredictions(Prepared):
         return {"mcc": ratio(moved, np.sqrt(varied_truth * varied_calls)) - mcc * both, "cohen_kappa": kappa}
 
     def _numbers(self, cells: np.ndarray, lost: np.ndarray) -> Both:
-        """Of the images in each cell of the confusion matrix that is in use, (R, C), and the summed losses, (R, 2)."""
+        """The numbers, from the images in each used cell of the confusion matrix, (R, C), and summed losses (R, 2)."""
         r, k = len(cells), self.size
         support = _grouped(cells, self.cells // k, k)  # (R, K) truly of the class
         called = _grouped(cells, self.cells % k, k)  # (R, K) predicted as it
@@ -143,7 +143,7 @@ class PreparedPredictions(Prepared):
 
     @cached_property
     def overall_areas(self) -> dict[str, Area]:
-        """Those of all classes together, by the names in `AREAS`."""
+        """The areas of all classes together, by the names in `AREAS`."""
         if self.positive is not None:
             return dict(zip(AREAS, self.areas[self.positive], strict=True))
         means = [Area(0.0, np.zeros(len(self.labels)))] * len(AREAS)
@@ -237,16 +237,23 @@ class PreparedPredictions(Prepared):
         overall["sensitivity_macro"] = overall["balanced_accuracy"]
         overall |= {f"{kind}_macro": self._mean(kind) for kind in ("specificity", "ppv", "npv", "f1")}
         overall |= {kind: self._mean(kind) if positive is None else self.per_class[positive][kind] for kind in AREAS}
-        for column, name in enumerate(LOSSES):
-            loss, interval = self.losses[:, column], NONE
-            if self.accuracy.value != 1 and len(loss) and not self.too_few:  # else no image shows what an error costs
-                influence = self.units.leveraged((loss - loss.mean()) / len(loss), self.labels)
-                interval = intervals.log_interval(float(loss.mean()), intervals.influence_spread(influence, self.units))
-            overall[name] = estimate(self.point[name], *interval, "influence")
+        overall |= self.mean_losses
         for name in ("mcc", "cohen_kappa"):
             value = min(self.point[name], 1.0)  # a rounding error may lie above
             overall[name] = estimate(value, *self._correlation_interval(name), "influence")
         return {name: overall[name] for name in METRICS}
+
+    @property
+    def mean_losses(self) -> dict[str, Estimate]:
+        return {name: self.mean_loss(self.point[name], loss) for name, loss in zip(LOSSES, self.losses.T, strict=True)}
+
+    def mean_loss(self, value: float, losses: np.ndarray) -> Estimate:
+        """The mean of losses (S,), `value`, with its interval; none where no image shows what an error costs."""
+        interval = NONE
+        if self.accuracy.value != 1 and len(losses) and not self.too_few:
+            influence = self.units.leveraged((losses - losses.mean()) / len(losses), self.labels)
+            interval = intervals.log_interval(float(losses.mean()), intervals.influence_spread(influence, self.units))
+        return estimate(value, *interval, "influence")
 
     def _mean(self, kind: str) -> Estimate:
         entries = [self.per_class[c][kind] for c in self.classes]
@@ -269,9 +276,9 @@ class PreparedPredictions(Prepared):
         return Part(entry.value, entry.low, entry.high, influence, weight)
 
     def _correlation_interval(self, name: str) -> tuple[float, float]:
-        """The interval of MCC or kappa on -1..1: Wilson's, of as many images as give a proportion their variance.
-        Without an error it is that of a proportion right: of two classes among the images of the rarer, on which both
-        numbers rest; of more among all, beyond what agrees by chance. No interval reaches further up."""
+        """The interval of MCC or kappa on -1..1: Wilson's, with the number of images at which a proportion has their
+        variance. Without an error: the interval of the accuracy, with two classes on the images of the rarer one, on
+        which both numbers rest, with more on all, corrected for chance. No interval reaches further up."""
         value = self.point[name]
         if not np.isfinite(value) or self.units.count < 2 or self.too_few:
             return NONE
@@ -371,7 +378,7 @@ def image_losses(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _grouped(values: np.ndarray, kinds: np.ndarray, k: int) -> np.ndarray:
-    """(R, K) sums over those of the values (R, N) that are of each kind, (N,) int64, 0..K-1."""
+    """(R, K) sums of the values (R, N) of each kind, (N,) int64, 0..K-1."""
     sums, order = np.zeros((len(values), k)), np.argsort(kinds, kind="stable")
     there, starts = np.unique(kinds[order], return_index=True)
     if len(there):

@@ -40,8 +40,12 @@ class FindingPredictions(Predictions):
     DECIDING: ClassVar[dict[str, Any]] = {"thresholds": ()}
     EXCLUSIVE: ClassVar[bool] = False
 
-    def middle_of(self, decided: Sequence[np.ndarray]) -> np.ndarray:
-        return np.asarray(np.mean(decided, axis=0) >= 0.5)
+    def middle_of(self, decided: Sequence[np.ndarray], margins: np.ndarray) -> np.ndarray:
+        return np.asarray(np.sum(decided, axis=0) - len(decided) / 2 + margins / 4 >= 0)
+
+    @cached_property
+    def margins(self) -> np.ndarray:
+        return self.probabilities - self.limits
 
     def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
         each = np.stack([part.probabilities for part in parts])  # (M, S, F)
@@ -200,7 +204,7 @@ def in_means(predictions: Predictions) -> np.ndarray:
     """(F,) bool: the findings of the means over findings.
 
     At least `FEWEST` patients (or images, where patients are unknown) have the finding, and as many have an image
-    without it. Where no finding has so many: those with an image of either kind.
+    without it. If no finding has, every finding with an image of either kind counts.
     """
     least = fewer_holders(predictions)
     return np.asarray(least >= FEWEST if (least >= FEWEST).any() else least > 0)
@@ -232,10 +236,10 @@ def pooled(predictions: Predictions) -> Predictions:
 class PreparedFindings(Prepared):
     """One set of predictions of findings.
 
-    A mean over findings, those of `in_means`, has the interval of a mean over classes: from those of its parts (MOVER),
-    whose errors are correlated because several findings are read in the same images and patients. A number of all
-    labels together (micro) has that of two classes, each label an image of its patient; without patients the labels of
-    an image stay together.
+    A mean over the findings of `in_means` has the interval of a mean over classes: from the intervals of its parts
+    (MOVER), whose errors are correlated because several findings are read in the same images and patients. A number of
+    all labels together (micro) has the interval of two classes, each label an image of its patient; without patients
+    the labels of an image stay together.
     """
 
     metrics: ClassVar[dict[str, Metric]] = FINDING_METRICS
@@ -257,7 +261,7 @@ class PreparedFindings(Prepared):
 
     @cached_property
     def summands(self) -> np.ndarray:
-        """(S, 4 F + 6): of each image hits, false calls, misses and right absences; then what is counted by image."""
+        """(S, 4 F + 6): hits, false calls, misses and right absences of each finding; then what is counted by image."""
         labels, called = self.labels, self.predictions.predicted
         present, absent, empty = labels == 1, labels == 0, images_without(labels)
         rows, size = np.nonzero(self.known)[0], len(labels)
@@ -288,7 +292,7 @@ class PreparedFindings(Prepared):
         }
 
     def apart(self, weights: np.ndarray, drawn: bool = False) -> dict[str, np.ndarray]:
-        """Mean areas of the findings of the means, over those that a resample has; and, unless `drawn`, micro areas."""
+        """Mean areas over the findings of `in_means` that a resample has; and, unless `drawn`, micro areas."""
 
         def areas_of(labels: Any, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return weighted_areas(self.predictions.probabilities[labels], self.labels[labels] == 1, weights[:, images])
@@ -334,7 +338,7 @@ class PreparedFindings(Prepared):
         return estimate(value, *mean_interval(parts, self.units), "mover")
 
     def _of_images(self, f: np.integer, influence: np.ndarray) -> np.ndarray:
-        """(S,) the influence of the images whose label of a finding is known; that of others is 0."""
+        """(S,) the influence of the images whose label of a finding is known, 0 for the others."""
         influences = np.zeros(len(self.labels))
         influences[self.known[:, f]] = influence
         return influences
@@ -357,7 +361,7 @@ class PreparedFindings(Prepared):
         return [f"{kind} of {self.predictions.classes[f]}" for f in self.means for kind in MEANS.get(name, ())]
 
     def why(self, name: str, entry: Estimate, numbers: Numbers) -> str:
-        """As of two classes for each finding."""
+        """Why, as for two classes, of a finding or of the mean of all findings."""
         _, _, finding = name.partition(" of ")
         of_two = self.each[numbers.classes.index(finding)].numbers if finding else None
         lone = f"the images that it counts come from fewer than 2 {self.unit}s"
@@ -405,7 +409,7 @@ class PreparedFindings(Prepared):
         return {"subset_accuracy": share_difference(self.right, other.right, self.read, self.units)}
 
     def gaps(self, other: "PreparedFindings") -> dict[str, Gap]:
-        """As those of all kinds; sums without an interval where no image shows how much a difference varies."""
+        """As `Prepared.gaps`; no interval where no image shows how much a difference varies."""
         same, gaps = self.predictions.same_as(other.predictions), super().gaps(other)
         gaps = {name: (reach if same or reach > 0 else np.nan, test) for name, (reach, test) in gaps.items()}
         for name in AREAS:
@@ -415,8 +419,8 @@ class PreparedFindings(Prepared):
         return gaps
 
     def class_gaps(self, other: "PreparedFindings") -> dict[str, dict[str, ClassDifference]]:
-        """In AUROC and average precision, on the images whose label is known. There is an interval, and a p, where at
-        least `FEWEST` patients (or images) have the finding, and as many have images without it."""
+        """Differences in AUROC and average precision, on the images whose label is known. Interval and p need at least
+        `FEWEST` patients (or images) with the finding, and as many without it."""
         gaps: dict[str, dict[str, ClassDifference]] = {name: {} for name in AREAS}
         for finding, first, second in zip(self.predictions.classes, self.each, other.each, strict=True):
             for name in AREAS:

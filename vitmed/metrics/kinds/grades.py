@@ -94,7 +94,7 @@ class Grades(Frozen):
 
 
 class Distance(Frozen):
-    """The images whose predicted grade is so many grades above the true one; below: negative."""
+    """The number `n` of images whose predicted grade is `grades` above the true one; below: negative."""
 
     grades: int
     n: int
@@ -134,7 +134,7 @@ class PreparedGrades(PreparedPredictions):
 
     @cached_property
     def summands(self) -> np.ndarray:
-        """(S, 3 + 2 K): the absolute error of each image, its squared error and, with it, what kappa sums."""
+        """(S, 3 + 2 K): the absolute error of each image, then `kappa_summands` with squared costs."""
         predicted, k = self.predicted, self.size
         squared = kappa_summands(self.labels, predicted, grade_costs(k, "squared"))
         return np.column_stack([np.abs(predicted - self.labels), squared])

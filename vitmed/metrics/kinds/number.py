@@ -53,7 +53,7 @@ class NumberPredictions(Predictions):
     DECIDING: ClassVar[dict[str, Any]] = {}
 
     def like(self, other: Self) -> Self:
-        """The same numbers and scales in the unit, standardised as those of another; to the rounding of `logits`."""
+        """The same numbers and scales in the unit, standardised as in `other`; equal up to the rounding of `logits`."""
         centre, spread = other.target.centre, other.target.spread
         target = self.target.model_copy(update={"centre": centre, "spread": spread})
         if target == self.target:
@@ -76,9 +76,6 @@ class NumberPredictions(Predictions):
         scale = np.sqrt(np.maximum(variance, np.einsum("m,ms->s", shares, scales) ** 2 * 1e-12))
         logits = np.stack([(mean - target.centre) / target.spread, np.log(scale / target.spread)], axis=1)
         return replace(self.undecided(), logits=logits.astype(np.float32))
-
-    def middle_of(self, decided: Sequence[np.ndarray]) -> np.ndarray:
-        return np.asarray(np.mean(decided, axis=0))
 
     def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
         """(S,) the standard deviation of the predicted values, in the unit."""
@@ -227,8 +224,8 @@ def error_of_mean(predictions: NumberPredictions) -> float:
 
 
 def distribution_scores(predictions: NumberPredictions) -> tuple[np.ndarray, np.ndarray]:
-    """CRPS, in the unit, and log score of each image, (S,) twice: lower is better. The log score is that of the
-    standardised number, as in training: -ln of the density in the unit is larger by the log of `Target.spread`."""
+    """CRPS, in the unit, and log score of each image, 2 x (S,): lower is better. The log score is -ln of the density of
+    the standardised number, as in training; in the unit it is larger by the log of `Target.spread`."""
     labels, scales = known_labels(predictions), predictions.scales
     z = (labels - predictions.values) / scales
     from scipy.special import ndtr  # imported here: predict starts without it
@@ -263,7 +260,7 @@ class PreparedNumbers(Prepared):
 
     @cached_property
     def summands(self) -> np.ndarray:
-        """(S, 13): numbers are counted from those of the first image, so that numbers that are all alike become 0."""
+        """(S, 13), named in `of_sums`. True and predicted numbers count from the first image's: equal ones become 0."""
         p, labels, error, ends = self.predictions, self.labels, self.error, self.predictions.intervals
         y, x = (numbers - numbers[:1].sum() for numbers in (labels, p.values))
         nothing = np.full(len(labels), np.nan)

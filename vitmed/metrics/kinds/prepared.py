@@ -21,7 +21,7 @@ from vitmed.metrics.predictions import known_labels
 
 Gap = tuple[float, ComparisonTest]  # how far an interval of a difference reaches to either side, and the test
 ShareGaps = dict[str, tuple[Share, ComparisonTest]]  # of proportions, or means of them
-FEW_POSITIVE = 10  # below so many images of a class, their number hardly shows how common it is
+FEW_POSITIVE = 10  # fewer images of a class hardly show how common it is
 BY_PREVALENCE = "PPV, F1, MCC, kappa and average precision"  # numbers that depend on how common a class is
 Samples = tuple[SampleSize, Sequence[Mapping[str, Share]]]  # behind the accuracy, and the `class_shares` of each class
 
@@ -137,9 +137,9 @@ class Prepared:
         return {}
 
     def gaps(self, other: Any) -> dict[str, Gap]:
-        """How the areas, and the numbers of `of_sums`, of two models differ. The latter by the variance of the
-        difference, leaving out each patient in turn, with Student's t; NaN where a number is undefined for either
-        model, or without a patient."""
+        """How the areas, and the numbers of `of_sums`, of two models differ. For the latter: the jackknife, leaving out
+        each patient in turn, with Student's t; NaN where a number is undefined for either model, or without one of
+        the patients."""
         if not self.summands.shape[1]:
             return {}
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -174,7 +174,7 @@ class Prepared:
     def evaluate(cls, predictions: Any, resamples: int = 2000) -> Numbers:
         """Every number with its interval; the units are patients where they are known.
 
-        `resamples` is only recorded: those of the rest of a report.
+        `resamples`, which the rest of a report uses, is only recorded.
 
         Raises:
             DataError: the predictions have no labels, or a score that is no finite number.
@@ -185,7 +185,7 @@ class Prepared:
 
     @cached_property
     def numbers(self) -> Numbers:
-        """As `evaluate`."""
+        """What `evaluate` returns."""
         predictions = self.predictions
         patients = None if predictions.groups is None else self.units.count
         numbers = Numbers(

@@ -250,7 +250,7 @@ def tensor_names() -> dict[str, Any]:
 
 def refuse_others(names: Iterable[str], state: State, path: Path) -> None:
     """Raise CheckpointError for other kinds of networks, and name the kind; `names` are of the tensors that vitmed does
-    not use, of which those of a text encoder do not count."""
+    not use, and a text encoder among them does not count."""
     names = [name for name in names if not name.startswith("text")]
     for pattern, what in tensor_names()["refused"]:
         name = next((name for name in names if re.fullmatch(pattern, name)), None)

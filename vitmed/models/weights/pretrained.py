@@ -196,7 +196,7 @@ def load_pretrained(model: ViT, weights: Weights, preprocessing: Preprocessing |
 
     Args:
         preprocessing: normalisation of the run, by which a grey image gives the features of its copy in three
-            channels; None for that of the weights.
+            channels; None for the normalisation of the weights.
 
     Raises:
         CheckpointError: a tensor other than the head would stay fresh; names the first tensors that do not fit.

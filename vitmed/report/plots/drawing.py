@@ -13,13 +13,10 @@ from functools import cache
 from typing import Any, Literal
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import font_manager, rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_pdf import FigureCanvasPdf
-from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.backends import backend_agg, backend_pdf, backend_svg
 from matplotlib.figure import Figure
-from matplotlib.font_manager import fontManager
 from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, MaxNLocator
 from PIL import Image
@@ -55,11 +52,11 @@ def drawn(figure: Figure, pictures: bool = False, pdf: bool = False) -> Drawn:
     image, stream = _raster(figure), io.BytesIO()
     figure.set_layout_engine("none")  # all parts are in place: to place them again takes as long as drawing
     with _any_glyph(), rc_context({"svg.hashsalt": "vitmed"}):
-        FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None, "Creator": None})
+        backend_svg.FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None, "Creator": None})
     vector = io.BytesIO()
     if pdf:
         with _any_glyph(), rc_context({"pdf.fonttype": 42}):  # TrueType: journals refuse type 3
-            FigureCanvasPdf(figure).print_pdf(vector, metadata={"CreationDate": None, "Creator": None})
+            backend_pdf.FigureCanvasPdf(figure).print_pdf(vector, metadata={"CreationDate": None, "Creator": None})
     png, svg = _encoded(image, dpi=(DPI, DPI)), stream.getvalue()
     ways = [(png, "image/png")]
     if pictures:  # at the best quality that takes no more than `LARGE` bytes, otherwise at the lowest
@@ -110,7 +107,7 @@ def _raster(figure: Figure) -> Image.Image:
         if max("".join(written), default="") > "\u2e7f":
             text.set_fontfamily([*text.get_fontfamily(), *_east_asian_fonts()])
     figure.dpi = DPI
-    canvas = FigureCanvasAgg(figure)
+    canvas = backend_agg.FigureCanvasAgg(figure)
     with _any_glyph():
         canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
@@ -128,7 +125,7 @@ def _east_asian_fonts() -> list[str]:
     usual = re.compile(
         "Sans CJK|Droid Sans Fallback|WenQuanYi|YaHei|SimHei|MS Gothic|Malgun|PingFang|Hiragino|Arial Unicode"
     )
-    return sorted({font.name for font in fontManager.ttflist if usual.search(font.name)})[:3]
+    return sorted({font.name for font in font_manager.fontManager.ttflist if usual.search(font.name)})[:3]
 
 
 @contextlib.contextmanager

@@ -91,7 +91,7 @@ def grid(predictions: Predictions, read: Read) -> Figure:
 
 
 def contact_sheet(images: Mapping[str, Sequence[np.ndarray]], classes: int, title: str) -> Figure:
-    """What the network is shown: a row of uint8 arrays (H, W) or (H, W, 3) for each class, of so many `classes`."""
+    """What the network sees: a row of uint8 arrays (H, W) or (H, W, 3) for each class shown, of `classes` in all."""
     columns = max([1, *map(len, images.values())])
     size = 1.2 * columns + 1.6, max(1.0, 1.2 * len(images))
     figure, _ = sheet(size, [(short(name, 20), pictures) for name, pictures in images.items()])

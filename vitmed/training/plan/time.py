@@ -77,13 +77,13 @@ class Forecast(NamedTuple):
         return self.before + passes * self.one_pass + self.after
 
     def passes_in(self, seconds: float) -> float:
-        """How many passes a command of so many seconds has time for."""
+        """How many passes a command of this length has time for."""
         return (seconds - self.before - self.after) / self.one_pass
 
 
 @dataclass
 class Forecaster:
-    """Forecasts runs on the images of `splits`, whose training so many `processes` share."""
+    """Forecasts runs on the images of `splits`, trained by a number of `processes`."""
 
     splits: Splits
     device: torch.device
@@ -127,7 +127,7 @@ class Forecaster:
 
 class After:
     """What follows the training of a run: `fixed` seconds of a core for policy, tables and reports, remembered in the
-    cache folder from the latest run like it, and as long as so many `steps` of training take."""
+    cache folder from the latest run like it, and predictions that take as long as `steps` training steps."""
 
     def __init__(self, splits: Splits, config: Config, device: torch.device) -> None:
         train, val, test = (len(splits.samples[name]) for name in ("train", "val", "test"))
@@ -272,9 +272,9 @@ def augmenting_seconds(config: Config) -> float:
 
 
 class Candidate(NamedTuple):
-    """A network from scratch, with images of at most so many px, for `least` training images or more, and its peak
-    learning rate. After its knee, so many optimiser `steps`, or `passes` over the images if that is less, more training
-    gains little."""
+    """A network from scratch, the largest image size, px, and the peak learning rate for it, for `least` training
+    images or more. More training gains little after its knee: `steps` of the optimiser, or `passes` over the images if
+    that is less."""
 
     width: int
     depth: int
@@ -290,8 +290,8 @@ class Candidate(NamedTuple):
         return max(1, min(self.passes, math.ceil(self.steps * min(batch, images) / images)))
 
     def square(self, inputs: PlanInputs) -> tuple[int, int]:
-        """Sides of the input and of a patch, px: no larger than the images are, in whole patches, of which it has 4 x 4
-        and which for small images are at most 8 px, as in the plan."""
+        """Sides of the input and of a patch, px. The input is no larger than the images, but has at least 4 x 4 whole
+        patches, which for small images are at most 8 px, as in the plan."""
         patch = min(8, self.patch_size) if inputs.side <= SMALL else self.patch_size
         return min(self.image_size, max(4 * patch, round(inputs.side / patch) * patch)), patch
 
@@ -348,8 +348,8 @@ class Networks(NamedTuple):
 
 
 def check_time(seconds: float, forecast: Forecast, slow: Sequence[str] = ()) -> None:
-    """Raises TimeTooShortError if a command of so many seconds has no time for a pass over the images; `slow` are the
-    flags that were given, without which it may have."""
+    """Raise TimeTooShortError if a command of this length has no time for a pass over the images; without the flags
+    `slow`, which were given, it may have."""
     least = forecast.total(1)
     if seconds < least < math.inf:
         parts = f"{about(forecast.before)} to read the images and prepare, {about(forecast.one_pass)} for one epoch"
@@ -386,8 +386,8 @@ class Clock:
 
 
 def share_of_time(seconds: float, end: float, start: float, share: float) -> float:
-    """The share of the time for training that is used after so many seconds of the run: it grows evenly from `share` at
-    the `start`, when training begins or goes on, to 1 at the `end`, all in s. The learning rate follows it, so it ends
+    """The share of the time for training that is used at `seconds` of the run. It grows evenly from `share` at the
+    `start`, when training begins or resumes, to 1 at the `end`, all in s. The learning rate follows it, so it ends
     low on a machine of any speed, also where the speed changes."""
     return 1.0 if seconds >= end else share + (1 - share) * (seconds - start) / (end - start)
 
