@@ -198,6 +198,7 @@ def test_ui_of_a_notebook_and_of_the_terminal(capsys: pytest.CaptureFixture[str]
         assert said.count(r"file a\x1b[31m[red]:smile:.png caf\udce9") == 2, said
 
 
+@pytest.mark.slow
 @posix
 def test_names_that_are_not_utf_8_in_every_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders, classes and files: training, figures, pages and tables; and the tables find the files again."""
