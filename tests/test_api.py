@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, TINY_SETS, Trained, python
+from conftest import BARE, TINY_SETS, Trained, python
 
 import vitmed
 from vitmed.core.errors import UsageError
@@ -77,7 +77,7 @@ def test_a_run_in_a_thread(trained: Trained, tmp_path: Path) -> None:
     import threading
 
     found = []
-    settings = TINY | {"epochs": 1}
+    settings = BARE | {"epochs": 1}
     thread = threading.Thread(
         target=lambda: found.append(vitmed.train(trained.data, output=tmp_path, sets=TINY_SETS, **settings))
     )

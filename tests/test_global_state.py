@@ -91,7 +91,10 @@ SMALL = TINY | {"epochs": 1, "policy": "blood_smear", "resamples": 20, "map_imag
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(
     "more",
-    [{"drop_path": 0.2, "mixup": 0.4, "stem": "conv", "workers": 1}, {"baseline": True, "lora": 2}],
+    [
+        {"drop_path": 0.2, "mixup": 0.4, "stem": "conv", "workers": 1},
+        pytest.param({"baseline": True, "lora": 2}, marks=pytest.mark.slow),
+    ],
     ids=["mixing and workers", "lora"],
 )
 def test_train(unchanged: Any, data: Path, tmp_path: Path, trained: Trained, more: dict[str, Any]) -> None:
@@ -100,6 +103,7 @@ def test_train(unchanged: Any, data: Path, tmp_path: Path, trained: Trained, mor
     unchanged(lambda: vitmed.train(data, output=tmp_path, sets=() if "lora" in more else TINY_SETS, **SMALL | more))
 
 
+@pytest.mark.slow
 def test_train_with_figures(unchanged: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_only(monkeypatch, "confusion_matrix", "reliability", "grid", "attention_maps")
     unchanged(lambda: vitmed.train(data, output=tmp_path, sets=TINY_SETS, **SMALL))
@@ -122,7 +126,7 @@ def test_the_other_commands(unchanged: Any, data: Path, tmp_path: Path, trained:
         vitmed.evaluate(trained.best, output=tmp_path / "e", device="cpu", resamples=20, map_images=0)
         vitmed.predict([image], checkpoint=trained.best, device="cpu")
         vitmed.explain(image, checkpoint=trained.best, device="cpu", output=tmp_path / "maps")
-        vitmed.stress(trained.best, device="cpu", output=tmp_path / "stress")
+        vitmed.stress(trained.best, device="cpu", output=tmp_path / "stress", resamples=20)
         vitmed.check(data, output=tmp_path / "check")
         vitmed.summary(str(trained.best))
         vitmed.plan(data, output=tmp_path / "plan.yaml", sets=TINY_SETS, **TINY)
@@ -143,6 +147,7 @@ def test_a_random_network_follows_the_seed_of_the_user() -> None:
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_another_default_dtype(trained: Trained, tmp_path: Path) -> None:
     image = next(trained.data.rglob("*.png"))

@@ -553,7 +553,19 @@ def test_every_field_and_every_option_has_a_row() -> None:
         assert sorted(own) == sorted(OPTIONS[command][1].split()), command
 
 
-@pytest.mark.parametrize("setting", [name for name, cells in SETTINGS.items() if isinstance(cells, dict)])
+# Each trains, or writes a page, for itself; `train.lr`, `train.accumulate` and `evaluate.report` run with every push.
+COSTLY = {f"train.{name}" for name in ("epochs", "batch_size", "min_lr", "warmup_epochs", "clip_norm", "ema_decay")}
+COSTLY |= {"train.seed", "train.ema", "evaluate.format", "evaluate.coverage", "evaluate.prevalence", "evaluate.raters"}
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in COSTLY))
+        for name, cells in SETTINGS.items()
+        if isinstance(cells, dict)
+    ],
+)
 def test_a_setting_changes_something_or_says_that_it_does_not(setting: str, folder: Path, no_figures: None) -> None:
     cells = SETTINGS[setting]
     assert isinstance(cells, dict) and tuple(cells) == KINDS

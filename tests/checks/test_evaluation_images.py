@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TINY, TINY_SETS, draw_classes, draw_patients, draw_splits, once, recording
+from conftest import BARE, TINY, TINY_SETS, draw_classes, draw_patients, draw_splits, once, recording
 from label_sets import label_set
 from PIL import Image
 
@@ -39,6 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
         for k, part in enumerate(("train", "val", "test")):
             draw_patients(place / "data" / part, 3 * k, seed=k)
         settings = TINY | {"epochs": 1, "group_regex": r"(P\d+)_", "positive": "amber"}
+        settings |= {"baseline": False, "map_images": 0}
         return train(place / "data", output=place / "runs", name="run", sets=TINY_SETS, **settings)
 
     return once(tmp_path_factory, "patients", make)
@@ -151,7 +152,7 @@ def test_test_images_that_are_copies_of_training_images(tmp_path: Path) -> None:
     for i in range(2):
         shutil.copy(data / "train" / "blue" / f"blue_{i}.png", data / "test" / "blue" / f"copy_{i}.png")
     ui = recording()
-    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, **TINY | {"epochs": 1})
+    result = train(data, output=tmp_path / "runs", sets=TINY_SETS, **BARE | {"epochs": 1})
     assert any("identical copies of 2 test images are in another split" in text for text in ui.warned)
     notes = json.loads((result.folder / "test" / "metrics.json").read_text())["notes"]
     assert any(note.startswith("Leakage: 2 of these images") for note in notes)

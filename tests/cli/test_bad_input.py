@@ -272,7 +272,15 @@ def test_weights_that_cannot_be_used(refused: Callable[..., Answer], files: Path
     assert not (files / "ran").exists()
 
 
-@pytest.mark.parametrize("name", ["ensemble.json", "test/metrics.json", "metrics.jsonl", "environment.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ensemble.json",
+        "test/metrics.json",
+        pytest.param("metrics.jsonl", marks=pytest.mark.slow),
+        pytest.param("environment.json", marks=pytest.mark.slow),
+    ],
+)
 def test_json_that_nests_without_end(trained: Trained, vitmed: RUN, tmp_path: Path, name: str) -> None:
     run = shutil.copytree(trained.folder, tmp_path / "run")
     (run / name).write_text('{"a":' * 100_000)

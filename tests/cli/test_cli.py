@@ -114,7 +114,7 @@ def test_train_with_json_and_gates(trained: Trained, vitmed: RUN, tmp_path: Path
     ):
         assert text in answer.err
     before = (tmp_path / "runs" / "a" / "best.pt").read_bytes()
-    answer = vitmed(*args, "--fail-under", "log_loss=0")
+    answer = vitmed(*args, "--no-report", "--no-baseline", "--fail-under", "log_loss=0")
     assert answer.code == 6 and json.loads(answer.out)["run"].endswith("a-2")
     assert (tmp_path / "runs" / "a" / "best.pt").read_bytes() == before  # another run of that name stays as it is
     assert (tmp_path / "runs" / "a-2" / "best.pt").is_file()

@@ -30,7 +30,12 @@ def shell(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
 @posix
 @pytest.mark.parametrize(
     ("redirected", "code"),
-    [(">&- 2>&- <&-", 0), ("2>&-", 0), ("2>/dev/full", 0), (">/dev/full", 2)],
+    [
+        (">&- 2>&- <&-", 0),
+        pytest.param("2>&-", 0, marks=pytest.mark.slow),
+        pytest.param("2>/dev/full", 0, marks=pytest.mark.slow),
+        (">/dev/full", 2),
+    ],
 )
 def test_a_closed_or_full_stream_ends_no_command(redirected: str, code: int) -> None:
     done = shell(f"vitmed data list {redirected}")
@@ -39,12 +44,13 @@ def test_a_closed_or_full_stream_ends_no_command(redirected: str, code: int) -> 
 
 
 @posix
-@pytest.mark.parametrize("redirected", [">&-", "2>/dev/full"])
+@pytest.mark.parametrize("redirected", [">&-", pytest.param("2>/dev/full", marks=pytest.mark.slow)])
 def test_an_error_keeps_its_exit_code(redirected: str) -> None:
     done = shell(f"vitmed train nosuch {redirected}")
     assert done.returncode == 3 and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_ascii_alone_is_enough(tmp_path: Path) -> None:
     folder = tmp_path / "é"
     folder.mkdir()
@@ -100,6 +106,7 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().err == "warning: mind the gap\n" * 2
 
 
+@pytest.mark.slow
 def test_a_shell_completes_commands_and_flags() -> None:
     for words, offered in (("vitmed data g", "get"), ("vitmed train --ep", "--epochs")):
         done = shell("vitmed", _VITMED_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))

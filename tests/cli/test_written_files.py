@@ -198,6 +198,7 @@ def test_ui_of_a_notebook_and_of_the_terminal(capsys: pytest.CaptureFixture[str]
         assert said.count(r"file a\x1b[31m[red]:smile:.png caf\udce9") == 2, said
 
 
+@pytest.mark.slow
 @posix
 def test_names_that_are_not_utf_8_in_every_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders, classes and files: training, figures, pages and tables; and the tables find the files again."""
@@ -209,7 +210,7 @@ def test_names_that_are_not_utf_8_in_every_output(tmp_path: Path, monkeypatch: p
         place = data / split / os.fsdecode({"amber": b"=amb\xe9r", "blue": b"+bl\x1b[31mue"}[name])
         place.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, place / os.fsdecode(b"=caf\xe9 " + file.name.encode()))
-    shown = {"map_images": 0, "show_names": True, "resamples": 20}
+    shown = {"map_images": 0, "show_names": True, "resamples": 20, "baseline": False}
     settings = TINY | {"epochs": 1, "sets": TINY_NETWORK} | shown
     result = train(data, output=tmp_path / "runs", name="a", **settings)
     table = result.folder / "test" / "predictions.csv"

@@ -120,6 +120,7 @@ def test_the_folder_says_where_to_look(done: AutoRun, ui: Recorder) -> None:
     assert json.loads(text)["used"] == pytest.approx(done.content["used"], abs=5) and str(done.folder) not in text
 
 
+@pytest.mark.slow
 def test_where_folds_would_have_too_little_time_one_training_gets_it_all(
     data: Path, done: AutoRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,15 +113,18 @@ def test_no_place_person_or_image_is_named(archive: Path, unpacked: Path, traine
     assert not files(unpacked / "model") & {"splits.csv", "test/report.html", "last.pt"}
 
 
-def test_its_test_is_the_reference_of_monitoring(
-    unpacked: Path, trained: Trained, vitmed: Callable[..., Answer], tmp_path: Path
-) -> None:
-    """The numbers of the run's own test, without a name of an image."""
+def test_its_test_is_that_of_the_run_without_a_name_of_an_image(unpacked: Path, trained: Trained) -> None:
     table = Predictions.from_csv(unpacked / "model" / "test" / "predictions.csv")
     ours = Predictions.from_csv(trained.folder / "test" / "predictions.csv")
     assert table.paths == tuple(f"{i:06d}" for i in range(len(ours))) and table.columns.keys() <= {"ood_score"}
     np.testing.assert_array_equal(table.logits, ours.logits)
     np.testing.assert_array_equal(table.units, ours.units)
+
+
+@pytest.mark.slow
+def test_its_test_is_the_reference_of_monitoring(
+    unpacked: Path, trained: Trained, vitmed: Callable[..., Answer], tmp_path: Path
+) -> None:
     new = trained.folder / "test" / "predictions.csv"
     contents = []
     for run in (trained.folder, unpacked / "model"):
@@ -166,6 +169,7 @@ def test_the_bill_of_materials_and_the_licences(unpacked: Path, shop: Path, trai
     assert "MIT OR Apache-2.0" in stated and stated.count(LICENCE.decode()) >= 6
 
 
+@pytest.mark.slow
 def test_the_wheel_of_vitmed_is_the_code_that_runs(unpacked: Path, tmp_path: Path) -> None:
     wheel = unpacked / "wheels" / f"vitmed-{VERSION}-py3-none-any.whl"
     where = Path(package.__file__).parent
@@ -358,6 +362,7 @@ def test_without_torch_the_papers_of_the_run_stay(shop: Path, trained: Trained, 
     assert names == {"model.onnx", "config.yaml", "model_card.md", "test", "test/metrics.json", "test/predictions.csv"}
 
 
+@pytest.mark.slow
 def test_a_wheel_that_cannot_be_had_leaves_nothing(
     shop: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

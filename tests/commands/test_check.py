@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_image, draw_splits, recording
+from conftest import BARE, TINY, TINY_SETS, Answer, Recorder, Trained, draw_classes, draw_image, draw_splits, recording
 from dicom_files import RAMP, write
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -570,7 +570,7 @@ def test_training_says_the_problems_and_puts_them_into_the_report(trained: Train
 
 
 def test_where_near_copies_are_found_the_flag_that_keeps_them_together_is_named(
-    tmp_path: Path, vitmed: RUN, ui: Recorder
+    tmp_path: Path, vitmed: RUN, ui: Recorder, no_figures: None
 ) -> None:
     root = draw_splits(tmp_path / "data", train=12, val=6, test=6)
     photo().save(root / "train/amber/first.png")
@@ -594,7 +594,7 @@ def test_training_refuses_an_image_under_two_labels(folder: Path, tmp_path: Path
     assert not any((tmp_path / "runs").iterdir())
 
 
-@pytest.mark.parametrize("regex", [r"(?:^|/)(C\d+)[^/]*$", None])
+@pytest.mark.parametrize("regex", [r"(?:^|/)(C\d+)[^/]*$", pytest.param(None, marks=pytest.mark.slow)])
 def test_the_patients_of_the_small_malaria_set_come_first(data_dir: Path, tmp_path: Path, regex: str | None) -> None:
     if not (data_dir / "malaria").is_dir():
         pytest.skip("no malaria/")
@@ -635,6 +635,7 @@ def test_what_is_no_file_is_never_opened(tmp_path: Path, vitmed: RUN, trained: T
         assert "a named pipe (FIFO)" in errors["x.png"] and "a broken link" in errors["gone.dcm"]
 
 
+@pytest.mark.slow
 def test_no_library_warns_on_the_terminal(tmp_path: Path, vitmed: RUN) -> None:
     """Pillow's and pydicom's warnings show a path of theirs, and Pillow's another limit of pixels."""
     root = draw_classes(tmp_path / "data", 3)
@@ -690,7 +691,7 @@ def test_the_border_of_deep_images_is_seen_in_the_window_of_the_run(tmp_path: Pa
 
 
 def test_training_sees_the_border_of_deep_images_in_its_window(tmp_path: Path, no_figures: None, ui: Recorder) -> None:
-    train(draw_deep(tmp_path / "data", 0), output=tmp_path / "runs", sets=TINY_SETS, **TINY | {"epochs": 1})
+    train(draw_deep(tmp_path / "data", 0), output=tmp_path / "runs", sets=TINY_SETS, **BARE | {"epochs": 1})
     assert not any("shortcut_border" in text for text in ui.warned)
 
 

@@ -82,7 +82,9 @@ def test_a_clear_difference_and_none(tmp_path: Path) -> None:
         judge(*files, output=tmp_path / "out")
 
 
-def test_the_page_names_its_tests_and_carries_the_grave_warnings_of_the_reports(tmp_path: Path) -> None:
+def test_the_page_names_its_tests_and_carries_the_grave_warnings_of_the_reports(
+    tmp_path: Path, no_figures: None
+) -> None:
     leak = (
         "Leakage: 9 of 120 images were used to make this model (train, val or pretraining); the result is optimistic."
     )
@@ -463,6 +465,7 @@ def test_runs_that_differ_by_more_than_the_seed_have_none(tmp_path: Path) -> Non
         assert not found.content.seeds and "seeds" not in found.content.to_dict()
 
 
+@pytest.mark.slow
 def test_two_groups_of_seeds_are_compared_by_their_means(vitmed: Any, tmp_path: Path) -> None:
     groups = [[draw(noise + seed / 20) for seed in range(3)] for noise in (1.0, 2.5)]
     runs = [seeded(tmp_path / f"{'ab'[g]}{s}", s, groups[g][s], lr=0.001 * (g + 1)) for g in range(2) for s in range(3)]

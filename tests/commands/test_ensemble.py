@@ -181,6 +181,7 @@ def test_other_commands_take_an_ensemble(folds: Path, data: Path, tmp_path: Path
     assert said.code == 0 and json.loads(said.out)["images"][0]["prediction"] == expected.classes[expected.predicted[0]]
 
 
+@pytest.mark.slow
 def test_stress_and_serving_take_an_ensemble(folds: Path, data: Path, tmp_path: Path) -> None:
     found = stress(folds, corruptions=["shot_noise"], images=8, output=tmp_path / "stress", resamples=20)
     assert found.content.n == 8 and list(found.content.corruptions) == ["shot_noise"]
@@ -252,6 +253,7 @@ def test_what_cannot_be_joined(runs: list[Path], folds: Path, data: Path, tmp_pa
     assert not (tmp_path / "e").exists()
 
 
+@pytest.mark.slow
 def test_folds_of_deep_images_have_a_window_each(data: Path, tmp_path: Path) -> None:
     """16-bit images: every fold measures its own window, and the ensemble reads an image once for all of them."""
     rng = np.random.default_rng(1)

@@ -120,7 +120,11 @@ def test_maps_can_be_left_out_and_few_images_say_why(trained: Trained, tmp_path:
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(
     ("channels", "sets"),
-    [(1, ["model.stem=conv", "model.pool=mean"]), (4, ["model.registers=2", "model.pool=cls"]), (3, [])],
+    [
+        pytest.param(1, ["model.stem=conv", "model.pool=mean"], marks=pytest.mark.slow),
+        pytest.param(4, ["model.registers=2", "model.pool=cls"], marks=pytest.mark.slow),
+        (3, []),
+    ],
 )
 def test_grey_alpha_registers_stem_and_lora(trained: Trained, channels: int, sets: list[str], tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "data", train=6, val=2, test=3)

@@ -81,9 +81,7 @@ def test_predict_with_the_file_equals_predict_with_the_checkpoint(trained: Train
     assert isinstance(alone, Predictions) and (alone.logits[0] == first.logits[3]).all()  # to the bit
 
 
-def test_predict_and_evaluate_without_torch(
-    trained: Trained, exported: Path, tmp_path: Path, vitmed: Callable[..., Answer]
-) -> None:
+def test_predict_without_torch(trained: Trained, exported: Path) -> None:
     image = images_of(trained)[0]
     found = python("-c", WITHOUT_TORCH, "predict", str(image), "--checkpoint", str(exported), "--json")
     assert found.returncode == 0, found.stderr
@@ -91,6 +89,12 @@ def test_predict_and_evaluate_without_torch(
     assert isinstance(own, Predictions)
     answer = json.loads(found.stdout)["images"][0]
     assert answer["prediction"] == own.classes[own.predicted[0]]
+
+
+@pytest.mark.slow
+def test_evaluate_without_torch(
+    trained: Trained, exported: Path, tmp_path: Path, vitmed: Callable[..., Answer]
+) -> None:
     report = tmp_path / "report"
     refused = vitmed("evaluate", exported, "--data", trained.data / "train")
     assert refused.code == 3 and "used to make this model" in refused.err
@@ -105,7 +109,7 @@ def test_predict_and_evaluate_without_torch(
 
 
 def test_an_exported_model_says_that_it_cannot_check_patients_and_that_its_training_was_cut_off(
-    exported: Path, tmp_path: Path
+    exported: Path, tmp_path: Path, no_figures: None
 ) -> None:
     model = onnx.load(exported)
     properties = {each.key: each.value for each in model.metadata_props if each.key != DIGEST}

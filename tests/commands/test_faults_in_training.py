@@ -60,7 +60,9 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once(tmp_path_factory, "whole", lambda place: start(data, place, report=True))
 
 
-@pytest.mark.parametrize(("report", "file"), [(1, "predictions.csv"), (2, "report.html")])
+@pytest.mark.parametrize(
+    ("report", "file"), [pytest.param(1, "predictions.csv", marks=pytest.mark.slow), (2, "report.html")]
+)
 def test_a_kill_in_the_report_phase_loses_nothing(
     data: Path, whole: Path, tmp_path: Path, report: int, file: str
 ) -> None:
@@ -87,7 +89,7 @@ def test_a_missing_model_card_is_written_by_resume(moved: Path) -> None:
     assert (moved / "model_card.md").is_file() and not (moved / "test-2").exists()
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_an_image_that_breaks_while_training(data: Path, tmp_path: Path, workers: int) -> None:
     """The image, its cause and the way to go on; not the traceback of a loader process."""
     shutil.copytree(data, tmp_path / "data")
@@ -188,7 +190,7 @@ main(sys.argv[2:])
     ("name", "times"),
     [
         pytest.param("SIGTERM", 1, marks=pytest.mark.slow),
-        ("SIGTERM", 2),
+        pytest.param("SIGTERM", 2, marks=pytest.mark.slow),
         pytest.param("SIGINT", 1, marks=pytest.mark.slow),
     ],
 )
@@ -260,6 +262,7 @@ def test_evaluate_takes_the_place_of_what_holds_nothing(trained: Trained, tmp_pa
     assert evaluated() == "test-2"
 
 
+@pytest.mark.slow
 def test_weights_are_those_of_a_run_whose_image_never_broke(data: Path, tmp_path: Path) -> None:
     """The error comes between two batches, so what is saved is a whole step."""
     shutil.copytree(data, tmp_path / "data")
@@ -275,6 +278,7 @@ def test_weights_are_those_of_a_run_whose_image_never_broke(data: Path, tmp_path
     same(*trees, "weights")
 
 
+@pytest.mark.slow
 def test_numbers_of_other_weights_are_kept_without_their_page(moved: Path) -> None:
     (moved / "test" / "report.html").unlink()
     numbers = (moved / "test" / "metrics.json").read_text().replace('"weights_hash": "', '"weights_hash": "0')

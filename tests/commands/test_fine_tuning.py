@@ -97,7 +97,11 @@ PACKED = {"mlp_layer": SwiGLUPacked, "act_layer": torch.nn.SiLU, "reg_tokens": 4
     ("donor", "way", "wanted"),
     [
         (partial(VisionTransformer, **SMALL, **PACKED), {"pool": "cls_mean"}, {"mlp": "swiglu", "pool": "cls_mean"}),
-        (partial(VisionTransformer, **SMALL, **SIGLIP), {"freeze": True}, {"class_token": False, "pool": "attention"}),
+        pytest.param(
+            *(partial(VisionTransformer, **SMALL, **SIGLIP), {"freeze": True}),
+            {"class_token": False, "pool": "attention"},
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             *(partial(VisionTransformer, **SMALL, pre_norm=True), {"freeze_blocks": 1}),
             {"norm_pre": True, "pool": "cls"},
@@ -181,6 +185,7 @@ def test_training_is_compared_with_the_frozen_features(tuned: tuple[TrainResult,
     assert changed(before, weights_of(result.folder / "baseline.pt")) == {"head.weight", "head.bias"}
 
 
+@pytest.mark.slow
 def test_probe_first_starts_from_the_fitted_head(
     data: Path, tmp_path: Path, trained: Trained, frozen: tuple[TrainResult, Recorder]
 ) -> None:
@@ -222,9 +227,8 @@ class PressesCtrlC(Recorder):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(
-    "way", [{"lora": 2}, pytest.param({"freeze_blocks": 0, "probe_first": True}, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [{"lora": 2}, {"freeze_blocks": 0, "probe_first": True}])
 def test_a_stopped_run_goes_on_bit_for_bit(data: Path, tmp_path: Path, trained: Trained, way: dict[str, Any]) -> None:
     """Stopped in the middle, and before its first step."""
     way = way | {"report": False, "resamples": 20}
@@ -320,6 +324,7 @@ def test_few_patients_give_no_verdict() -> None:
     assert "do not show that the model is better than" in said(0.1, -0.05, 0.2, 50)
 
 
+@pytest.mark.slow
 def test_a_frozen_run_has_nothing_to_go_on_from(data: Path, tmp_path: Path, trained: Trained) -> None:
     with pytest.raises(VitmedError, match="start again: vitmed train --config") as stopped, listening(PressesCtrlC()):
         run(data, tmp_path / "parts", trained.best, freeze=True)

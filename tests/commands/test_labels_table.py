@@ -245,7 +245,10 @@ def test_a_column_set_of_an_earlier_version_is_no_subgroup(run: TrainResult) -> 
         evaluate(file, subgroup=["set"])
 
 
-@pytest.mark.parametrize("kind", ["patients", "number", "folders"])
+@pytest.mark.parametrize(
+    "kind",
+    ["patients", pytest.param("number", marks=pytest.mark.slow), pytest.param("folders", marks=pytest.mark.slow)],
+)
 def test_a_run_is_repeated_from_its_folder_and_the_images_alone(tmp_path: Path, kind: str) -> None:
     """The splits.csv of the run is the table of labels, whatever named the labels and the patients."""
     place = tmp_path / "here"

@@ -163,12 +163,14 @@ def test_predictions_of_fewer_classes_are_refused_where_the_model_is_calibrated(
         monitor(run / "val", new)
 
 
+@pytest.mark.slow
 def test_limits_do_not_depend_on_the_new_images(run: Path) -> None:
     few, many = (monitor(run, work(run, count), output=run / f"m{count}").content for count in (50, 150))
     assert [one.limit for one in few.charts] == [one.limit for one in many.charts]
     assert np.isfinite([one.limit for one in few.charts if one.limit is not None]).all()
 
 
+@pytest.mark.slow
 def test_what_is_older_than_the_period_gives_no_alarm(run: Path) -> None:
     """A log of any length is judged by its newest period; the page says so, and a longer period reads it all."""
 
@@ -185,6 +187,7 @@ def test_what_is_older_than_the_period_gives_no_alarm(run: Path) -> None:
         package.monitor(run, new, period=900)
 
 
+@pytest.mark.slow
 def test_labels_that_come_later_than_a_period_still_count(run: Path) -> None:
     def change(i: int, row: dict[str, str]) -> None:
         if 100 <= i < 300:

@@ -127,7 +127,7 @@ def test_grades_are_in_order_and_their_kappa_is_that_of_scikit_learn(graded: vit
 
 
 def test_another_order_of_grades_than_that_of_the_model_is_refused(
-    graded: vitmed.TrainResult, trained: Trained, tmp_path: Path
+    graded: vitmed.TrainResult, trained: Trained, tmp_path: Path, no_figures: None
 ) -> None:
     for source in (graded.folder, graded.test.folder / "predictions.csv"):
         with pytest.raises(UsageError, match="--ordinal severe,mild,none: the model has the order none,mild,severe"):

@@ -359,7 +359,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
     assert peaks[1] - peaks[0] < 20, f"MiB: {peaks}"
 
 
-def test_evaluate_stress_and_explain_take_the_window(trained: Trained, tmp_path: Path, vitmed: ANSWER) -> None:
+def test_evaluate_stress_and_explain_take_the_window(
+    trained: Trained, tmp_path: Path, vitmed: ANSWER, no_figures: None
+) -> None:
     """Of a model of 8-bit images; beside the same images as they were windowed elsewhere."""
     rng = np.random.default_rng(0)
     for i, name in enumerate(("amber", "blue", "green") * 2):

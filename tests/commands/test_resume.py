@@ -89,7 +89,11 @@ def never_stopped(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
 # presses Ctrl-C in the run, and again in the run that goes on.
 @pytest.mark.parametrize(
     ("variant", "presses"),
-    [("all", [1, 6, 10, 17]), pytest.param("worker", [9], marks=pytest.mark.slow), ("device", [9])],
+    [
+        ("all", [1, 6, 10, 17]),
+        pytest.param("worker", [9], marks=pytest.mark.slow),
+        pytest.param("sampler", [9], marks=pytest.mark.slow),
+    ],
 )
 def test_a_stopped_run_goes_on_bit_for_bit(
     data: Path, tmp_path: Path, never_stopped: Callable[[str], Path], variant: str, presses: list[int]
@@ -208,6 +212,7 @@ def test_the_data_may_have_moved(data: Path, tmp_path: Path) -> None:
     assert train(tmp_path / "b" / "data", resume=tmp_path / "runs" / "run").checkpoint.is_file()
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_outlives_a_resume_and_finds_data_that_have_moved(trained: Trained, tmp_path: Path) -> None:
     """best.pt stays as it is, but for its place of the data; the evaluation after the training looks there."""
     run = tmp_path / "runs" / "tiny"

@@ -122,7 +122,7 @@ def test_a_torn_last_line_and_a_damaged_environment_hide_nothing(place: Path) ->
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_real_runs_that_are_interrupted_or_only_pretrained(trained: Trained, tmp_path: Path) -> None:
+def test_real_runs_that_are_interrupted_or_only_pretrained(trained: Trained, tmp_path: Path, no_figures: None) -> None:
     settings: dict[str, Any] = {**TINY, "epochs": 4}
     with pytest.raises(Interrupted), listening(interrupt_at(8)):
         train(trained.data, output=tmp_path, name="cut", sets=TINY_SETS, **settings)
@@ -207,6 +207,7 @@ def test_a_second_evaluation_of_another_checkpoint_is_not_the_runs(place: Path) 
     assert metric is not None and metric.estimate.value != 0.123
 
 
+@pytest.mark.slow
 def test_many_runs_take_seconds_and_no_torch(place: Path) -> None:
     small = [f for f in (place / "done").rglob("*") if f.suffix in (".yaml", ".json", ".jsonl", ".csv")]
     for i in range(200):

@@ -55,6 +55,7 @@ def test_the_folder_and_the_report(run: Path, vitmed: RUN, monkeypatch: pytest.M
     assert rebuilt.metrics.robustness.to_dict() == given
 
 
+@pytest.mark.slow
 def test_all_corruptions_on_a_sample(run: Path) -> None:
     ui = recording()
     found = package.stress(run, images=4, resamples=0)
@@ -90,6 +91,7 @@ def test_wrong_questions(run: Path) -> None:
     assert not (run / "stress").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_grey_images_have_no_stain(tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "data", train=6, val=2, test=1)

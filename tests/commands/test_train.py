@@ -43,7 +43,7 @@ def test_a_figure_that_fails_does_not_hide_why_training_ended(tmp_path: Path, mo
 
     monkeypatch.setattr(command, "drawn_curves", broken)
     with pytest.raises(UsageError, match="No space left"), listening(Full()):
-        train(draw_splits(tmp_path / "d"), output=tmp_path / "runs", sets=TINY_SETS, **TINY)
+        train(draw_splits(tmp_path / "d"), output=tmp_path / "runs", sets=TINY_SETS, **BARE)
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,8 @@ def test_every_number_of_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert said.logits.tobytes() == result.test.predictions.logits.tobytes() and len(said) == 4
 
 
-def test_lists_of_classes_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_of_classes_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_figures: None) -> None:
     """Of 26 classes ten are named, and as many counts; the contact sheet shows 24 classes, evenly spread."""
-    draw_only(monkeypatch)
     names, shown = [f"c{i:02}" for i in range(26)], []
     data = draw_splits(tmp_path / "data", 2, 2, 2, classes=names)
     real = finetune.augmented_examples
@@ -195,7 +194,7 @@ def test_training_stops_at_what_check_calls_an_error_of_the_folder(tmp_path: Pat
     assert found.problems[0].code == "class_names_alike" and found.problems[0].severity == "error"
 
 
-def test_training_warns_of_what_check_warns_of(tmp_path: Path, ui: Recorder) -> None:
+def test_training_warns_of_what_check_warns_of(tmp_path: Path, ui: Recorder, no_figures: None) -> None:
     data = draw_classes(tmp_path / "data", 9)
     Image.new("RGB", (20, 20)).save(data / "loose.png")
     train(data, output=tmp_path / "runs", sets=TINY_SETS, **BARE | {"epochs": 1})
@@ -209,8 +208,8 @@ def break_files(data: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:100])
 
 
-@pytest.mark.parametrize("cache", [True, False])
-def test_unreadable_files_are_skipped_and_counted(tmp_path: Path, cache: bool) -> None:
+@pytest.mark.parametrize("cache", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_unreadable_files_are_skipped_and_counted(tmp_path: Path, cache: bool, no_figures: None) -> None:
     data, ui = draw_splits(tmp_path / "data"), recording()
     break_files(data)
     settings = BARE | {"epochs": 1, "on_bad_file": "skip", "cache": cache}

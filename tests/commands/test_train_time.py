@@ -116,6 +116,7 @@ def test_an_interrupted_run_goes_on_with_the_time_that_is_left(data: Path) -> No
     assert state(folder)["spent"] >= 60 - REPORTING
 
 
+@pytest.mark.slow
 def test_a_finished_run_goes_on_only_with_more_time(data: Path) -> None:
     folder = run(data, time="50s")
     steps = records(folder)[-1]["step"]
@@ -128,7 +129,7 @@ def test_a_finished_run_goes_on_only_with_more_time(data: Path) -> None:
     assert records(folder)[-1]["lr"] < 1e-4
 
 
-@pytest.mark.parametrize("batches", [1, 4])
+@pytest.mark.parametrize("batches", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_without_time_left_what_was_learned_is_validated(data: Path, batches: int) -> None:
     """Also where it is less than an epoch, or a part of one: one more step, and the epoch ends."""
     with pytest.raises(Interrupted), listening(interrupted_after(batches)):
@@ -182,6 +183,7 @@ def test_a_plan_of_folds_is_for_their_share_of_the_time(tmp_path: Path) -> None:
     assert refused.value.fix.startswith("--time ")
 
 
+@pytest.mark.slow
 def test_a_time_that_is_too_short_for_all_folds_is_refused_with_one_that_is_enough(tmp_path: Path) -> None:
     data, flags = draw_classes(tmp_path / "data", 16), MANY | {"folds": 3, "output": tmp_path, "sets": TINY_SETS}
     with pytest.raises(UsageError) as refused:
@@ -215,6 +217,7 @@ def test_a_real_command_takes_the_time_that_it_was_given(tmp_path: Path) -> None
     assert records(tmp_path / "run")[-1]["lr"] < 1e-4
 
 
+@pytest.mark.slow
 def test_a_run_that_is_slower_than_planned_says_so_and_what_the_time_is_enough_for(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

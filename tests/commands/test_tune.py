@@ -69,8 +69,8 @@ def told() -> Recorder:
 
 @pytest.fixture(scope="module")
 def done(data: Path, told: Recorder, tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
-    """Eight trials of nine epochs: enough that Hyperband stops some."""
-    return run(data, tmp_path_factory.mktemp("done"), trials=8, epochs=9)
+    """Seven trials of nine epochs: enough that Hyperband stops some."""
+    return run(data, tmp_path_factory.mktemp("done"), trials=7, epochs=9)
 
 
 def auroc(run: Path, split: str = "val") -> float:
@@ -81,7 +81,7 @@ def auroc(run: Path, split: str = "val") -> float:
 def test_a_trial_is_a_run_with_its_values_and_no_test(done: TuneResult) -> None:
     with (done.folder / "trials.csv").open() as stream:
         rows = list(csv.DictReader(stream))
-    assert [int(row["trial"]) for row in rows] == list(range(1, 9))
+    assert [int(row["trial"]) for row in rows] == list(range(1, 8))
     for row in rows:
         config = load_config(done.folder / row["run"] / "config.yaml")
         assert config.train.lr == float(row["train.lr"]) and config.augment.mixup == float(row["augment.mixup"])
@@ -90,7 +90,7 @@ def test_a_trial_is_a_run_with_its_values_and_no_test(done: TuneResult) -> None:
         assert len(epochs) == int(row["epochs"]) and (len(epochs) == 9) == (row["state"] == "done")
         if row["state"] == "done":
             assert float(row["auroc"]) == pytest.approx(auroc(done.folder / row["run"]))
-    assert 0 < sum(row["state"] == "stopped" for row in rows) < 7
+    assert 0 < sum(row["state"] == "stopped" for row in rows) < 6
     first, planned = done.study.of(1), load_config(done.folder / "base.yaml")
     assert done.study.plan == 1 and first.state == "done"  # the plan, never stopped
     assert first.values["train.lr"] == planned.train.lr and first.values["augment.mixup"] == planned.augment.mixup
@@ -106,8 +106,8 @@ def test_the_winner_is_trained_with_another_seed_and_tested_once(done: TuneResul
     assert study.test.low is not None and [path.name for path in winner.glob("test*")] == ["test"]
     said = "\n".join(told.said)
     assert f"reach {study.refit_val.value:.3f} on validation" in said and "On the test, evaluated once: AUROC" in said
-    lines = [line for line in told.said if line.startswith("trial ") and " of 8: " in line]
-    assert len(lines) == 8 and any("stopped after epoch" in line for line in lines)
+    lines = [line for line in told.said if line.startswith("trial ") and " of 7: " in line]
+    assert len(lines) == 7 and any("stopped after epoch" in line for line in lines)
 
 
 def study_of(trials: list[TrialResult], best: int, **more: Any) -> TuningStudy:
@@ -136,6 +136,7 @@ def test_epochs_that_are_searched_are_counted_by_trial() -> None:
     assert "1 trial stopped early: 13 of 15 epochs were trained." in _notes(study_of(trials, 3))
 
 
+@pytest.mark.slow
 def test_the_time_of_the_command_is_not_that_of_its_last_training(data: Path, tmp_path: Path) -> None:
     ui = recording()
     ui.began = time.monotonic() - 500  # as if the command had begun long ago
@@ -175,6 +176,7 @@ def test_without_pruning_every_trial_ends_and_lower_can_be_better(data: Path, tm
     assert scale[0] == pytest.approx(scale[1]) and found.study.best == 1 + int(np.argmin(values))
 
 
+@pytest.mark.slow
 def test_what_you_set_is_not_searched_and_the_clock_counts_what_a_killed_process_used(
     data: Path, tmp_path: Path
 ) -> None:
@@ -197,6 +199,7 @@ def test_what_you_set_is_not_searched_and_the_clock_counts_what_a_killed_process
     assert again.late  # 1000 - 38 s are for trials
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +264,7 @@ def _flag(name: str, value: object) -> list[str]:
     return [spelled, str(value)]
 
 
+@pytest.mark.slow
 def test_a_trial_whose_process_dies_again_and_again_is_given_up_and_a_full_disk_counts_none(
     data: Path, tmp_path: Path
 ) -> None:

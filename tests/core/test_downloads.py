@@ -456,7 +456,7 @@ def put(file: Path, name: str = "toy") -> None:
     weight_path(name).write_bytes(file.read_bytes())
 
 
-def test_train_offline_opens_no_socket(trained: Trained, tmp_path: Path, toy_vit: Path) -> None:
+def test_train_offline_opens_no_socket(trained: Trained, tmp_path: Path, toy_vit: Path, no_figures: None) -> None:
     """The file absent, then present, the run repeated by its config, and resumed; in a process that a socket ends."""
     entry, runs = entry_for(toy_vit), tmp_path / "runs"
     code = exit_code(offline_runs, trained.data, runs, toy_vit, entry)
@@ -606,6 +606,7 @@ def test_a_file_of_the_hub(hub: Server, cache: Path) -> None:
     assert "model.pth" not in left(cache)
 
 
+@pytest.mark.slow
 def test_a_gated_repository(hub: Server, cache: Path) -> None:
     pytest.importorskip("huggingface_hub")
     hub.status = [403]
@@ -616,6 +617,7 @@ def test_a_gated_repository(hub: Server, cache: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_hub_offline_or_unreachable_or_not_installed(hub: Server, cache: Path, tmp_path: Path) -> None:
     done = from_hub(hub, HF_HUB_OFFLINE="1")
     assert done.returncode == 4 and str(weight_path("phikon").parents[1]) in done.stderr and hub.asked == []

@@ -36,7 +36,7 @@ def tuned(command: str = "train", **variables: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("words", "given", "told"),
     [
-        ([], {}, "GOMP_SPINCOUNT = '1000'"),
+        pytest.param([], {}, "GOMP_SPINCOUNT = '1000'", marks=pytest.mark.slow),
         pytest.param(["serve"], {}, "GOMP_SPINCOUNT = '10000'", marks=pytest.mark.slow),
         pytest.param([], {"GOMP_SPINCOUNT": "70"}, "GOMP_SPINCOUNT = '70'", marks=pytest.mark.slow),
         pytest.param([], {"OMP_WAIT_POLICY": "active"}, "OMP_WAIT_POLICY = 'ACTIVE'", marks=pytest.mark.slow),
@@ -70,6 +70,7 @@ def test_the_cores_of_a_container_count(
     assert cores() == least
 
 
+@pytest.mark.slow
 @LINUX
 def test_pytorch_takes_no_more_threads_than_the_container_has(tmp_path: Path) -> None:
     group = Path("/sys/fs/cgroup/cpu", f"vitmed-{os.getpid()}")

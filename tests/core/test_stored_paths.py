@@ -125,10 +125,11 @@ def test_a_run_on_data_elsewhere_names_no_private_folder(tmp_path: Path, monkeyp
     assert "--data" in error.value.fix
 
 
-def test_a_run_folder_that_was_copied_is_repeated_with_its_places_named(tmp_path: Path) -> None:
+def test_a_run_folder_that_was_copied_is_repeated_with_its_places_named(tmp_path: Path, no_figures: None) -> None:
     """Each path that leads nowhere is named with the flag that replaces it; one that the command line names is not."""
     draw_splits(tmp_path / "cells")
-    run = train(tmp_path / "cells", output=tmp_path / "runs", name="first", **{**BARE, "epochs": 1}).folder
+    given = BARE | {"epochs": 1, "sets": TINY_SETS}
+    run = train(tmp_path / "cells", output=tmp_path / "runs", name="first", **given).folder
     copy = Path(shutil.copytree(run, tmp_path / "a" / "b" / "copy"))
     tree = yaml.safe_load((copy / "config.yaml").read_text())
     tree["data"]["labels"], tree["model"]["weights"] = "../../labels.csv", "../w.pth"

@@ -314,12 +314,16 @@ LABELS = medmnist()["train_labels"]
     ("changes", "told"),
     [
         ({"train_labels": np.eye(12, 14, dtype=np.uint8)}, "labels of several kinds"),
-        ({"train_labels": np.eye(12, 14, dtype=np.uint8) * 2}, "14 findings holds 0 to 2"),
+        pytest.param(
+            *({"train_labels": np.eye(12, 14, dtype=np.uint8) * 2}, "14 findings holds 0 to 2"), marks=pytest.mark.slow
+        ),
         ({"train_labels": LABELS[:-1]}, "expected numbers .12, 1"),
-        ({"train_labels": LABELS.astype(np.complex64)}, "complex64"),
+        pytest.param(*({"train_labels": LABELS.astype(np.complex64)}, "complex64"), marks=pytest.mark.slow),
         ({"train_labels": LABELS + 0.5}, "labels of several kinds"),
         ({"train_labels": LABELS.astype(np.int64) - 1}, "holds -1 to 1"),
-        ({"train_labels": LABELS.astype(np.uint64) + np.uint64(2**63)}, "expected classes"),
+        pytest.param(
+            *({"train_labels": LABELS.astype(np.uint64) + np.uint64(2**63)}, "expected classes"), marks=pytest.mark.slow
+        ),
         ({"train_images": np.zeros((12, 8, 8), np.uint16)}, "train_images is uint16"),
         ({"train_images": np.zeros((12, 28, 28, 28), np.uint8)}, "volume"),
         ({"train_images": np.zeros((12, 28, 28, 4), np.uint8)}, r"expected uint8 \(N, H, W\)"),

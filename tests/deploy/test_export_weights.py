@@ -64,6 +64,7 @@ def test_the_program_of_the_card_gives_the_probabilities_of_predict(
     assert np.abs(ours.probabilities - np.exp(ours.logits) / np.exp(ours.logits).sum()).max() > 0.05  # calibrated
 
 
+@pytest.mark.slow
 def test_transformers_loads_the_folder_too(plain_run: Path, for_timm: Path) -> None:
     transformers = pytest.importorskip("transformers")
     model = transformers.AutoModelForImageClassification.from_pretrained(for_timm).eval()

@@ -274,6 +274,7 @@ def test_vitmed_killed_in_the_middle_answers_every_image_once(
     assert node.get("/vitmed")["problem"] == ""
 
 
+@pytest.mark.slow
 def test_an_image_is_tried_again_only_where_that_may_help(orthanc: Callable[..., Orthanc], images: list[Path]) -> None:
     """A wrong key waits for the right one; no image holds up the others for ever.
 

@@ -132,6 +132,7 @@ def test_what_is_undefined_says_why() -> None:
         measure_robustness(Predictions(one.classes, one.paths, None, None, one.logits), {})
 
 
+@pytest.mark.slow
 def test_a_thousand_classes_take_no_minutes() -> None:
     many = draw(6, classes=1000, size=300)
     found = measure_robustness(many, {"jpeg": [many] * 5}, resamples=100)

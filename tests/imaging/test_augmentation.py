@@ -62,7 +62,7 @@ def draws(policy, epoch, workers, run_seed=3, context=None):
     return [image.numpy().tobytes() for image in torch.cat(images)], torch.cat(by).tolist()
 
 
-@pytest.mark.parametrize("policy", ["medical", "blood_smear"])
+@pytest.mark.parametrize("policy", [pytest.param("medical", marks=pytest.mark.slow), "blood_smear"])
 def test_workers_differ_epochs_differ_and_the_same_seed_repeats(policy):
     first, by = draws(policy, epoch=0, workers=2)
     assert set(by) == {0, 1}

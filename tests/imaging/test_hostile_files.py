@@ -60,6 +60,7 @@ def sweep(folder: Path, pattern: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_all_files_of_pydicom() -> None:
     import pydicom
 

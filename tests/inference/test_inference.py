@@ -134,7 +134,9 @@ def test_views_average_the_logits_of_flipped_and_turned_pixels(stem: str) -> Non
 
 @pytest.mark.parametrize("views", ["one", "all"])
 @pytest.mark.parametrize("stem", ["patch", "conv", "residual"])
-@pytest.mark.parametrize("side, patch, width", [(16, 8, 16), (32, 4, 48), (32, 16, 192)])
+@pytest.mark.parametrize(
+    "side, patch, width", [(16, 8, 16), pytest.param(32, 4, 48, marks=pytest.mark.slow), (32, 16, 192)]
+)
 def test_other_images_move_no_probability_by_a_hundred_thousandth(
     stem: str, side: int, patch: int, width: int, views: str
 ) -> None:

@@ -529,7 +529,9 @@ class TestRareClass:
                 lows.append(evaluate_predictions(p).overall[name].low)
             assert lows == sorted(lows, reverse=True)
 
-    @pytest.mark.parametrize("rare", [2, 5, 12])
+    @pytest.mark.parametrize(
+        "rare", [pytest.param(2, marks=pytest.mark.slow), 5, pytest.param(12, marks=pytest.mark.slow)]
+    )
     def test_a_rare_third_class_without_an_error_does_not_decide_mcc_and_kappa(self, rare: int) -> None:
         """1 of 10 of the two others is wrong: the interval is about as wide as theirs alone, by a bootstrap."""
         labels = np.array([0] * 120 + [1] * 120 + [2] * rare)

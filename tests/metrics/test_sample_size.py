@@ -89,7 +89,7 @@ def test_kishs_design_effect_multiplies_the_images() -> None:
 
 
 @pytest.mark.parametrize(("expected", "bound"), [(0.9, 0.8), (0.9, 0.85), (0.8, 0.75)])
-@pytest.mark.parametrize("power", [0.8, 0.9])
+@pytest.mark.parametrize("power", [pytest.param(0.8, marks=pytest.mark.slow), 0.9])
 def test_a_lower_bound_is_reached_as_often_as_asked(expected: float, bound: float, power: float) -> None:
     """By the exact binomial distribution of the hits, and scipy's Wilson interval."""
     n = sample_size("sensitivity", expected, lower_bound=bound, power=power).counted

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import COLOURS, TINY, TINY_SETS, draw_classes, recording
+from conftest import BARE, COLOURS, TINY_SETS, draw_classes, recording
 from reports import write_report
 from sklearn.metrics import recall_score, roc_auc_score
 
@@ -260,6 +260,7 @@ def test_shuffles_say_how_often_chance_makes_such_a_gap() -> None:
     assert across["scanner"]["gaps"]["auroc"]["by_chance"] is None
 
 
+@pytest.mark.slow
 def test_a_gap_is_compared_with_shuffles_that_have_as_many_sites() -> None:
     """Ten positives in each of three sites: most shuffles leave fewer than ten in one, and 20 % of gaps seemed rare."""
     rng, tests, seemed = np.random.default_rng(0), 60, dict.fromkeys(("auroc", "balanced_accuracy"), 0)
@@ -383,7 +384,7 @@ def test_a_run_with_subgroups(tmp_path: Path) -> None:
         lines.append(f"{file.relative_to(data).as_posix()},{file.parent.name},{'NS'[i % 2]}")
     table = tmp_path / "labels.csv"
     table.write_text("\n".join(lines))
-    wanted: dict[str, Any] = TINY | {"epochs": 1, "resamples": 20, "baseline": False}
+    wanted: dict[str, Any] = BARE | {"epochs": 1, "resamples": 20}
     with pytest.raises(UsageError, match="unknown column for --subgroup 'size'"):
         train(data, labels=table, output=tmp_path / "runs", subgroup=["size"], sets=TINY_SETS, **wanted)
     assert not (tmp_path / "runs").exists()  # before the long work

@@ -25,7 +25,6 @@ HOSTILE = (
     "🧫 " + "x" * 300,
     "\u202eعربي with many words that go on and on " * 4,
 )
-WIDTHS = (1280, 1024, 768, 390)
 
 # Text whose colour lies too near to that of what is behind it (WCAG 2.2, 1.4.3 AA: 4.5; 3 for large text).
 CONTRAST = """(() => {
@@ -182,7 +181,7 @@ def test_keys_move_the_slider(page: Page, two: tuple[Path, Predictions]) -> None
     assert say(page)["value"] == page.run('document.getElementById("slider-threshold").getAttribute("aria-valuetext")')
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [1280, *(pytest.param(w, marks=pytest.mark.slow) for w in (1024, 768)), 390])
 @pytest.mark.parametrize("which", ["two", "many"])
 def test_it_fits_reads_and_loads_nothing(
     page: Page, two: tuple[Path, Predictions], many: tuple[Path, Predictions], which: str, width: int

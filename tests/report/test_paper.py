@@ -20,9 +20,8 @@ from vitmed.metrics.predictions import Predictions
 CLASSES = ("50 % & more_{a}", "#2 \\ ^~$")
 
 
-@pytest.fixture
-def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Any]:
-    draw_only(monkeypatch, "roc")
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     rng = np.random.default_rng(0)
     labels = rng.integers(2, size=60)
     logits = rng.normal(size=(60, 2)).astype(np.float32) + np.eye(2, dtype=np.float32)[labels]
@@ -31,9 +30,11 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Any]:
     )
     config = EvaluateConfig(resamples=20, format="html,paper")
     better = replace(p, logits=p.logits + np.eye(2, dtype=np.float32)[labels])
-    write_report(tmp_path / "report", p, title="t", facts={}, config=config, baselines={"colour_and_size": better})
-    found = json.loads((tmp_path / "report/metrics.json").read_text())
-    return tmp_path / "report/paper", found
+    folder = tmp_path_factory.mktemp("paper") / "report"
+    with pytest.MonkeyPatch.context() as patch:
+        draw_only(patch, "roc")
+        write_report(folder, p, title="t", facts={}, config=config, baselines={"colour_and_size": better})
+    return folder / "paper", json.loads((folder / "metrics.json").read_text())
 
 
 def test_tables_are_numbers_and_intervals_of_metrics_json(paper: tuple[Path, Any]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, TINY_SETS, Trained, draw_classes, listing
+from conftest import BARE, TINY_SETS, Trained, draw_classes, listing
 from matplotlib.text import Text
 
 from vitmed import train
@@ -118,7 +118,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     data = draw_classes(tmp_path / "data", 20)
     (data / "loose.png").write_bytes((data / "amber" / "amber_0.png").read_bytes())
     before = listing(data)
-    result = train(data, output=tmp_path / "runs", name="a", sets=TINY_SETS, max_train=20, **TINY)
+    result = train(data, output=tmp_path / "runs", name="a", sets=TINY_SETS, max_train=20, **BARE)
     told = result.test.metrics["flow"]
     assert told["found"] == 41 and told["splits"]["train"]["images"] == 20
     assert told["left_out"] == 41 - told["used"] > 1 and "a sample of 20" in told["why_left_out"]

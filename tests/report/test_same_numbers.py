@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import yaml
+from conftest import draw_only
 from reports import write_report
 
 from vitmed.core.config import EvaluateConfig
@@ -58,10 +59,12 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     validation, test = draw(classes, 1), draw(classes, 2)
     policy = choose_policy(validation, config, None, None)
     baseline = replace(test, logits=draw(classes, 3).logits, columns={})
-    metrics = write_report(
-        folder, policy.apply(test), title="test of cells", facts={}, config=config, policy=policy,
-        validation=policy.apply(validation), baselines={"colour_and_size": baseline},
-    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        draw_only(patch, "confusion_matrix", "roc", "precision_recall", "reliability")
+        metrics = write_report(
+            folder, policy.apply(test), title="test of cells", facts={}, config=config, policy=policy,
+            validation=policy.apply(validation), baselines={"colour_and_size": baseline},
+        )  # fmt: skip
     page = (folder / "report.md").read_text(encoding="utf-8")
     content = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     methods = (folder / "methods.md").read_text(encoding="utf-8")

@@ -66,7 +66,8 @@ def draw(case: str) -> Predictions:
 
 CASES = (
     "two classes", "three classes", "pure", "one class", "a class without images", "mixed", "one patient",
-    "one image each", "no patients", "nameless", "constant", "ten", "one image", "none", "a thousand classes",
+    "one image each", "no patients", "nameless", "constant", "ten", "one image", "none",
+    pytest.param("a thousand classes", marks=pytest.mark.slow),
 )  # fmt: skip
 
 
@@ -214,7 +215,7 @@ def test_a_coverage_far_from_what_was_asked_for_is_named(times: float, word: str
     assert results_sentence(metrics).endswith(f"The 90 % prediction intervals had a coverage of {number}.")
 
 
-@pytest.mark.parametrize("kind", ["classes", "findings", "number"])
+@pytest.mark.parametrize("kind", ["classes", pytest.param("findings", marks=pytest.mark.slow), "number"])
 def test_the_first_screen_says_where_a_baseline_is_not_beaten(tmp_path: Path, kind: str) -> None:
     """On the page and in the terminal."""
     good, guess = of_kind(kind, 9), of_kind(kind, 0)

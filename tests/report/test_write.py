@@ -130,6 +130,7 @@ def test_the_same_again_from_the_table_alone(tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / "b" / "errors.png").exists()  # it needs the images
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_more_classes_and_undefined_values(tmp_path: Path) -> None:
     p = draw(("a", "b", "never <seen>"), groups=False)
     p = Predictions(p.classes, p.paths, None, np.minimum(p.labels, 1), p.logits)
@@ -148,7 +149,13 @@ def test_without_labels_nothing_is_written(tmp_path: Path) -> None:
 
 
 def test_figures_as_svg_hold_no_script_and_no_name(tmp_path: Path) -> None:
-    write_report(tmp_path, draw(("<script>alert(1)</script>", "--> ]]> &amp;")), title="t", facts={}, read=read)
+    write_report(
+        tmp_path,
+        draw(("<script>alert(1)</script>", "--> ]]> &amp;")),
+        title="t",
+        read=read,
+        config=EvaluateConfig(resamples=20),
+    )
     files = list(tmp_path.glob("*.svg"))
     assert len(files) > 5
     for file in files:
@@ -177,7 +184,8 @@ def test_pictures_are_called_by_name_only_where_asked_for(tmp_path: Path, monkey
         assert "PATIENT" not in html and ("MUELLER" in html) is named
 
 
-def test_markdown_says_the_same_and_links_the_figures(tmp_path: Path) -> None:
+def test_markdown_says_the_same_and_links_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_only(monkeypatch, "confusion_matrix", "roc", "reliability")
     p = draw(("a | b", "*c* <d>"))
     metrics = write_report(tmp_path, p, title="# t", facts=FACTS, config=EvaluateConfig(resamples=20, format="html,md"))
     text = (tmp_path / "report.md").read_text()

@@ -77,6 +77,7 @@ def test_a_killed_worker_is_replaced_three_times() -> None:
         list(each(Dying(3), squared, [(5,)]))
 
 
+@pytest.mark.slow
 def test_a_table_of_workers_is_that_of_this_process(
     trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: ProcessPoolExecutor
 ) -> None:

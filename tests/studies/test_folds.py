@@ -79,7 +79,7 @@ POINT = {"target_sensitivity": 0.75, "prevalence": 0.01}
 @pytest.fixture(scope="module")
 def decided(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two folds that were asked for an operating point."""
-    return run(data, tmp_path_factory.mktemp("decided"), folds=2, **POINT)
+    return run(data, tmp_path_factory.mktemp("decided"), folds=2, baseline=False, **POINT)
 
 
 def numbers(folder: Path) -> dict[str, Any]:
@@ -331,7 +331,7 @@ def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been
 
     monkeypatch.setattr(Run, "keep", stopped)
     with pytest.raises(Interrupted) as told:
-        run(data, tmp_path)
+        run(data, tmp_path, baseline=False, report=False)
     assert f"--resume {tmp_path / 'all'}" in str(told.value) and "fold 2 of 3" in str(told.value)
     image = next(data.rglob("*.png"))
     extra = Path(shutil.copy(image, image.with_stem(f"{image.stem}_more")))
@@ -344,6 +344,7 @@ def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been
     assert again.paths == before.paths and np.array_equal(again.logits, before.logits)
 
 
+@pytest.mark.slow
 def test_a_fold_that_learnt_nothing_is_named_on_the_page_of_all(done: Path, tmp_path: Path) -> None:
     there = tmp_path / "all"
     shutil.copytree(done, there)
@@ -404,7 +405,7 @@ def draw_table(root: Path, kind: str) -> Path:
     return root
 
 
-OF_TABLE = {key: value for key, value in SETTINGS.items() if key != "group_regex"} | {"folds": 2}
+OF_TABLE = {key: value for key, value in SETTINGS.items() if key != "group_regex"} | {"folds": 2, "baseline": False}
 
 
 @pytest.fixture(scope="module")
@@ -469,6 +470,7 @@ def test_a_finding_that_a_fold_cannot_learn_or_judge_is_a_sentence(findings: tup
     )
 
 
+@pytest.mark.slow
 def test_pooled_numbers_are_those_of_the_folds_in_the_unit(number: TrainResult, tmp_path: Path) -> None:
     pooled, metrics, folder = number.test.predictions, number.test.metrics, number.folder
     assert isinstance(pooled, NumberPredictions) and pooled.labels is not None and pooled.intervals is not None
@@ -530,7 +532,7 @@ def test_fold_1_is_not_fold_10(tmp_path: Path) -> None:
 def repeated(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two folds, twice, of the patients that are not held out."""
     place = tmp_path_factory.mktemp("repeated")
-    settings = SETTINGS | {"folds": 2, "repeats": 2, "hold_out": 0.2, "report": False}
+    settings = SETTINGS | {"folds": 2, "repeats": 2, "hold_out": 0.2, "report": False, "baseline": False}
     found = cross_validate(data, output=place, name="all", sets=TINY_SETS, **settings)  # type: ignore[arg-type]
     assert found is not None
     return found.folder
@@ -565,9 +567,9 @@ def test_repeats_average_what_models_say_of_images_that_they_never_saw(repeated:
     )
 
 
-def test_what_resumes(repeated: Path, data: Path) -> None:
+def test_what_resumes(done: Path, data: Path) -> None:
     with pytest.raises(UsageError, match="finished"):
-        cross_validate(resume=repeated)
+        cross_validate(resume=done)
     with pytest.raises(CheckpointError, match="holds no folds"):
         cross_validate(resume=data)
     with pytest.raises(UsageError, match="parallel=0"):
@@ -576,6 +578,7 @@ def test_what_resumes(repeated: Path, data: Path) -> None:
         train(data, parallel=2)
 
 
+@pytest.mark.slow
 def test_an_end_before_the_held_out_images_were_evaluated(repeated: Path, tmp_path: Path) -> None:
     there = tmp_path / "all"
     shutil.copytree(repeated, there)
@@ -585,6 +588,7 @@ def test_an_end_before_the_held_out_images_were_evaluated(repeated: Path, tmp_pa
     assert (there / table).read_bytes() == (repeated / table).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_first_fold_that_could_not_write_begins_again(data: Path, tmp_path: Path) -> None:
     """As on a full disk, which is mended before the folds go on."""
 
@@ -594,7 +598,7 @@ def test_a_first_fold_that_could_not_write_begins_again(data: Path, tmp_path: Pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Finetune, "save_last", refuse)
         with pytest.raises(UsageError, match="No space left"):
-            run(data, tmp_path, folds=2, report=False)
+            run(data, tmp_path, folds=2, report=False, baseline=False)
     found = cross_validate(resume=tmp_path / "all")
     assert found is not None and found.test is not None and found.test.metrics.n == 36
     assert sorted(path.name for path in (tmp_path / "all").glob("fold-*")) == ["fold-1", "fold-1-2", "fold-2"]

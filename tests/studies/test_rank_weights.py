@@ -91,6 +91,7 @@ def test_weights_that_see_are_ahead_of_weights_that_do_not_and_like_their_twin(
     assert (found.folder / "ranking.csv").read_text().splitlines()[1].startswith("1,sighted.safetensors,")
 
 
+@pytest.mark.slow
 def test_workers_of_an_executor_rank_alike(data: Path, tmp_path: Path, files: dict) -> None:
     given = files["blind"], files["cnn"], files["sighted"]
     here = rank(data, tmp_path, *given)

@@ -35,6 +35,7 @@ def a_gpu_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "pick_precision", lambda name, device: FP16)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("a_gpu_without_bf16")
 def test_a_run_in_fp16_learns_skips_infinite_gradients_and_resumes_to_the_bit(data: Path, tmp_path: Path) -> None:
     whole = train(data, output=tmp_path, name="whole", sets=TINY_SETS, **FLAGS).folder

@@ -76,6 +76,7 @@ def test_a_batch_in_parts_gives_what_it_gives_at_once(
     assert_close(run, at_once)
 
 
+@pytest.mark.slow
 def test_class_weights_without_mixing_are_those_of_the_whole_batch(data: Path, tmp_path: Path) -> None:
     unequal = draw_splits(tmp_path / "data", 12)
     for i in range(4, 12):
@@ -149,7 +150,7 @@ def short_of_memory(patch: pytest.MonkeyPatch, most: int, after: int = 0, recomp
     patch.setattr("vitmed.training.finetune.summarise", lambda *_: "")
 
 
-@pytest.mark.parametrize("after", [1, 2])
+@pytest.mark.parametrize("after", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_less_memory_gives_the_same_weights(
     data: Path, tmp_path: Path, at_once: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
@@ -167,6 +168,7 @@ def test_less_memory_gives_the_same_weights(
         assert config["train"]["micro_batch"] == 3 and not config["train"]["grad_checkpointing"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_begins_with_what_fitted(
     data: Path, tmp_path: Path, at_once: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +192,7 @@ def test_a_run_resumes_with_other_parts(data: Path, tmp_path: Path, at_once: Pat
     assert last(tmp_path / "run")["config"]["train"]["micro_batch"] == 5
 
 
+@pytest.mark.slow
 def test_statistics_of_a_failed_attempt_do_not_count(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +231,7 @@ MAE_FLAGS = TINY | {"policy": "mae", "batch_size": 7, "accumulate": 2}
 MAE_SETS = ("model.width=16", "model.depth=2", "model.heads=2", "mae.decoder_width=32")
 
 
+@pytest.mark.slow
 def test_pretraining_computes_parts_and_halves_too(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def begin(name: str, **flags: Any) -> Path:
         return pretrain(data, output=tmp_path, name=name, sets=MAE_SETS, **MAE_FLAGS | flags).folder

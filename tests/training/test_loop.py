@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import BARE, TINY, TINY_NETWORK, TINY_SETS, Recorder, Trained, draw_classes, draw_splits, recording
+from conftest import BARE, TINY_NETWORK, TINY_SETS, Recorder, Trained, draw_classes, draw_splits, recording
 from tiny_config import tiny_config
 
 from vitmed import VitmedError, train
@@ -289,7 +289,7 @@ def test_only_the_best_epoch_has_a_star(tmp_path: Path) -> None:
     """With `choose: last` too: best.pt is every epoch's in turn, the star says which did best on validation."""
     ui = recording()
     sets = (*TINY_NETWORK, "train.choose=last", "train.min_lr=0", "model.stem=patch")
-    run = train(draw_splits(tmp_path / "d"), output=tmp_path, sets=sets, **TINY | {"lr": 1e-30, "epochs": 3})
+    run = train(draw_splits(tmp_path / "d"), output=tmp_path, sets=sets, **BARE | {"lr": 1e-30, "epochs": 3})
     lines = [text for text in ui.said if text.startswith("epoch ")]
     assert [" *" in line for line in lines] == [True, False, False]
     assert any(text.startswith("last epoch: 3, validation auroc") for text in ui.said)
@@ -298,7 +298,7 @@ def test_only_the_best_epoch_has_a_star(tmp_path: Path) -> None:
 
 def test_a_run_that_stopped_early_asks_for_patience(tmp_path: Path) -> None:
     sets = (*TINY_NETWORK, "train.choose=loss", "train.min_lr=0", "model.stem=patch")
-    flags = TINY | {"lr": 1e-30, "epochs": 9, "patience": 1}
+    flags = BARE | {"lr": 1e-30, "epochs": 9, "patience": 1}
     with listening(recording()):
         run = train(draw_splits(tmp_path / "d"), output=tmp_path, sets=sets, **flags)
         with pytest.raises(UsageError, match="is finished and evaluated") as caught:
@@ -358,7 +358,7 @@ def test_a_run_whose_monitor_is_undefined_ends_well(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("vitmed.training.finetune.ViT", biased)
     ui = recording()
-    still = TINY | {"lr": 1e-30, "monitor": "ppv_macro", "epochs": 2}
+    still = BARE | {"lr": 1e-30, "monitor": "ppv_macro", "epochs": 2, "report": True}
     sets = (*TINY_SETS, "train.min_lr=0", "model.stem=patch")
     run = train(draw_splits(tmp_path / "d"), output=tmp_path, sets=sets, **still)
     lines = [line for line in ui.said if line.startswith("epoch ")]

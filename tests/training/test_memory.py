@@ -83,6 +83,7 @@ def test_as_much_as_a_cpu_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(asked)[:2] == (1, True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not out_of_memory.STATUS.is_file(), reason="no /proc")
 def test_the_need_is_measured() -> None:
     compute = computing(state(model__width=128, model__depth=4, model__image_size=64)[0].model, 64)
@@ -152,9 +153,11 @@ def test_a_device_is_tried(monkeypatch: pytest.MonkeyPatch, most: int, images: i
 # --- the command
 
 
-def test_auto_is_reported_and_kept(vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_reported_and_kept(
+    vitmed: RUN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_figures: None
+) -> None:
     data = draw_splits(tmp_path / "data")
-    args = [*TINY_ARGS, "--accumulate", "2", "--no-report"]
+    args = [*TINY_ARGS, "--accumulate", "2", "--no-report", "--no-baseline"]
     monkeypatch.setattr(out_of_memory, "_fit_cpu", lambda *_: (5, "two are company"))
     answer = vitmed("train", data, *args, "--batch-size", "auto", "-o", tmp_path, "--name", "run", "--verbose")
     assert answer.code == 0

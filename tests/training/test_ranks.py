@@ -137,6 +137,7 @@ def on_ranks(world: int, work: Callable[[], Any], port: int = 0) -> list[Any]:
     return [found.get(rank) for rank in range(world)]
 
 
+@pytest.mark.slow
 @forks
 def test_ranks_that_torchrun_restarts_meet_each_other_alone() -> None:
     """It keeps its store, with the addresses of the ranks that ended; the first to start must not read them."""
@@ -338,6 +339,7 @@ def test_a_run_goes_on_with_another_number_of_processes(data: Path, tmp_path: Pa
     assert_close(tmp_path / "run", one, "optimiser")
 
 
+@pytest.mark.slow
 @forks
 def test_a_rank_with_other_images_is_refused(data: Path, tmp_path: Path) -> None:
     """Rank 1 reads the data folder of another machine."""
@@ -358,6 +360,7 @@ def test_a_rank_with_other_images_is_refused(data: Path, tmp_path: Path) -> None
     assert not (tmp_path / "runs" / "run").exists()
 
 
+@pytest.mark.slow
 @forks
 def test_a_rank_with_other_versions_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = environment.versions

@@ -88,6 +88,7 @@ def test_a_tracker_gets_every_epoch_and_the_result_though_another_fails(data: Pa
     assert "somebody" not in json.dumps(tracked_settings(config))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_same_one_for_its_tracker(data: Path, tmp_path: Path) -> None:
     original = Run.keep
 
@@ -106,6 +107,7 @@ def test_a_resumed_run_is_the_same_one_for_its_tracker(data: Path, tmp_path: Pat
     assert sorted(sent) == [1, 2]  # each epoch once
 
 
+@pytest.mark.slow
 def test_folds_are_a_group(data: Path, tmp_path: Path) -> None:
     settings = SETTINGS | {"epochs": 1, "folds": 2, "track": ["kept"]}
     cross_validate(data, output=tmp_path, name="cv", sets=TINY_SETS, **settings)  # type: ignore[arg-type]

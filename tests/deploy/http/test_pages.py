@@ -99,6 +99,7 @@ def test_the_key_is_typed_into_the_page(page: Page, trained: Trained) -> None:
     assert "the server cannot be reached" in cards(page, 3)[0]
 
 
+@pytest.mark.slow
 def test_the_addresses_fit_the_window(page: Page, server: Served) -> None:
     for width in (1280, PHONE):
         page.open(f"{server.url}/docs", width=width)

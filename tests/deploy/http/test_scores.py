@@ -21,7 +21,10 @@ def rows(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def test_the_log_holds_what_predict_says_and_monitor_reads_it(trained: Trained, tmp_path: Path) -> None:
+def test_the_log_holds_what_predict_says_and_monitor_reads_it(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitmed.deploy.monitor.SIMULATIONS", 300)  # the limits are tested in tests/metrics
     images, file = images_of(trained)[:12], tmp_path / "scores.csv"
     with serving(trained.folder, scores=file) as served:
         ids = [served.post(image).json()["images"][0]["id"] for image in images]

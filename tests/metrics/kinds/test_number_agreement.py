@@ -69,7 +69,9 @@ def test_the_example_with_several_images_of_a_patient() -> None:
     assert alone.bias.high - alone.bias.low < 0.6 * (found.bias.high - found.bias.low)
 
 
-@pytest.mark.parametrize(("patients", "images", "alike"), [(20, 1, 0.0), (20, 6, 0.6)])
+@pytest.mark.parametrize(
+    ("patients", "images", "alike"), [pytest.param(20, 1, 0.0, marks=pytest.mark.slow), (20, 6, 0.6)]
+)
 def test_the_intervals_of_limits_hold_them(patients: int, images: int, alike: float) -> None:
     rng, tests, held = np.random.default_rng(5), 300, np.zeros(3)
     for _ in range(tests):

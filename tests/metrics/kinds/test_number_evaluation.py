@@ -93,7 +93,9 @@ def test_the_interval_of_a_mean_is_students() -> None:
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), rel=0.02)
 
 
-@pytest.mark.parametrize(("patients", "images", "alike"), [(25, 1, 0.0), (25, 8, 0.6)])
+@pytest.mark.parametrize(
+    ("patients", "images", "alike"), [pytest.param(25, 1, 0.0, marks=pytest.mark.slow), (25, 8, 0.6)]
+)
 def test_intervals_hold_the_truth_as_often_as_they_say(patients: int, images: int, alike: float) -> None:
     """A model trusted by image alone fails here: with 0.6 alike its intervals hold a bias in 70 % of the tests."""
     rng, tests = np.random.default_rng(3), 200

@@ -236,7 +236,7 @@ def test_weights_that_forbid_a_use_are_not_chosen(
 
 
 def test_a_run_states_its_weights_and_repeats_only_with_them(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: Path
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: Path, no_figures: None
 ) -> None:
     of_run = {**BARE, "image_size": 32, "patch_size": 16, "epochs": 1}
     run = vitmed.train(images, output=tmp_path / "runs", name="first", **of_run).folder
@@ -260,7 +260,9 @@ def test_a_run_states_its_weights_and_repeats_only_with_them(
     vitmed.plan(config=run / "config.yaml", output=tmp_path / "plan.yaml", weights=TINY)  # named anew
 
 
-def test_random_weights_are_named_in_the_head_of_the_report(server: Server, tmp_path: Path, images: Path) -> None:
+def test_random_weights_are_named_in_the_head_of_the_report(
+    server: Server, tmp_path: Path, images: Path, no_figures: None
+) -> None:
     of_run = {**BARE, "epochs": 1, "report": True}
     run = vitmed.train(images, output=tmp_path / "runs", name="auto", offline=True, **of_run).folder
     page = (run / "test" / "report.html").read_text()

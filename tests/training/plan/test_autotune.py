@@ -207,7 +207,13 @@ def test_a_run_keeps_what_was_chosen_and_goes_on_with_it(monkeypatch: pytest.Mon
     assert yaml.safe_load((run / "config.yaml").read_text())["train"]["attention"] == "explicit"
 
 
-@pytest.mark.parametrize("rates, reason", [(None, pick_precision("auto", CPU).reason), ((2.0, 1.0), "measured")])
+@pytest.mark.parametrize(
+    "rates, reason",
+    [
+        pytest.param(None, pick_precision("auto", CPU).reason, marks=pytest.mark.slow),
+        ((2.0, 1.0), "measured"),
+    ],
+)
 def test_only_a_measured_precision_is_called_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rates: tuple[float, float] | None, reason: str
 ) -> None:

@@ -153,6 +153,7 @@ def test_what_was_set_by_hand_stays() -> None:
 def test_train_says_the_plan_and_follows_it(tmp_path: Path) -> None:
     data, ui = draw_splits(tmp_path / "data", 6, 3, 3), recording()
     flags = {"epochs": 1, "device": "cpu", "sets": ["model.width=48"], "report": False, "map_images": 0}
+    flags |= {"baseline": False, "resamples": 0}
     result = train(data, output=tmp_path, name="a", **flags)
     config = load_checkpoint(result.folder).config
     said = "\n".join(ui.said)
@@ -176,10 +177,11 @@ def test_a_config_replaces_the_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_figures")
-@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("weights", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_file_of_a_plan_trains_what_train_alone_does(tmp_path: Path, trained: Trained, weights: bool) -> None:
     data = draw_splits(tmp_path / "data", 6, 3, 3)
     flags: dict[str, Any] = {"policy": "none", "device": "cpu", "epochs": 1, "seed": 5, "report": False}
+    flags |= {"baseline": False, "resamples": 0}
     flags |= {"weights": str(trained.best)} if weights else {"sets": TINY_SETS}
     before = listing(data)
     found = plan(data, output=tmp_path / "deep.yaml", **flags)
