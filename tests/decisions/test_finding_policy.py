@@ -25,7 +25,9 @@ def test_few_are_counted_by_patient_where_patients_are_known() -> None:
     config = EvaluateConfig(target_sensitivity=0.9)
     by_patient, by_image = (choose_policy(draw(known), config) for known in (True, False))
     assert by_patient.few == ("rare",) and by_patient.findings["rare"].operating.threshold is None
-    assert "For rare, validation has fewer than 5 patients with the finding, or without it" in " ".join(by_patient.notes)
+    assert "For rare, validation has fewer than 5 patients with the finding, or without it" in " ".join(
+        by_patient.notes
+    )
     assert by_image.few == () and by_image.findings["rare"].operating.threshold is not None
     assert policy_of(by_patient.model_dump(mode="json"), ("edema", "rare")) == by_patient
 
