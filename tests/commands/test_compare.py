@@ -570,7 +570,7 @@ def test_a_finding_beside_the_own_baseline_has_the_adjusted_p_of_the_report(tmp_
     page = html.unescape((tmp_path / "out" / "comparison.html").read_text())
     assert "adjusted for all findings or classes of a pair by the method of Holm [" in page and "<li>Holm S." in page
     for part in metrics.findings.values():
-        assert any("One of 3 findings: a difference from a baseline is not adjusted" in n for n in part.results.notes)
+        assert any("One of 3 findings: only the report of all adjusts a difference" in n for n in part.results.notes)
 
 
 def test_numbers_are_compared_and_the_smaller_error_is_better(tmp_path: Path, vitmed: Callable[..., Answer]) -> None:
