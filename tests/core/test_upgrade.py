@@ -29,7 +29,6 @@ SETS = {"prediction_sets": {"score": "raps"}}
         ("model.head", ["auto", "linear"], ["ordinal"]),
         ("evaluate.conformal", ["lac"], ["aps", "raps"]),
         ("augment.policy", ["none"], ["views"]),
-        ("evaluate.calibration", ["auto"], ["vector"]),
     ],
 )
 def test_settings_of_losses_and_pretraining(key: str, kept: list[object], refused: list[object]) -> None:
@@ -174,3 +173,12 @@ def test_readers_of_0_2_0_have_numbers_without_intervals() -> None:
         None,
     )
     assert upgrade.results({"readers": [new.model_dump()]})["readers"] == [new.model_dump()]
+
+
+def test_a_model_that_chose_what_is_gone_is_read() -> None:
+    """0.2.0 stored the device on every GPU beside few cores; the scales of a vector scaling stand in the policy."""
+    with pytest.warns(upgrade.OldNameWarning, match="evaluate.calibration vector"):
+        found = upgrade.settings({"train": {"augment_on": "device"}, "evaluate": {"calibration": "vector"}})
+    assert found == {"train": {}, "evaluate": {}}
+    with pytest.raises(UsageError, match="--calibration vector is no longer there"):
+        load_config(None, {"evaluate.calibration": "vector"})

@@ -346,7 +346,7 @@ def test_a_path_that_stands_twice_is_refused_with_both_rows(tmp_path: Path) -> N
     assert len(put(tmp_path / "p.csv", nameless)) == 40  # rows are no duplicates because they have no path
 
 
-@pytest.mark.parametrize("other", [lambda name: f"{name} ", str.lower, lambda name: f"  {name.lower()}", "{}-".format])
+@pytest.mark.parametrize("other", ["{} ".format, str.lower, lambda name: f"  {name.lower()}", "{}\u200b".format])
 def test_names_that_differ_in_spaces_or_capitals_are_one_patient(tmp_path: Path, other: Callable[[str], str]) -> None:
     def change(cells: dict[str, str]) -> None:
         if int(cells["path"].removesuffix(".png")) >= 20:
@@ -370,7 +370,7 @@ def test_names_that_differ_in_spaces_or_capitals_are_one_patient(tmp_path: Path,
     [
         (["007", "7", "7.0", "70"], ["007", "007", "007", "70"]),  # Excel drops zeros, pandas adds a fraction
         (["0", "000", "1.5", "1.50"], ["0", "0", "1.5", "1.50"]),
-        (["P_01", "p-01", "P01", "P01\u200b", ""], ["P_01", "P_01", "P01", "P01", ""]),
+        (["P_01", "P-01", "p_01 ", "P_01\u200b", ""], ["P_01", "P-01", "P_01", "P_01", ""]),  # img_1 is not img-1
         (["A1", "A11", "1A"], ["A1", "A11", "1A"]),
     ],
 )

@@ -24,7 +24,7 @@ from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError
 from vitmed.core.messages import say, warn
 from vitmed.core.places import data_folder
-from vitmed.core.text import counted, counted_doing, grouped, listed
+from vitmed.core.text import counted, counted_doing, grouped, listed, one_spelling
 from vitmed.data.folders import SPLITS, image_names, import_fix, list_folder, split_of
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import LabelRequest, grade_order, plain_grade
@@ -189,7 +189,7 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
             text = f"{what} {' and '.join(map(repr, same))} differ by one letter"
             yield make("class_names_alike", text, same, "warning", f"if they are one class, give it one name in {fix}")
     stems = {path.rpartition(".")[0]: path for path in contents.files}
-    originals = {stem: MASK.sub("", stem).replace("/masks/", "/images/") for stem in stems}
+    originals = {stem: re.sub("(?i)(^|/)masks/", r"\1images/", MASK.sub("", stem)) for stem in stems}
     if masks := [stems[stem] for stem, of in originals.items() if of != stem and of in stems]:
         yield make("masks", f"{counted_doing(len(masks), 'image')} named as the mask of another", masks)
     loose = [path for path, place in zip(contents.files, contents.places, strict=True) if place.label is None]
@@ -410,7 +410,8 @@ def _patients(
             warn(f"--group-regex finds no patient in {missed:,} of {len(paths):,} paths")
         return groups, None if missed == len(paths) else f"--group-regex {config.group_regex}"
     if config.groups == DICOM:
-        groups, _ = patients_of_dicom(root, paths, config.frame)
+        ids, _ = patients_of_dicom(root, paths, config.frame)
+        groups = [one or None for one in one_spelling([known or "" for known in ids], "patient", paths)[0]]
         return groups, BY_ID if any(groups) else None
     if (known := find_patients(config, root, paths)) is not None:
         return known.groups, known.source

@@ -64,16 +64,16 @@ def one_spelling(names: Sequence[str], unit: str, places: Sequence[str]) -> tupl
     that they count as one; and a note if there are any, which names none of them but the place. "" is no patient."""
     first, plain = dict[str, str](), dict[str, str]()
     for name in dict.fromkeys(names):
-        key = re.sub(r"[\s_\u200b-\u200d\ufeff-]+", " ", unicodedata.normalize("NFKC", name)).strip().casefold()
-        number = re.fullmatch(r"0*(\d+)(?:\.0*)?", key)
+        key = " ".join(re.sub("[\u200b-\u200d\ufeff]", "", unicodedata.normalize("NFKC", name)).casefold().split())
+        number = re.fullmatch(r"0*(\d+)(?:\.0*)?", key) if key[:1].isdigit() else None
         plain[name] = first.setdefault(number[1] if number else key, name) if key else ""
     joined, written = tuple(map(plain.__getitem__, names)), sum(map(bool, plain.values()))
     if written == len(first):
         return joined, []
     changed = next(place for name, one, place in zip(names, joined, places, strict=True) if one and name != one)
-    how = "differ only in capitals, spaces, hyphens, leading zeros or a fraction of zero"
-    note = f"Of {counted(written, 'name')} of {unit}s some {how}, the first in {changed}. They count as one {unit}: "
-    return joined, [f"{note}{len(first):,} instead of {counted(written, unit)}."]
+    ways, count = "capitals, spaces, leading zeros or a fraction of zero", f"{len(first):,} instead of {written:,}"
+    note = f"Of {counted(written, 'name')} of {unit}s some differ only in {ways}, the first in {changed}. "
+    return joined, [f"{note}They count as one {unit}: {count} {unit}s."]
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:

@@ -48,19 +48,19 @@ SETTINGS: dict[str, tuple[list[Any] | None, str]] = {
     "train.pretrain": ([False], PRETRAIN_FIRST),
     "train.pretrain_epochs": ([None], "vitmed pretrain --epochs"),
     "train.pretrain_also": ([None], "vitmed pretrain --unlabelled"),
-    "train.augment_on": (["auto", "cpu"], "leave it out"),
+    "train.augment_on": (None, "leave it out"),
 }
 # "section.field" -> {value that is gone: what to use instead}
 VALUES: dict[str, dict[Any, str]] = {
     "augment.policy": {"views": "leave it out"},
-    "evaluate.calibration": {"vector": "temperature, or leave it out"},
     "train.monitor": {
         "median_error": "mae",
         **{f"{name}_weighted": name for name in ("auroc", "average_precision")},
         **{f"{name}_weighted": f"{name}_macro" for name in ("sensitivity", "specificity", "ppv", "npv", "f1")},
     },
 }
-NAMES: dict[str, dict[str, str]] = {  # "section.field" -> {name in its list that never changed a result: what to use}
+NAMES: dict[str, dict[str, str]] = {  # "section.field" -> {name in its list that changes no stored model: what to use}
+    "evaluate.calibration": {"vector": "temperature, or leave it out"},
     "evaluate.format": {"pdf": "print report.html from any browser; --format paper has the figures as PDF"},
     "train.track": {"tensorboard": "--track mlflow or --track wandb"},
 }

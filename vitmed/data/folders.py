@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ SPLIT_WORDS = {
 BEHIND_SPLIT = r"[ _-]?(?:data(?:[ _-]?sets?)?|sets?|images|imgs|splits?)"  # as in training_set and TestData
 
 
+@cache
 def split_of(word: str) -> str | None:
     """train, val or test for a usual spelling in a folder name or a table, else None."""
     return SPLIT_WORDS.get(re.sub(f"{BEHIND_SPLIT}$", "", word.lower()))

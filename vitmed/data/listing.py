@@ -13,12 +13,12 @@ from vitmed.core.base_models import NO_FINDING, UNKNOWN, Target
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
-from vitmed.core.text import counted_doing, lines_of, listed, one_spelling
+from vitmed.core.text import counted_doing, lines_of, listed
 from vitmed.data import label_kinds
 from vitmed.data.folders import class_names, image_names, import_fix, labels_fix, split_folders, split_of, subfolders
 from vitmed.data.label_kinds import BAR, MANY_VALUES, LabelRequest, Labels, number_in
-from vitmed.data.patient_names import group_word, known_by_column
-from vitmed.data.patients import KnownPatients, find_patients, suggest_groups
+from vitmed.data.patient_names import known_by_column
+from vitmed.data.patients import find_patients, suggest_groups
 from vitmed.data.samples import ALL, Sample, Splits, by_split, targets_in
 from vitmed.data.tables import FIRST, LABEL_NAMES, PATH_NAMES, Table, read_table
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, GROUP_NAMES, LABEL, LOGIT, OF_NUMBERS, PROB, WRITTEN
@@ -30,8 +30,7 @@ OF_RUN = ["path", "sha256", "class", "group", "split"]  # how splits.csv begins
 
 
 def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str], request: LabelRequest) -> Splits:
-    """The images that a table names in the order of `paths`, in the splits that it has or `ALL`, with their labels, and
-    patients and further columns if it has them.
+    """The images that a table names in the order of `paths`, in its splits or `ALL`, with labels and further columns.
 
     Images of which nothing is known are left out, with a note. `root` is None for the paths of a predictions.csv; then
     rows of other images are ignored, with a note. The splits.csv of a run is such a table, except for findings.
@@ -64,9 +63,8 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     further = [i for i in others if i not in read.used]
     columns = tuple(table.header[i] for i in further)
     _refuse_taken(table, columns, read, label)
-    row_of = _rows_by_image(table, path, root, paths, read.used)
+    row_of, notes = _rows_by_image(table, path, root, paths, read.used), [*table.notes, *read.notes]
     rows = {image: row for image, row in row_of.items() if read.strata[row] >= 0}
-    notes = [*table.notes, *read.notes]
     if left := len(paths) - len(row_of):
         lack = "are not in" if root else "have no label in"
         notes.append(f"{left:,} of {len(paths):,} images {lack} {table.file} and are left out")
@@ -74,7 +72,7 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
         are = counted_doing(len(blank), "image", "has no label and is", "have no label and are")
         lines = ", ".join(map(str, blank[:FIRST]))
         notes.append(f"{table.file}: {are} left out: line {lines}{', ...' * (len(blank) > FIRST)}")
-    groups = [None] * len(table.rows) if group is None else table.cells(group, "patient")
+    groups, more = ([None] * len(table.rows), []) if group is None else table.patients(group)
     words = [ALL] * len(rows) if split is None else _split_words(table, split, [*rows.values()])
     samples = []
     for image, row in rows.items():
@@ -82,12 +80,14 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
         label, targets = int(read.strata[row]), tuple(read.values[row].tolist())
         samples.append(Sample(paths[image], label, groups[row], cells, targets))
     names = {*read.classes} if root and not read.outputs else set[str]()  # that folders may have as well
-    if odd := [s.path for s in samples if (of := names & {*s.path.split("/")}) and read.classes[s.label] not in of]:
-        notes.append(f"{file}: images in the folder of another class: {len(odd):,}, such as {odd[0]}; the table counts")
+    of_folder = [(s, of) for s in samples if (of := names & {*s.path.split("/")})]
+    odd = [s.path for s, of in of_folder if read.classes[s.label] not in of]
+    if 0 < 2 * len(odd) < len(of_folder):  # else the folders are no classes
+        more.append(f"{file}: images in the folder of another class: {len(odd):,}, such as {odd[0]}; the table counts")
     made = {} if split is None else dict.fromkeys(words, f"table {Path(file).name}")
     known = "" if group is None else known_by_column(table.header[group], "--labels")
     classes, bins = (read.outputs, read.classes) if read.outputs else (read.classes, ())
-    images = Splits(root or Path(), classes, by_split(samples, words), made, columns, known, tuple(notes))
+    images = Splits(root or Path(), classes, by_split(samples, words), made, columns, known, (*notes, *more))
     return replace(images, target=read.target, bins=bins, recognised=read.source, source=Path(file))
 
 
@@ -249,16 +249,12 @@ def with_findings(images: Splits, kept: np.ndarray) -> Splits:
 
 
 def with_patients(splits: Splits, config: DataConfig) -> Splits:
-    """Add the patients that the configuration names; if it and the table name none, a guess from file names. Those that
-    are written in two ways count as one."""
+    """Add the patients that the configuration names; if it and the table name none, a guess from file names."""
     paths, by_folder = [sample.path for sample in splits.every], not splits.source.is_file()
-    named = find_patients(config, splits.root, paths, by_folder)
-    if named is None and not splits.patients:
-        return replace(splits, guess=suggest_groups(paths, by_folder))
-    groups, known, notes = named or KnownPatients([s.group for s in splits.every], splits.patients)
-    written, joined = one_spelling([group or "" for group in groups], group_word(known), paths)
-    of, notes = dict(zip(paths, written, strict=True)), (*splits.notes, *notes, *joined)
-    return splits.changed(lambda s: s._replace(group=of[s.path] or None), patients=known, notes=notes)
+    if (named := find_patients(config, splits.root, paths, by_folder)) is None:
+        return splits if splits.patients else replace(splits, guess=suggest_groups(paths, by_folder))
+    groups, notes = dict(zip(paths, named.groups, strict=True)), (*splits.notes, *named.notes)
+    return splits.changed(lambda s: s._replace(group=groups[s.path]), patients=named.source, notes=notes)
 
 
 def list_by_folder(root: Path, folders: Mapping[str, Path], classes: Sequence[str]) -> Splits:

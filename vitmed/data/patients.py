@@ -20,7 +20,7 @@ from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import check_regular
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.text import counted, counted_doing, lines_of, visible
+from vitmed.core.text import counted, counted_doing, lines_of, one_spelling, visible
 from vitmed.data.duplicates import find_copies
 from vitmed.data.folders import tables_in
 from vitmed.data.image_cache import ImageCache
@@ -76,7 +76,8 @@ def find_patients(
         ids, missing = patients_of_dicom(root, paths, config.frame)
         if missing:
             raise DataError(f"{root}: {missing[0]}:\n{lines_of(missing[1:])}", NO_ID)
-        return KnownPatients(ids, BY_ID)
+        joined, notes = one_spelling([str(known) for known in ids], "patient", paths)
+        return KnownPatients(joined, BY_ID, notes)
     if config.groups == COPIES:
         groups, count = _by_copies(root, paths, config)
         note = f"{counted_doing(count, 'image')} a copy of another; copies stay in one split. {NO_PATIENTS}"
@@ -166,7 +167,8 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str], card: 
     group = table.required(group, "patient", GROUP_NAMES)
     images, strange = table.images(path, root, paths)
     patients: dict[int, str] = {}
-    for image, patient, line in zip(images, table.cells(group, "patient"), table.lines, strict=True):
+    cells, joined = table.patients(group)
+    for image, patient, line in zip(images, map(str, cells), table.lines, strict=True):
         if image is not None and patients.setdefault(image, patient) != patient:
             both = f"{paths[image]} has patient {patient!r} here and {patients[image]!r} above"
             raise DataError(f"{file}: line {line}: {both}", "keep one of the rows")
@@ -178,7 +180,7 @@ def groups_from_table(file: str | Path, root: Path, paths: Sequence[str], card: 
         raise DataError(problem, f"use paths relative to {root} or to the table, or add the rows")
     notes = [f"{file}: {unmatched}, the first is {strange[0]}"] if strange else []
     known = known_by_column(table.header[group], "--groups")
-    return KnownPatients([patients[i] for i in range(len(paths))], known, [*table.notes, *notes])
+    return KnownPatients([patients[i] for i in range(len(paths))], known, [*table.notes, *notes, *joined])
 
 
 def _by_copies(root: Path, paths: Sequence[str], config: DataConfig) -> tuple[list[str], int]:

@@ -20,14 +20,13 @@ from typing import Any
 from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import local_path
-from vitmed.core.text import counted_doing, listed
-from vitmed.core.text_files import OLD, from_cell, read_text
+from vitmed.core.text import counted_doing, listed, one_spelling
+from vitmed.core.text_files import EMPTY, OLD, from_cell, read_text
 
 # The first of these names in a table is used; case, spaces and hyphens do not matter.
 _PATHS = "path file filename file_name filepath file_path image image_path image_name image_id image_index img"
 PATH_NAMES = tuple(_PATHS.split())
 LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx", "finding_labels")
-EMPTY = {"", "nan", "na", "n/a", "#n/a", "<na>", "null"}  # cells for which other programs read nothing
 MISSING = EMPTY | {"unknown", "?"}  # the label is not known; either may also be the name of a class
 FIRST = 5  # most items in one line of a message
 MOST = 500_000_000  # bytes of an Excel file, which is a zip archive
@@ -89,6 +88,10 @@ class Table:
             )
         return cells
 
+    def patients(self, column: int) -> tuple[Sequence[str | None], list[str]]:
+        """The patient of each row, each in one spelling, and a note where some have two. Errors as in `cells`."""
+        return one_spelling(self.cells(column, "patient"), "patient", [f"line {line}" for line in self.lines])
+
     def images(self, column: int, root: Path | None, paths: Sequence[str]) -> tuple[list[int | None], list[str]]:
         """The index of each row's image, or None; and the rows without an image, for a message. Without a root, the
         paths start there or in a folder above all images: the one that fits most rows."""
@@ -143,7 +146,7 @@ def read_table(file: str | Path) -> Table:
 
 def _csv_rows(file: Path, text: str) -> Iterator[tuple[int, list[str]]]:
     """The line at which each row ends, and its cells. Raises DataError."""
-    text = re.sub(r"\Asep=.(?=[\r\n])", "", text)  # which tells Excel the separator
+    text = re.sub(r"(?i)\Asep=.(?=[\r\n])", "", text)  # which tells Excel the separator
     first = re.sub('"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0])  # the header, without what is in quotes
     mark = max(",;\t", key=first.count)
     blanks = any(cell.startswith(" ") for cell in first.split(mark)[1:])

@@ -10,7 +10,7 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted_doing, listed, one_spelling
-from vitmed.core.text_files import SEPARATORS, from_cell, read_text, rows_of
+from vitmed.core.text_files import EMPTY, SEPARATORS, from_cell, read_text, rows_of
 from vitmed.core.upgrade import READER
 
 _PEOPLE = "patient patient_id patientid patient_nr patient_no patient_number pat_id mrn subject subject_id subjectid"
@@ -106,8 +106,8 @@ class Table:
 
     def patients(self) -> tuple[tuple[str, ...] | None, list[str]]:
         """The patient of each image, None where no row has one; and a note where `one_spelling` joins some."""
-        names = self.cells("group")
-        if "group" not in self.header and len(several := [name for name in self.header if _is_patient(name)]) > 1:
+        names = ["" if cell.strip().lower() in EMPTY else cell for cell in self.cells("group")]
+        if "group" not in self.header and len(several := _patient_columns(self.header)) > 1:
             return None, [f"The columns {listed(several)} may each name the patient, so none counts; call one group."]
         joined, notes = one_spelling(names, "patient", [f"row {number}" for number in self.numbers])
         return joined if any(joined) else None, notes
@@ -220,7 +220,7 @@ def read_table(file: str | Path | Table) -> Table:
 
 def _usual(header: Sequence[str]) -> list[str]:
     """The usual names of columns: ours may be in capitals or have blanks around them; patients have several names."""
-    names, patients = [], [name for name in header if _is_patient(name)]
+    names, patients = [], _patient_columns(header)
     for name in header:
         low = name.strip().lower()
         if low in (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE, "error") and low not in header:
@@ -234,9 +234,11 @@ def _usual(header: Sequence[str]) -> list[str]:
     return names
 
 
-def _is_patient(name: str) -> bool:
-    """Whether a column may name the patient; `case` may be a class."""
-    return re.sub("[^a-z0-9]+", "_", name.lower()).strip("_") in {*GROUP_NAMES} - {"case"}
+def _patient_columns(header: Sequence[str]) -> list[str]:
+    """The columns that may name the patient; `case` may be a class. A number beside the usual names is a second one."""
+    plain = {name: re.sub("[^a-z0-9]+", "_", name.lower()).strip("_") for name in header}
+    found = [name for name in header if plain[name] in {*GROUP_NAMES} - {"case"}]
+    return [name for name in found if not re.search("mrn|pat_id|_n|subjectid", plain[name])] or found
 
 
 def _take_decimal_commas(header: Sequence[str], rows: Sequence[dict[str, str]]) -> None:
