@@ -148,7 +148,7 @@ def test_the_other_chapters_repeat_the_tables(report: Report) -> None:
     overall, positive = report.metrics["overall"], report.metrics["positive_class"]
     calibration = rows(chapter(report.page, "Calibration of probabilities"))
     for name in ("log_loss", "brier"):
-        assert calibration[TITLES[name]][-2] == shown(overall[name])
+        assert calibration[TITLES[name]][-1] == shown(overall[name])
     agreement = rows(chapter(report.page, "Agreement with readers"))["the model and the reference"]
     assert agreement == [str(report.metrics["n"]), shown(overall["accuracy"]), shown(overall["cohen_kappa"])]
     if positive is None:
