@@ -577,7 +577,7 @@ def test_where_near_copies_are_found_the_flag_that_keeps_them_together_is_named(
     photo().save(root / "test/amber/second.jpg", quality=85)
     train(root, output=tmp_path / "runs", sets=TINY_SETS, **TINY | {"epochs": 1, "baseline": False, "report": False})
     (said,) = [text for text in ui.warned if "near_copies_across_splits" in text]
-    assert "(near_copies_across_splits; --groups copies keeps copies in one split): " in said
+    assert "(near_copies_across_splits; without patients, --groups copies keeps them in one split): " in said
     shutil.copy(root / "train/amber/first.png", root / "train/blue/first.png")
     (root / "test/amber/second.jpg").rename(root / "train/amber/second.jpg")
     lines = vitmed("check", root, "-o", tmp_path / "report").out.splitlines()

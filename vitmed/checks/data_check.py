@@ -169,8 +169,8 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
     elif not labels:
         yield make("no_classes", f"{counted(len(contents.files), 'image')} in no class folder")
     elif contents.read is None and len(names) > 1 and all(map(NO_CLASS.fullmatch, names)):
-        named = listed([*map(repr, sorted(names))])
-        yield make("no_classes", f"the folders {named} are named as parts of a data set, not as classes")
+        text = f"the folders {listed([*map(repr, sorted(names))])} are named as parts of a data set, not as classes"
+        yield make("no_classes", text, fix="rename them, or --labels TABLE")
     elif len(labels) == 1 and not contents.unreadable and not several:
         yield make("one_class", f"one class only: {next(iter(labels))!r}")
     alike: dict[str, list[str]] = defaultdict(list)
@@ -188,8 +188,8 @@ def folder_problems(contents: FolderContents) -> Iterator[Problem]:
             what, fix = ("labels", "the table") if contents.read else ("class folders", "the folders")
             text = f"{what} {' and '.join(map(repr, same))} differ by one letter"
             yield make("class_names_alike", text, same, "warning", f"if they are one class, give it one name in {fix}")
-    stems = {path.rpartition(".")[0]: path for path in contents.files}
-    originals = {stem: re.sub("(?i)(^|/)masks/", r"\1images/", MASK.sub("", stem)) for stem in stems}
+    stems = {path.rpartition(".")[0].lower(): path for path in contents.files}
+    originals = {stem: re.sub("(^|/)masks/", r"\1images/", MASK.sub("", stem)) for stem in stems}
     if masks := [stems[stem] for stem, of in originals.items() if of != stem and of in stems]:
         yield make("masks", f"{counted_doing(len(masks), 'image')} named as the mask of another", masks)
     loose = [path for path, place in zip(contents.files, contents.places, strict=True) if place.label is None]
@@ -344,7 +344,9 @@ def _report(problems: Iterable[Problem], root: Path) -> list[Problem]:
         named = f": {', '.join(problem.files[:3])}{', ...' * (problem.count > 3)}" if problem.files else ""
         advice = f". {problem.fix[0].upper()}{problem.fix[1:]}" * (problem.code in advised)
         advised -= {problem.code}
-        together = "; --groups copies keeps copies in one split" * (problem.code == "near_copies_across_splits")
+        together = "; without patients, --groups copies keeps them in one split" * (
+            problem.code == "near_copies_across_splits"
+        )
         warn(f"{problem.text} ({problem.code}{together}){named}{advice}")
         if problem.count > 3:
             say(f"  {problem.code}: {', '.join(problem.files)}")

@@ -27,6 +27,7 @@ FLAGS: dict[str, str] = {  # "--flag", or "command --flag" where other commands 
     "bundle --wheels": "PIP_NO_INDEX=1 PIP_FIND_LINKS=DIR before the command",
     "bundle --report": "copy report.html of the test yourself",
     "runs --html": "--json has the table, and report.html of a run its curves",
+    "--augment-on": "leave it out",
     "runs --force": "leave it out: no page is written",
     "evaluate --unlike": "vitmed predict DIR --csv FILE writes the ood_score of each of its images",
     "--int8": "export without it and quantise the file with onnxruntime, see docs/export.md",

@@ -19,7 +19,8 @@ from vitmed.core.base_models import CLASSES, NO_FINDING, UNKNOWN, Target
 from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.text import counted, counted_doing, listed
-from vitmed.data.tables import LABEL_NAMES, MISSING, Table
+from vitmed.core.text_files import MISSING
+from vitmed.data.tables import LABEL_NAMES, Table
 
 CLEAR = 0.9  # share of numbers, or of 1 and 0, in a column from which another cell looks like a mistake
 MOST = 1e15  # beyond it, squares lose the digits of other numbers

@@ -82,7 +82,7 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
     names = {*read.classes} if root and not read.outputs else set[str]()  # that folders may have as well
     of_folder = [(s, of) for s in samples if (of := names & {*s.path.split("/")})]
     odd = [s.path for s, of in of_folder if read.classes[s.label] not in of]
-    if 0 < 2 * len(odd) < len(of_folder):  # else the folders are no classes
+    if odd and len(of_folder) == len(samples):  # else the folders are no classes
         more.append(f"{file}: images in the folder of another class: {len(odd):,}, such as {odd[0]}; the table counts")
     made = {} if split is None else dict.fromkeys(words, f"table {Path(file).name}")
     known = "" if group is None else known_by_column(table.header[group], "--labels")

@@ -21,13 +21,12 @@ from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import local_path
 from vitmed.core.text import counted_doing, listed, one_spelling
-from vitmed.core.text_files import EMPTY, OLD, from_cell, read_text
+from vitmed.core.text_files import EMPTY, MISSING, OLD, from_cell, read_text
 
 # The first of these names in a table is used; case, spaces and hyphens do not matter.
 _PATHS = "path file filename file_name filepath file_path image image_path image_name image_id image_index img"
 PATH_NAMES = tuple(_PATHS.split())
 LABEL_NAMES = ("label", "class", "diagnosis", "target", "dx", "finding_labels")
-MISSING = EMPTY | {"unknown", "?"}  # the label is not known; either may also be the name of a class
 FIRST = 5  # most items in one line of a message
 MOST = 500_000_000  # bytes of an Excel file, which is a zip archive
 

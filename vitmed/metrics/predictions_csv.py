@@ -10,7 +10,7 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted_doing, listed, one_spelling
-from vitmed.core.text_files import EMPTY, SEPARATORS, from_cell, read_text, rows_of
+from vitmed.core.text_files import MISSING, SEPARATORS, from_cell, read_text, rows_of
 from vitmed.core.upgrade import READER
 
 _PEOPLE = "patient patient_id patientid patient_nr patient_no patient_number pat_id mrn subject subject_id subjectid"
@@ -106,7 +106,7 @@ class Table:
 
     def patients(self) -> tuple[tuple[str, ...] | None, list[str]]:
         """The patient of each image, None where no row has one; and a note where `one_spelling` joins some."""
-        names = ["" if cell.strip().lower() in EMPTY else cell for cell in self.cells("group")]
+        names = ["" if cell.strip().lower() in MISSING else cell for cell in self.cells("group")]
         if "group" not in self.header and len(several := _patient_columns(self.header)) > 1:
             return None, [f"The columns {listed(several)} may each name the patient, so none counts; call one group."]
         joined, notes = one_spelling(names, "patient", [f"row {number}" for number in self.numbers])

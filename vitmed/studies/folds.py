@@ -256,11 +256,12 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
     if divided.sites:
         notes.append(f"Each fold is a site that its model never saw: {numbered(divided.sites, '; ')}.")
     elif repeats > 1:
+        votes = pooled.decided is not None and pooled.kind != "number"
+        vote = "Most of them decide; of a tie the mean, by their mean threshold. " * votes
         notes.append(
             f"The images were divided {repeats} times: folds 1 to {divided.folds} are the first time, and so on. "
             f"Each image has predictions of {repeats} models that never saw it; the pooled numbers are those of "
-            "their mean, and so of a small ensemble. Most of them decide; of a tie the mean, by their mean threshold. "
-            "The numbers by fold are those of single models."
+            f"their mean, and so of a small ensemble. {vote}The numbers by fold are those of single models."
         )
     if pooled.kind == "findings":
         means = in_means(pooled)
