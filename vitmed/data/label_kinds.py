@@ -165,7 +165,7 @@ def read_number(table: Table, label: int | None, others: Sequence[int], request:
     source = f"a number, {name!r}{f' in {request.data.unit}' * bool(request.data.unit)}, from {table.file.name}"
     target = Target(kind="number", unit=request.data.unit)
     ends = [(different[0], different[1] >= 0), (different[-1], different[-1] > 2 * different[-2])]
-    marks = [f"{value:g}" for value, apart in ends if apart and re.fullmatch("-1|-9+|999+", f"{value:g}")]
+    marks = [f"{value:.15g}" for value, apart in ends if apart and re.fullmatch("-1|-9+|999+", f"{value:.15g}")]
     notes = tuple(f"{table.file}: {mark} counts as a number; leave empty what is not known" for mark in marks)
     return Labels(target, strata, ranges, numbers[:, None], (name,), source, notes, used=(label,))
 
