@@ -22,13 +22,13 @@ from vitmed.explanation.faithfulness import (
     affordable,
     check_maps,
     curves,
+    mean_estimate,
     rank_correlation,
     sample,
     verdict,
 )
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.estimates import Estimate, of_mean
-from vitmed.metrics.intervals import Units
+from vitmed.metrics.estimates import Estimate
 from vitmed.models.vit import ViT
 
 HOW = Preprocessing(32, 3, "pad", "half")
@@ -110,13 +110,11 @@ def test_what_raises_a_number_and_what_lowers_it() -> None:
 
 def test_the_interval_is_students() -> None:
     values = np.random.default_rng(0).normal(0.3, 0.2, 12)
-    entry, theirs = of_mean(values, Units(np.arange(12))), stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    entry, theirs = mean_estimate(values, np.arange(12)), stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert (entry["value"], entry["low"], entry["high"]) == pytest.approx((values.mean(), theirs.low, theirs.high))
-    assert of_mean(values, Units(np.zeros(12, np.int64)))["low"] is None
-    values += np.repeat(np.arange(4), 3)  # patients of three images, which are alike
-    entry, means = of_mean(values, Units(np.repeat(np.arange(4), 3))), values.reshape(4, 3).mean(axis=1)
-    theirs = stats.ttest_1samp(means, 0).confidence_interval(0.95)
-    assert (entry["value"], entry["low"], entry["high"]) == pytest.approx((means.mean(), theirs.low, theirs.high))
+    assert mean_estimate(values, np.zeros(12))["low"] is None
+    apart = mean_estimate(np.array([1.0, 3.0, 10.0]), np.array([7, 7, 2]))  # a patient counts once
+    assert apart == mean_estimate(np.array([10.0, 2.0]), np.arange(2)) and apart["value"] == 6
 
 
 def test_rank_correlation() -> None:

@@ -29,8 +29,7 @@ from vitmed.core.text import counted
 from vitmed.explanation.attention import METHODS, attention_maps, centre_shift, relevance
 from vitmed.explanation.results import TITLES, Attention, MapCheck, Maps, cells, turns
 from vitmed.imaging.preprocessing import Preprocessing
-from vitmed.metrics.estimates import Estimate, of_mean
-from vitmed.metrics.intervals import Units
+from vitmed.metrics.estimates import Estimate
 from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.models.hardware import FULL_FP32
 from vitmed.models.vit import ViT
@@ -68,7 +67,7 @@ def check_maps(
         model: in evaluation mode.
         images: (B, S, S, C) uint8, from `Preprocessing.read`.
         targets: (B,) what to explain, such as the predicted class.
-        units: (B,) int, the patient of each image: intervals are by patient. None: every image counts by itself.
+        units: (B,) int, the patient of each image: intervals are of patient means. None: every image counts by itself.
     """
     result = unchecked(model, len(images), kind)
     if result.reason is not None:
@@ -84,7 +83,7 @@ def check_maps(
     units = np.arange(len(images)) if units is None else units
 
     def mean(values: np.ndarray) -> Estimate:
-        return of_mean(values, Units(np.unique(units[: len(values)], return_inverse=True)[1]))
+        return mean_estimate(values, units[: len(values)])
 
     def check(name: str) -> MapCheck:
         deletion, insertion = scores[name].T  # (B,) each
@@ -131,6 +130,18 @@ def verdict(gain: Estimate, similarity: Estimate) -> tuple[str, str]:
             "Do not read anything into it."
         )
     return BETTER, f"The answer depends more on the patches that it marks than on others: gain {gained}."
+
+
+def mean_estimate(values: np.ndarray, units: np.ndarray) -> Estimate:
+    """The mean over units of the means of their values, both (B,), so that a patient with many images counts once; and
+    Student's interval for it at 95 %; no interval of one unit."""
+    number = np.unique(units, return_inverse=True)[1]
+    values = np.bincount(number, values) / np.bincount(number)
+    mean, low, high = float(values.mean()), None, None
+    if len(values) > 1:
+        half = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
+        low, high = mean - half, mean + half
+    return Estimate(value=mean, low=low, high=high, method="t")
 
 
 def affordable(model: ViT) -> int:
