@@ -185,7 +185,6 @@ def test_training_is_compared_with_the_frozen_features(tuned: tuple[TrainResult,
     assert changed(before, weights_of(result.folder / "baseline.pt")) == {"head.weight", "head.bias"}
 
 
-@pytest.mark.slow
 def test_probe_first_starts_from_the_fitted_head(
     data: Path, tmp_path: Path, trained: Trained, frozen: tuple[TrainResult, Recorder]
 ) -> None:

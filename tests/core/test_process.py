@@ -36,7 +36,7 @@ def tuned(command: str = "train", **variables: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("words", "given", "told"),
     [
-        pytest.param([], {}, "GOMP_SPINCOUNT = '1000'", marks=pytest.mark.slow),
+        ([], {}, "GOMP_SPINCOUNT = '1000'"),
         pytest.param(["serve"], {}, "GOMP_SPINCOUNT = '10000'", marks=pytest.mark.slow),
         pytest.param([], {"GOMP_SPINCOUNT": "70"}, "GOMP_SPINCOUNT = '70'", marks=pytest.mark.slow),
         pytest.param([], {"OMP_WAIT_POLICY": "active"}, "OMP_WAIT_POLICY = 'ACTIVE'", marks=pytest.mark.slow),

@@ -36,7 +36,15 @@ def test_numbers_with_a_comma_are_not_a_class_each(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("low", "other", "told"),
-    [(20, -999, True), (0, -1, True), (20, 9999, True), (-3, -9, False), (20, 99, False), (600, 999, False)],
+    [
+        (20, -999, True),
+        (0, -1, True),
+        (20, 9999, True),
+        (20, 9999999, True),
+        (-3, -9, False),
+        (20, 99, False),
+        (600, 999, False),
+    ],
 )
 def test_a_number_that_means_not_known_is_noticed(tmp_path: Path, low: int, other: int, told: bool) -> None:
     notes = split(ages(tmp_path, [low + 0.5 * i for i in range(80)] + [other] * 8)).notes

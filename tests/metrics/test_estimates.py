@@ -137,7 +137,7 @@ def few(*counts: int, images: int = 1) -> list[str]:
 
 
 def test_classes_of_few_images_or_patients_are_named_with_their_number() -> None:
-    vague = "too few to say how well the model finds it. Only proportions and AUROC have an interval."
+    vague = "too few to say how well the model finds it."
     rough = "the numbers that depend on this class are uncertain, as their intervals show."
     assert few(100, 100) == []
     for counts, images, begin, end in (

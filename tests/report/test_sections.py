@@ -427,3 +427,17 @@ def test_balanced_accuracy_of_one_class_is_undefined_on_page_and_terminal(tmp_pa
 def test_reasons_name_numbers_as_the_tables_do(tmp_path: Path) -> None:
     text, metrics = page(tmp_path, draw("constant"))
     assert metrics["no_interval"] and "log_loss" not in text and "no image shows how much it varies: MCC" in text
+
+
+def test_a_range_of_a_number_with_few_images_is_shown_as_not_evaluated(tmp_path: Path) -> None:
+    """The rarest values, where the error is often largest, are not left out without a word."""
+    rng, target = np.random.default_rng(0), Target(kind="number", unit="years", centre=50.0, spread=10.0)
+    ages = np.r_[np.repeat([10.0, 20.0, 30.0], 30), [90.0] * 6]
+    raw = np.stack([(ages + rng.normal(0, 3, 96) - 50) / 10, np.zeros(96)], axis=1).astype(np.float32)
+    p = NumberPredictions(("age",), tuple(map(str, range(96))), None, ages, raw, target=target)
+    found = write_report(tmp_path / "r", p).error_by_range
+    assert found is not None and (shown := [one.name for one in found.strata if not one.overall])
+    page = (tmp_path / "r" / "report.html").read_text()
+    assert (
+        "fewer than 10 images or patients: not evaluated" in page[page.index("Error by range") :] and shown[0] in page
+    )

@@ -470,7 +470,6 @@ def test_a_finding_that_a_fold_cannot_learn_or_judge_is_a_sentence(findings: tup
     )
 
 
-@pytest.mark.slow
 def test_pooled_numbers_are_those_of_the_folds_in_the_unit(number: TrainResult, tmp_path: Path) -> None:
     pooled, metrics, folder = number.test.predictions, number.test.metrics, number.folder
     assert isinstance(pooled, NumberPredictions) and pooled.labels is not None and pooled.intervals is not None

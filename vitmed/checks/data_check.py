@@ -416,6 +416,8 @@ def _patients(
         groups = [one or None for one in one_spelling([known or "" for known in ids], "patient", paths)[0]]
         return groups, BY_ID if any(groups) else None
     if (known := find_patients(config, root, paths)) is not None:
+        for note in known.notes:
+            warn(note)
         return known.groups, known.source
     if guess is None or guess.what != "patient":
         return [None] * len(paths), None

@@ -506,7 +506,7 @@ class EvaluateConfig(Section):
     youden: bool = setting(False, "Two classes: decide at the threshold of the highest Youden index.", Flag())
     balanced: bool = setting(
         False,
-        "Three classes or more: decide for the highest balanced accuracy, by probability / prevalence in validation.",
+        "Three classes or more: decide for the highest balanced accuracy, by probability / its mean on validation.",
         Flag(),
     )
     target_sensitivity: float | None = share("Two classes: decide at the highest threshold with this sensitivity.")

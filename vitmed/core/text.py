@@ -60,8 +60,8 @@ def listed(names: Sequence[str], most: int = LISTED, mark: str = ", ") -> str:
 
 
 def one_spelling(names: Sequence[str], unit: str, places: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
-    """Patients that are written in two ways, as "P01" and "p01 ", or "007", "7" and "7.0", by the first of them, so
-    that they count as one; and a note if there are any, which names none of them but the place. "" is no patient."""
+    """Each patient in the first of its spellings ("P01" and "p01 "; "007", "7" and "7.0"), and a note with the place of
+    the first change, if there is one. `places` has one for each name; "" is no patient."""
     first, plain = dict[str, str](), dict[str, str]()
     for name in dict.fromkeys(names):
         key = " ".join(re.sub("[\u200b-\u200d\ufeff]", "", unicodedata.normalize("NFKC", name)).casefold().split())

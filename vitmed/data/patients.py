@@ -120,7 +120,8 @@ def show_expression(expression: str | None) -> None:
 def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
     """The patient in each relative path: the first bracket that matched, or the whole match if there is none.
 
-    None where the expression does not match. Names of several shapes need alternatives, each with its own bracket.
+    A patient has the first of its spellings, None where the expression does not match. Names of several shapes need
+    alternatives, each with its own bracket.
     Raises UsageError: not a regular expression, or one that takes too long on these paths.
     """
     pattern = compile_group(expression)
@@ -137,7 +138,7 @@ def groups_of(expression: str, paths: Sequence[str]) -> list[str | None]:
             ) from None
         texts = (match.groups() if pattern.groups else (match[0],)) if match else ()
         groups.append(next(filter(None, texts), None))
-    return groups
+    return [one or None for one in one_spelling([group or "" for group in groups], "patient", paths)[0]]
 
 
 def _by_expression(expression: str, root: Path, paths: Sequence[str]) -> list[str]:

@@ -106,7 +106,8 @@ class Table:
 
     def patients(self) -> tuple[tuple[str, ...] | None, list[str]]:
         """The patient of each image, None where no row has one; and a note where `one_spelling` joins some."""
-        names = ["" if cell.strip().lower() in MISSING else cell for cell in self.cells("group")]
+        ours = any(name.startswith(LOGIT) or name in RAW for name in self.header)  # where a patient may be called NA
+        names = ["" if not ours and cell.strip().lower() in MISSING else cell for cell in self.cells("group")]
         if "group" not in self.header and len(several := _patient_columns(self.header)) > 1:
             return None, [f"The columns {listed(several)} may each name the patient, so none counts; call one group."]
         joined, notes = one_spelling(names, "patient", [f"row {number}" for number in self.numbers])

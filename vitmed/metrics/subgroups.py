@@ -17,6 +17,7 @@ import numpy as np
 
 from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
+from vitmed.core.text_files import MISSING
 from vitmed.metrics import estimates, metric_table
 from vitmed.metrics.areas import rank_auroc
 from vitmed.metrics.estimates import Estimate, difference, of_share
@@ -35,7 +36,7 @@ SHUFFLES = 500
 PAIRS = 2**22  # pairs of patients x classes up to which AUROC is computed by pair
 CHUNK = 2**19  # images of shuffles held at once, where it is not
 EMPTY = "not stated"
-BLANKS = {"", "na", "n/a", "nan", "none", "null", "unknown", "?", "-"}  # in a column of numbers
+BLANKS = MISSING | {"none", "-"}  # in a column of numbers
 OF_CLASSES = ("auroc", "balanced_accuracy", "accuracy", "mcc")
 HEADLINE: dict[type[Prepared], tuple[str, ...]] = {  # the numbers of a stratum
     PreparedPredictions: OF_CLASSES,

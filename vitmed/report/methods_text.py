@@ -186,7 +186,7 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
             decided = f"from a probability of {format_probability(points.threshold)}, chosen on validation images"
         text.append(f"The positive class was {shown(positive)}; an image was called positive {decided}.")
     elif metrics.n and metrics.target.kind in ("classes", "grades"):
-        ways = {"cost": "lowest expected cost", "balanced": "largest ratio of probability to prevalence in validation"}
+        ways = {"cost": "lowest expected cost", "balanced": "largest ratio of probability to its mean on validation"}
         way = ways.get("default" if points is None else points.chosen, "largest probability")
         if way == ways["cost"] and (error := metrics.report.evaluate.get("cost")) in GRADE_ERRORS:
             way = f"lowest expected {error} error in grades"

@@ -260,10 +260,10 @@ class Results(Numbers):
 
     @property
     def at_chance(self) -> str | None:
-        """The number with an interval that holds what guessing reaches; None if there is none, or no interval."""
+        """The number that is not shown to be above what guessing reaches; None if there is none, or no interval."""
         name = next((name for name in CHANCE if name in self.overall), None)
-        low, high = (None, None) if name is None else (self.overall[name].low, self.overall[name].high)
-        return name if name and low is not None and high is not None and low <= CHANCE[name] <= high else None
+        low = None if name is None else self.overall[name].low
+        return name if name and low is not None and low <= CHANCE[name] else None
 
     @property
     def unit(self) -> str:

@@ -257,7 +257,7 @@ def _pool(folder: RunFolder, tested: Sequence[Tested], divided: Divided) -> Eval
         notes.append(f"Each fold is a site that its model never saw: {numbered(divided.sites, '; ')}.")
     elif repeats > 1:
         votes = pooled.decided is not None and pooled.kind != "number"
-        vote = "Most of them decide; of a tie the mean, by their mean threshold. " * votes
+        vote = "Most of them decide; of a tie the mean, by their mean threshold or cost. " * votes
         notes.append(
             f"The images were divided {repeats} times: folds 1 to {divided.folds} are the first time, and so on. "
             f"Each image has predictions of {repeats} models that never saw it; the pooled numbers are those of "

@@ -120,7 +120,7 @@ class Prepared:
             also = f" {counted_doing(more, f'other {noun}', 'also has', 'also have')} few {unit}s." if more else ""
             rest = f"the numbers that depend on this {noun} are uncertain, as their intervals show."
             if few[rarest] < FEWEST:
-                rest = "too few to say how well the model finds it. Only proportions and AUROC have an interval."
+                rest = "too few to say how well the model finds it."
             if n < FEW_POSITIVE:
                 rest += f" Intervals of {BY_PREVALENCE} hold only where the {noun} is as common as in these images."
             notes.append(f"{count}: {rest}{also}")
