@@ -201,8 +201,9 @@ def numbers(p: Predictions) -> dict[str, Estimate]:
         value, high, low = (1 / (1 + odds * x) for x in share_ratio(~truth, truth, called, units))  # `prevalence_table`
         found["ppv_elsewhere"] = estimate(value, low, high, "mover")
         acted = p.probabilities[:, 1] >= ACTING
-        net = share_gap(acted & truth, acted & ~truth, ACTING / (1 - ACTING), units)  # as in `decision_curve`
-        found["net_benefit"] = estimate(*net, "mover")
+        weights = np.array([ACTING / (1 - ACTING)])
+        ((value,), (low,), (high,)) = share_gap(acted & truth, acted & ~truth, weights, units)  # as `decision_curve`
+        found["net_benefit"] = estimate(value, low, high, "mover")
         area = evaluation.areas[1][0]
         error = area_spread(area.influence, truth, Units(np.arange(len(p)))).variance ** 0.5
         interval = logit_interval(area.value, error, quantile()) if 0 < area.value < 1 and error > 0 else NONE

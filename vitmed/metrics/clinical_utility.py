@@ -143,14 +143,15 @@ def decision_curve(predictions: Predictions, config: EvaluateConfig) -> Decision
     if truth.all() or not truth.any():
         return DecisionCurve(**head, thresholds=[], why=ONE_CLASS)
     units, here, there = Units(predictions.units), list[Net](), list[Net]()
-    for pt in THRESHOLDS:
-        acted, weight = is_called(scores, pt), pt / (1 - pt)
-        over_none = share_gap(acted & truth, acted & ~truth, weight, units)
-        spared = share_gap(~acted & ~truth, ~acted & truth, 1 / weight, units)  # over acting on all: this x weight
-        here.append((over_none, spared[1] > 0))
+    for _, run in groupby(THRESHOLDS, lambda pt: is_called(scores, pt).sum()):  # the same images are acted on
+        pts = np.array([*run])
+        acted, weights = is_called(scores, pts[0]), pts / (1 - pts)
+        over_none = share_gap(acted & truth, acted & ~truth, weights, units)
+        spared = share_gap(~acted & ~truth, ~acted & truth, 1 / weights, units)  # over acting on all: this x weight
+        here += zip(zip(*over_none.tolist(), strict=True), spared[1] > 0, strict=True)
         if asked_for is not None:
-            net = _net_benefit(acted, truth, weight, asked_for, units)
-            there.append((net, net[1] > asked_for - (1 - asked_for) * weight))
+            net = _net_benefit(acted, truth, weights, asked_for, units)
+            there += zip(zip(*net.tolist(), strict=True), net[1] > asked_for - (1 - asked_for) * weights, strict=True)
     fewest = units.fewer(truth)
     prevalence, intended = float(truth.mean()), None
     where = f"Among these images ({percentage(prevalence)} {predictions.classes[c]})"
@@ -165,9 +166,9 @@ Net = tuple[tuple[float, float, float], bool]  # net benefit, low and high; whet
 
 
 def _net_benefit(
-    acted: np.ndarray, truth: np.ndarray, weight: float, prevalence: float, units: Units
-) -> tuple[float, float, float]:
-    """Net benefit at a prevalence from sensitivity and false positive rate, with its interval: value, low, high.
+    acted: np.ndarray, truth: np.ndarray, weight: np.ndarray, prevalence: float, units: Units
+) -> np.ndarray:
+    """Net benefit at a prevalence from sensitivity and false positive rate, as `share_gap` gives it.
 
     From the intervals of both (MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693), with the correlation due to patients
     who have images of both kinds.
@@ -176,11 +177,13 @@ def _net_benefit(
     gain, loss = prevalence, (1 - prevalence) * weight
     alike = sum_correlation(np.where(truth, acted - a.value, 0), np.where(truth, 0, acted - b.value), units)
 
-    def reach(arm: float, other: float) -> float:
-        return float(np.sqrt(max(0.0, (gain * arm) ** 2 + (loss * other) ** 2 - 2 * alike * gain * arm * loss * other)))
+    def reach(arm: float, other: float) -> np.ndarray:
+        square = (gain * arm) ** 2 + (loss * other) ** 2 - 2 * alike * gain * arm * loss * other
+        return np.sqrt(np.maximum(0.0, square))
 
     value = gain * a.value - loss * b.value
-    return value, value - reach(a.value - a.low, b.high - b.value), value + reach(a.high - a.value, b.value - b.low)
+    low, high = value - reach(a.value - a.low, b.high - b.value), value + reach(a.high - a.value, b.value - b.low)
+    return np.stack([value, low, high])
 
 
 def _summed_up(nets: list[Net], prevalence: float, fewest: int, where: str) -> dict[str, Any]:
@@ -200,7 +203,7 @@ def _summed_up(nets: list[Net], prevalence: float, fewest: int, where: str) -> d
     text += " (each threshold on its own)" if useful or harmful else ""
     return {
         "prevalence": prevalence,
-        "model": [estimate(net[0], *(net[1:] if fewest >= FEWEST else NONE), "mover") for net, _ in nets],
+        "model": [estimate(*(net if fewest >= FEWEST else (net[0], *NONE)), "mover") for net, _ in nets],
         "all": [prevalence - (1 - prevalence) * pt / (1 - pt) for pt in THRESHOLDS],
         "useful": useful,
         "harmful": harmful,

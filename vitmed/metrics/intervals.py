@@ -287,17 +287,18 @@ def share_ratio(top: np.ndarray, bottom: np.ndarray, hits: np.ndarray, units: Un
     return (a.value / b.value, bound(-1), bound(1)) if known else (a.value / b.value, *NONE)
 
 
-def share_gap(first: np.ndarray, second: np.ndarray, weight: float, units: Units) -> tuple[float, float, float]:
-    """share of `first`, (S,) bool, - weight x share of `second` among all images, with its interval: value, low, high.
-    From the intervals of both (MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693, with the correlation of the two)."""
+def share_gap(first: np.ndarray, second: np.ndarray, weight: np.ndarray, units: Units) -> np.ndarray:
+    """share of `first`, (S,) bool, - weight (T,) x share of `second` among all images, and its interval: (3, T), value,
+    low, high. From the intervals of both (MOVER: Zou & Donner, Stat. Med. 27 (2008) 1693, with the correlation of the
+    two)."""
     a, b = share(first, None, units), share(second, None, units)
     alike, value = sum_correlation(first - a.value, second - b.value, units), a.value - weight * b.value
 
-    def reach(arm: float, other: float) -> float:
-        return float(np.sqrt(max(0.0, arm**2 + other**2 - 2 * alike * arm * other)))
+    def reach(arm: float, other: np.ndarray) -> np.ndarray:
+        return np.sqrt(np.maximum(0.0, arm**2 + other**2 - 2 * alike * arm * other))
 
     down, up = reach(a.value - a.low, weight * (b.high - b.value)), reach(a.high - a.value, weight * (b.value - b.low))
-    return value, value - down, value + up
+    return np.stack([value, value - down, value + up])
 
 
 def sum_correlation(first: np.ndarray, second: np.ndarray, units: Units) -> float:
