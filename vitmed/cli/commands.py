@@ -264,7 +264,7 @@ def predict(
     if as_json:
         terminal.print_json(predictions_json(result, top_k))
     else:
-        terminal.print_predictions(result, top_k or TOP, csv)
+        terminal.print_predictions(result, top_k or TOP, csv, saved.policy)
     if plot is not None and len(result):
         from vitmed.report.plots.pictures import prediction_picture
 

@@ -191,11 +191,11 @@ def plain(text: str, style: str = "") -> Text:
     return Text(visible(text), style)
 
 
-def print_predictions(predictions: Any, top_k: int, table: Path | None = None) -> None:
-    """Print a row for each image with its class, probability and runners-up; then those that could not be read.
-    `table`: the file that holds all of them."""
+def print_predictions(predictions: Any, top_k: int, table: Path | None, policy: Any) -> None:
+    """Print a row for each image with its class, probability and runners-up; then those that could not be read, and how
+    the `policy` decides. `table`: the file that holds all of them."""
     from vitmed.inference.load import Answer, answer_columns
-    from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, SET
+    from vitmed.metrics.predictions_csv import ANSWER, BETWEEN, SET, YES
 
     extra = [name for name in (SET, ANSWER) if name in predictions.columns]
     rows = []
@@ -209,6 +209,9 @@ def print_predictions(predictions: Any, top_k: int, table: Path | None = None) -
     hidden = len(predictions) + len(predictions.errors) - len(rows)
     where = "--csv FILE writes all" if table is None else f"all: {table}"
     more = [f"... and {hidden:,} more; {where}"] * (hidden > 0)
+    if (answered := predictions.columns.get(ANSWER, ()).count(YES)) < len(predictions) and ANSWER in extra:
+        more.append(f"{answered:,} of {counted(len(predictions), 'image')} answered")
+    more += [plain(f"decision policy: {policy.summary}")] if policy else []
     print_rows("|".join(["/image", *answer_columns(predictions), *extra]), rows, *more)
 
 
