@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from vitmed.core.config import DataConfig
-from vitmed.core.text_files import csv_text, from_cell, rows_of, to_cell
+from vitmed.core.text_files import csv_text, from_cell, read_csv, to_cell
 from vitmed.data.label_kinds import LabelRequest
 from vitmed.data.listing import labels_from_table
 from vitmed.data.samples import ALL
@@ -95,5 +95,12 @@ def test_a_table_of_labels_finds_the_files_again(tmp_path: Path) -> None:
 def test_a_spreadsheet_may_save_it_with_another_separator(separator: str) -> None:
     texts = [text for text in FORMULAS if "\r" not in text]
     stream = io.StringIO(newline="")
-    csv.writer(stream, delimiter=separator).writerows([[to_cell(text), "x"] for text in texts])
-    assert [from_cell(row[0]) for row in rows_of(stream.getvalue(), separator)] == texts
+    csv.writer(stream, delimiter=separator).writerows(
+        [["a, b", "c", "d"], *([to_cell(text), "x", ""] for text in texts)]
+    )
+    for first in ("", f"sep={separator}\r\n", "\r\n"):
+        found, rows = read_csv(Path("a.csv"), first + stream.getvalue())
+        assert found == separator and [row for _, row in rows] == [
+            ["a, b", "c", "d"],
+            *([text, "x", ""] for text in texts),
+        ]

@@ -208,7 +208,7 @@ def print_predictions(predictions: Any, top_k: int, table: Path | None, policy: 
     rows += [[path, "not read"] for path, _ in predictions.errors[: most - len(rows)]]
     hidden = len(predictions) + len(predictions.errors) - len(rows)
     where = "--csv FILE writes all" if table is None else f"all: {table}"
-    more = [f"... and {hidden:,} more; {where}"] * (hidden > 0)
+    more: list[str | Text] = [f"... and {hidden:,} more; {where}"] * (hidden > 0)
     if (answered := predictions.columns.get(ANSWER, ()).count(YES)) < len(predictions) and ANSWER in extra:
         more.append(f"{answered:,} of {counted(len(predictions), 'image')} answered")
     more += [plain(f"decision policy: {policy.summary}")] if policy else []

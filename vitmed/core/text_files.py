@@ -3,8 +3,10 @@
 import contextlib
 import csv
 import io
+import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ MISSING = EMPTY | {"unknown", "?"}  # the label is not known; either may also be
 OLD = ("cp1252", "latin-1")  # of Windows in western Europe, and what also names its five missing characters
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")  # in no table of those
 NUL = re.compile("\0")  # in no table
-SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}  # the first where a header has none
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _NO_UNICODE = re.compile("(\\\\*)([\ud800-\udfff]|ud[89a-f][0-9a-f]{2})")  # or what such a character is written as
@@ -79,11 +81,24 @@ def read_text(file: Path, what: str, others: Sequence[str] = ()) -> tuple[str, s
     return text, encoding
 
 
-def rows_of(text: str, separator: str) -> Iterator[list[str]]:
-    """The rows of a table. Spaces after a separator are dropped if the header has them too."""
-    first = next(csv.reader(io.StringIO(text, newline=""), delimiter=separator), [])
-    blanks = any(cell.startswith(" ") for cell in first[1:])
-    return csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=blanks)
+def read_csv(file: Path, text: str) -> tuple[str, Iterator[tuple[int, list[str]]]]:
+    """The separator of a table, the most frequent in its header, and from the header on the line at which each row ends
+    and its cells. Spaces after a separator are dropped if the header has them too. A row that is not CSV raises
+    DataError."""
+    text = re.sub(r"(?i)\Asep=.(?=[\r\n])", "", text)  # which tells Excel the separator
+    first = re.sub('"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0])  # the header, without what is in quotes
+    separator = max(SEPARATORS, key=first.count)
+    blanks = any(cell.startswith(" ") for cell in first.split(separator)[1:])
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=blanks, strict=True)
+
+    def rows() -> Iterator[tuple[int, list[str]]]:
+        try:
+            for row in dropwhile(operator.not_, reader):
+                yield reader.line_num, [from_cell(cell) for cell in row]
+        except csv.Error as error:
+            raise DataError(f"{file}: line {reader.line_num} is not CSV ({error})", "save it as CSV again") from None
+
+    return separator, rows()
 
 
 # --- YAML: duplicate keys, deep nesting and aliases that multiply are errors

@@ -1,8 +1,6 @@
 """Tables (CSV, Excel) with a row for each image: read, and matched with the images."""
 
-import csv
 import datetime
-import io
 import itertools
 import os
 import posixpath
@@ -21,7 +19,7 @@ from vitmed.core.dataset_cards import find_card
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import local_path
 from vitmed.core.text import counted_doing, listed, one_spelling
-from vitmed.core.text_files import EMPTY, MISSING, OLD, from_cell, read_text
+from vitmed.core.text_files import EMPTY, MISSING, OLD, read_csv, read_text
 
 # The first of these names in a table is used; case, spaces and hyphens do not matter.
 _PATHS = "path file filename file_name filepath file_path image image_path image_name image_id image_index img"
@@ -126,7 +124,7 @@ def read_table(file: str | Path) -> Table:
         text, encoding = read_text(file, "a CSV table", OLD)
         if encoding in OLD:
             notes = (f"{file}: not UTF-8; read as {encoding}: check names with accents, or save it as CSV UTF-8",)
-        numbered = _csv_rows(file, text)
+        _, numbered = read_csv(file, text)
     for line, row in numbered:
         if header is None:
             header = [name.strip() for name in row] if any(cell.strip() for cell in row) else None
@@ -141,20 +139,6 @@ def read_table(file: str | Path) -> Table:
     if twice := sorted({name for name in header if name and header.count(name) > 1}):
         raise DataError(f"{file}: the column {', '.join(twice)} appears twice", "rename one of them")
     return Table(file, header, lines, rows, notes)
-
-
-def _csv_rows(file: Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    """The line at which each row ends, and its cells. Raises DataError."""
-    text = re.sub(r"(?i)\Asep=.(?=[\r\n])", "", text)  # which tells Excel the separator
-    first = re.sub('"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0])  # the header, without what is in quotes
-    mark = max(",;\t", key=first.count)
-    blanks = any(cell.startswith(" ") for cell in first.split(mark)[1:])
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=blanks, strict=True)
-    try:
-        for row in reader:
-            yield reader.line_num, [from_cell(cell) for cell in row]
-    except csv.Error as error:
-        raise DataError(f"{file}: line {reader.line_num} is not CSV ({error})", "save it as CSV again") from None
 
 
 def _matcher(root: Path, table: Path, paths: Sequence[str]) -> Callable[[str], Sequence[int]]:
@@ -196,7 +180,7 @@ def _plain(path: str) -> str:
 
 
 def sheet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """The number of each row of an Excel file's first sheet, from 1, and its cells; needs openpyxl, the extra `xlsx`.
+    """The number of each row of an Excel file's first visible sheet, from 1, and its cells; needs openpyxl, the extra `xlsx`.
 
     All rows are as long as the longest; empty last columns are left out. Whole numbers are written without a fraction,
     dates as 2026-11-22, TRUE and FALSE as in Excel; of a formula the value that Excel stored. Raises DataError:
@@ -214,9 +198,9 @@ def sheet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
                     raise DataError(f"{file}: unpacks to {size:,} bytes, more than {MOST:,}, refused", "save it as CSV")
                 sheets = [name for name in archive.namelist() if name.startswith("xl/worksheets/")]
                 formulas = any(b"<f" in archive.read(name) for name in sheets)
-            sheet = load_workbook(stream, data_only=True).worksheets[0]
+            sheet = next(s for s in load_workbook(stream, data_only=True).worksheets if s.sheet_state == "visible")
             # A formula without a stored value, as programs write it, would count as empty.
-            written = load_workbook(stream).worksheets[0].iter_rows() if formulas else ()
+            written = load_workbook(stream)[sheet.title].iter_rows() if formulas else ()
             for cell in (cell for row in written for cell in row if cell.data_type == "f"):
                 value = sheet[cell.coordinate]
                 if value.value is None and value.data_type == "n":  # "str": an empty text

@@ -1,6 +1,5 @@
 """The cells of a `predictions.csv`, in any of the forms in which a spreadsheet saves it."""
 
-import csv
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted_doing, listed, one_spelling
-from vitmed.core.text_files import MISSING, SEPARATORS, from_cell, read_text, rows_of
+from vitmed.core.text_files import MISSING, SEPARATORS, read_csv, read_text
 from vitmed.core.upgrade import READER
 
 _PEOPLE = "patient patient_id patientid patient_nr patient_no patient_number pat_id mrn subject subject_id subjectid"
@@ -186,14 +185,8 @@ def read_table(file: str | Path | Table) -> Table:
         return file
     file = Path(file)
     text, _ = read_text(file, "a predictions.csv")
-    try:
-        ours = (*FIXED_COLUMNS, *OF_NUMBERS, OOD_SCORE)
-        firsts = {mark: [name.strip().lower() for name in next(rows_of(text, mark), [])] for mark in SEPARATORS}
-        known = {m: sum(n in ours or n.startswith((PROB, LOGIT)) for n in names) for m, names in firsts.items()}
-        separator = max(known, key=known.__getitem__)  # that finds most of these columns, else comma
-        lines = [[from_cell(cell) for cell in row] for row in rows_of(text, separator)]
-    except csv.Error as error:
-        raise DataError(f"{file}: is not CSV ({error})", "give a predictions.csv") from None
+    separator, numbered = read_csv(file, text)
+    lines = [cells for _, cells in numbered]
     header = _usual(lines[0])
     if "unfamiliarity" in header:
         raise DataError(f"{file}: vitmed 0.1.0 wrote it; vitmed {READER} reads it", "predict or evaluate again")
