@@ -180,7 +180,7 @@ def _plain(path: str) -> str:
 
 
 def sheet_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """The number of each row of an Excel file's first visible sheet, from 1, and its cells; needs openpyxl, the extra `xlsx`.
+    """The number of each row of an Excel file's first visible sheet, from 1, and its cells (extra `xlsx`).
 
     All rows are as long as the longest; empty last columns are left out. Whole numbers are written without a fraction,
     dates as 2026-11-22, TRUE and FALSE as in Excel; of a formula the value that Excel stored. Raises DataError:
