@@ -55,8 +55,8 @@ def plan(
         if shared is not None:
             settings = with_values(settings, {"train.time": shared.each()})
         with unconnected(offline):
+            check_folder(settings.data, settings.evaluate.ordinal)  # which `train` would refuse
             made = make_plan(settings, True)
-            check_folder(made.config.data, made.config.evaluate.ordinal)  # which `train` would refuse
     except TimeTooShortError as error:
         raise (shared.of_all(error) if shared else error) from None
     say(f"plan for {made.inputs}:")
