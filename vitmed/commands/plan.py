@@ -13,6 +13,7 @@ from vitmed.core.load_config import load_config, read_overrides, with_values
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.options import ConfigFile, Data, Force, MainOption, Offline, Sets, Settings
 from vitmed.core.places import data_folder, new_file
+from vitmed.data.patients import report_patients
 from vitmed.models.hardware import describe as describe_device
 from vitmed.studies.folds import SharedTime
 from vitmed.training.plan.make_plan import make_plan, plan_yaml, time_needed
@@ -59,6 +60,7 @@ def plan(
             made = make_plan(settings, True)
     except TimeTooShortError as error:
         raise (shared.of_all(error) if shared else error) from None
+    report_patients(made.splits, "one patient may be in two splits, which makes results look too good")
     say(f"plan for {made.inputs}:")
     for line in describe(made.reasons):
         say(f"  {line}")

@@ -134,6 +134,7 @@ def test_the_plan_names_the_policy_that_stands_for_an_unknown_modality(tmp_path:
     )
     data = draw_splits(tmp_path / "data", 4, 2, 2)
     shown = vitmed("plan", data, "--weights", "none", "-o", tmp_path / "plan.yaml").err
+    assert "patients are unknown: one patient may be in two splits" in " ".join(shown.split())
     assert line in " ".join(shown.split()) and "policy: medical  # the modality" in (tmp_path / "plan.yaml").read_text()
     for policy in ("ultrasound", "medical"):  # chosen by hand
         shown = vitmed("plan", data, "--weights", "none", "--augment", policy, "-o", tmp_path / "own.yaml").err
