@@ -452,3 +452,5 @@ def test_a_table_of_two_classes_of_another_program(tmp_path: Path) -> None:
     (tmp_path / "grades.csv").write_text("\n".join(["path,label,prob_a,prob_b,prob_c", *rows]))
     gates = {"fail_under": ["quadratic_kappa=-1"], "ordinal": list("abc"), "resamples": 0, "report": False}
     assert evaluate(tmp_path / "grades.csv", **gates).metrics["target"]["kind"] == "grades"
+    turned = evaluate(tmp_path / "grades.csv", **(gates | {"ordinal": list("bac")})).metrics  # of columns in another
+    assert turned["classes"] == list("bac") and turned["target"]["kind"] == "grades"

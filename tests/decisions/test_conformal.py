@@ -301,6 +301,10 @@ class TestAnswers:
         assert found.curve.risk == pytest.approx(np.repeat([1, 1 / 2, 1 / 3, 1 / 4], 25))
         tied = replace(p, logits=np.array([[3, 0], [3, 0], [3, 0], [1, 0]], np.float32))  # three share one error
         assert report_abstention(tied, None, CONFIG).curve.risk == pytest.approx(np.repeat([1 / 3, 1 / 4], [75, 25]))
+        wrong = np.random.default_rng(0).integers(2, size=100)  # a point of the curve for each of 100 images
+        many = Predictions(("a", "b"), ("x",) * 100, None, wrong, np.linspace([9, 0], [1, 0], 100, dtype=np.float32))
+        risks = np.cumsum(wrong) / np.arange(1, 101)
+        assert report_abstention(many, None, CONFIG).curve.risk == pytest.approx(risks)
 
     @pytest.mark.parametrize(("patients", "known"), [(1, False), (2, True)])
     def test_one_patient_gives_the_curve_no_interval_and_two_do(self, patients: int, known: bool) -> None:

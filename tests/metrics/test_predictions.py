@@ -289,6 +289,15 @@ def calibrated(size: int = 40) -> Predictions:
     return replace(p, calibrated=softmax(logits / 2))
 
 
+def test_a_class_against_the_rest_keeps_the_calibration() -> None:
+    logits = np.random.default_rng(0).normal(scale=3, size=(9, 3)).astype(np.float32)
+    p = Predictions(tuple("abc"), tuple("123456789"), None, np.arange(9) % 3, logits, calibrated=softmax(logits / 3))
+    two = p.against_rest("a,c")
+    assert two.probabilities[:, 0] == pytest.approx(softmax(logits / 3)[:, 1])
+    assert two.probabilities.sum(axis=1) == pytest.approx(1)
+    assert softmax(two.logits)[:, 0] == pytest.approx(softmax(logits)[:, 1], abs=1e-6)
+
+
 def test_raw_logits_and_calibrated_probabilities_are_both_kept(tmp_path: Path) -> None:
     before = calibrated()
     after = put(tmp_path / "p.csv", before.to_csv())

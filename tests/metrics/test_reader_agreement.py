@@ -101,6 +101,15 @@ def test_no_disagreement_and_nobody() -> None:
     assert pairs["nobody", "the model"]["why"] == "no image was read by both"
 
 
+def test_who_read_a_few_patients_is_judged_by_these_patients() -> None:
+    p = draw()
+    rows = np.flatnonzero(np.arange(200) % 40 < 3)  # 15 images of 3 of 40 patients
+    few = tuple(cell if row in rows else "" for row, cell in enumerate(p.columns["anna"]))
+    pairs = told(replace(p, columns={"few": few}), ("few",))["pairs"]
+    alone = told(replace(p, columns={"few": few}).take(rows), ("few",))["pairs"]
+    assert [pair["kappa"] for pair in pairs[:2]] == [pair["kappa"] for pair in alone[:2]]
+
+
 def test_what_cannot_be() -> None:
     p = draw()
     assert agreement(p, ()) is None

@@ -65,6 +65,7 @@ def test_many_numbers_are_cut_at_their_quartiles() -> None:
     assert np.bincount(found.of).tolist() == [20, 20, 20, 20]
     assert found.cut == "cut at the quartiles of the images: 40, 60, 80"
     assert not any("99" in name or "20 " in name for name in found.names)  # the oldest patient is not told
+    assert cut([str(20230000 + i) for i in range(20, 100)]).names[0] == "under 20230040"
     gaps = cut([str(i) for i in range(20, 100)] + ["", "NA", "unknown"])
     assert gaps.names[-1] == EMPTY and gaps.of[-3:].tolist() == [4, 4, 4]
     assert cut([str(i) for i in range(20)] + ["young"]).cut == ""  # a word: no column of numbers

@@ -156,7 +156,7 @@ def _curve(sure: np.ndarray, wrong: np.ndarray, boot: Bootstrap) -> tuple[Estima
     _, tie, count = np.unique(-sure, return_inverse=True, return_counts=True)
     errors = (np.bincount(tie, weights=wrong) / count)[tie[order]]  # (S,) in that order
     shares = np.linspace(0, 1, GRID)[1:]
-    place = np.clip(np.ceil(shares * len(sure)).astype(int) - 1, 0, len(sure) - 1)
+    place = np.clip(np.ceil(shares * len(sure) - 1e-9).astype(int) - 1, 0, len(sure) - 1)
     risks = np.cumsum(errors) / np.arange(1, len(sure) + 1)
     resampled = [np.empty((0, len(shares)))]
     if boot.units.count >= 2 and boot.resamples:

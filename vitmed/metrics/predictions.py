@@ -175,11 +175,13 @@ class Predictions:
         return sorted({*named}, key=(*self.classes, *named).index)
 
     def against_rest(self, positive: str) -> "Predictions":
-        """One class, or several as one, and the rest as two classes, undecided; so are the columns of readers."""
-        parts, logits = self.parts_of(positive), self.logits.astype(np.float64)
+        """One class, or several as one, and the rest as two classes, undecided; so are the columns of readers. The
+        calibration stays."""
+        parts, logits, chances = self.parts_of(positive), self.logits.astype(np.float64), self.probabilities
         name = " or ".join(parts)
         both, inside = (f"not ({name})" if parts[1:] else f"not {name}", name), np.isin(self.classes, parts)
         two = [np.logaddexp.reduce(logits[:, of], axis=1) for of in (~inside, inside)]  # (S,) each
+        calibrated = np.stack([chances[:, of].sum(axis=1) for of in (~inside, inside)], axis=1)
         answers = {
             column: tuple(cell and both[cell in parts] for cell in cells)
             for column, cells in self.columns.items()
@@ -190,6 +192,7 @@ class Predictions:
             classes=both,
             labels=None if self.labels is None else inside[self.labels].astype(np.int64),
             logits=np.stack(two, axis=1).astype(np.float32),
+            calibrated=None if self.calibrated is None else calibrated,
             positive=name,
             columns={**self.columns, **answers},
         )

@@ -156,7 +156,7 @@ def strata(cells: Sequence[str], units: Sequence[Hashable], unit: str, parts: in
             lie = f"fewer than {FEWEST} {unit} lie between two {PARTS[parts]} of its numbers"
             why = f"{lie}; write groups of your own into a column, such as under 50"
             return Strata((), np.zeros(len(cells), np.int64), why=why)
-        shown = [f"{edge:g}" for edge in edges]
+        shown = [f"{edge:.0f}" if edge.is_integer() else f"{edge:g}" for edge in edges]
         between = [f"{low} to under {high}" for low, high in itertools.pairwise(shown)]
         names = [f"under {shown[0]}", *between, f"{shown[-1]} and above"]
         cut = f"cut at the {PARTS[parts]} of the images: " + ", ".join(shown)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vitmed.checks.evaluation_images import EvaluationImages
+from vitmed.core.base_models import names_in
 from vitmed.core.config import Config, DataConfig, EvaluateConfig
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.files import read_json_lines
@@ -278,6 +279,9 @@ def rebuild(
     predictions, policy, run = evaluated.predictions, evaluated.policy, RunFolder(file.parent.parent)
     if positive_index(predictions) is not None and positive in predictions.classes and not evaluated.metrics:
         predictions, positive = replace(predictions, positive=positive), None
+    order = tuple(names_in(flags.get("ordinal")) or ())
+    if not evaluated.metrics and predictions.kind == "classes" and sorted(order) == sorted(predictions.classes):
+        predictions = predictions.like(replace(predictions, classes=order))
     check_against_rest(predictions, positive)
     against_rest = positive is not None and file.with_name(NUMBERS).is_file()
     folder = output_folder(output, file.with_name(AGAINST_REST if against_rest else "report"), *data_of_runs([file]))

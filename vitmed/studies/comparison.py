@@ -179,7 +179,8 @@ def align(models: Sequence[Model]) -> tuple[list[Model], list[str]]:
     for model in sure[1:]:
         _check_comparable(model, sure[0])
     if not shared:
-        raise DataError("the predictions have no image in common", "predict the same images with both")
+        fix = "evaluate both on one folder: vitmed evaluate RUN --data DIR"
+        raise DataError("the predictions have no image in common", fix)
     paths = [path for path in first.predictions.paths if path in shared]
     _check_content(models, paths)
     positive = sure[0].predictions.positive if sure else None

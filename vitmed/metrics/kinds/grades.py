@@ -16,7 +16,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.text import listed
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate, of_mean
-from vitmed.metrics.intervals import NONE, influence_spread, log_interval, quantile, ratio, within
+from vitmed.metrics.intervals import NONE, Units, influence_spread, log_interval, quantile, ratio, within
 from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions
 from vitmed.metrics.metric_table import GRADE_METRICS, METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
@@ -185,15 +185,16 @@ def kappa_estimate(
 ) -> tuple[Estimate, str]:
     """Kappa of two readings, (S,) int64, with its interval, and why it has none, or no value; "" where it has both. The
     weights of the disagreements are (K, K); `read` are the images that both have read, None: all."""
-    both = np.ones(len(first), bool) if read is None else read
-    summands = kappa_summands(np.where(both, first, 0), np.where(both, second, 0), weights)
-    whole, drawn = boot.sums(summands * both[:, None])
-    value, units = float(kappa_of_sums(whole, weights)), boot.units.count
+    if read is not None:
+        units = Units(np.unique(boot.units.index[read], return_inverse=True)[1])
+        first, second, boot = first[read], second[read], Bootstrap(units, boot.resamples)
+    whole, drawn = boot.sums(kappa_summands(first, second, weights))
+    value, count = float(kappa_of_sums(whole, weights)), boot.units.count
     found = kappa_of_sums(drawn, weights)
     found = found[np.isfinite(found)]
-    variance = float(found.var()) * units / max(1, units - 1) if 2 * len(found) > len(drawn) else 0.0
+    variance = float(found.var()) * count / max(1, count - 1) if 2 * len(found) > len(drawn) else 0.0
     why, interval = "", NONE
-    if not both.any():
+    if not len(first):
         why = "no image was read by both"
     elif not np.isfinite(value):
         why = "both gave the same class to every image"
@@ -202,7 +203,7 @@ def kappa_estimate(
     elif variance == 0 or value <= -1:
         why = "the resamples do not vary"
     else:  # as that of the same number among all numbers
-        interval = within(value, -1.0, variance, quantile(max(1.0, units - 1)))
+        interval = within(value, -1.0, variance, quantile(max(1.0, count - 1)))
     return estimate(value, *interval, "wilson-bootstrap", len(drawn)), why
 
 
