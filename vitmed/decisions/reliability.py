@@ -27,6 +27,7 @@ NOTHING = Estimate(value=None, low=None, high=None, method="sandwich")
 WORK = 2**24  # draws x images
 LEAST_DRAWS = 40
 STEPS, FARTHEST = 50, 50.0  # of Newton's method; a slope beyond this counts as infinite
+SURE = 700  # log odds of a probability that is 0 or 1
 
 
 class Bin(Frozen):
@@ -259,7 +260,8 @@ def _line(odds: np.ndarray, events: np.ndarray, boot: Bootstrap) -> tuple[Estima
     slope = _recalibrate(line, np.zeros(len(odds)), events, boot)
     ends = {name: getattr(slope, name) for name in ("value", "low", "high")}
     slope = slope.model_copy(update={name: None if end is None else end / spread for name, end in ends.items()})
-    return intercept, slope, "" if slope.value is not None else "the fit does not converge"
+    why = "a probability is 0 or 1" if np.abs(odds).max() > SURE else "the fit does not converge"
+    return intercept, slope, "" if slope.value is not None else why
 
 
 def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bootstrap) -> Estimate:
