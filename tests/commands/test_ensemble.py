@@ -250,6 +250,12 @@ def test_what_cannot_be_joined(runs: list[Path], folds: Path, data: Path, tmp_pa
     other = train(data, output=tmp_path, name="other", sets=sets, **SETTINGS).folder  # type: ignore[arg-type]
     with pytest.raises(DataError, match="predictions of some models only"):
         ensemble([runs[0], other], output=tmp_path / "e")
+    saved = torch.load(shutil.copytree(runs[1], tmp_path / "changed") / "best.pt", weights_only=True)
+    saved["data"]["splits"]["val"]["sha256"][0] = 64 * "0"
+    del saved["digests"]
+    torch.save(saved, tmp_path / "changed" / "best.pt")
+    with pytest.raises(DataError, match="was trained with another file as"):
+        ensemble([runs[0], tmp_path / "changed"], output=tmp_path / "e")
     assert not (tmp_path / "e").exists()
 
 

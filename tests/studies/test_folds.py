@@ -338,6 +338,13 @@ def test_an_interruption_tells_how_to_go_on_and_that_ends_as_if_nothing_had_been
     with pytest.raises(DataError, match="other images, labels or splits"):
         train(resume=tmp_path / "all")
     extra.unlink()
+    original_bytes = image.read_bytes()
+    try:
+        Image.fromarray(255 - np.asarray(Image.open(image))).save(image)
+        with pytest.raises(DataError, match=f"{image.name}: 1 image has changed"):
+            train(resume=tmp_path / "all")
+    finally:
+        image.write_bytes(original_bytes)
     train(resume=tmp_path / "all")
     assert len(calls) == 3  # the first fold was not trained again, the second had ended its epoch
     again, before = (Predictions.from_csv(place / "test" / "predictions.csv") for place in (tmp_path / "all", done))

@@ -157,6 +157,9 @@ def write_shard(
         written, table = parts.read_part(file)
         if differing := [name for name in about if written[name] != about[name]]:
             raise UsageError(f"{file} is there, of other {differing[0]}", "name a new folder: --output FOLDER")
+        here, written_at = (place for name in names if (place := Path(name)).is_file()), file.stat().st_mtime_ns
+        if newer := next((place for place in here if place.stat().st_mtime_ns > written_at), None):
+            raise DataError(f"{newer}: has changed since {file} was written", f"remove {file}, and run it again")
         cells = zip(table["path"].to_pylist(), table[parts.ERROR].to_pylist(), strict=True)
         errors = tuple((from_cell(path), from_cell(problem)) for path, problem in cells if problem)
     elif names:

@@ -414,6 +414,9 @@ def _images(candidates: Sequence[Candidate], members: Sequence[Checkpoint]) -> t
     for member in reversed(members):  # what the first run says of an image holds, as in its predictions
         for name, part in member.splits.samples.items():
             for sample, digest in zip(part, member.hashes[name], strict=True):
+                if digest and images.get(sample.path, ("", ""))[1] not in ("", digest):
+                    problem = f"{member.path}: was trained with another file as {sample.path} than the others"
+                    raise DataError(problem, "train all of them on the same files")
                 cells = dict(zip(member.splits.columns, sample.columns, strict=True))
                 ordered = tuple(cells.get(name, "") for name in first.splits.columns)
                 images[sample.path] = sample._replace(columns=ordered), digest

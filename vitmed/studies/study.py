@@ -31,12 +31,16 @@ from vitmed.core import errors
 from vitmed.core.config import FLAGS, Config
 from vitmed.core.files import make_folder, read_json_lines
 from vitmed.core.load_config import load_config, read_overrides
-from vitmed.core.messages import Logged, Once, listener, listening, say, show, warn, wrapped
+from vitmed.core.messages import Logged, Once, bar, listener, listening, say, show, warn, wrapped
 from vitmed.core.process import DRIVER, cores
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, is_running, run_lock
+from vitmed.core.text import counted_doing
+from vitmed.data.image_cache import ImageCache
+from vitmed.data.scan import hash_files
 from vitmed.data.splits import make_splits
 from vitmed.report.headline import headline
 from vitmed.studies import cluster
+from vitmed.studies.comparison import split_rows
 from vitmed.studies.ray_driver import free_port
 from vitmed.training.train_state import Record
 
@@ -159,10 +163,20 @@ def read_study(file: Path, form: type[File], fix: str) -> File:
 
 
 def check_same_data(settings: Config, digest: str, folder: RunFolder) -> None:
-    """Raise DataError unless the images, labels and splits are those that a study began with."""
-    if make_splits(settings.data, ordinal=settings.evaluate.ordinal).digest != digest:
-        problem = f"{settings.data.root}: other images, labels or splits than those that {folder.path} began with"
-        raise errors.DataError(problem, "restore them, or start a new study")
+    """Raise DataError unless the images, labels and splits are those that a study began with; the files too, as far as
+    one of its runs read them."""
+    splits, fix = make_splits(settings.data, ordinal=settings.evaluate.ordinal), "restore them, or start a new study"
+    if splits.digest != digest:
+        problem = f"{splits.root}: other images, labels or splits than those that {folder.path} began with"
+        raise errors.DataError(problem, fix)
+    if table := next(folder.path.rglob(folder.splits.name), None):
+        before = {path: row["sha256"] for path, row in split_rows(RunFolder(table.parent)).items()}
+        files = {str(splits.root / path): digest for path, digest in before.items() if digest}
+        with bar("comparing files", unit="files") as advance:
+            now = hash_files([*files], ImageCache(keep=settings.data.cache, warns=False), advance)
+        if changed := [file for file, digest in zip(files, now, strict=True) if digest != files[file]]:
+            many = counted_doing(len(changed), "image", "has", "have")
+            raise errors.DataError(f"{changed[0]}: {many} changed since {folder.path} began", fix)
 
 
 class Executor:
