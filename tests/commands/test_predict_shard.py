@@ -68,7 +68,7 @@ def test_the_merged_table_is_that_of_one_process(
     assert again.code == 2 and "is there already" in again.err
     for image in images.rglob("*.png"):
         os.utime(image, ns=(later := (tmp_path / "p.csv").stat().st_mtime_ns + 10**12, later))
-    with pytest.raises(DataError, match="png: has changed since .*part-00002-of-00003.parquet was written"):
+    with pytest.raises(DataError, match=r"png: has changed since .*part-00002-of-00003.parquet was written"):
         shards(images, tmp_path / "parts", trained, [2])
 
 
