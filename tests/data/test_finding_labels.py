@@ -10,8 +10,10 @@ import pytest
 from label_sets import by_path, label_set, split
 
 from vitmed.core.base_models import UNKNOWN
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.data.label_kinds import finding_strata
+from vitmed.data.label_kinds import LabelRequest, finding_strata
+from vitmed.data.listing import list_by_table
 from vitmed.data.samples import Splits
 
 YES, NO = (1.0,), (0.0,)
@@ -68,6 +70,9 @@ def test_no_finding_of_chexpert_says_that_the_others_are_absent(tmp_path: Path) 
     assert splits.classes == ("Mass", "Edema")
     assert targets(splits) == [(0, 0), (1, UNKNOWN), (UNKNOWN, 1), (0, 1)]
     assert any("'No Finding' is no finding" in note for note in splits.notes)
+    assert targets(split(folder, findings=["Mass", "Edema"])) == targets(splits)
+    request = LabelRequest(DataConfig(), "findings", outputs=("Mass", "Edema"))  # as of a model that is evaluated
+    assert targets(list_by_table(folder, folder / "labels.csv", request)) == targets(splits)
 
 
 def test_names_joined_by_a_bar(tmp_path: Path) -> None:
