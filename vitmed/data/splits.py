@@ -134,7 +134,7 @@ def _listed(config: DataConfig, ordinal: Sequence[str]) -> Splits:
         raise DataError(f"{images.source}: has {', '.join(images.samples)} but no train", "add rows of train")
     for name, samples in images.samples.items():
         _check_classes(images, name, samples)
-    images = with_copies(images, {"test", "val"} <= set(images.samples), config.cache)
+    images = with_copies(images, {"test", "val"} <= set(images.samples) and not config.divided, config.cache)
     if images.target.kind == "findings":
         images = without_rarest(without_unlearnable(images, config), config)
     return images
@@ -215,7 +215,8 @@ def _split(images: Splits, config: DataConfig) -> tuple[dict[str, Samples], dict
         if name in parts:
             continue
         count = len(parts["train"])
-        whole = count if base == "train" else sum(len(part) for key, part in parts.items() if key != HELD_OUT)
+        rest = base == "train" or config.sites is not None  # a site may have most of the images
+        whole = count if rest else sum(len(part) for key, part in parts.items() if key != HELD_OUT)
         parts[name], parts["train"] = split_off(images, parts["train"], fraction * whole / count, seed, name)
         made[name] = f"{len(parts[name]) / whole:.0%} split off by {images.unit}, seed {seed}"
     return parts, made
