@@ -34,7 +34,7 @@ from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.preprocessing import Preprocessing
 
-Key = tuple[int, int]  # (epoch, index of the sample)
+Key = tuple[int, int]  # (epoch, index of the sample + S for each time that it was drawn in it before)
 MEMORY_MB = 2048  # for decoded images in memory
 QUICK = 10.0  # s; images that all decode within it are decoded in every run, and no file is written for them
 TIMED = 16  # files that are decoded first, to estimate the time for all
@@ -117,8 +117,8 @@ class TrainImages(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
         self.images, self.augmenter, self.seed = images, augmenter, seed
 
     def __getitem__(self, key: Key) -> tuple[torch.Tensor, torch.Tensor, int]:
-        epoch, index = key
-        image = self.augmenter(self.images.read(index), (self.seed, epoch, index))
+        index = key[1] % len(self.images)
+        image = self.augmenter(self.images.read(index), (self.seed, *key))
         return torch.from_numpy(np.array(image)), self.images.targets[index], index
 
     def __getitems__(self, keys: Sequence[Key]) -> list[Any]:
@@ -169,10 +169,12 @@ class EpochBatches(Sampler[list[Key]]):
         return self.batches - self.start
 
     def __iter__(self) -> Iterator[list[Key]]:
-        order = self.order(self.epoch)
+        keys, drawn = list[Key](), Counter[int]()
+        for index in self.order(self.epoch).tolist():
+            keys.append((self.epoch, index + len(self.labels) * drawn[index]))
+            drawn[index] += 1
         for batch in range(self.start, self.batches):
-            part = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-            yield [(self.epoch, int(index)) for index in part[self.share]]
+            yield keys[batch * self.batch_size : (batch + 1) * self.batch_size][self.share]
 
 
 def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin: bool) -> DataLoader:
