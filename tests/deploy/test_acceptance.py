@@ -178,7 +178,8 @@ def test_a_bias_is_no_margin(tmp_path: Path) -> None:
     file, ages = tmp_path / "criteria.yaml", [20 + i for i in range(30)]
     file.write_text("criteria: [{metric: bias, worse_by_less_than: 0.5}]")
     for name, off in (("new", 15), ("old", 0)):
-        rows = [f"{i}.png,{age},{age + off + i % 3},0" for i, age in enumerate(ages)]
-        (tmp_path / f"{name}.csv").write_text("\n".join(["path,label,raw_location,raw_log_scale", *rows]))
+        rows = [f"{i}.png,{age},{age + off + i % 3},0,0,1,number" for i, age in enumerate(ages)]
+        header = "path,label,raw_location,raw_log_scale,target_centre,target_spread,target_name"
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *rows]))
     with pytest.raises(UsageError, match="more of it is neither better nor worse"):
         package.compare(tmp_path / "new.csv", tmp_path / "old.csv", accept=file, resamples=5)
