@@ -73,7 +73,9 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
         lines = ", ".join(map(str, blank[:FIRST]))
         notes.append(f"{table.file}: {are} left out: line {lines}{', ...' * (len(blank) > FIRST)}")
     groups, more = ([None] * len(table.rows), []) if group is None else table.patients(group)
-    words = [ALL] * len(rows) if split is None else _split_words(table, split, [*rows.values()])
+    words = [ALL] * len(rows)
+    if split is not None and not request.data.resplit:
+        words = _split_words(table, split, [*rows.values()])
     samples = []
     for image, row in rows.items():
         cells = tuple(sys.intern(table.rows[row][i].strip()) for i in further)

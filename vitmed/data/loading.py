@@ -273,14 +273,20 @@ def read_splits(splits: Splits, preprocessing: Preprocessing, data: DataConfig, 
 def _without(splits: Splits, error: UnusableFiles) -> Splits:
     """The splits without unusable files. Raises DataError if they are too many."""
     places = [(name, sample) for name, part in splits.samples.items() for sample in part]
-    lost = [places[row] for row in error.bad]
-    for label in {None if splits.bins else sample.label for _, sample in lost}:
-        of_class = [name for name, sample in places if label in (None, sample.label)]
-        of_lost = Counter(name for name, sample in lost if label in (None, sample.label))
+    lost, findings = [places[row] for row in error.bad], splits.target.kind == "findings"
+
+    def kinds(sample: Sample) -> set[int | None]:
+        """Its class or findings, which may lose no split; None: any."""
+        present = {k for k, value in enumerate(sample.targets) if value == 1} if findings else set[int]()
+        return {None, *present} if splits.bins else {sample.label}
+
+    for label in {kind for _, sample in lost for kind in kinds(sample)}:
+        of_class = [name for name, sample in places if label in kinds(sample)]
+        of_lost = Counter(name for name, sample in lost if label in kinds(sample))
         count = of_lost.total()
         empty = next((name for name in of_lost if of_lost[name] == of_class.count(name)), None)
         if 2 * count > len(of_class) or empty is not None:
-            of = "" if label is None else f" of class {splits.strata[label]!r}"
+            of = "" if label is None else f" of {'finding' if findings else 'class'} {splits.strata[label]!r}"
             what = f"{count:,} of {counted(len(of_class), 'image')}{of} cannot be used"
             where = f", among them all of {empty}" if empty is not None else ""
             problem = f"{splits.root}: {what}{where}: too many to skip\n{error.problem}"

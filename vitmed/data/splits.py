@@ -287,6 +287,9 @@ def without_unlearnable(images: Splits, config: DataConfig) -> Splits:
             for seed in range(config.split_seed, config.split_seed + config.repeats):
                 number = balanced_parts(codes, pairs, np.full(config.folds, 1 / config.folds), seed)[codes]
                 trained_on += [number != fold for fold in np.unique(number)]
+        if config.sites is not None:
+            sites = np.array(_site_cells(images, train, config))
+            trained_on += [sites != site for site in np.unique(sites)]
         lacks = [~(targets[rows] == value).any(axis=0) for rows in trained_on for value in (1, 0)]
         useless = np.any(lacks, axis=0)  # (F,)
         if not useless.any():
@@ -297,7 +300,7 @@ def without_unlearnable(images: Splits, config: DataConfig) -> Splits:
         images = with_findings(images, ~useless)
     if not (gone := [name for name in given if name not in images.classes]):
         return images
-    where = "every fold" if config.folds is not None else "the training images"
+    where = "every fold" if config.divided else "the training images"
     names = f"{listed(gone)} {'is' if len(gone) == 1 else 'are'}"
     note = f"{names} left out: {where} must have images with and without a finding"
     return replace(images, notes=(*images.notes, note))
