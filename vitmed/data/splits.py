@@ -22,6 +22,7 @@ from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing, lines_of, listed
 from vitmed.data.folders import SPLITS, image_names, split_folders, split_of
 from vitmed.data.image_cache import ImageCache
+from vitmed.data.label_kinds import number_in
 from vitmed.data.listing import list_images, with_findings
 from vitmed.data.patients import KnownPatients, find_patients
 from vitmed.data.samples import ALL, Sample, Splits, by_split, labels_in, targets_in
@@ -193,7 +194,8 @@ def _split(images: Splits, config: DataConfig) -> tuple[dict[str, Samples], dict
         raise DataError(
             f"{_place(images, 'train', few[0]) if len(few) == 1 else images.source}: class {has}, too few for "
             f"{', '.join(needed[:-1])} and {needed[-1]}, which need one each",
-            f"add images until every class has {len(needed)}, remove the class, or make the splits yourself",
+            f"add images until every class has {len(needed)}, remove the class, or make the splits yourself"
+            + "; or --target number, if the label is one" * all(number_in(name) is not None for name in images.classes),
         )
     if config.divided:
         if "test" in parts and config.hold_out is not None:
@@ -491,7 +493,8 @@ def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: 
         found += whole((number - fold) % folds < taken for fold in range(folds))
         near = [some for some in found if off(some) <= fraction / 2]
         if near or (found and len(table) > TRIED):
-            return np.asarray(max(near + found, key=lambda some: _enough_patients(table, some, fraction))[codes])
+            ranked = sorted(near + found, key=lambda some: (-_enough_patients(table, some, fraction), off(some)))
+            return np.asarray(ranked[0][codes])
     if len(table) <= TRIED:
         order = np.random.default_rng(seed).permutation(len(table))
         choices = chain.from_iterable(combinations(order, count) for count in range(1, len(table)))
