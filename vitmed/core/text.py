@@ -5,6 +5,7 @@ import datetime
 import hashlib
 import os
 import re
+import shlex
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
@@ -102,6 +103,11 @@ def format_probability(p: float) -> str:
 def visible(text: str) -> str:
     """Text that is safe to print and to draw: characters of `HIDDEN` become \\x1b, \\u202e, \\udce9."""
     return HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def quoted(name: object) -> str:
+    """A path or name as a shell takes it: in quotes where it has spaces or signs."""
+    return shlex.quote(str(name))
 
 
 def first_line(error: BaseException | str) -> str:

@@ -22,7 +22,7 @@ from vitmed.core.messages import Advance, bar, say, warn
 from vitmed.core.places import elsewhere
 from vitmed.core.process import stop_signals
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.text import counted, first_line
+from vitmed.core.text import counted, first_line, quoted
 from vitmed.data.loading import Images, ReadSplits
 from vitmed.inference.checkpoint import Checkpoint, PretrainingState
 from vitmed.models import hardware
@@ -135,7 +135,7 @@ class Run(Generic[AnyConfig]):
     @property
     def go_on(self) -> str:
         """The command that continues this run."""
-        return f"vitmed {self.task.command} --resume {self.folder.path}"
+        return f"vitmed {self.task.command} --resume {quoted(self.folder.path)}"
 
     def train(
         self,
