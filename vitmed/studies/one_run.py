@@ -184,6 +184,7 @@ class OneRun:
             raise UsageError(
                 problem, f"more {more.format(quoted(folder.path))}; a new report: vitmed evaluate {quoted(folder.path)}"
             )
+        run.rewrite()
         return run, task
 
     def _finish(self, run: Run[Config], task: Finetune) -> TrainResult:
@@ -371,6 +372,7 @@ def resumed_pretraining(folder: RunFolder, data: str | Path | None, overrides: d
     run = Run.resumed(task, config, read, folder, session, saved)
     if finished(run.state, run.config):
         raise UsageError(f"{folder.path}: this run is finished", f"vitmed train DIR --weights {quoted(folder.encoder)}")
+    run.rewrite()
     return run
 
 

@@ -116,7 +116,7 @@ class Run(Generic[AnyConfig]):
     def resumed(
         cls, task: Task[AnyConfig], config: AnyConfig, read: ReadSplits, folder: RunFolder, session: Session, last: Last
     ) -> Self:
-        """A run as `last`, its last.pt, left it, perhaps with another `train.time`."""
+        """A run as `last`, its last.pt, left it, perhaps with another `train.time`; nothing is written."""
         run = cls(task, config, read, folder, session)
         try:
             run.state.load_state_dict(last.training or {})
@@ -125,12 +125,16 @@ class Run(Generic[AnyConfig]):
             raise errors.CheckpointError(problem, f"{AGAIN}, or start a new run") from None
         state = run.state
         session.clock.began -= state.spent
-        run.ranks.first(run._write_config)  # epochs or data folder may be new
-        run.ranks.first(run._write_records)  # a kill may have come between last.pt and metrics.jsonl
         say(f"resuming {folder.path} at epoch {state.epoch + 1}, batch {state.batch + 1}")
         if (now := config.train.time) is not None and now != last.config.train.time:
             state.share = min(1.0, state.spent / now)  # as if it had been so from the start
         return run
+
+    def rewrite(self) -> None:
+        """Write what a resumed run may change: its configuration, with new epochs or another data folder, and the
+        records, since a kill may have come between last.pt and metrics.jsonl."""
+        self.ranks.first(self._write_config)
+        self.ranks.first(self._write_records)
 
     @property
     def go_on(self) -> str:
