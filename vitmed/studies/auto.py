@@ -167,10 +167,11 @@ class Auto:
             ranking: Any = vitmed.probe(of_probe.pop("data"), output=self.folder.path, name="weights", **of_probe)
             return {"weights": stored("weights", ranking.weights, self.folder), "ranking": ranking.rows}
         except (UsageError, CheckpointError) as error:
-            say(f"no weights to begin with: {error.line}")
+            lacks = error.line
         with unconnected(bool(arguments.get("offline"))):
             choice = choose_weights(settings_of(arguments, "auto").model, False)
         if choice is None or choice.value is None:
+            say(f"no weights to begin with: {lacks}")
             return {"weights": None}
         return {"weights": stored("weights", choice.value, self.folder)}
 
