@@ -6,7 +6,7 @@ figure of two classes applies to it. Unknown labels are left out everywhere. Let
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_loss
 from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps, below_chance
 from vitmed.metrics.metric_table import AREAS, FINDING_METRICS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, area_gap, class_difference, share_difference
-from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, mutual_information, softmax
+from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, softmax
 from vitmed.metrics.predictions_csv import BETWEEN, LABEL, LOGIT, PROB, Table
 
 
@@ -46,10 +46,6 @@ class FindingPredictions(Predictions):
     @cached_property
     def margins(self) -> np.ndarray:
         return self.probabilities - self.limits
-
-    def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
-        each = np.stack([part.probabilities for part in parts])  # (M, S, F)
-        return mutual_information(np.stack([each, 1 - each], axis=-1), shares).max(axis=1)  # of the findings
 
     @cached_property
     def probabilities(self) -> np.ndarray:
