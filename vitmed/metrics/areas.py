@@ -148,6 +148,21 @@ def threshold_counts(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarr
     return np.append(0, hits), np.append(0, misses)
 
 
+def threshold_after(scores: np.ndarray, count: int) -> float:
+    """The threshold that calls the `count` highest of the distinct scores (S,): midway to the next one."""
+    high, low = map(float, np.unique(scores)[::-1][count - 1 : count + 1])
+    middle = (high + low) / 2
+    return middle if middle > low else high
+
+
+def youden_threshold(scores: np.ndarray, positive: np.ndarray) -> float | None:
+    """The threshold with the largest sensitivity + specificity (Youden, Cancer 3 (1950) 32), of those the highest; None
+    where none is better than guessing. Scores are (S,), positive images (S,) bool, with both kinds."""
+    tp, fp = threshold_counts(scores, positive)
+    best = int(np.argmax(np.round(tp / tp[-1] - fp / fp[-1], 12)))
+    return None if best in (0, len(tp) - 1) else threshold_after(scores, best)
+
+
 def weighted_areas(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """AUROC and average precision, (R,) each, of scores (S,) and positive images, (S,) bool, for weights (R, S).
 
