@@ -180,7 +180,7 @@ def test_other_commands_take_an_ensemble(folds: Path, data: Path, tmp_path: Path
 
 @pytest.mark.slow
 def test_stress_and_serving_take_an_ensemble(folds: Path, data: Path, tmp_path: Path) -> None:
-    found = stress(folds, corruptions=["shot_noise"], images=8, output=tmp_path / "stress", resamples=20)
+    found = stress(folds, corruptions=["shot_noise"], images=8, output=tmp_path / "stress")
     assert found.content.n == 8 and list(found.content.corruptions) == ["shot_noise"]
     rows = load(folds).predict_proba([str(path) for path in images_of(data)])
     assert rows == pytest.approx(predict(images_of(data), checkpoint=folds).probabilities)  # type: ignore[union-attr]
