@@ -29,13 +29,12 @@ from vitmed.data.samples import labelled_by
 from vitmed.decisions.targets import TARGETS
 from vitmed.inference.ensemble import load_ensemble
 from vitmed.inference.predict import TorchNetwork
-from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.ensembles import averaged
-from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.metric_table import AREAS
+from vitmed.metrics.estimates import finite
+from vitmed.metrics.intervals import Units, jackknife_interval
 
 METRICS = ("auroc", "balanced_accuracy", "log_loss")
-FOLDS, RESAMPLES, MOST_TESTED = 5, 500, 2000
+FOLDS, MOST_TESTED = 5, 2000
 QUICK = ("evaluate.report=false", "evaluate.map_images=0", "train.baseline=false")
 
 
@@ -115,18 +114,18 @@ def tested(saved: Any, samples: Sequence[Any], root: Path, views: str) -> Any:
 
 def differences(first: Sequence[Any], second: Sequence[Any]) -> dict[str, dict[str, float | None]]:
     """Of each metric the mean over `first` less that over `second`, or that of `second` alone; with intervals."""
-    kind, boot = TARGETS["classes"], Bootstrap.of(second[0], RESAMPLES)
-    weights = np.concatenate(list(bootstrap_weights(boot.units.index, boot.resamples, seed=0)))
-    both = np.concatenate([np.ones((1, len(second[0]))), weights])
+    kind, units = TARGETS["classes"].numbers, Units(second[0].units)
 
     def mean(parts: Sequence[Any], metric: str) -> np.ndarray:
-        return np.mean([kind.numbers.draw(part, both, drawn=metric not in AREAS)[metric] for part in parts], axis=0)
+        """The mean of all images, then without each patient."""
+        each = [np.append(kind(part).point[metric], kind(part).without(units)[metric]) for part in parts]
+        return np.mean(each, axis=0)
 
     found: dict[str, dict[str, float | None]] = {}
     for metric in METRICS:
-        drawn = mean(second, metric) if not first else mean(first, metric) - mean(second, metric)
-        one: Estimate = boot.estimate(float(drawn[0]), drawn[1:])
-        found[metric] = {"value": one.value, "low": one.low, "high": one.high}
+        value, *left = mean(second, metric) if not first else mean(first, metric) - mean(second, metric)
+        low, high = map(finite, jackknife_interval(float(value), np.array(left), skewed=False))
+        found[metric] = {"value": finite(value), "low": low, "high": high}
     return found
 
 

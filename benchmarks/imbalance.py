@@ -37,7 +37,7 @@ from vitmed.data.samples import Sample, labelled_by
 from vitmed.decisions.calibration import fit_calibration
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_all
-from vitmed.metrics.areas import weighted_areas
+from vitmed.metrics.areas import class_areas
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import softmax
 from vitmed.models.hardware import pick_precision
@@ -174,7 +174,7 @@ def judged(parts: Parts, loss: str, logits: np.ndarray) -> dict[str, float]:
     truth, calls = np.concatenate(found["labels"]), {name: np.concatenate(found[name]) for name in list(found)[1:]}
     share = (counts / counts.sum() / (np.bincount(truth, minlength=k) / len(truth)))[truth]  # weight of an image
     p = np.concatenate(chances)
-    areas = [weighted_areas(p[:, c], truth == c, np.ones((1, len(truth))))[0][0] for c in range(k)]
+    areas = [class_areas(p[:, c], truth == c)[0].value for c in range(k)]
     recall = {name: [(calls[name] == c)[truth == c].mean() for c in range(k)] for name in MEASURES[:2]}
     values = [np.mean(recall["likeliest"]), np.mean(recall["balanced"]), np.mean(areas)]
     values += [np.average(calls[name], weights=share) for name in ("nats", "kept")]

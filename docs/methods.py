@@ -20,7 +20,7 @@ Every report says how its own numbers were computed: in the chapter *Statistical
 numbers and methods, and the references. It names only what the report uses. `vitmed evaluate` prints where the file is.
 
 In `metrics.json`, each number has the `method` of its interval and, for a bootstrap, the number of `resamples` that it
-used: `--resamples` for the main numbers, fewer for curves and for what would take minutes. Intervals of AUROC and
+used: `--resamples`, at most 500. Intervals of AUROC and
 average precision are computed on the logit scale, those of differences on the original scale.
 Where patients are unknown, the text says image instead of patient.
 [reading-the-report.md](reading-the-report.md#the-intervals) explains what the intervals mean.

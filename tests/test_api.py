@@ -107,8 +107,8 @@ def test_a_value_that_the_command_line_refuses_is_refused(trained: Trained, tmp_
     for name, args, given, told in (
         ("serve", (folder,), {"port": 99_999}, "port=99999: expected 0 to 65535"),
         ("serve", (folder,), {"host": 3}, "host=3: expected str"),
-        ("compare", (folder,) * 4, {"resamples": -1}, "resamples=-1: expected 0 or more"),
-        ("compare", (folder, folder), {"resamples": "x"}, "resamples='x': expected int"),
+        ("stress", (folder,), {"seed": -1}, "seed=-1: expected 0 or more"),
+        ("stress", (folder,), {"seed": "x"}, "seed='x': expected int"),
         ("compare", ([folder, folder],), {}, "expected Path or str"),
         ("train", (trained.data,), {"sets": {"train.lr": 1}}, "sets={'train.lr': 1}: expected a list"),
         ("check", (trained.data,), {"strict": "false"}, "strict='false': expected bool"),

@@ -126,7 +126,7 @@ def test_the_other_commands(unchanged: Any, data: Path, tmp_path: Path, trained:
         vitmed.evaluate(trained.best, output=tmp_path / "e", device="cpu", resamples=20, map_images=0)
         vitmed.predict([image], checkpoint=trained.best, device="cpu")
         vitmed.explain(image, checkpoint=trained.best, device="cpu", output=tmp_path / "maps")
-        vitmed.stress(trained.best, device="cpu", output=tmp_path / "stress", resamples=20)
+        vitmed.stress(trained.best, device="cpu", output=tmp_path / "stress")
         vitmed.check(data, output=tmp_path / "check")
         vitmed.summary(str(trained.best))
         vitmed.plan(data, output=tmp_path / "plan.yaml", sets=TINY_SETS, **TINY)

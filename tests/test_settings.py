@@ -453,11 +453,11 @@ OPTIONS: dict[str, tuple[str, str]] = {
         "commands/test_evaluate decisions/test_policy commands/test_predict",
         "checkpoint data split allow_leakage output positive precision fail_under window",
     ),
-    "compare": ("commands/test_compare deploy/test_acceptance", "output results positive accept resamples"),
+    "compare": ("commands/test_compare deploy/test_acceptance", "output results positive accept"),
     "explain": ("commands/test_explain commands/test_predict", "images checkpoint runs methods target output window"),
     "stress": (
         "commands/test_stress commands/test_evaluate commands/test_predict",
-        "checkpoint data split allow_leakage output images corruptions resamples seed window",
+        "checkpoint data split allow_leakage output images corruptions seed window",
     ),
     "sample-size": (
         "metrics/test_sample_size", "number expected half_width lower_bound power prevalence images_per_patient icc",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -48,5 +49,11 @@ def test_a_label_that_the_size_of_the_image_gives_away() -> None:
     found = {shortcut.family: shortcut for shortcut in find_shortcuts(records, labels, None)}
     assert set(found) == {"geometry", "file", "colour", "border", "all"}  # all have one format
     assert (found["geometry"].auroc, found["geometry"].low, found["geometry"].images) == (1, 1, 30)
-    assert found["colour"].low < 0.5 < found["colour"].high and not found["colour"].by_patient
+    colour = found["colour"]
+    assert colour.low < 0.5 < colour.high and not colour.by_patient
+    numbers = np.array([record.numbers[:3] for record in records if record.numbers is not None], np.float64)
+    scores = held_out(numbers, labels, divide(labels, None)[0])[:, 1]
+    drawn = [roc_auc_score(labels[r], scores[r]) for r in rng.integers(30, size=(1000, 30))]  # a bootstrap by image
+    assert colour.auroc == pytest.approx(roc_auc_score(labels, scores))
+    assert colour.high - colour.low == pytest.approx(np.diff(np.quantile(drawn, [0.025, 0.975]))[0], rel=0.15)
     assert find_shortcuts(records[:-1], labels[:-1], None) == []

@@ -27,7 +27,7 @@ RUN = Callable[..., Answer]
 # Every flag of version 0.1.0, which scripts of users name.
 OF_0_1_0 = """
 check: --frame --group-regex --groups --json --labels --no-index --output --strict -o
-compare: --json --output --resamples -o
+compare: --json --output -o
 evaluate:
   --allow-leakage --calibration --cost --coverage --data --device --fail-under --format --group-regex --groups
   --json --labels --map-images --max-risk --no-allow-leakage --no-show-names --no-youden --ordinal --output
@@ -38,7 +38,7 @@ summary: --channels --image-size --num-classes --patch-size
 explain: --checkpoint --device --frame --json --method --output --runs --target -o
 stress:
   --allow-leakage --corruption --data --device --group-regex --groups --images --json --labels
-  --no-allow-leakage --output --resamples --seed --split -o
+  --no-allow-leakage --output --seed --split -o
 plan:
   --allow-leakage --augment --batch-size --channels --config --device --epochs --fold --folds --frame
   --freeze-blocks --group-regex --groups --image-size --json --labels --layer-decay --lora --lr --max-train

@@ -55,7 +55,7 @@ def save(predictions: Predictions, folder: Path, name: str = "predictions.csv") 
 
 
 def judge(*paths: Path, **options: Any) -> Comparison:
-    return compare(*paths, resamples=100, **options)
+    return compare(*paths, **options)
 
 
 def test_a_clear_difference_and_none(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_the_page_names_its_tests_and_carries_the_grave_warnings_of_the_reports(
 
 def test_the_tests_without_patients_are_scipys() -> None:
     first, second = draw(2.0, each=None), draw(3.0, each=None)
-    tests = compare_predictions(first, second, resamples=10)["tests"]
+    tests = compare_predictions(first, second)["tests"]
     right = [p.predicted == p.labels for p in (first, second)]
     b, c = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
     assert (tests["accuracy"]["only_first"], tests["accuracy"]["only_second"]) == (b, c)
@@ -129,7 +129,7 @@ def test_the_test_of_accuracy_by_patient_by_hand() -> None:
     d = np.array([[1, 1] if gap == 2 else [gap, 0] for gap in gaps]).ravel()
     logits = [np.eye(2, dtype=np.float32)[np.where(right, 0, 1)] for right in (d >= 0, d <= 0)]
     first, second = (Predictions(("a", "b"), tuple(map(str, range(24))), groups, labels, z) for z in logits)
-    found = compare_predictions(first, second, resamples=10)
+    found = compare_predictions(first, second)
     value = 8 / 24
     variance = sum((gap - 2 * value) ** 2 for gap in gaps) / (1 - 2 / 24) / 24**2
     effect = max(1.0, variance / ((10 / 24 - value**2) / 24))  # nine patients differ: also that of each model's errors
@@ -154,7 +154,7 @@ def test_chance_alone_is_called_clear_one_time_in_twenty() -> None:
             scores = 1.5 * labels - 0.75 + rng.normal(size=120) + rng.normal(size=30)[patients]
             logits = np.stack([np.zeros(120), scores], axis=1).astype(np.float32)
             made.append(Predictions(("a", "b"), paths, groups, labels, logits))
-        tests = compare_predictions(*made, resamples=0)["tests"]
+        tests = compare_predictions(*made)["tests"]
         for name in wrong:
             wrong[name] += tests[name]["p"] < 0.05
     assert all(2 <= count <= 21 for count in wrong.values()), wrong  # 10 expected; 99.9 % of tries lie within
@@ -178,7 +178,7 @@ def test_each_class_has_its_difference(tmp_path: Path) -> None:
             for entry in PreparedPredictions(first).class_gaps(PreparedPredictions(second))["auroc"].values()
         ]
     )
-    assert mean == pytest.approx(compare_predictions(first, second, resamples=0)["difference"]["auroc"]["value"])
+    assert mean == pytest.approx(compare_predictions(first, second)["difference"]["auroc"]["value"])
 
 
 def test_images_are_matched_by_path_and_classes_by_name(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_runs_of_one_name_are_told_apart_by_date_and_weights(tmp_path: Path, vit
         date = "2023-11-14 22:13" if place == "a" else "2024-03-09 16:00"
         letter = place.upper()
         lines.append(f"{letter}: {place}/cells (run cells, {date} UTC, weights {weights[:12]})")
-    answer = vitmed("compare", tmp_path / "a" / "cells", tmp_path / "b" / "cells", "--resamples", "20")
+    answer = vitmed("compare", tmp_path / "a" / "cells", tmp_path / "b" / "cells")
     assert answer.code == 0 and all(line in answer.out for line in lines), answer.out
 
 
@@ -287,11 +287,11 @@ def test_the_pairs_that_were_asked_stand_first_and_alone_count_for_holm(tmp_path
         assert first["tests"][name]["p_holm"] == first["tests"][name]["p"]
         assert [pair["tests"][name]["p_holm"] for pair in others] == [None, None]  # each model's own baseline
     assert "adjusted" not in first["verdict"] and all(pair["verdict"].endswith(", not adjusted") for pair in others)
-    shown = vitmed("compare", *folders, "--resamples", 20).out
+    shown = vitmed("compare", *folders).out
     lines, note = shown.splitlines(), "own baseline is not adjusted"
     assert note in " ".join(shown.split()) and "C: colour_and_size, baseline of A and B" in shown
     save(draw(6.0), tmp_path / "c")
-    alone = vitmed("compare", *(f / "predictions.csv" for f in bare(*folders, tmp_path / "c")), "--resamples", 20).out
+    alone = vitmed("compare", *(f / "predictions.csv" for f in bare(*folders, tmp_path / "c"))).out
     assert "p, Holm" in alone and note not in " ".join(alone.split())
     said = [place for place, line in enumerate(lines) if "better or worse than" in line]
     assert lines[said[0]] == first["verdict"] and len(said) == 3
@@ -414,10 +414,10 @@ def test_patients_that_only_one_table_knows_are_used(tmp_path: Path) -> None:
 
 def test_the_command(vitmed: Any, tmp_path: Path) -> None:
     files = [save(draw(noise), tmp_path / name) for name, noise in (("good", 1.0), ("poor", 4.0))]
-    answer = vitmed("compare", *files, "--resamples", 50)
+    answer = vitmed("compare", *files)
     assert answer.code == 0
     assert answer.out.rstrip("\n").split("\n")[-1].startswith("good is better than poor: AUROC difference +")
-    answer = vitmed("compare", *files, "--resamples", 50, "--json")
+    answer = vitmed("compare", *files, "--json")
     assert json.loads(answer.out)["verdict"].startswith("good is better")
 
 
@@ -447,7 +447,7 @@ def test_runs_that_differ_by_the_seed_have_a_spread_over_seeds(vitmed: Any, tmp_
     assert found.verdict == group.text and "differ by the training seed only (0, 1, 2)" in found.verdict
     assert "SD over 3 seeds" in found.verdict and "interval of one run over patients" in found.verdict
     assert json.loads((tmp_path / "out" / "compare.json").read_text())["seeds"][0]["seeds"]["seed-1"] == 1
-    said = vitmed("compare", *runs, "--resamples", 20).out
+    said = vitmed("compare", *runs).out
     assert "SD over seeds" in said
     assert 0 < said.index("training seed only") < said.index("clearly better or worse than")
 
@@ -487,12 +487,12 @@ def test_two_groups_of_seeds_are_compared_by_their_means(vitmed: Any, tmp_path: 
     row = next(row for row in rows if row["number"] == "AUROC")
     assert (row["first"], row["second"]) == ("mean of a0, a1, a2", "mean of b0, b1, b2") and len(rows) > 3
     assert float(row["first_value"]) - float(row["second_value"]) == pytest.approx(of.value, abs=1e-5)
-    said = vitmed("compare", *runs, "--resamples", 20).out
+    said = vitmed("compare", *runs).out
     assert "number, A, B, C" in said
     assert "mean of A, B, C - mean of D, E, F" in said and "a0, a1, a2 are better than" in said
     assert "A - B" not in said
     save(draw(3.0), runs[0] / "test", "baseline_colour_and_size.csv")
-    beside = vitmed("compare", *runs, "--resamples", 20).out
+    beside = vitmed("compare", *runs).out
     assert "A - G" in beside and "a0 is better than colour_and_size" in beside and "A - B" not in beside
     third = [seeded(tmp_path / f"c{seed}", seed, draw(2.0 + seed / 20), lr=0.005) for seed in range(2)]
     with_third = judge(*runs, *third).content.seed_gaps
@@ -509,7 +509,7 @@ def test_two_groups_of_seeds_are_compared_at_their_point_whatever_a_third_has(tm
             predictions = replace(draw(noise + seed / 20), positive="sick", threshold=threshold)
             run = seeded(tmp_path / f"{name}{seed}", seed, predictions, lr=noise / 1000)
             models.append(Model(run.name, predictions, file=run / "test" / "predictions.csv"))
-    found = compare_models(models, 20)
+    found = compare_models(models)
     (of,) = [gap for gap in found.seed_gaps if gap.groups == [["a0", "a1"], ["b0", "b1"]]]
     pairs = [pair for pair in found.pairs if pair.first in of.groups[0] and pair.second in of.groups[1]]
     assert of.difference["accuracy"].value == pytest.approx(np.mean([p.difference["accuracy"].value for p in pairs]))
@@ -632,7 +632,7 @@ def test_groups_that_are_no_patients_are_named_as_in_the_reports() -> None:
     """Originals of copies, which `--groups copies` finds: the sentence does not speak of patients."""
     known: Any = SimpleNamespace(metrics={"flow": {"how": "as originals of augmented copies"}})
     models = [Model(name, draw(noise), known=known) for name, noise in (("a", 1.0), ("b", 2.0))]
-    found = compare_models(models, resamples=0)
+    found = compare_models(models)
     assert "40 originals" in found.verdict and "patient" not in found.verdict and found.resampling == "by original"
     assert any("Patients are unknown, originals are compared" in note for note in found.notes)
 
@@ -683,14 +683,14 @@ def test_one_class_against_the_rest_at_the_threshold_of_each_model(tmp_path: Pat
     newest = judge(tmp_path / "a", tmp_path / "b", positive="sick").content.models["a"].per_class["sick"].sensitivity
     assert newest.value == pytest.approx((made[0].probabilities[:, 1] >= later.threshold)[sick].mean())
     assert newest.value < own
-    answer = vitmed("compare", tmp_path / "a", tmp_path / "b", "--positive", "sick", "--resamples", 20)
+    answer = vitmed("compare", tmp_path / "a", tmp_path / "b", "--positive", "sick")
     assert answer.code == 0 and "sick: sensitivity" in answer.out, answer.err
     assert "of 2 evaluations of sick the newest is compared, against-rest-2" in answer.err
     for wrong, told in (("sik", "did you mean 'sick'"), ("healthy", "")):
         two = save(draw(1.0), tmp_path / "two") if not told else tmp_path / "a"
         answer = vitmed("compare", two, two, "--positive", wrong)
         assert answer.code == 2 and (told or "is for three classes or more") in answer.err
-    assert "--positive CLASS" in vitmed("compare", tmp_path / "a", tmp_path / "b", "--resamples", 20).out
+    assert "--positive CLASS" in vitmed("compare", tmp_path / "a", tmp_path / "b").out
 
 
 def test_the_tables_hold_each_models_own_numbers_beside_the_difference(tmp_path: Path) -> None:

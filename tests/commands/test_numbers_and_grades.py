@@ -74,7 +74,7 @@ def test_predict_gives_the_number_with_its_interval(ages: vitmed.TrainResult, ro
 
 
 def test_stress_judges_a_number_by_its_error(ages: vitmed.TrainResult, tmp_path: Path) -> None:
-    flags = {"corruptions": ["gaussian_noise"], "resamples": 50, "output": tmp_path / "stress"}
+    flags = {"corruptions": ["gaussian_noise"], "output": tmp_path / "stress"}
     found, overall = vitmed.stress(ages.folder, **flags).content, ages.test.metrics.overall
     assert found.number == "mae" and {name: found.clean[name] for name in ("mae", "bias")} == {
         name: overall[name] for name in ("mae", "bias")
@@ -150,7 +150,7 @@ def test_compare_judges_grades_by_kappa_in_their_order(graded: vitmed.TrainResul
     assert by_name.classes == ("mild", "none", "severe")
     other = replace(by_name, logits=by_name.logits[::-1].copy(), calibrated=None, costs=None)
     (tmp_path / "other.csv").write_text(other.to_csv())
-    found = vitmed.compare(tmp_path / "other.csv", graded.folder, resamples=50).content
+    found = vitmed.compare(tmp_path / "other.csv", graded.folder).content
     assert found.kind == "grades" and found.classes == list(GRADES)
     truth = [GRADES.index(by_name.classes[k]) for k in by_name.labels]
     first, second = ([GRADES.index(one.classes[k]) for k in one.predicted] for one in (other, tested))

@@ -371,15 +371,15 @@ def test_evaluate_stress_and_explain_take_the_window(
             (tmp_path / folder / name).mkdir(parents=True, exist_ok=True)
         write(tmp_path / "deep" / name / f"{i}.dcm", values, RescaleSlope=1, RescaleIntercept=-1024)
         Image.fromarray(grey).save(tmp_path / "flat" / name / f"{i}.png")
-    given, at = ("--data", tmp_path / "deep", "--resamples", "20"), ("--window", "40/400")
+    given, at = ("--data", tmp_path / "deep"), ("--window", "40/400")
     for command in ("evaluate", "stress"):
         answer = vitmed(command, trained.best, *given, "-o", tmp_path / "refused")
         assert answer.code == 3 and "need a window to become grey" in answer.err, command
-        one = ("--corruption", "jpeg") if command == "stress" else ("--no-report",)
+        one = ("--corruption", "jpeg") if command == "stress" else ("--no-report", "--resamples", "20")
         answer = vitmed(command, trained.best, *given, *at, "-o", tmp_path / command, "--quiet", *one)
         assert answer.code == 0, answer.err
     assert "shown to the model in the window 40/400" in answer.err
-    given = ("--data", tmp_path / "flat", "--resamples", "20")
+    given = ("--data", tmp_path / "flat")
     assert vitmed("evaluate", trained.best, *given, "-o", tmp_path / "of-flat", "--no-report").code == 0
     found, usual = (table(tmp_path / name / "predictions.csv") for name in ("evaluate", "of-flat"))
     assert [{**row, "path": ""} for row in found] == [{**row, "path": ""} for row in usual]

@@ -28,7 +28,7 @@ def run(trained: Trained, tmp_path: Path) -> Path:
 
 def test_the_folder_and_the_report(run: Path, vitmed: RUN, monkeypatch: pytest.MonkeyPatch) -> None:
     draw_only(monkeypatch, "robustness")
-    args = ("stress", run, "--resamples", 20, "--corruption", "jpeg", "--corruption", "hue", "--json")
+    args = ("stress", run, "--corruption", "jpeg", "--corruption", "hue", "--json")
     answer = vitmed(*args)
     assert answer.code == 0, answer.err
     folder = run / "stress"
@@ -58,7 +58,7 @@ def test_the_folder_and_the_report(run: Path, vitmed: RUN, monkeypatch: pytest.M
 @pytest.mark.slow
 def test_all_corruptions_on_a_sample(run: Path) -> None:
     ui = recording()
-    found = package.stress(run, images=4, resamples=0)
+    found = package.stress(run, images=4)
     assert list(found.content["corruptions"]) == list(CORRUPTIONS) and found.content["skipped"] == {}
     assert found.content["n"] == 4 and found.content["mean_corruption_error"]["low"] is None
     assert any("4 of 18 images" in text for text in ui.said)
@@ -67,7 +67,7 @@ def test_all_corruptions_on_a_sample(run: Path) -> None:
 def test_an_unreadable_image_among_several(run: Path) -> None:
     (run.parent.parent / "data" / "test" / "blue" / "blue_3.png").write_bytes(b"torn")
     ui = recording()
-    found = package.stress(run, corruptions=["darker", "darker"], resamples=5)  # named twice, counted once
+    found = package.stress(run, corruptions=["darker", "darker"])  # named twice, counted once
     assert any("1 corruption of 5 strengths" in text for text in ui.said)
     assert found.content["n"] == 17 and found.content["unreadable"] == 1
     assert any("could not be read" in note for note in found.content["notes"])
@@ -97,7 +97,7 @@ def test_grey_images_have_no_stain(tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "data", train=6, val=2, test=1)
     settings = BARE | {"epochs": 1, "channels": 1}
     result = package.train(data, output=tmp_path / "runs", sets=TINY_SETS, **settings)
-    found = package.stress(result.folder, resamples=5)
+    found = package.stress(result.folder)
     assert found.content["skipped"] == dict.fromkeys(["stain", "hue"], "needs colour, and the network sees grey")
     with pytest.raises(UsageError, match="hue: needs colour, and the network sees grey"):
         package.stress(result.folder, corruptions=["hue"], output=tmp_path / "none")

@@ -260,7 +260,7 @@ def test_label_tables_that_cannot_be_used(root: Path, tmp_path: Path) -> None:
     assert "no column for the label" in refused(["path", "finding"], *rows)
     assert "'later' in column 'split' is not a split" in refused([*head, "split"], *([*row, "later"] for row in rows))
     assert "has test but no train" in refused([*head, "split"], *([*row, "test"] for row in rows))
-    for name in ("prediction", "confidence", "class", "sha256", "prob_0", "logit_x", "set", "answer", "disagreement"):
+    for name in ("prediction", "confidence", "class", "sha256", "prob_0", "logit_x", "set", "answer"):
         text = refused([*head, name], *([*row, "1"] for row in rows))
         assert f"the column {name} has a name that" in text and "(the label comes from 'label')" in text
 

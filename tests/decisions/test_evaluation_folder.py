@@ -90,7 +90,7 @@ def test_compare_takes_the_test_of_best_pt(longer: Trained, tmp_path: Path) -> N
     baseline = tmp_path / "b" / "predictions.csv"
     baseline.parent.mkdir()
     shutil.copy(longer.folder / "test" / "predictions.csv", baseline)
-    content = compare(longer.folder, baseline, resamples=10).content
+    content = compare(longer.folder, baseline).content
     name = next(name for name in content["models"] if name != "b")
     expected = longer.result.test.metrics["overall"]["log_loss"]["value"]
     assert content["models"][name]["overall"]["log_loss"]["value"] == pytest.approx(expected)

@@ -47,7 +47,7 @@ def judge(tables: tuple[Path, ...], *criteria: dict[str, object]) -> Acceptance:
     file = tables[0].parent / "criteria.yaml"
     file.write_text(json.dumps({"criteria": criteria}))  # JSON is YAML
     try:
-        found = package.compare(*tables, accept=file, resamples=50).acceptance
+        found = package.compare(*tables, accept=file).acceptance
     except GateError as error:
         found = error.result.acceptance  # type: ignore[attr-defined]
     assert found is not None
@@ -120,7 +120,7 @@ def test_findings_are_judged_by_name(tmp_path: Path) -> None:
 def test_the_command_and_the_page(tables: tuple[Path, Path], tmp_path: Path, vitmed: Callable[..., Answer]) -> None:
     file = tmp_path / "criteria.yaml"
     file.write_text("title: Autumn\ncriteria:\n  - metric: auroc\n    at_least: 0.8\n    why: the old model had it\n")
-    answer = vitmed("compare", *tables, "--accept", file, "--output", tmp_path / "out", "--resamples", 20, "--json")
+    answer = vitmed("compare", *tables, "--accept", file, "--output", tmp_path / "out", "--json")
     assert answer.code == 0, answer.err
     content = json.loads((tmp_path / "out" / "acceptance.json").read_text())
     assert content["accepted"] and content["models"][0]["name"] == "new"
@@ -128,7 +128,7 @@ def test_the_command_and_the_page(tables: tuple[Path, Path], tmp_path: Path, vit
     page = (tmp_path / "out" / "acceptance.html").read_text()
     assert "Autumn: accepted" in page and "the old model had it" in page and "Approved by" in page
     file.write_text("criteria:\n  - metric: auroc\n    at_least: 0.999\n")
-    answer = vitmed("compare", *tables, "--accept", file, "--resamples", 20)
+    answer = vitmed("compare", *tables, "--accept", file)
     assert answer.code == 6 and "auroc at least 0.999 is not" in answer.err
 
 
@@ -156,7 +156,7 @@ def test_the_command_and_the_page(tables: tuple[Path, Path], tmp_path: Path, vit
 def test_bad_criteria(tables: tuple[Path, Path], tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "criteria.yaml").write_text(text)
     with pytest.raises(UsageError) as error:
-        package.compare(*tables, accept=tmp_path / "criteria.yaml", output=tmp_path / "out", resamples=5)
+        package.compare(*tables, accept=tmp_path / "criteria.yaml", output=tmp_path / "out")
     assert problem in str(error.value) and not (tmp_path / "out").exists()
     names = re.findall(r"\w+", str(error.value).partition("expected one of: ")[2].partition("\n")[0])
     assert len(names) == len(set(names))
@@ -166,11 +166,11 @@ def test_a_run_alone_has_floors_but_no_margin(trained: Trained, tmp_path: Path) 
     """Its baselines are what it is compared with otherwise."""
     file = tmp_path / "criteria.yaml"
     file.write_text("criteria: [{metric: accuracy, at_least: 0.01}]")
-    found = package.compare(trained.folder, accept=file, resamples=5)
+    found = package.compare(trained.folder, accept=file)
     assert found.acceptance is not None and found.acceptance.accepted and len(found.acceptance.models) == 1
     file.write_text("criteria: [{metric: accuracy, worse_by_less_than: 0.5}]")
     with pytest.raises(UsageError, match="second model"):
-        package.compare(trained.folder, accept=file, resamples=5)
+        package.compare(trained.folder, accept=file)
 
 
 def test_a_bias_is_no_margin(tmp_path: Path) -> None:
@@ -182,4 +182,4 @@ def test_a_bias_is_no_margin(tmp_path: Path) -> None:
         header = "path,label,raw_location,raw_log_scale,target_centre,target_spread,target_name"
         (tmp_path / f"{name}.csv").write_text("\n".join([header, *rows]))
     with pytest.raises(UsageError, match="more of it is neither better nor worse"):
-        package.compare(tmp_path / "new.csv", tmp_path / "old.csv", accept=file, resamples=5)
+        package.compare(tmp_path / "new.csv", tmp_path / "old.csv", accept=file)

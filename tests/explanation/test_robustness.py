@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score, roc_auc_score
 
 from vitmed.core.base_models import Target
@@ -38,7 +39,7 @@ def strengths(signal: float, classes: int = 2) -> list[Predictions]:
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_numbers_are_those_of_others(classes: int) -> None:
     clean, worse = draw(3, classes), {"jpeg": strengths(3, classes), "hue": strengths(2.9, classes)}
-    found = measure_robustness(clean, worse, resamples=300, seed=4)
+    found = measure_robustness(clean, worse)
     own = evaluate_predictions(clean, resamples=300)["overall"]
     for name in ("accuracy", "balanced_accuracy", "auroc"):
         for part in ("value", "low", "high"):
@@ -56,6 +57,16 @@ def test_the_numbers_are_those_of_others(classes: int) -> None:
     clean_error = 1 - balanced_accuracy_score(clean.labels, clean.predicted)
     assert found["relative"]["value"] == pytest.approx(np.mean(errors) - clean_error)
     assert found["n_groups"] == 20 and found["resampling"] == "by patient"
+    rows, parts, drawn = np.arange(120).reshape(6, 20), [p for part in worse.values() for p in part], []  # of a patient
+    for patients in np.random.default_rng(0).integers(20, size=(400, 20)):
+        chosen = rows[:, patients].ravel()
+        right = [balanced_accuracy_score(clean.labels[chosen], p.predicted[chosen]) for p in (clean, *parts)]
+        drawn.append(right[0] - np.mean(right[1:]))
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    added = found["relative"]
+    assert added["method"] == "jackknife" and (added["low"], added["high"]) == pytest.approx(
+        (low, high), abs=0.15 * (high - low)
+    )
     json.dumps(found.to_dict(), allow_nan=False)
 
 
@@ -68,35 +79,40 @@ def test_a_mean_corruption_error_by_hand() -> None:
         z = np.array([[-s, s] for s in scores[wrong]], np.float32)
         return Predictions(("a", "b"), tuple("wxyz"), None, labels, z)
 
-    found = measure_robustness(predicted(0), {"jpeg": [predicted(i) for i in (0, 0, 1, 1, 2)]}, resamples=0)
+    found = measure_robustness(predicted(0), {"jpeg": [predicted(i) for i in (0, 0, 1, 1, 2)]})
     assert found["mean_corruption_error"]["value"] == pytest.approx((0.25 + 0.25 + 0.5) / 5)
     assert found["corruptions"]["jpeg"]["lost"]["value"] == pytest.approx(0.2)
-    assert found["relative"]["low"] is None and "no interval" in found["verdict"]
-    assert found["undefined"]["intervals"] == "no resamples were asked for"
+    rows = [[i for i in range(4) if i != left] for left in range(4)]  # the jackknife by hand
+    wrong = [predicted(i).predicted for i in (0, 0, 1, 1, 2)]
+    moved = np.array([np.mean([1 - balanced_accuracy_score(labels[r], p[r]) for p in wrong]) for r in rows])
+    error = np.sqrt(3 / 4 * ((moved - moved.mean()) ** 2).sum())
+    pull = moved - moved.mean()
+    degrees = min(3, 2 / ((pull**4).sum() / (pull**2).sum() ** 2 - 1 / 4))
+    reach = stats.t.ppf(0.975, degrees) * error
+    assert found["relative"]["high"] == pytest.approx(0.2 + reach)
+    assert found["relative"]["low"] == pytest.approx(0.2 - reach) and found["mean_corruption_error"]["low"] == 0
 
 
 def test_the_verdict_names_what_hurts_and_what_does_not() -> None:
     clean = draw(4)
-    found = measure_robustness(clean, {"jpeg": [clean] * 5, "defocus": strengths(3)}, resamples=200)
+    found = measure_robustness(clean, {"jpeg": [clean] * 5, "defocus": strengths(3)})
     assert found["worst"] == "defocus"
     assert found["verdict"].startswith("Defocus blur hurts most: balanced accuracy falls by")
     assert "No loss is shown for: JPEG." in found["verdict"]
     assert "Next:" not in found["verdict"]
-    milder = measure_robustness(clean, {"jpeg": strengths(3.5), "hue": [clean] * 5, "defocus": strengths(3)}, 200)
+    milder = measure_robustness(clean, {"jpeg": strengths(3.5), "hue": [clean] * 5, "defocus": strengths(3)})
     assert ". Next: JPEG by 0." in milder["verdict"] and milder["worst"] == "defocus"
-    found = measure_robustness(clean, {"jpeg": [clean] * 5}, resamples=200)
+    found = measure_robustness(clean, {"jpeg": [clean] * 5})
     assert found["worst"] is None and "No corruption is shown" in found["verdict"]
-    gained = measure_robustness(draw(1), {"jpeg": [draw(1.5)] * 5, "hue": [draw(2)] * 5}, resamples=200)
+    gained = measure_robustness(draw(1), {"jpeg": [draw(1.5)] * 5, "hue": [draw(2)] * 5})
     gain = "to lower balanced accuracy; on the mean of the five strengths each corruption raises it."
     assert gained["worst"] is None and gained["verdict"] == f"No corruption is shown {gain}"
     guess = draw(0)
-    assert any(
-        "better than guessing" in note for note in measure_robustness(guess, {"jpeg": [guess] * 5}, 200)["notes"]
-    )
+    assert any("better than guessing" in note for note in measure_robustness(guess, {"jpeg": [guess] * 5})["notes"])
 
 
 def test_the_largest_loss_that_is_not_shown_hides_no_other() -> None:
-    """All six images of one patient of 20 (loss 0.05, in 36 % of resamples 0), or an image of each of five (0.04)."""
+    """All six images of one patient of 20 (loss 0.05), or an image of each of five (0.04)."""
     clean = draw(9)
 
     def without(rows: list[int]) -> list[Predictions]:
@@ -109,24 +125,27 @@ def test_the_largest_loss_that_is_not_shown_hides_no_other() -> None:
         "hue": without(list(range(6))),
         "jpeg": without([0, 1, 2, 3, 4]),
     }
-    found = measure_robustness(clean, worse, resamples=400)
+    found = measure_robustness(clean, worse)
     lost = {key: part.lost for key, part in found.corruptions.items()}
-    assert lost["brighter"].low == 0 < lost["jpeg"].low and lost["brighter"].value > lost["jpeg"].value
+    assert lost["brighter"].low < 0 < lost["jpeg"].low and lost["brighter"].value > lost["jpeg"].value
     assert found.worst == "hue" and "Next: JPEG by" in found.verdict
-    assert f"No loss is shown for: Brighter (by {lost['brighter'].value:.3f} (0.000 to" in found.verdict
+    assert (
+        f"No loss is shown for: Brighter (by {lost['brighter'].value:.3f} ({lost['brighter'].low:.3f} to"
+        in found.verdict
+    )
 
 
 def test_what_is_undefined_says_why() -> None:
     one = draw(3, size=12)
     one = Predictions(one.classes, one.paths, one.groups, np.zeros(12, int), one.logits)
-    found = measure_robustness(one, {"jpeg": [one] * 5}, resamples=50)
+    found = measure_robustness(one, {"jpeg": [one] * 5})
     assert found["clean"]["auroc"]["value"] is None and "one class" in found["undefined"]["auroc"]
     assert found["clean"]["balanced_accuracy"]["value"] is None and found["clean"]["accuracy"]["value"] is not None
     single = draw(3, size=1)
-    found = measure_robustness(single, {"jpeg": [single] * 5}, resamples=50)
+    found = measure_robustness(single, {"jpeg": [single] * 5})
     assert found["clean"]["accuracy"]["low"] is None and "two" in found["undefined"]["intervals"]
     assert stress_curves(found) is not None
-    found = measure_robustness(draw(3), {}, resamples=50)  # every corruption was skipped
+    found = measure_robustness(draw(3), {})  # every corruption was skipped
     assert found["mean_corruption_error"]["value"] is None and stress_curves(found) is None
     with pytest.raises(DataError, match="no labels"):
         measure_robustness(Predictions(one.classes, one.paths, None, None, one.logits), {})
@@ -135,13 +154,13 @@ def test_what_is_undefined_says_why() -> None:
 @pytest.mark.slow
 def test_a_thousand_classes_take_no_minutes() -> None:
     many = draw(6, classes=1000, size=300)
-    found = measure_robustness(many, {"jpeg": [many] * 5}, resamples=100)
+    found = measure_robustness(many, {"jpeg": [many] * 5})
     assert found["clean"]["auroc"]["low"] is None and "1000" not in found["undefined"]["auroc"]
     assert found["clean"]["accuracy"]["low"] is not None
 
 
 def test_the_figures_draw() -> None:
-    found = measure_robustness(draw(3), {name: strengths(3) for name in CORRUPTIONS}, resamples=50)
+    found = measure_robustness(draw(3), {name: strengths(3) for name in CORRUPTIONS})
     assert stress_curves(Results.of(evaluate_predictions(draw(3), resamples=2)).robustness) is None
     figure = stress_curves(found)
     assert png(figure).startswith(b"\x89PNG")
@@ -155,8 +174,8 @@ def test_only_a_stress_test_of_these_very_weights_is_known(tmp_path: Path) -> No
     assert known_stress(tmp_path, "these", "test of a") is None
     for name, digest in (("stress", "these"), ("stress-2", "another")):
         (tmp_path / name).mkdir()
-        told = measure_robustness(draw(3), {}, resamples=0).model_copy(update={"weights_sha256": digest, "what": name})
-        (tmp_path / name / "stress.json").write_text(json.dumps(told.to_dict()))
+        told = measure_robustness(draw(3), {}).model_copy(update={"weights_sha256": digest, "what": name})
+        (tmp_path / name / "stress.json").write_text(json.dumps(told.to_dict() | {"resamples": 500}))  # as in 0.2.0
     (tmp_path / "stress-3").mkdir()
     (tmp_path / "stress-3" / "stress.json").write_text("torn")
     found = known_stress(tmp_path, "these", "test of a")
@@ -172,7 +191,7 @@ def test_only_a_stress_test_of_these_very_weights_is_known(tmp_path: Path) -> No
 def test_grades_are_judged_by_quadratic_kappa() -> None:
     """The error is 1 - kappa, and a resample's kappa is scikit-learn's of the drawn images."""
     clean, worse = draw(3), strengths(3)
-    found = measure_robustness(clean, {"jpeg": worse}, resamples=50, target=Target(kind="grades"))
+    found = measure_robustness(clean, {"jpeg": worse}, target=Target(kind="grades"))
     truth = known_labels(clean)
     each = [cohen_kappa_score(truth, p.predicted, weights="quadratic") for p in (clean, *worse)]
     assert found.number == "quadratic_kappa"

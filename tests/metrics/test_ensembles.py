@@ -1,4 +1,4 @@
-"""Means of models, their disagreement, and predictions in other orders."""
+"""Means of models, and predictions in other orders."""
 
 from __future__ import annotations
 
@@ -49,18 +49,6 @@ def test_the_mean_of_findings_and_the_mixture_of_numbers() -> None:
     mixed = averaged([one, two])
     assert mixed.values[0] == pytest.approx(10)
     assert mixed.scales[0] == pytest.approx(np.sqrt((1 + 9) / 2 + 4), rel=1e-6)  # within and between the models
-    assert one.disagreement([one, two], np.full(2, 0.5))[0] == pytest.approx(2)
-
-
-def test_disagreement_is_the_mutual_information_of_class_and_model() -> None:
-    sure = [classes([[1 - 1e-7, 1e-7], [0.3, 0.7]]), classes([[1e-7, 1 - 1e-7], [0.3, 0.7]])]
-    assert sure[0].disagreement(sure, np.full(2, 0.5)) == pytest.approx(
-        [np.log(2), 0], abs=1e-5
-    )  # contradiction; the same doubt
-    other = [findings([0, 20]), findings([0, -20])]
-    assert other[0].disagreement(other, np.full(2, 0.5)) == pytest.approx(
-        [np.log(2)], abs=1e-5
-    )  # of the finding on which they differ
 
 
 def test_rows_and_classes_take_the_order_of_the_first() -> None:

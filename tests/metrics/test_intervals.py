@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every_kind import redrawn
 from predicted import quiet
 from scipy import stats
 from sklearn import metrics as sk
 
 from vitmed.core.errors import DataError
-from vitmed.metrics.areas import area_spread, class_areas, newcombe_area, weighted_areas
+from vitmed.metrics.areas import area_spread, class_areas, newcombe_area
 from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval, widened_level
 from vitmed.metrics.estimates import ImagesPerPatient
 from vitmed.metrics.intervals import (
@@ -97,14 +98,10 @@ def test_delong_and_obuchowski_by_their_definitions(seed: int) -> None:
 def test_influence_is_the_derivative_by_the_weight_of_each_image() -> None:
     scores, positive, _ = clustered(3)
     size, step = len(scores), 1e-6
-    areas = weighted_areas(scores, positive, np.ones((size, size)) + step * np.eye(size))
-    for found, moved, known in zip(
-        class_areas(scores, positive),
-        areas,
-        (sk.roc_auc_score(positive, scores), sk.average_precision_score(positive, scores)),
-        strict=True,
-    ):
-        assert found.value == pytest.approx(known, abs=1e-12)
+    each = (sk.roc_auc_score, sk.average_precision_score)
+    for found, area in zip(class_areas(scores, positive), each, strict=True):
+        moved = np.array([area(positive, scores, sample_weight=w) for w in np.ones((size, size)) + step * np.eye(size)])
+        assert found.value == pytest.approx(area(positive, scores), abs=1e-12)
         assert found.influence == pytest.approx((moved - found.value) / step, abs=1e-6)
         assert found.influence.sum() == pytest.approx(0, abs=1e-12)
 
@@ -208,7 +205,7 @@ def test_the_widened_bootstrap_is_hesterbergs() -> None:
 
 @pytest.mark.parametrize(("classes", "grouped"), itertools.product((2, 4), (False, True)))
 def test_the_spread_of_areas_is_what_resampling_shows(classes: int, grouped: bool) -> None:
-    """The weighted resamples themselves equal scikit-learn's: tests/test_metrics.py."""
+    """The areas of the resamples are scikit-learn's."""
     rng = np.random.default_rng(classes)
     patients = np.repeat(np.arange(100), 4)
     labels = rng.integers(classes, size=400)
@@ -217,15 +214,12 @@ def test_the_spread_of_areas_is_what_resampling_shows(classes: int, grouped: boo
     groups = tuple(f"P{i}" for i in patients) if grouped else None
     p = Predictions(tuple("abcd"[:classes]), ("x",) * 400, groups, labels, logits)
     result, units = evaluate_predictions(p, resamples=10), patients if grouped else np.arange(400)
-    prepared, names = PreparedPredictions(p), ("auroc", "average_precision")
-    chunks = list(bootstrap_weights(units, 1000, seed=0))
-    draws, of_b = (
-        [prepared.apart(w) for w in chunks],
-        [weighted_areas(p.probabilities[:, 1], labels == 1, w) for w in chunks],
-    )
-    found = {name: (result["overall"][name], np.concatenate([d[name] for d in draws])) for name in names}
-    for k, name in enumerate(names):
-        found[f"{name} of b"] = result["per_class"]["b"][name], np.concatenate([areas[k] for areas in of_b])
+    ranked, weights = (1,) if classes == 2 else range(classes), np.concatenate([*bootstrap_weights(units, 400, seed=0)])
+    found = {}
+    for name, area in (("auroc", sk.roc_auc_score), ("average_precision", sk.average_precision_score)):
+        each = np.array([[area(labels == c, p.probabilities[:, c], sample_weight=w) for w in weights] for c in ranked])
+        found[name] = result["overall"][name], each.mean(axis=0)
+        found[f"{name} of b"] = result["per_class"]["b"][name], each[[*ranked].index(1)]
     for name, (entry, drawn) in found.items():  # resampling knows nothing of the leverage of a patient
         most = 0.15 if name.startswith("auroc") else 0.2
         assert (entry["high"] - entry["low"]) / (2 * 1.96) == pytest.approx(np.std(drawn), rel=most), name
@@ -618,7 +612,8 @@ def test_every_mean_over_classes_spreads_as_resamples_do(classes: int) -> None:
     logits = rng.normal(size=(600, classes)).astype(np.float32)
     logits[np.arange(600), labels] += 1.5
     p = Predictions(tuple("abcd"[:classes]), ("x",) * 600, None, labels, logits)
-    overall, drawn = evaluate_predictions(p).overall, PreparedPredictions(p).drawn(1000)
+    weights = np.concatenate(list(bootstrap_weights(np.arange(600), 600, seed=0)))
+    overall, drawn = evaluate_predictions(p).overall, redrawn(PreparedPredictions, p, weights)
     assert drawn.keys() >= {"sensitivity_macro", "specificity_macro", "ppv_macro", "npv_macro", "f1_macro"}
     for name, draws in drawn.items():
         found = overall[name]
@@ -631,11 +626,12 @@ def test_the_influence_on_mcc_and_kappa_is_their_derivative() -> None:
     labels, logits = rng.integers(3, size=60), rng.normal(size=(60, 3)).astype(np.float32)
     prepared = PreparedPredictions(Predictions(("a", "b", "c"), ("x",) * 60, None, labels, logits))
     step = 1e-6
-    moved, whole = (prepared.counted(np.ones((60, 60)) + by * np.eye(60))[0] for by in (step, 0.0))
+    weights, numbers = np.ones((60, 60)) + step * np.eye(60), (sk.matthews_corrcoef, sk.cohen_kappa_score)
     influences = prepared.correlation_influence()
     assert set(influences) == {"mcc", "cohen_kappa"}
-    for name, influence in influences.items():
-        assert influence == pytest.approx((moved[name] - whole[name]) / step, abs=1e-6)
+    for influence, number in zip(influences.values(), numbers, strict=True):
+        moved = np.array([number(labels, prepared.predicted, sample_weight=w) for w in weights])
+        assert influence == pytest.approx((moved - number(labels, prepared.predicted)) / step, abs=1e-6)
         assert influence.sum() == pytest.approx(0, abs=1e-12)
 
 

@@ -69,7 +69,7 @@ def test_a_model_and_itself_differ_by_0_in_every_number() -> None:
     own = Predictions(("a", "b"), tuple(map(str, range(60))), tuple(str(i % 9) for i in range(60)), labels, logits)
     other = replace(own, logits=logits * 2)
     for model, ends in ((own, {0.0}), (other, {-1.0, 1.0})):
-        pair = PreparedPredictions.compare(own, model, 20).difference
+        pair = PreparedPredictions.compare(own, model).difference
         rates = PreparedPredictions(own).class_gaps(PreparedPredictions(model))
         gaps = [pair["accuracy"], pair["balanced_accuracy"], rates["sensitivity"]["b"], rates["specificity"]["b"]]
         assert [gap.value for gap in gaps] == [0.0] * 4
@@ -147,7 +147,7 @@ def test_no_difference_seen_is_no_proof_of_none() -> None:
     first, _ = pair(20, 1, 0)
     second = Predictions(first.classes, first.paths, None, first.labels, first.logits * np.float32(0.5))
     first = Predictions(first.classes, first.paths, None, first.labels, first.logits)
-    found = compare_predictions(first, second, resamples=20)
+    found = compare_predictions(first, second)
     reach = Z**2 / (20 + Z**2)
     gap = found.difference["accuracy"]
     assert (gap.low, gap.value, gap.high) == (pytest.approx(-reach), 0, pytest.approx(reach))
@@ -157,7 +157,7 @@ def test_no_difference_seen_is_no_proof_of_none() -> None:
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_rows_that_are_the_same_number_have_the_same_interval(classes: int) -> None:
-    gap = compare_predictions(*pair(20, 3, 1, classes), resamples=50).difference
+    gap = compare_predictions(*pair(20, 3, 1, classes)).difference
     assert gap["sensitivity_macro"] == gap["balanced_accuracy"]
     assert classes > 2 or gap["specificity_macro"] == gap["balanced_accuracy"]
 
@@ -168,7 +168,7 @@ def test_intervals_hold_the_truth_and_chance_is_called_clear_one_time_in_twenty(
     """Patients of one class each: 1,000 tests of two models that do not differ; 99.9 % of tries lie below."""
     missed = {"accuracy": 0, "balanced_accuracy": 0, "auroc": 0}
     for seed in range(1000):
-        gaps = compare_predictions(*pair(patients, each, seed), resamples=0).difference
+        gaps = compare_predictions(*pair(patients, each, seed)).difference
         for name in missed:
             low, high = gaps[name].low, gaps[name].high
             missed[name] += low is not None and high is not None and (low > 0 or high < 0)
@@ -193,7 +193,7 @@ def test_equal_models_rarely_differ_in_average_precision_where_few_patients_have
             Predictions(("healthy", "ill"), *names, labels, np.stack([0 * s, s], axis=1).astype(np.float32))
             for s in scores
         )
-        gap = compare_predictions(first, second, 0).difference["average_precision"]
+        gap = compare_predictions(first, second).difference["average_precision"]
         wrong += gap.low is not None and gap.high is not None and not gap.low <= 0 <= gap.high
     assert wrong / tests <= 0.08
 
@@ -222,7 +222,7 @@ def test_two_equal_methods_differ_over_seeds_and_patients_one_time_in_twenty() -
     """80 patients of 4 images, three seeds of each method; the methods differ by patient and image, equally well."""
     patients, each, seeds, studies = 80, 4, 3, 300
     owner = np.repeat(np.arange(patients), each)
-    weights = (owner != np.arange(patients)[:, None]).astype(float)
+    units = Units(owner)
     found = {"seeds and patients": 0, "seeds alone": 0}
     for study in range(studies):
         rng = np.random.default_rng(study)
@@ -239,7 +239,7 @@ def test_two_equal_methods_differ_over_seeds_and_patients_one_time_in_twenty() -
             paths, groups = tuple(map(str, range(len(owner)))), tuple(map(str, owner))
             p = Predictions(("a", "b"), paths, groups, labels, logits, positive="b")
             values[method, seed] = PreparedPredictions.values(p)["auroc"]
-            moved[method, seed] = PreparedPredictions.draw(p, weights, drawn=False)["auroc"]
+            moved[method, seed] = PreparedPredictions(p).without(units)["auroc"]
         found["seeds and patients"] += seed_gap(list(values), list(moved)).p < 0.05
         found["seeds alone"] += stats.ttest_ind(*values, equal_var=False).pvalue < 0.05
     assert found["seeds and patients"] <= 0.07 * studies and found["seeds alone"] > 0.12 * studies, found

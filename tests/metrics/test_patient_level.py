@@ -9,6 +9,7 @@ import pytest
 import sklearn.metrics as sk
 from scipy import stats
 
+from vitmed.metrics.areas import youden_threshold
 from vitmed.metrics.patient_level import (
     WAYS,
     combine,
@@ -18,7 +19,6 @@ from vitmed.metrics.patient_level import (
     patient_predictions,
     per_patient,
     shares,
-    youden_threshold,
 )
 from vitmed.metrics.predictions import Predictions
 
@@ -124,7 +124,8 @@ def test_the_threshold_is_chosen_on_validation_alone() -> None:
         best = cuts[np.argmax(tpr - fpr)]
         threshold = told[way]["at_threshold"]["threshold"]
         lower = before.probabilities[:, 0][before.probabilities[:, 0] < best].max()
-        assert lower < threshold <= best + 1e-6 < 1  # between the two scores around the best
+        assert threshold == pytest.approx((lower + best) / 2)  # midway between the two scores around the best
+        assert lower < threshold < best < 1
         evaluated = patient_predictions(p, way)
         called = evaluated.probabilities[:, 0] >= threshold
         assert told[way]["at_threshold"]["sensitivity"]["value"] == pytest.approx(
@@ -138,8 +139,10 @@ def test_the_threshold_is_chosen_on_validation_alone() -> None:
 def test_youden_by_hand() -> None:
     scores, positive = np.array([0.1, 0.4, 0.35, 0.8]), np.array([False, False, True, True])
     assert youden_threshold(scores, positive) == pytest.approx(0.6)  # 1/2 + 1 - 1, the first of two as good
-    assert youden_threshold(np.array([1.0, 2.0]), np.array([True, False])) > 2  # nothing is called: J is 0 at best
-    assert youden_threshold(np.array([1.0, 1.0]), np.array([True, False])) > 1
+    assert youden_threshold(np.array([1.0, 2.0]), np.array([True, False])) is None  # J is 0 at best: nothing is called
+    assert youden_threshold(np.array([1.0, 1.0]), np.array([True, False])) is None
+    wrong = draw(seed=5, skill=-40)  # on validation no patient is better than the others of the other class
+    assert "at_threshold" not in patient_level(draw(), wrong, 20)["mean"]
 
 
 @pytest.mark.parametrize(

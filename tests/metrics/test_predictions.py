@@ -436,7 +436,6 @@ def test_what_vitmed_wrote_into_set_and_answer_is_read(tmp_path: Path, text: str
         (decided("set", "training"), "p.csv: row 2 has 'training' as set"),
         (decided("answer", "perhaps"), "p.csv: row 2 has 'perhaps' as answer"),
         (decided("set", "a").replace(",answer", ",remark"), "p.csv: row 1 has 'a | b' as set"),
-        (GOOD.replace("logit_b\r\n", "logit_b,disagreement\r\n").replace("0.0\r\n", "0.0,much\r\n"), "'much' as"),
     ],
 )
 def test_a_users_column_with_a_name_that_vitmed_writes_is_refused(tmp_path: Path, text: str, told: str) -> None:

@@ -122,7 +122,7 @@ def test_the_file_and_the_page_say_the_same(tmp_path: Path) -> None:
     for part in (*found.paragraphs, *found.references, *(row.numbers for row in found.rows)):
         assert part in page and part in text
     assert "240 images of 24 patients (" in text and "The positive class was ill" in text
-    assert "2,000" not in text and "600 resamples" in text and "500 resamples" in text
+    assert "2,000" not in text and "600 resamples" not in text and "500 resamples" in text
     assert "Bootstrap resamples were drawn by patient." in text
     assert "capped at that of as many images without an error" in text
     assert "each image counted as independent" in methods_text(write(tmp_path / "n", CASES["nobody"])).paragraphs[0]

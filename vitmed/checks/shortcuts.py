@@ -7,20 +7,18 @@ where patients are known.
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
 from vitmed.imaging.file_record import FileRecord
-from vitmed.metrics.areas import rank_auroc
-from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
+from vitmed.metrics.areas import class_areas
+from vitmed.metrics.intervals import Units, influence_spread, quantile
 from vitmed.metrics.predictions import group_index
 
 Division = Sequence[tuple[np.ndarray, np.ndarray]]  # rows of training, of test
 FOLDS = 5
 LEAST = 10  # images; smaller classes are left out
 MOST = 20_000  # images that a regression uses: more give the same result
-RESAMPLES = 200
 FAMILIES = {
     # key -> its name in a finding
     "geometry": "width, height and proportions",
@@ -38,7 +36,7 @@ class Shortcut:
 
     family: str  # a key of FAMILIES
     auroc: float  # on held-out images; for several classes, the mean of each against the rest
-    low: float  # to high: its 95 % interval (bootstrap of patients where they are known, else of images)
+    low: float  # to high: its 95 % interval, by patient where they are known, else by image
     high: float
     by_patient: bool  # whether whole patients were held out
     images: int  # how many were used
@@ -83,10 +81,12 @@ def find_shortcuts(
         predicted = np.flatnonzero(np.isfinite(scores).all(axis=1))
         value = low = high = float("nan")
         if len(predicted):
-            units = group_index(None if patients is None else [patients[i] for i in predicted], len(predicted))
-            weights = chain([np.ones((1, len(predicted)))], bootstrap_weights(units, RESAMPLES, 0))
-            drawn = np.concatenate([rank_auroc(scores[predicted], y[predicted], weight) for weight in weights])
-            value, (low, high) = float(drawn[0]), percentile_interval(drawn[1:])
+            units = Units(group_index(None if patients is None else [patients[i] for i in predicted], len(predicted)))
+            areas = [class_areas(of, y[predicted] == c)[0] for c, of in enumerate(scores[predicted].T)]
+            value = float(np.mean([area.value for area in areas]))
+            spread = influence_spread(np.mean([area.influence for area in areas], axis=0), units)
+            reach = quantile(spread.degrees) * spread.variance**0.5
+            low, high = value - reach, min(1.0, value + reach)
         shortcuts.append(Shortcut(family, value, low, high, by_patient, len(y), finding))
     return shortcuts
 

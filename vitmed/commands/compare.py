@@ -39,7 +39,6 @@ def compare(
     accept: Annotated[
         Path | str | None, Option("Pre-stated criteria (YAML) for the first model; exit code 6 unless all are met.")
     ] = None,
-    resamples: Annotated[int, Option("Bootstrap resamples behind the intervals; default 2000.", min=0)] = 2000,
 ) -> Comparison:
     """Compare models by their predictions for the same images.
 
@@ -72,8 +71,8 @@ def compare(
         for note in (*model.predictions.notes, *(note for note in known if gravity(note) < GRAVEST)):
             said[note].append(model.name)
     notes += [f"{listed(names)}: {note}" for note, names in said.items()]
-    content = compare_models(models, resamples, notes)
-    judged = None if stated is None else judge(stated, read, models, resamples)
+    content = compare_models(models, notes)
+    judged = None if stated is None else judge(stated, read, models)
     if folder is not None:
         from vitmed.report.comparison_page import write_comparison
 

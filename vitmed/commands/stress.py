@@ -38,7 +38,6 @@ def stress(
     output: Annotated[Path | str | None, Option("Folder; default stress beside the checkpoint.", "--output -o")] = None,
     images: Annotated[int, Option("Take a stratified sample of at most this many; default 1000.", min=1)] = 1000,
     corruptions: Annotated[Sequence[str], Option("Only this one, such as jpeg; can be repeated.", "--corruption")] = (),
-    resamples: Annotated[int, Option("Bootstrap resamples behind the intervals; default 500.", min=0)] = 500,
     seed: Annotated[int, Option("Seed of the sample and of the corruptions; default 0.", min=0)] = 0,
     group_regex: str | None = None,
     groups: str | Path | None = None,
@@ -59,7 +58,7 @@ def stress(
     """
     if data is None and labels is not None:
         raise excluded("images of stress")
-    request = StressRequest(corruptions, split, images, resamples, seed, device)
+    request = StressRequest(corruptions, split, images, seed, device)
     saved = with_window(open_model(checkpoint), window)
     closed = [saved.splits.root, *([] if data is None else [Path(data)])]
     folder = output_folder(output, saved.path.parent / FOLDER, *closed)

@@ -31,6 +31,7 @@ FLAGS: dict[str, str] = {  # "--flag", or "command --flag" where other commands 
     "runs --force": "leave it out: no page is written",
     "evaluate --unlike": "vitmed predict DIR --csv FILE writes the ood_score of each of its images",
     "--int8": "export without it and quantise the file with onnxruntime, see docs/export.md",
+    **{f"{command} --resamples": "leave it out: patients are left out in turn" for command in ("compare", "stress")},
     "ensemble --way": "leave it out: every member counts alike",
     **{f"serve --{flag}": "let a proxy in front encrypt: docs/serving.md" for flag in ("tls-cert", "tls-key")},
     "export --form": "leave it out: a folder is timm's, which transformers reads too",

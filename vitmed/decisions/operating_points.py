@@ -21,7 +21,7 @@ from vitmed.core.base_models import Floats, Frozen, Names, Stored
 from vitmed.core.config import GRADE_ERRORS, EvaluateConfig
 from vitmed.core.errors import UsageError
 from vitmed.core.text import counted, listed
-from vitmed.metrics.areas import threshold_counts
+from vitmed.metrics.areas import threshold_after, threshold_counts, youden_threshold
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import Estimate, estimate, of_shares
 from vitmed.metrics.intervals import Units, class_shares, ratio, share_ratio
@@ -253,13 +253,13 @@ def _threshold(
 ) -> tuple[float | None, str]:
     """The threshold of a point, or None and the reason, from the probability (S,) of the positive class and the truth
     (S,) bool. The costs (2, 2) have the positive class first."""
+    if key == "youden":
+        threshold = youden_threshold(scores, truth)
+        return threshold, "no threshold separates the classes better than guessing" if threshold is None else ""
     tp, fp = threshold_counts(scores, truth)  # (T + 1,) at and above each distinct score, from high to low
     sensitivity, specificity = tp / tp[-1], 1 - fp / fp[-1]
     last = len(tp) - 1  # every image is predicted positive; at 0 none is
-    if key == "youden":  # Youden, Cancer 3 (1950) 32
-        best = int(np.argmax(np.round(sensitivity + specificity, 12)))
-        ends, why = (0, last), "no threshold separates the classes better than guessing"
-    elif (target := config.target_sensitivity) is not None:
+    if (target := config.target_sensitivity) is not None:
         best = int(np.argmax(sensitivity >= target - 1e-12))
         ends, why = (last, last), f"a sensitivity of {target:g} is reached only by calling every image positive"
     elif (target := config.target_specificity) is not None:
@@ -273,12 +273,7 @@ def _threshold(
         expected = expected + (1 - common) * (alarm * (1 - specificity) + right * specificity)
         best, ends = int(np.argmin(np.round(expected, 12))), (0, last)
         why = f"at these costs it is cheapest to call {'no' if best == 0 else 'every'} image positive"
-    if best in ends:
-        return None, why
-    distinct = np.unique(scores)[::-1]  # (T,), from high to low
-    high, low = float(distinct[best - 1]), float(distinct[best])
-    middle = (high + low) / 2
-    return (middle if middle > low else high), ""
+    return (None, why) if best in ends else (threshold_after(scores, best), "")
 
 
 def _weak(truth: np.ndarray, units: Units, config: EvaluateConfig) -> list[str]:

@@ -85,17 +85,17 @@ def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> N
             raise UsageError("worse_by_less_than compares with a second model", "vitmed compare NEW OLD --accept FILE")
 
 
-def judge(criteria: Criteria, read: Sequence[Model], models: Sequence[Model], resamples: int) -> Acceptance:
+def judge(criteria: Criteria, read: Sequence[Model], models: Sequence[Model]) -> Acceptance:
     """Judge the first model by each criterion, and against the second, each at its own operating point: as they were
     `read`, with all their images and columns, and the `models` on their common images."""
     kind, new = TARGETS[read[0].kind], read[0].predictions
-    numbers: Numbers = kind.numbers.evaluate(new, resamples)
+    numbers: Numbers = kind.numbers.evaluate(new)
     judged = list[Judged]()
     for criterion in criteria.criteria:
         if criterion.in_each is not None:
-            judged += [_judged(criterion, *stratum) for stratum in _of_strata(criterion, new, kind, resamples)]
+            judged += [_judged(criterion, *stratum) for stratum in _of_strata(criterion, new, kind)]
         elif criterion.worse_by_less_than is not None:
-            judged.append(_judged(criterion, "", _gap(criterion, models, resamples)))
+            judged.append(_judged(criterion, "", _gap(criterion, models)))
         else:
             judged.append(_judged(criterion, "", _number(criterion, new, numbers)))
     described = list[dict[str, str]]()
@@ -130,12 +130,12 @@ def _number(criterion: Criterion, predictions: Predictions, numbers: Numbers) ->
     return found
 
 
-def _gap(criterion: Criterion, models: Sequence[Model], resamples: int) -> Estimate:
+def _gap(criterion: Criterion, models: Sequence[Model]) -> Estimate:
     """The new model minus the old, on the same images."""
     new, old = models[0].predictions, models[1].predictions
     of, name = class_of(criterion, new), criterion.metric
     if of is None:
-        return TARGETS[models[0].kind].numbers.compare(new, old, resamples).difference.get(name, UNKNOWN)
+        return TARGETS[models[0].kind].numbers.compare(new, old).difference.get(name, UNKNOWN)
     if name in ("sensitivity", "specificity"):
         (truth, known, called), (_, _, other) = (
             [each[:, model.classes.index(of)] for each in model.outcomes] for model in (new, old)
@@ -151,9 +151,7 @@ def _gap(criterion: Criterion, models: Sequence[Model], resamples: int) -> Estim
     raise UsageError(f"there is no paired difference of the {name} of {of}", f"use one of {', '.join(both)}")
 
 
-def _of_strata(
-    criterion: Criterion, predictions: Predictions, kind: TargetKind, resamples: int
-) -> Iterator[tuple[str, Estimate, str]]:
+def _of_strata(criterion: Criterion, predictions: Predictions, kind: TargetKind) -> Iterator[tuple[str, Estimate, str]]:
     """Each stratum of a column: its name, the number, and why it cannot be judged."""
     column = criterion.in_each
     assert column is not None
@@ -166,7 +164,7 @@ def _of_strata(
         if len(np.unique(part.units)) < FEWEST:
             yield f"{column} {name}", UNKNOWN, f"fewer than {FEWEST} {unit}"
         else:
-            yield f"{column} {name}", _number(criterion, part, kind.numbers.evaluate(part, resamples)), ""
+            yield f"{column} {name}", _number(criterion, part, kind.numbers.evaluate(part)), ""
 
 
 def _judged(criterion: Criterion, where: str, found: Estimate, why: str = "") -> Judged:

@@ -117,7 +117,7 @@ class CorruptionCost(Frozen, extra="ignore"):  # vitmed 0.2.0 had the loss of `e
     lost: Estimate
 
 
-class Robustness(Frozen):
+class Robustness(Frozen, extra="ignore"):  # until 0.3.0 it had the number of resamples
     """What corruptions cost: the result of `robustness.measure_robustness`, and what stress.json states about the run.
 
     Attributes:
@@ -138,7 +138,6 @@ class Robustness(Frozen):
     n: int
     n_groups: int | None
     resampling: str
-    resamples: int
     level: float
     classes: list[str]
     positive_class: str | None

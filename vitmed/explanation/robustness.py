@@ -9,10 +9,10 @@ The error is 1 - balanced accuracy; of grades 1 - quadratic kappa; of findings 1
 absolute error: 1 minus the first of `TargetKind.stress`, or that number itself where lower is better. Mean corruption
 error is its plain mean over all corruptions and strengths (Hendrycks & Dietterich 2019, section 4.2, without the
 division by AlexNet's errors, of which there are none on your images); `relative` is the mean of error - clean error:
-what the corruptions add. Every resample draws the same images, or patients, for the clean and all corrupted
-predictions, so that the intervals of differences are paired.
+what the corruptions add. The interval of a difference is paired: a patient, or image, is left out of the clean and
+of all corrupted predictions alike.
 
-Letters: S images, R resamples.
+Letters: S images, G patients.
 """
 
 import contextlib
@@ -42,8 +42,8 @@ from vitmed.imaging.decode import read_image
 from vitmed.imaging.preprocessing import RESAMPLING, Preprocessing
 from vitmed.inference.open_model import open_network
 from vitmed.inference.saved_model import SavedModel
-from vitmed.metrics.bootstrap import bootstrap_weights, percentile_interval
-from vitmed.metrics.estimates import FEW_GROUPS, Estimate, value_text
+from vitmed.metrics.estimates import FEW_GROUPS, Estimate, estimate, value_text
+from vitmed.metrics.intervals import jackknife_interval
 from vitmed.metrics.predictions import Predictions, known_labels, positive_index, target_of
 
 SIDE = 224  # px: the image side for the lengths in the table, which scale with the image
@@ -179,16 +179,11 @@ CORRUPTIONS: dict[str, Corruption] = {
 
 
 FOLDER, NUMBERS = "stress", "stress.json"  # beside the checkpoint
-MANY = 30  # classes; with more, AUROC has no interval, which would take minutes
-
-Drawn = dict[str, np.ndarray]  # name -> (1 + R,): the value itself, then of each resample
 
 
 def measure_robustness(
     clean: Predictions,
     corrupted: Mapping[str, Sequence[Predictions]],
-    resamples: int = 500,
-    seed: int = 0,
     target: Target | None = None,
 ) -> Robustness:
     """Compare clean images with the same at strengths 1 to 5, by key in `CORRUPTIONS`. `target` says what the labels
@@ -197,58 +192,51 @@ def measure_robustness(
     units, kind = clean.units, TARGETS[target.kind]
     number, guess = kind.stress[0], kind.guess(clean)
     positive = positive_index(clean)
-    weights = np.ones((1, len(known_labels(clean))))  # (1 + R, S): then how often each image was drawn
-    if units.max(initial=0) > 0:
-        weights = np.concatenate([weights, *bootstrap_weights(units, resamples, seed)])
-    whole = kind.numbers.draw(clean, weights)
-    drawn = {key: [kind.numbers.draw(p, weights) for p in part] for key, part in corrupted.items()}
-    costs, before = {}, _error(number, whole)
-    errors = {key: np.array([_error(number, one) for one in part]) for key, part in drawn.items()}  # (5, 1 + R)
+    costs, before = {}, _error(kind, number, clean)
+    errors = {key: np.array([_error(kind, number, p) for p in part]) for key, part in corrupted.items()}  # (5, 1 + G)
     for key, part in corrupted.items():
         what, rows, mean = CORRUPTIONS[key], list[Strength](), errors[key].mean(axis=0)
-        for i, (value, p, own, error) in enumerate(zip(what.values, part, drawn[key], errors[key], strict=True), 1):
-            numbers = _numbers(kind, p, own, resamples)
-            rows.append(Strength(strength=i, value=value, **numbers, lost=_estimate(error - before)))
+        for i, (value, p, error) in enumerate(zip(what.values, part, errors[key], strict=True), 1):
+            rows.append(Strength(strength=i, value=value, **_numbers(kind, p), lost=_estimate(error - before)))
         words = {"title": what.title, "text": what.text, "source": what.source}
-        costs[key] = CorruptionCost(**words, strengths=rows, error=_estimate(mean), lost=_estimate(mean - before))
+        costs[key] = CorruptionCost(**words, strengths=rows, error=_estimate(mean, 0), lost=_estimate(mean - before))
     error = np.concatenate([*errors.values()]).mean(axis=0) if errors else np.array([np.nan])
     result = Robustness(
         n=len(clean),
         n_groups=None if clean.groups is None else int(units.max(initial=-1)) + 1,
         resampling="by image" if clean.groups is None else "by patient",
-        resamples=resamples if len(weights) > 1 else 0,
         level=0.95,
         classes=list(clean.classes),
         positive_class=None if positive is None else clean.classes[positive],
         target=target,
         number=number,
         guess=guess if np.isfinite(guess) else None,
-        clean=_numbers(kind, clean, whole, resamples),
+        clean=_numbers(kind, clean),
         corruptions=costs,
-        mean_corruption_error=_estimate(error),
+        mean_corruption_error=_estimate(error, 0),
         relative=_estimate(error - before if errors else error),
     )
     return result.model_copy(update=_words(result, clean))
 
 
-def _error(number: str, drawn: Drawn) -> np.ndarray:
-    """(1 + R,): lower is better."""
-    return 1 - drawn[number] if ALL_METRICS[number].higher_is_better else drawn[number]
+def _error(kind: TargetKind, number: str, predictions: Predictions) -> np.ndarray:
+    """(1 + G,): lower is better; the error of all images, then without each patient."""
+    prepared = kind.numbers(predictions)
+    values = np.append(prepared.point[number], prepared.without(prepared.units)[number])
+    return 1 - values if ALL_METRICS[number].higher_is_better else values
 
 
-def _estimate(drawn: np.ndarray) -> Estimate:
-    numbers = [float(drawn[0]), *percentile_interval(drawn[1:])]
-    known = np.isfinite(numbers[0])
-    value, low, high = (round(n, 12) + 0.0 if known and np.isfinite(n) else None for n in numbers)  # + 0.0: never -0
-    return Estimate(value=value, low=low, high=high, method="percentile", resamples=len(drawn) - 1)
+def _estimate(errors: np.ndarray, lowest: float = -np.inf) -> Estimate:
+    """An error, or a difference of two, with its interval; one that no patient changes is certain."""
+    value, *without = np.round(errors, 12) + 0.0  # + 0.0: never -0
+    certain = len(without) > 1 and set(without) == {value}
+    low, high = (value, value) if certain else jackknife_interval(value, np.array(without), skewed=False)
+    return estimate(value, max(low, lowest), high, "jackknife")
 
 
-def _numbers(kind: TargetKind, predictions: Predictions, drawn: Drawn, resamples: int) -> dict[str, Estimate]:
-    """The numbers with the intervals of a report; with more than `MANY` classes, those of the resamples."""
-    if predictions.kind == "classes" and len(predictions.classes) > MANY:
-        auroc = np.array([kind.numbers.values(predictions)["auroc"]])
-        return {name: _estimate(auroc if name == "auroc" else drawn[name]) for name in kind.stress}
-    overall = kind.numbers.evaluate(predictions, resamples).overall
+def _numbers(kind: TargetKind, predictions: Predictions) -> dict[str, Estimate]:
+    """The numbers with the intervals of a report."""
+    overall = kind.numbers.evaluate(predictions).overall
     return {name: overall[name] for name in kind.stress if name in overall}
 
 
@@ -289,11 +277,8 @@ def _words(result: Robustness, clean: Predictions) -> dict[str, Any]:
             one = clean.kind == "classes" and len(np.unique(known_labels(clean))) < 2
             alike = "all images are of one class" if one else "it is undefined without corruption"
             reasons[name] = alike if result.n else "there are no images"
-    if clean.kind == "classes" and len(clean.classes) > MANY and "auroc" not in reasons:
-        reasons["auroc"] = f"no interval: there are more than {MANY} classes"
-    if not result.resamples:
-        few = f"they need two {'images' if result.n_groups is None else 'patients'} or more"
-        reasons["intervals"] = "no resamples were asked for" if clean.units.max(initial=0) > 0 else few
+    if not clean.units.max(initial=0) > 0:
+        reasons["intervals"] = f"they need two {'images' if result.n_groups is None else 'patients'} or more"
     higher = ALL_METRICS[result.number].higher_is_better
     end = number.low if higher else number.high  # nearer to guessing
     if end is not None and result.guess is not None and (end <= result.guess < 1 if higher else end >= result.guess):
@@ -326,7 +311,6 @@ class StressRequest:
     corruptions: Sequence[str]
     split: str
     images: int
-    resamples: int
     seed: int
     device: str
 
@@ -359,7 +343,7 @@ def stress_images(
         + (f"; {grey}: without {listed([*skipped])}" if skipped else "")
     )
     clean, corrupted = _predict_all(saved, chosen, decoded, replace(request, corruptions=names))
-    robustness = measure_robustness(clean, corrupted, request.resamples, seed, saved.splits.target)
+    robustness = measure_robustness(clean, corrupted, saved.splits.target)
     unread = [f"{unreadable:,} images could not be read and are not counted."] if unreadable else []
     about = {
         "what": what,

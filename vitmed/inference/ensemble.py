@@ -22,7 +22,7 @@ from vitmed.imaging.preprocessing import JointPreprocessing, joint
 from vitmed.inference import saved_model
 from vitmed.inference.saved_model import Hashes, Network, Outputs, Read, SavedModel
 from vitmed.metrics.ensembles import averaged
-from vitmed.metrics.predictions_csv import DISAGREEMENT, OOD_SCORE
+from vitmed.metrics.predictions_csv import OOD_SCORE
 
 FORMAT, VERSION = "vitmed ensemble", 1
 MEAN = "the mean of "  # begins what a report says of an ensemble
@@ -158,14 +158,12 @@ class EnsembleNetwork(Network):
         if also_features:
             raise UsageError(f"{self.saved.path}: an ensemble has no features", "name the best.pt of a member")
         indices, arrays, problems = saved_model.run_batches(read, count, AT_ONCE, self._mean, progress)
-        logits, spread, *scores = arrays or [np.empty((0, self.saved.splits.outputs), np.float32), np.empty(0)]
-        columns = saved_model.score_column(scores[0] if scores else None)
-        columns[DISAGREEMENT] = tuple(f"{value:.6g}" for value in spread)
-        return Outputs(indices, logits, columns, problems)
+        logits, *scores = arrays or [np.empty((0, self.saved.splits.outputs), np.float32)]
+        return Outputs(indices, logits, saved_model.score_column(scores[0] if scores else None), problems)
 
     def _mean(self, squares: np.ndarray) -> list[np.ndarray]:
-        """Of a batch the logits (B, K) of the mean of what the members decide by their policies, their disagreement
-        (B,), and the mean of their OOD scores (B,), where every member has one."""
+        """Of a batch the logits (B, K) of the mean of what the members decide by their policies, and the mean of their
+        OOD scores (B,), where every member has one."""
         decided, scores = list[Any](), list[np.ndarray]()
         names = tuple(map(str, range(len(squares))))
         for network, member, number in zip(self.networks, self.saved.members, self.saved.readings, strict=True):
@@ -178,7 +176,6 @@ class EnsembleNetwork(Network):
             if OOD_SCORE in outputs.columns:
                 scores.append(np.array(outputs.columns[OOD_SCORE], dtype=np.float64))
         joined = [averaged(decided, self.saved.shares).logits]
-        joined.append(decided[0].disagreement(decided, np.array(self.saved.shares)))
         if len(scores) == len(decided):
             joined.append(np.einsum("m,mb->b", np.array(self.saved.shares), np.stack(scores)))
         return joined

@@ -16,7 +16,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.metrics import intervals
 from vitmed.metrics.bootstrap import MOST, bootstrap_weights
 from vitmed.metrics.estimates import FEWEST, Estimate, estimate, of_share
-from vitmed.metrics.intervals import INFINITE, NONE, Spread, Units, ratio
+from vitmed.metrics.intervals import INFINITE, NONE, Spread, Units
 from vitmed.metrics.predictions import Predictions, is_called, known_labels, positive_index
 
 FEW = 50  # with fewer positive or negative images (effective numbers), DeLong's interval is too narrow
@@ -148,35 +148,19 @@ def threshold_counts(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarr
     return np.append(0, hits), np.append(0, misses)
 
 
-def weighted_areas(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """AUROC and average precision, (R,) each, of scores (S,) and positive images, (S,) bool, for weights (R, S).
-
-    AUROC is the share of (positive, negative) pairs in the right order, a tie counting half (Mann-Whitney).
-    Average precision is the sum of precision x step of recall over distinct scores, without interpolation.
-    """
-    order = np.argsort(-scores, kind="stable")
-    ranked, hit = -scores[order], positive[order]
-    # Of the P positives: images that score higher, and those that score as high or higher; then the positives of them.
-    above, to = (np.searchsorted(ranked, ranked[hit], side) for side in ("left", "right"))
-    hits_above, hits_to = (np.append(0, np.cumsum(hit))[place] for place in (above, to))
-    w = weights.take(order[hit], axis=1)  # (R, P)
-    # running sums, opened by 0: (R, S + 1), (R, P + 1)
-    parts = (np.pad(x, ((0, 0), (1, 0))) for x in (weights.take(order, axis=1), w))
-    every, hits = (part.cumsum(axis=1, dtype=np.float64) for part in parts)
-    positives, negatives = hits[:, -1], every[:, -1] - hits[:, -1]
-    every_to, right = every.take(to, axis=1), hits.take(hits_to, axis=1)
-    misses = every_to - right + every.take(above, axis=1) - hits.take(hits_above, axis=1)
-    auroc = ratio(np.einsum("rp,rp->r", w, negatives[:, None] - misses / 2), positives * negatives)
-    precision = np.divide(right, every_to, out=np.zeros_like(every_to), where=every_to > 0)
-    average = ratio(np.einsum("rp,rp->r", w, precision), positives)
-    return auroc, np.where(negatives > 0, average, np.nan)  # without a negative it is 1 whatever the scores
+def threshold_after(scores: np.ndarray, count: int) -> float:
+    """The threshold that calls the `count` highest of the distinct scores (S,): midway to the next one."""
+    high, low = map(float, np.unique(scores)[::-1][count - 1 : count + 1])
+    middle = (high + low) / 2
+    return middle if middle > low else high
 
 
-def rank_auroc(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """AUROC of scores (S, K), the mean of each class against the rest, for image weights (R, S): (R,). A class without
-    images in a resample makes it undefined there: NaN. Of two classes both give the same."""
-    classes = range(1, 2) if scores.shape[1] == 2 else range(scores.shape[1])
-    return np.mean([weighted_areas(scores[:, c], labels == c, weights)[0] for c in classes], axis=0)
+def youden_threshold(scores: np.ndarray, positive: np.ndarray) -> float | None:
+    """The threshold with the largest sensitivity + specificity (Youden, Cancer 3 (1950) 32), of those the highest; None
+    where none is better than guessing. Scores are (S,), positive images (S,) bool, with both kinds."""
+    tp, fp = threshold_counts(scores, positive)
+    best = int(np.argmax(np.round(tp / tp[-1] - fp / fp[-1], 12)))
+    return None if best in (0, len(tp) - 1) else threshold_after(scores, best)
 
 
 class AtRate(Frozen):

@@ -45,6 +45,12 @@ class Units:
         """(G,) sums of the values (S,) over each unit."""
         return np.bincount(self.index, values, minlength=self.count)
 
+    def blocks(self, most: int) -> "Units":
+        """The units; of more than `most` as many random groups of them, alike in size."""
+        if self.count <= most:
+            return self
+        return Units(np.random.default_rng(0).permutation(self.count)[self.index] % most)
+
     def fewer(self, images: np.ndarray) -> int:
         """How many units have any of the images, (S,) bool, or any of the others: the fewer of the two."""
         return min(len(np.unique(self.index[part])) for part in (images, ~images))

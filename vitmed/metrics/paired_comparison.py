@@ -129,7 +129,6 @@ class ComparisonResults(Frozen):
     patients: int | None  # None where they are unknown
     resampling: str  # "by image", "by patient" or by another group, such as "by original"
     level: float
-    resamples: int
     classes: list[str]
     positive_class: str | None
     models: dict[str, ComparedModel]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.metrics.areas import threshold_counts
+from vitmed.metrics.areas import youden_threshold
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Sample
 from vitmed.metrics.intervals import Units
 from vitmed.metrics.kinds.classes import MANY_CLASSES, evaluate_predictions
@@ -136,40 +136,25 @@ def patient_level(
             about = [note.replace(image, person) for note in about]
         content: dict[str, Any] = {key: value for key, value in numbers if key in kept} | {"notes": about}
         notes += [note for note in about if note not in notes]
-        if two and validation is not None and validation.groups is not None and validation.labels is not None:
-            before = patient_predictions(validation, way)
-            if len(np.unique(known_labels(before))) == classes:
-                content["at_threshold"] = _at_threshold(combined, before, resamples)
+        if validation is not None and validation.groups is not None and validation.labels is not None:
+            best = _at_threshold(combined, patient_predictions(validation, way), resamples)
+            content |= {} if best is None else {"at_threshold": best}
         level[way] = ByPatient(text=text, **content)
     return PatientLevel(**level)
 
 
-def youden_threshold(scores: np.ndarray, positive: np.ndarray) -> float:
-    """The threshold with the largest sensitivity + specificity (Youden 1950), midway between two scores. Scores are
-    (N,) float; positive images (N,) bool, with both kinds."""
-    tp, fp = threshold_counts(scores, positive)
-    best = int(np.argmax(tp / tp[-1] - fp / fp[-1]))
-    levels = np.unique(scores)[::-1]
-    above = levels[best - 1] if best else levels[0] + 2.0
-    return float((above + (levels[best] if best < len(levels) else levels[-1] - 2.0)) / 2)
-
-
-def _at_threshold(combined: Predictions, before: Predictions, resamples: int) -> AtThreshold:
-    """The numbers at the threshold that was best on validation, on the log-odds, which do not saturate at 1."""
-    positive = positive_index(combined)
-    assert positive is not None
-
-    def odds(predictions: Predictions) -> np.ndarray:
-        z = predictions.logits.astype(np.float64)
-        return np.asarray(z[:, positive] - z[:, 1 - positive])
-
-    cut = youden_threshold(odds(before), known_labels(before) == positive)
-    moved = np.zeros_like(combined.logits)
-    moved[:, positive] = odds(combined) - cut
-    numbers = evaluate_predictions(replace(combined, logits=moved, threshold=None), resamples)
-    of_class = numbers.per_class[combined.classes[positive]]
+def _at_threshold(combined: Predictions, before: Predictions, resamples: int) -> AtThreshold | None:
+    """The numbers at the threshold that was best on validation."""
+    positive, labels = positive_index(combined), known_labels(before)
+    if positive is None or len(np.unique(labels)) < 2:
+        return None
+    if (threshold := youden_threshold(before.probabilities[:, positive], labels == positive)) is None:
+        return None
+    name = combined.classes[positive]
+    numbers = evaluate_predictions(replace(combined, positive=name, threshold=threshold), resamples)
+    of_class = numbers.per_class[name]
     return AtThreshold(
-        threshold=float(1 / (1 + np.exp(-cut))),
+        threshold=threshold,
         n_validation=len(before),
         **{name: of_class[name] for name in ("sensitivity", "specificity", "ppv", "npv")},
         balanced_accuracy=numbers.overall["balanced_accuracy"],

@@ -44,16 +44,6 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return z / z.sum(axis=1, keepdims=True)
 
 
-def mutual_information(probabilities: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """(...) mutual information of class and model, nats, from probabilities (M, ..., K) and shares (M,) of M models."""
-
-    def entropy(of: np.ndarray) -> np.ndarray:
-        return -np.sum(of * np.log(np.maximum(of, LEAST)), axis=-1)
-
-    mean = np.einsum("m,m...->...", shares, probabilities)
-    return np.maximum(0, entropy(mean) - np.einsum("m,m...->...", shares, entropy(probabilities)))
-
-
 def is_called(scores: np.ndarray, threshold: float | np.ndarray | None) -> np.ndarray:
     """(S,) bool: whether a probability of the positive class is the threshold or more; without one, one half or more.
     The only place that compares a probability with a threshold, so that all parts of a report treat a tie alike."""
@@ -227,11 +217,6 @@ class Predictions:
         if self.costs is not None:
             return -self.probabilities @ np.array(self.costs) / np.max(self.costs)
         return self.probabilities
-
-    def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
-        """(S,) float64, 0 or more: the mutual information of class and model in nats, of several models, whose first
-        this is: entropy of the mean less mean of the entropies (Houlsby et al. 2011, arXiv 1112.5745)."""
-        return mutual_information(np.stack([part.probabilities for part in parts]), shares)
 
     @cached_property
     def probabilities(self) -> np.ndarray:

@@ -15,9 +15,9 @@ from vitmed.core.upgrade import READER
 _PEOPLE = "patient patient_id patientid patient_nr patient_no patient_number pat_id mrn subject subject_id subjectid"
 GROUP_NAMES = (*_PEOPLE.split(), "group", "case", "case_id")  # a group may be the arm of a study
 FIXED_COLUMNS = ("path", "label", "group", "prediction", "confidence")
-# Further columns that vitmed writes: of a model with an out-of-distribution score, of an ensemble, and of a policy.
-OOD_SCORE, DISAGREEMENT, SET, ANSWER = "ood_score", "disagreement", "set", "answer"
-WRITTEN = (OOD_SCORE, DISAGREEMENT, SET, ANSWER)
+# Further columns that vitmed writes: of a model with an out-of-distribution score, and of a policy.
+OOD_SCORE, SET, ANSWER = "ood_score", "set", "answer"
+WRITTEN = (OOD_SCORE, SET, ANSWER)
 YES, NO = "yes", "no: "  # cells of `answer`; behind the second the reasons follow
 BLANK = "the image has no content"  # the reason that the network's input gives, also without a policy
 BETWEEN = " | "  # called findings of an image, and the members of a set
@@ -94,7 +94,6 @@ class Table:
         good: dict[str, Callable[[str], bool]] = {
             SET: is_set,
             ANSWER: lambda cell: cell in ("", YES) or cell.startswith(NO),
-            DISAGREEMENT: lambda cell: not cell or not np.isnan(as_number(cell)),
         }
         for name in [name for name in good if name in self.header]:
             for row, cell in enumerate(self.cells(name)):

@@ -19,7 +19,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.errors import UsageError, unknown_key
 from vitmed.core.text_files import MISSING
 from vitmed.metrics import estimates, metric_table
-from vitmed.metrics.areas import rank_auroc
+from vitmed.metrics.areas import class_areas
 from vitmed.metrics.estimates import Estimate, difference, of_share
 from vitmed.metrics.intervals import Units, ratio, share
 from vitmed.metrics.kinds.classes import MANY_CLASSES, PreparedPredictions
@@ -34,7 +34,6 @@ MANY_VALUES = 8  # numbers of more values than this are cut at their quartiles
 MOST = 20  # strata of a column that are reported, the largest
 SHUFFLES = 500
 PAIRS = 2**22  # pairs of patients x classes up to which AUROC is computed by pair
-CHUNK = 2**19  # images of shuffles held at once, where it is not
 EMPTY = "not stated"
 BLANKS = MISSING | {"none", "-"}  # in a column of numbers
 OF_CLASSES = ("auroc", "balanced_accuracy", "accuracy", "mcc")
@@ -268,7 +267,7 @@ def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tup
         errors, images = np.bincount(atoms, np.abs(predictions.values - labels)), np.bincount(atoms).astype(float)
         return lambda inside: {"mae": ratio(inside @ errors, inside @ images)}, False
     graded = PreparedGrades(predictions) if kind is PreparedGrades else None
-    summands = [] if graded is None else [np.bincount(atoms, of) for of in graded.summands.T]  # of (A,)
+    sums = None if graded is None else graded.summed(Units(atoms))  # (A, N)
     p, positive = predictions.probabilities, positive_index(predictions)
     size, k, right = int(atoms.max()) + 1, len(predictions.classes), predictions.right
     cells = atoms * k + labels
@@ -284,8 +283,9 @@ def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tup
             found = hits / support
             values = {"accuracy": hits.sum(axis=1) / total}
             if slow:
-                parts = np.array_split(inside, -(-len(inside) * len(atoms) // CHUNK))
-                values["auroc"] = np.concatenate([rank_auroc(p, labels, w[:, atoms]) for w in parts])
+                parts = [np.flatnonzero(row) for row in inside[:, atoms]]
+                areas = [[class_areas(p[part, c], labels[part] == c)[0].value for part in parts] for c in ranked]
+                values["auroc"] = np.mean(areas, axis=0)
             elif wins_of:
                 areas = [
                     np.einsum("ra,ra->r", inside @ wins, inside) / (support[:, c] * (total - support[:, c]))
@@ -295,7 +295,7 @@ def _comparing(predictions: Any, atoms: np.ndarray, kind: type[Prepared]) -> tup
         if k > MANY_CLASSES:
             return values
         if graded is not None:
-            values["quadratic_kappa"] = graded.of_sums(inside @ np.stack(summands, axis=1))["quadratic_kappa"]
+            values["quadratic_kappa"] = graded.of_sums(inside @ sums)["quadratic_kappa"]
         values["balanced_accuracy"] = found.mean(axis=1)
         enough = (support >= FEWEST) & (inside @ (each > 0) >= estimates.FEWEST)  # images, and patients who have them
         for name in ("auroc", "balanced_accuracy"):

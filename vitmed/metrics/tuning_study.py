@@ -6,12 +6,10 @@ from typing import Any, Literal
 import numpy as np
 
 from vitmed.core.base_models import Frozen
-from vitmed.metrics.bootstrap import Bootstrap, bootstrap_weights
 from vitmed.metrics.ensembles import aligned
-from vitmed.metrics.estimates import Estimate
-from vitmed.metrics.metric_table import AREAS, METRICS
+from vitmed.metrics.estimates import Estimate, estimate
+from vitmed.metrics.intervals import Units, jackknife_interval
 
-RESAMPLES = 300
 SEED = "train.seed"  # an axis of a grid, over which its combinations are compared
 
 
@@ -44,7 +42,6 @@ class TuningStudy(Frozen):
     best: int  # the number of the combination that won
     plan: int | None  # that of the plan's own values
     changed: dict[str, Any]  # what differs of these
-    optimism: float | None = None  # of a grid, by how much the winner's number is better for having been chosen
     refit_val: Estimate | None = None  # the metric of the winner's settings, trained once more with another seed
     test: Estimate | None = None
     notes: list[str] = []
@@ -62,22 +59,14 @@ class TuningStudy(Frozen):
 
 def combined(
     trials: Sequence[TrialResult], predictions: Mapping[int, Any], kind: Any, metric: str, higher: bool
-) -> tuple[list[TrialResult], float | None]:
-    """The combinations of a grid, and the optimism of choosing the best of them; None where it is not known.
-
-    `predictions` are for validation, by the number of a finished trial, `kind` is the `TargetKind` of the labels.
-
-    An interval resamples patients, the same for all seeds, and takes the mean over seeds each time; the spread over
-    seeds is apart from it. The optimism is Efron's: in each resample the best combination is chosen, and its number
-    there is compared with its number on all patients (Harrell et al., Stat. Med. 15 (1996) 361).
-    """
+) -> list[TrialResult]:
+    """The combinations of a grid. `predictions` are for validation, by the number of a finished trial, `kind` is the
+    `TargetKind` of the labels. An interval leaves out each patient in turn, the same for all seeds, and takes the mean
+    over seeds each time; the spread over seeds is apart from it."""
     first, groups = next(iter(predictions.values())), dict[Any, list[TrialResult]]()
     for trial in trials:
         groups.setdefault(tuple(item for item in trial.values.items() if item[0] != SEED), []).append(trial)
-    boot = Bootstrap.of(first, RESAMPLES)
-    weights = np.concatenate(list(bootstrap_weights(boot.units.index, boot.resamples, seed=0)))
-    is_drawn = metric in kind.stress or (first.kind == "classes" and metric in METRICS)
-    results, means, table = [], list[float](), list[np.ndarray]()
+    results, units = list[TrialResult](), Units(first.units)
     for values, group in groups.items():
         done = [trial for trial in group if trial.state == "done"]
         each = [trial.value for trial in done if trial.value is not None]
@@ -85,16 +74,12 @@ def combined(
         new |= {"values": dict(values), "reason": "; ".join(sorted({trial.reason for trial in group if trial.reason}))}
         if each:
             new |= {"value": round(float(np.mean(each)), 12), "sd": float(np.std(each, ddof=1)) if each[1:] else None}
-            new |= {"estimate": None, "seconds": float(np.mean([trial.seconds for trial in done]))}
-        if each and is_drawn:
+            new |= {"estimate": None if each[1:] else done[0].estimate}
+            new |= {"seconds": float(np.mean([trial.seconds for trial in done]))}
+        if each[1:] and metric in kind.metrics:
             parts = aligned([first, *(predictions[trial.number] for trial in done)])[1:]
-            drawn = [kind.numbers.draw(part, weights, drawn=metric not in AREAS)[metric] for part in parts]  # (R,) each
-            table.append(np.mean(drawn, axis=0))
-            means.append(new["value"])
-            new["estimate"] = boot.estimate(new["value"], table[-1]) if each[1:] else done[0].estimate
+            moved = np.mean([kind.numbers(part).without(units)[metric] for part in parts], axis=0)
+            low, high = jackknife_interval(new["value"], moved, skewed=False)
+            new["estimate"] = estimate(new["value"], low, min(high, 1.0 if higher else np.inf), "jackknife")
         results.append((done or group)[0].model_copy(update=new))
-    all_drawn, sign = np.array(table), 1 if higher else -1  # (C, R)
-    if len(table) < 2 or not np.isfinite(all_drawn).all():
-        return results, None
-    chosen = (sign * all_drawn).argmax(axis=0)
-    return results, float(np.mean(all_drawn[chosen, np.arange(all_drawn.shape[1])] - np.array(means)[chosen]))
+    return results

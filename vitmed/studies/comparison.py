@@ -25,6 +25,7 @@ from vitmed.decisions.targets import ALL_METRICS, TARGETS, TargetKind
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics import paired_comparison as paired
 from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, Estimate
+from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions, known_labels, target_of
 from vitmed.report.evaluate import AGAINST_REST, check_against_rest
 from vitmed.report.write import read_baselines
@@ -35,8 +36,6 @@ OTHERS = "Patients are unknown, {}s are compared: more certain than it should be
 Test = TypeVar("Test", paired.ComparisonTest, paired.ClassDifference)
 
 UNCLEAR = "not clearly better or worse"
-BLOCKS = 200  # of patients, each left out in turn for the interval over seeds and patients
-AT_ONCE = 25  # of these, so that their weights fit into memory
 SAME = 1e-6  # a difference of probabilities that can come from rounding
 
 
@@ -284,7 +283,7 @@ def operating_points(models: Sequence[Model]) -> tuple[dict[str, str], list[str]
 
 
 def compare_models(
-    models: Sequence[Model], resamples: int, notes: Sequence[str] = (), labels: Kind | None = None
+    models: Sequence[Model], notes: Sequence[str] = (), labels: Kind | None = None
 ) -> paired.ComparisonResults:
     """Compare every two of several models, at least two, whose predictions are of the same images in one order, as
     labels of a kind (None: as the tables say). Without resamples, intervals that need them are left out: of classes all
@@ -294,13 +293,13 @@ def compare_models(
     units = int(first.units.max()) + 1
     of: Kind = labels or ("grades" if any(model.kind == "grades" for model in models) else first.kind)
     kind = TARGETS[of]
-    found = {model.name: kind.numbers.evaluate(model.predictions, resamples) for model in models}
+    found = {model.name: kind.numbers.evaluate(model.predictions) for model in models}
     numbers = {name: evaluated.overall for name, evaluated in found.items()}
     unit = "image" if first.groups is None else next((m.unit for m in models if m.unit != "patient"), "patient")
     every = [*itertools.combinations(models, 2)]
     asked = [(a, b) for a, b in every if not a.baseline_of and not b.baseline_of]
     beside = [(a, b) for a, b in every if a.name in b.baseline_of]  # a model and its own baseline, which nobody named
-    pairs = [p for of in (asked, beside) if of for p in _compare_family(of, kind, resamples, points, unit)]
+    pairs = [p for of in (asked, beside) if of for p in _compare_family(of, kind, points, unit)]
     deciding = list(pairs[0].tests)[:2]
     groups = [(group, [numbers[name] for name in group]) for group in _seed_groups(models)]
     seeds = [paired.seed_spread(group, each, unit, kind.metrics, deciding) for group, each in groups]
@@ -324,7 +323,7 @@ def compare_models(
         stated = {name: getattr(model.known, name, None) for name in ("run", "created", "weights_hash")}
         facts: dict[str, Any] = {key: value for key, value in stated.items() if value}  # a baseline has no report
         if any(pair.likeliest and model.name in (pair.first, pair.second) for pair in pairs):
-            likeliest = kind.numbers.evaluate(model.predictions.without_point(), resamples)
+            likeliest = kind.numbers.evaluate(model.predictions.without_point())
             facts["likeliest"] = paired.ModelNumbers(overall=likeliest.overall, per_class=likeliest.per_class)
         facts |= {"overall": numbers[model.name], "per_class": found[model.name].per_class, "point": points[model.name]}
         described[model.name] = paired.ComparedModel(baseline_of=next(iter(model.baseline_of), None), **facts)
@@ -333,7 +332,6 @@ def compare_models(
         images=len(first),
         patients=None if first.groups is None else units,
         level=LEVEL,
-        resamples=resamples,
         resampling=f"by {unit}",
         classes=list(first.classes),
         positive_class=first.positive,
@@ -377,18 +375,14 @@ def _seed_gaps(
     if len(seeds) < 2:
         return []
     named, usual = {model.name: model.predictions for model in models}, next(iter(pairs[0].tests))
-    units, sign = models[0].predictions.units, 1 if ALL_METRICS[usual].higher_is_better else -1
-    count, phrase = int(units.max()) + 1, kind.metrics[usual].phrase
-    block = (np.random.default_rng(0).permutation(count) % BLOCKS)[units]  # (S,)
-    left_out = np.array_split(np.unique(block), -(-BLOCKS // AT_ONCE))
+    units, sign = Units(models[0].predictions.units), 1 if ALL_METRICS[usual].higher_is_better else -1
+    phrase = kind.metrics[usual].phrase
 
     @cache
     def numbers_of(run: str, at_point: bool) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-        """The numbers of a run, and without each block of patients."""
-        predictions = named[run] if at_point else named[run].without_point()
-        weights = ((block != of[:, None]).astype(np.float64) for of in left_out if len(of))
-        drawn = [kind.numbers.draw(predictions, each, drawn=False) for each in weights]
-        return kind.numbers.values(predictions), {k: np.concatenate([of[k] for of in drawn]) for k in drawn[0]}
+        """The numbers of a run, and without each patient."""
+        numbers = kind.numbers(named[run] if at_point else named[run].without_point())
+        return numbers.point, numbers.without(units)
 
     best = sorted(seeds, key=lambda of: -sign * of.numbers[usual].mean if usual in of.numbers else np.inf)
     both, gaps = [*itertools.combinations(best, 2)], list[dict[str, paired.ClassDifference]]()
@@ -411,7 +405,7 @@ def _seed_gaps(
         if gap is None or gap.value is None or gap.low is None:
             text = f"the {phrase} over the seeds of {first} and of {second} cannot be compared"
         else:
-            sure = gap.p_holm is not None and gap.p_holm < 1 - LEVEL and (unit == "image" or count >= FEW_GROUPS)
+            sure = gap.p_holm is not None and gap.p_holm < 1 - LEVEL and (unit == "image" or units.count >= FEW_GROUPS)
             how = UNCLEAR if not sure else "better" if sign * gap.value > 0 else "worse"
             text = f"{first} are {how} than {second} on average over seeds: {phrase} difference {gap.value:+.3f}"
             text += f" ({gap.low:+.3f} to {gap.high:+.3f} over seeds and {unit}s){_p_text(gap, len(both))}"
@@ -420,7 +414,7 @@ def _seed_gaps(
 
 
 def _compare_family(
-    family: Sequence[tuple[Model, Model]], kind: TargetKind, resamples: int, points: Mapping[str, str], unit: str
+    family: Sequence[tuple[Model, Model]], kind: TargetKind, points: Mapping[str, str], unit: str
 ) -> list[paired.ComparedPair]:
     """Pairs of models with a verdict. The p of a test is adjusted over the pairs; that of a class or finding over the
     pairs and all of these. With a baseline, a test is not adjusted, and a class or finding over its own pair alone. Two
@@ -432,7 +426,7 @@ def _compare_family(
     overall, each = [], []
     with bar("comparing", unit="pairs") as advance:
         for first, second in together:
-            overall.append(kind.numbers.compare(first, second, resamples))
+            overall.append(kind.numbers.compare(first, second))
             each.append(kind.numbers(first).class_gaps(kind.numbers(second)))
             advance(len(overall), len(together))
     adjust = list if family[0][1].baseline_of else _adjusted

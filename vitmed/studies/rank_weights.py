@@ -153,7 +153,7 @@ def _ranking(
     logits = fit_colours(read.splits, read.images)("val")
     predictions = labelled_by(splits.target, splits.classes, read.splits.samples["val"], logits, settings.data.positive)
     models, notes = align([*models, Model(COLOURS, predictions, tuple(model.name for model in models))])
-    compared = compare_models(models, settings.evaluate.resamples, notes, splits.target.kind)
+    compared = compare_models(models, notes, splits.target.kind)
 
     metric = TARGETS[compared.kind].headline[0]
     numbers = {model.name: compared.models[model.name].overall[metric] for model in models}

@@ -507,7 +507,7 @@ class Search(Study[TuningStudy]):
 
     def chosen(self) -> TuningStudy:
         """Choose the winner of the trials and their combinations. Raises DataError where no trial ended well."""
-        asked, higher, optimism = self.asked, self.metric.higher_is_better, None
+        asked, higher = self.asked, self.metric.higher_is_better
         trials = [self.result(number) for number in range(len(self.files))]
         if not any(t.value is not None and (t.state == "done" or not asked.seeds) for t in trials):
             reasons = listed(sorted({trial.reason for trial in trials if trial.reason}), 3, "; ")
@@ -517,7 +517,7 @@ class Search(Study[TuningStudy]):
             done = {t.number: self.folder.path / str(t.run) for t in trials if t.state == "done"}
             by_trial = {n: read_evaluation(run / "val" / PREDICTIONS).predictions for n, run in done.items()}
             kind = TARGETS[next(iter(by_trial.values())).kind]
-            combinations, optimism = combined(trials, by_trial, kind, asked.metric, higher)
+            combinations = combined(trials, by_trial, kind, asked.metric, higher)
         pool = [trial for trial in combinations if trial.value is not None]
         pool = [trial for trial in pool if trial.state == "done"] or [trial for trial in pool if trial.reason] or pool
         best = max(pool, key=lambda trial: ((trial.value or 0.0) * (1 if higher else -1), -trial.number))
@@ -535,7 +535,6 @@ class Search(Study[TuningStudy]):
             combinations=combinations,
             best=best.number,
             changed=changed,
-            optimism=optimism,
             plan=next(iter(plan), None),
         )
 
@@ -548,9 +547,6 @@ def _notes(study: TuningStudy) -> list[str]:
     notes = [f"best of {many} on validation: trial {best.number}, {title} {best.value:.3f}"]
     if planned is not None:
         notes[0] += "; these are the plan's settings" if best.number == study.plan else f"; the plan's: {planned:.3f}"
-    if study.optimism is not None and study.optimism * (1 if study.higher else -1) > 0:
-        too = f"too {'high' if study.higher else 'low'} by about {abs(study.optimism):.3f}"
-        notes.append(f"It was chosen on these very images, which makes its number {too} on average.")
     if val is not None and val.value is not None and best.value is not None:
         sign = 1 if study.higher else -1
         gap = sign * (best.value - val.value)

@@ -46,7 +46,7 @@ def values(found: FindingPredictions, rows: np.ndarray) -> dict[str, float]:
 @pytest.mark.slow
 def test_the_paired_differences_of_means_and_their_intervals_are_those_of_a_bootstrap_of_patients() -> None:
     good, poor = draw(2.0), draw(1.2)
-    found = compare_findings(good, poor, 10).difference
+    found = compare_findings(good, poor).difference
     rng, rows = np.random.default_rng(1), np.arange(180).reshape(60, 3)  # the images of each patient
     point = [values(one, rows.ravel()) for one in (good, poor)]
     draws = [rows[rng.integers(60, size=60)].ravel() for _ in range(200)]
@@ -68,7 +68,7 @@ def test_each_finding_has_the_difference_of_two_classes() -> None:
         good, poor = draw(2.0, each=each), draw(1.2, each=each)
         found = PreparedFindings(good).class_gaps(PreparedFindings(poor))
         for name in NAMES:
-            own = compare_predictions(good.of(name), poor.of(name), 0)
+            own = compare_predictions(good.of(name), poor.of(name))
             for number in ("auroc", "average_precision"):
                 gap, expected = found[number][name], own.difference[number]
                 assert (gap.value, gap.low, gap.high) == (expected.value, expected.low, expected.high)
@@ -147,6 +147,6 @@ def test_equal_models_rarely_differ_where_few_patients_have_a_finding() -> None:
             FindingPredictions(tuple("abcde"), *names, labels, (2 * (2 * labels - 1 + alike())).astype(np.float32))
             for _ in range(2)
         )
-        p = compare_findings(first, second, 0).tests["average_precision"].p
+        p = compare_findings(first, second).tests["average_precision"].p
         wrong += p is not None and p < 0.05
     assert wrong / tests <= 0.08

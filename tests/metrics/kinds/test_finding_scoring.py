@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from every_kind import drawn_findings, finding_values
+from every_kind import finding_values, redrawn
 from sklearn import metrics as sk
 
 from vitmed.core.base_models import UNKNOWN
 from vitmed.core.errors import DataError
-from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.kinds.findings import FindingPredictions, PreparedFindings
 from vitmed.metrics.metric_table import FINDING_METRICS
 
 
@@ -111,7 +111,7 @@ def test_without_labels_or_images_nothing_is_known() -> None:
 
 def test_numbers_of_resamples_are_those_of_scikit_learn_with_weights() -> None:
     p, weights = draw(unknown=0.2), np.random.default_rng(1).integers(0, 4, (3, 300)).astype(float)
-    found = drawn_findings(p, weights)
+    found = redrawn(PreparedFindings, p, weights)
     for r, weight in enumerate(weights):
         each, precision = [], []
         for f in range(len(p.classes)):

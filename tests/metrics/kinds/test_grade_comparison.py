@@ -28,7 +28,7 @@ def pair() -> tuple[Predictions, Predictions]:
 
 def test_differences_are_scikit_learns_and_intervals_those_of_a_bootstrap_of_patients() -> None:
     first, second = pair()
-    found, rng, truth = compare_grades(first, second, 200), np.random.default_rng(1), first.labels
+    found, rng, truth = compare_grades(first, second), np.random.default_rng(1), first.labels
     rows = [np.flatnonzero(first.units == patient) for patient in range(90)]
     draws = [np.concatenate([rows[i] for i in rng.integers(90, size=90)]) for _ in range(200)]
     for name, reference in REFERENCES.items():
@@ -43,7 +43,7 @@ def test_differences_are_scikit_learns_and_intervals_those_of_a_bootstrap_of_pat
 
 def test_the_numbers_of_classes_stay_and_kappa_decides() -> None:
     first, second = pair()
-    found, plain = compare_grades(first, second, 200), compare_predictions(first, second, 200)
+    found, plain = compare_grades(first, second), compare_predictions(first, second)
     assert list(found.difference) == list(found.overall) == list(GRADE_METRICS)
     assert list(found.tests) == ["quadratic_kappa", "grade_error", "auroc", "accuracy"]
     assert {name: found.difference[name] for name in plain.difference} == plain.difference
@@ -55,7 +55,7 @@ def test_the_numbers_of_classes_stay_and_kappa_decides() -> None:
 
 def test_the_same_grades_differ_by_nothing_and_other_images_are_refused() -> None:
     first, second = pair()
-    found = compare_grades(first, first, 50)
+    found = compare_grades(first, first)
     for name in REFERENCES:
         assert (found.difference[name].value, found.difference[name].low, found.difference[name].high) == (0, 0, 0)
     assert found.tests["quadratic_kappa"].p == 1

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from every_kind import drawn_numbers, number_values
+from every_kind import number_values, redrawn
 from scipy import integrate, stats
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
 from vitmed.core.base_models import Target
 from vitmed.core.errors import DataError
-from vitmed.metrics.kinds.number import NumberPredictions, distribution_scores, error_of_mean
+from vitmed.metrics.kinds.number import NumberPredictions, PreparedNumbers, distribution_scores, error_of_mean
 from vitmed.metrics.metric_table import NUMBER_METRICS
 
 
@@ -84,7 +84,7 @@ def test_what_is_undefined() -> None:
 
 def test_numbers_of_resamples_are_those_of_scikit_learn_with_weights() -> None:
     p, weights = drawn(), np.random.default_rng(1).integers(0, 4, (3, 300)).astype(float)
-    found = drawn_numbers(p, weights)
+    found = redrawn(PreparedNumbers, p, weights)
     for r, weight in enumerate(weights):
         assert found["mae"][r] == pytest.approx(mean_absolute_error(p.labels, p.values, sample_weight=weight))
         assert found["bias"][r] == pytest.approx(np.average(p.values - p.labels, weights=weight))

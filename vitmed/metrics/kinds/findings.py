@@ -6,20 +6,20 @@ figure of two classes applies to it. Unknown labels are left out everywhere. Let
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
 from vitmed.core.base_models import NO_FINDING, UNKNOWN, Kind
 from vitmed.core.text import counted, counted_doing, listed
-from vitmed.metrics.areas import Area, weighted_areas
+from vitmed.metrics.areas import Area
 from vitmed.metrics.estimates import FEWEST, Estimate, Numbers, estimate, of_share, sample_size
 from vitmed.metrics.intervals import NONE, mean_interval, rates_of, ratio, share
 from vitmed.metrics.kinds.classes import LOSSES, PreparedPredictions, image_losses
 from vitmed.metrics.kinds.prepared import Gap, Prepared, Samples, ShareGaps, below_chance
 from vitmed.metrics.metric_table import AREAS, FINDING_METRICS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, area_gap, class_difference, share_difference
-from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, mutual_information, softmax
+from vitmed.metrics.predictions import LEAST, Predictions, is_called, known_labels, softmax
 from vitmed.metrics.predictions_csv import BETWEEN, LABEL, LOGIT, PROB, Table
 
 
@@ -46,10 +46,6 @@ class FindingPredictions(Predictions):
     @cached_property
     def margins(self) -> np.ndarray:
         return self.probabilities - self.limits
-
-    def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
-        each = np.stack([part.probabilities for part in parts])  # (M, S, F)
-        return mutual_information(np.stack([each, 1 - each], axis=-1), shares).max(axis=1)  # of the findings
 
     @cached_property
     def probabilities(self) -> np.ndarray:
@@ -291,21 +287,13 @@ class PreparedFindings(Prepared):
             "no_finding_specificity": ratio(clear, empty),
         }
 
-    def apart(self, weights: np.ndarray, drawn: bool = False) -> dict[str, np.ndarray]:
-        """Mean areas over the findings of `in_means` that a resample has; and, unless `drawn`, micro areas."""
-
-        def areas_of(labels: Any, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return weighted_areas(self.predictions.probabilities[labels], self.labels[labels] == 1, weights[:, images])
-
-        numbers, rows = dict[str, np.ndarray](), [np.flatnonzero(self.known[:, f]) for f in self.means]
-        each = [areas_of((images, f), images) for f, images in zip(self.means, rows, strict=True)]
-        for k, name in enumerate(AREAS):
-            values = np.array([areas[k] for areas in each]).reshape(-1, len(weights))
-            numbers[name] = ratio(np.nansum(values, axis=0), np.isfinite(values).sum(axis=0))
-        if not drawn:
-            micro = areas_of(self.known, np.nonzero(self.known)[0])
-            numbers |= {f"{name}_micro": area for name, area in zip(AREAS, micro, strict=True)}
-        return numbers
+    @cached_property
+    def overall_areas(self) -> dict[str, Area]:
+        areas, rows = {name: self.mean_area(name) for name in AREAS}, np.nonzero(self.known)[0]
+        for name, area in self.cells.overall_areas.items():
+            influence = np.bincount(rows, self.cells.leveraged(area), minlength=len(self.labels))
+            areas[f"{name}_micro"] = Area(area.value, influence)
+        return areas
 
     def sample(self) -> Samples:
         return sample_size(share(self.right, self.read, self.units)), [finding.class_shares[1] for finding in self.each]
@@ -348,8 +336,8 @@ class PreparedFindings(Prepared):
         mean = Area(0.0 if len(self.means) else np.nan, np.zeros(len(self.labels)))
         for f in self.means:
             area = self.each[f].overall_areas[name]
-            influence = self.each[f].units.leveraged(area.influence, self.each[f].labels)
-            mean = mean.plus(Area(area.value, self._of_images(f, influence)), 1 / len(self.means))
+            influence = self._of_images(f, self.each[f].leveraged(area))
+            mean = mean.plus(Area(area.value, influence), 1 / len(self.means))
         return mean
 
     @cached_property
@@ -413,7 +401,7 @@ class PreparedFindings(Prepared):
         same, gaps = self.predictions.same_as(other.predictions), super().gaps(other)
         gaps = {name: (reach if same or reach > 0 else np.nan, test) for name, (reach, test) in gaps.items()}
         for name in AREAS:
-            gaps[name] = area_gap(self.mean_area(name), other.mean_area(name), None, self.units)
+            gaps[name] = area_gap(self.overall_areas[name], other.overall_areas[name], None, self.units)
             mine, yours = (model.cells.overall_areas[name] for model in (self, other))
             gaps[f"{name}_micro"] = area_gap(mine, yours, None, self.cells.units)
         return gaps

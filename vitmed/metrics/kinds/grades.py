@@ -18,6 +18,7 @@ from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate, of_mean
 from vitmed.metrics.intervals import NONE, Units, influence_spread, log_interval, quantile, ratio, within
 from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions
+from vitmed.metrics.kinds.prepared import Prepared
 from vitmed.metrics.metric_table import GRADE_METRICS, METRICS, Metric
 from vitmed.metrics.predictions import Predictions, known_labels
 
@@ -126,7 +127,12 @@ class PreparedGrades(PreparedPredictions):
 
     metrics: ClassVar[dict[str, Metric]] = GRADE_METRICS
     tested: ClassVar[tuple[str, ...]] = ("quadratic_kappa", "grade_error", "auroc", "accuracy")
-    unbounded: ClassVar[tuple[str, ...]] = ("quadratic_kappa", "linear_kappa", "grade_error")
+    unbounded: ClassVar[tuple[str, ...]] = (
+        *PreparedPredictions.unbounded,
+        "quadratic_kappa",
+        "linear_kappa",
+        "grade_error",
+    )
 
     def __init__(self, predictions: Predictions, resamples: int = 0):
         super().__init__(predictions, resamples)
@@ -139,11 +145,15 @@ class PreparedGrades(PreparedPredictions):
         squared = kappa_summands(self.labels, predicted, grade_costs(k, "squared"))
         return np.column_stack([np.abs(predicted - self.labels), squared])
 
+    def summed(self, units: Units) -> np.ndarray:
+        """(G, C + 5 + 2 K): those of classes, then of `summands`."""
+        return np.concatenate([super().summed(units), Prepared.summed(self, units)], axis=1)
+
     def of_sums(self, sums: np.ndarray) -> dict[str, np.ndarray]:
-        absolute, squared = sums[..., 0], sums[..., 1:]
-        k = (squared.shape[-1] - 2) // 2
+        of_classes, absolute, squared = np.split(sums, [-3 - 2 * self.size, -2 - 2 * self.size], axis=-1)
+        absolute, k = absolute[..., 0], self.size
         linear = np.concatenate([squared[..., :1], absolute[..., None], squared[..., 2:]], axis=-1)
-        return {
+        return super().of_sums(of_classes) | {
             "quadratic_kappa": kappa_of_sums(squared, grade_costs(k, "squared")),
             "linear_kappa": kappa_of_sums(linear, grade_costs(k, "absolute")),
             "grade_error": ratio(absolute, squared[..., 0]),

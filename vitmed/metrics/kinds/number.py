@@ -77,11 +77,6 @@ class NumberPredictions(Predictions):
         logits = np.stack([(mean - target.centre) / target.spread, np.log(scale / target.spread)], axis=1)
         return replace(self.undecided(), logits=logits.astype(np.float32))
 
-    def disagreement(self, parts: Sequence[Self], shares: np.ndarray) -> np.ndarray:
-        """(S,) the standard deviation of the predicted values, in the unit."""
-        values = np.stack([part.values for part in parts])
-        return np.sqrt(np.maximum(0, np.einsum("m,ms->s", shares, (values - shares @ values) ** 2)))
-
     @cached_property
     def values(self) -> np.ndarray:
         """(S,) float64: the predicted numbers, in the unit."""

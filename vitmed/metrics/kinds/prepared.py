@@ -1,7 +1,7 @@
 """What each kind of label gives, as a subclass of `Prepared`, and what is then the same for all of them: `values`
-of an epoch, numbers in resamples (`draw`), `evaluate` with intervals, and `compare` of two models.
+of an epoch, the numbers `without` some patients, `evaluate` with intervals, and `compare` of two models.
 
-Letters: S images, R resamples, N sums.
+Letters: S images, G units, N sums.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ import numpy as np
 
 from vitmed.core.errors import DataError
 from vitmed.core.text import counted, counted_doing
-from vitmed.metrics.bootstrap import percentile_interval
+from vitmed.metrics.areas import Area
 from vitmed.metrics.estimates import FEW_GROUPS, FEW_IMAGES, FEWEST, Estimate, Numbers, Sample, SampleSize, estimate
-from vitmed.metrics.intervals import LEVEL, NONE, Share, Units, jackknife_spread
-from vitmed.metrics.metric_table import METRICS, PER_CLASS, Metric
+from vitmed.metrics.intervals import LEVEL, Share, Units, jackknife_spread
+from vitmed.metrics.metric_table import PER_CLASS, Metric
 from vitmed.metrics.paired_comparison import ClassDifference, ComparisonTest, PairedComparison, gap_estimate, tested
 from vitmed.metrics.predictions import known_labels
 
@@ -49,8 +49,8 @@ def below_chance(numbers: Numbers, noun: str = "classes") -> list[str]:
 class Prepared:
     """The labelled predictions of a model, with what their numbers, intervals and comparisons need.
 
-    A kind of label says how each of its `metrics` is computed: by `summands` and `of_sums`, or by itself in `apart`;
-    and `overall`, with its interval.
+    A kind of label says how each of its `metrics` is computed: by `summands` and `of_sums`, or in `overall_areas`; and
+    `overall`, with its interval.
     """
 
     metrics: ClassVar[dict[str, Metric]]
@@ -71,10 +71,37 @@ class Prepared:
         """Numbers by name, (...) each, from sums (..., N) over images."""
         return {}
 
-    def apart(self, weights: np.ndarray, drawn: bool = False) -> dict[str, np.ndarray]:
-        """The numbers that are no functions of sums, (R,) each, for image weights (R, S); `drawn`: without those that
-        take too long for many resamples."""
+    @cached_property
+    def overall_areas(self) -> dict[str, Area]:
+        """The numbers that are no functions of sums."""
         return {}
+
+    def summed(self, units: Units) -> np.ndarray:
+        """(G, N) the sums over the images of each unit."""
+        return np.stack([units.sums(column) for column in self.summands.T], axis=1)
+
+    @cached_property
+    def whole(self) -> np.ndarray:
+        """(N,) the sums over all images."""
+        return self.summed(Units(np.zeros(len(self.labels), np.int64))).sum(axis=0)
+
+    @cached_property
+    def point(self) -> dict[str, float]:
+        """Every number without an interval; NaN: undefined."""
+        numbers = {name: float(number) for name, number in self.of_sums(self.whole).items()}
+        return numbers | {name: area.value for name, area in self.overall_areas.items()}
+
+    def without(self, units: Units) -> dict[str, np.ndarray]:
+        """Every number without each unit in turn, (G,); of very many units without each of at least 1,000 groups."""
+        blocks = units.blocks(max(1000, 2**20 // len(self.predictions.classes) ** 2))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            numbers = self.of_sums(self.whole - self.summed(blocks))
+        areas = self.overall_areas.items()
+        return numbers | {name: area.value - blocks.sums(self.leveraged(area)) for name, area in areas}
+
+    def leveraged(self, area: Area) -> np.ndarray:
+        """(S,) the influence of each image on one of the `overall_areas`, as leaving out its unit shows it."""
+        return area.influence
 
     def check(self) -> None:
         """Raise DataError for a score that is no finite number."""
@@ -139,35 +166,19 @@ class Prepared:
         """How the areas, and the numbers of `of_sums`, of two models differ. For the latter: the jackknife, leaving out
         each patient in turn, with Student's t; NaN where a number is undefined for either model, or without one of
         the patients."""
-        if not self.summands.shape[1]:
-            return {}
-        with np.errstate(divide="ignore", invalid="ignore"):
-            mine, yours = (self.of_sums(model.summands.sum(axis=0)) for model in (self, other))
-            moved, others = (self.of_sums(self.units.without(model.summands)) for model in (self, other))
-            gaps = {name: float(mine[name] - yours[name]) for name in mine}
-            spreads = {name: jackknife_spread(moved[name] - others[name]) for name in gaps}
-        return {name: tested(gaps[name], spreads[name], "jackknife") for name in gaps}
+        mine, yours = (model.without(self.units) for model in (self, other))
+        spreads = {name: jackknife_spread(mine[name] - yours[name]) for name in mine}
+        return {name: tested(self.point[name] - other.point[name], of, "jackknife") for name, of in spreads.items()}
 
     def class_gaps(self, other: Any) -> dict[str, dict[str, ClassDifference]]:
         """How the areas of each class or finding of two models differ: metric -> class -> difference."""
         return {}
 
-    def drawn_gaps(self, other: Any, resamples: int) -> tuple[dict[str, np.ndarray], float] | None:
-        """The differences in each resample, (R,) each, and the level of their intervals; None where none is needed."""
-        return None
-
     @classmethod
     def values(cls, predictions: Any) -> dict[str, float]:
         """Every number without an interval, for every epoch; NaN: undefined. Raises DataError without labels."""
-        prepared = cls(predictions)
-        numbers = prepared.apart(np.ones((1, len(prepared.labels)))) | prepared.of_sums(prepared.summands.sum(axis=0))
-        return {name: numbers[name].item() for name in cls.metrics}
-
-    @classmethod
-    def draw(cls, predictions: Any, weights: np.ndarray, drawn: bool = True) -> dict[str, np.ndarray]:
-        """Numbers by name, (R,) each, for image weights (R, S); `drawn` as in `apart`."""
-        prepared = cls(predictions)
-        return prepared.apart(weights, drawn) | prepared.of_sums(weights @ prepared.summands)
+        point = cls(predictions).point
+        return {name: point[name] for name in cls.metrics}
 
     @classmethod
     def evaluate(cls, predictions: Any, resamples: int = 2000) -> Numbers:
@@ -210,7 +221,7 @@ class Prepared:
         return numbers.model_copy(update=reasons)
 
     @classmethod
-    def compare(cls, predictions: Any, other: Any, resamples: int = 2000) -> PairedComparison:
+    def compare(cls, predictions: Any, other: Any) -> PairedComparison:
         """The numbers of the other model, and the differences, first minus other, on the same images.
 
         The interval of a difference is paired, so narrower than the intervals of the two numbers suggest; its `method`
@@ -221,29 +232,22 @@ class Prepared:
         """
         if predictions.paths != other.paths or predictions.classes != other.classes:
             raise DataError("the two predictions are not of the same images and classes", "predict the same images")
-        first, second = cls(predictions, resamples), cls(other, resamples)
+        first, second = cls(predictions), cls(other)
         if not np.array_equal(first.labels, second.labels):
             raise DataError("the two predictions have different labels for the same images", "predict the same images")
         first.check()
         second.check()
         ours, theirs, same = first.overall, second.overall, predictions.same_as(other)
-        gaps, shares, draws = first.gaps(second), first.share_gaps(second), first.drawn_gaps(second, resamples)
+        gaps, shares = first.gaps(second), first.share_gaps(second)
         difference: dict[str, Estimate] = {}
         for name in (name for name in cls.metrics if name in ours and name in theirs):
             mine, yours = ours[name].value, theirs[name].value
             value = np.nan if mine is None or yours is None else mine - yours
-            if draws is not None and name in METRICS and np.isnan(value):
-                difference[name] = estimate(value, *NONE, "bootstrap", resamples)
-            elif name in shares:
+            if name in shares:
                 share, _ = shares[name]
                 low, high = (0.0, 0.0) if same else (share.low, share.high)
                 difference[name] = estimate(share.value, low, high, share.method)
             elif name in gaps:
                 difference[name] = gap_estimate(value, *gaps[name], np.inf if name in cls.unbounded else 1.0)
-            elif draws is not None:
-                drawn, level = draws[0][name], draws[1]
-                enough = len(drawn) > 0 and np.isfinite(drawn).mean() >= 0.5
-                interval = percentile_interval(drawn, level) if enough else NONE
-                difference[name] = estimate(value, *interval, "bootstrap", len(drawn))
         tests = {name: test for name, (_, test) in (gaps | shares).items() if name in cls.tested}
         return PairedComparison(overall=theirs, difference=difference, tests={name: tests[name] for name in cls.tested})
