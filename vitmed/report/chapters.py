@@ -294,10 +294,7 @@ THERE: dict[str, Callable[[Results], Any]] = {  # topic without a fact or part -
     "characteristics": _characteristics,
     "internal": lambda m: _evaluated(m, "test") or m.external,
     "external": lambda m: _evaluated(m, None),
-    "operating": lambda m: (
-        m.operating_points
-        and (m.operating_points.threshold is not None or m.operating_points.chosen in ("balanced", "cost"))
-    ),
+    "operating": lambda m: m.operating_points and m.operating_points.chosen != "default",
     "prevalence": lambda m: m.prevalence and m.prevalence.rows,
     "decision_curve": lambda m: m.decision_curve and m.decision_curve.thresholds,
     "patient_level": lambda m: m.patient_level and m.patient_level.mean,
