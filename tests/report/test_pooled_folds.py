@@ -20,7 +20,7 @@ from vitmed.report.chapters import first_sentence
 from vitmed.report.results import Origin
 from vitmed.report.write import Report
 
-TARGET = EvaluateConfig(resamples=0, target_sensitivity=0.9, format="md")
+TARGET = EvaluateConfig(resamples=0, target_sensitivity=0.9, calibration="none", format="md")
 
 
 def draw(seed: int, rows: range) -> Predictions:
@@ -47,6 +47,7 @@ def test_the_checklists_name_the_thresholds_that_each_fold_chose(tmp_path: Path)
     assert len(rows) == 2 and not [row for row in rows if "not in this report" in row]
     assert "Each image keeps the decision of its own fold" in page
     assert "was called positive from the threshold that each fold chose" in methods
+    assert "as chosen on validation images: not calibrated." in methods  # by no fold
 
 
 def test_of_repeated_folds_most_of_the_models_that_never_saw_an_image_decide(tmp_path: Path) -> None:
