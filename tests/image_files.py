@@ -46,3 +46,17 @@ def profile(name: str) -> bytes:
     if name == "swapped":
         data = data.replace(b"rXYZ", b"????", 1).replace(b"bXYZ", b"rXYZ", 1).replace(b"????", b"bXYZ", 1)
     return data
+
+
+# What each EXIF orientation asks for (CIPA DC-008, tag 0x0112), of a stored array: row 0 and column 0 of the
+# stored image are these sides of the scene.
+ORIENTATIONS = {
+    1: lambda a: a,
+    2: np.fliplr,
+    3: lambda a: np.rot90(a, 2),
+    4: np.flipud,
+    5: lambda a: a.transpose(1, 0, 2),
+    6: lambda a: np.rot90(a, -1),
+    7: lambda a: np.rot90(a, 2).transpose(1, 0, 2),
+    8: np.rot90,
+}

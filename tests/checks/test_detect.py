@@ -83,6 +83,16 @@ def test_a_finding_of_every_image_is_a_warning(tmp_path: Path) -> None:
     assert problems["missing_class"] == ["every image with a label has 'mass'"]
 
 
+def test_the_shortcut_to_one_of_two_findings_is_named(tmp_path: Path) -> None:
+    """The brightness gives edema away, and says nothing of the rarer mass."""
+    folder = drawn(tmp_path / "set", ["mass", "edema"], [[int(i % 8 == 0), int(i % 2)] for i in range(80)])
+    for i in range(80):
+        noise = np.random.default_rng(i).integers(0, 60, (24, 24, 3), dtype=np.uint8)
+        Picture.fromarray(noise + np.uint8(120 * (i % 2))).save(folder / f"{i}.png")
+    (text,) = codes(checked(folder, tmp_path))["shortcut_colour"]
+    assert text.startswith("the finding 'edema' can be predicted from the mean colour alone, AUROC 1.000")
+
+
 def test_a_rare_finding_is_a_warning(tmp_path: Path) -> None:
     rows = [[int(i < 2), int(i % 2)] for i in range(40)]
     found = checked(drawn(tmp_path / "set", ["rare", "usual"], rows), tmp_path)

@@ -28,8 +28,10 @@ from vitmed import auto, train
 from vitmed.core.config import Config
 from vitmed.core.errors import CheckpointError, DataError, Interrupted, UsageError
 from vitmed.metrics.predictions import Predictions
-from vitmed.studies.auto import AutoRun, begin_auto
+from vitmed.studies.auto import Auto, AutoRun, begin_auto, find_stored
+from vitmed.studies.cluster import opened
 from vitmed.training.plan.make_plan import Plan
+from vitmed.training.plan.time import Clock
 from vitmed.training.run import Run
 
 RUN = Callable[..., Answer]
@@ -221,6 +223,17 @@ def test_an_error_of_the_data_check_is_named_with_the_way_around(tmp_path: Path)
     with pytest.raises(DataError, match=r"the data check found .*; the first: ") as error:
         run(data, tmp_path / "runs", group_regex=None)
     assert "data_report.html" in error.value.fix and "--allow-leakage" in error.value.fix
+
+
+def test_weights_of_the_settings_are_not_ranked_away(tmp_path: Path) -> None:
+    (tmp_path / "own.pt").touch()
+    for value, taken in (("none", None), (tmp_path / "own.pt", tmp_path / "own.pt")):
+        given = {"data": str(draw_splits(tmp_path / "data")), "config": None, "time": "5m"}
+        given["sets"] = (*TINY_SETS, f"model.weights={value}")
+        folder = begin_auto(given, tmp_path / str(taken is None), None)
+        with opened("local") as places:
+            found = Auto(folder, places, Clock())._ranked(given)["weights"]
+        assert (found if found is None else find_stored(found, folder).resolve()) == taken
 
 
 def test_what_the_training_mends_is_no_error_of_the_data_check(tmp_path: Path) -> None:

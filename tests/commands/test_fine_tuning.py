@@ -202,7 +202,10 @@ def test_frozen_blocks_stay_and_the_others_move(tmp_path: Path) -> None:
     data = draw_splits(tmp_path / "data", 6, 3, 3)
     start = train(data, output=tmp_path, name="s", sets=("model.width=16", "model.depth=3", "model.heads=2"),
                   **BARE | {"epochs": 1})  # fmt: skip
-    result = run(data, tmp_path, start.folder / "best.pt", freeze_blocks=2, **BARE_RUN)
+    ui = recording()
+    with listening(ui):
+        result = run(data, tmp_path, start.folder / "best.pt", freeze_blocks=2, balance="adjust", **BARE_RUN)
+    assert any("balance adjust changes nothing: the head comes from best.pt" in text for text in ui.warned)
     before, after = weights_of(start.folder / "best.pt"), weights_of(result.folder / "best.pt")
     moved = {re.sub(r"(blocks\.\d+|\w+)\..*", r"\1", name) for name in changed(before, after)}
     assert moved == {"blocks.2", "fc_norm", "head"}

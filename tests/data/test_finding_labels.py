@@ -10,8 +10,11 @@ import pytest
 from label_sets import by_path, label_set, split
 
 from vitmed.core.base_models import UNKNOWN
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.data.label_kinds import finding_strata
+from vitmed.data.label_kinds import LabelRequest, finding_strata
+from vitmed.data.listing import list_by_table
+from vitmed.data.loading import UnusableFiles, _without
 from vitmed.data.samples import Splits
 
 YES, NO = (1.0,), (0.0,)
@@ -68,6 +71,33 @@ def test_no_finding_of_chexpert_says_that_the_others_are_absent(tmp_path: Path) 
     assert splits.classes == ("Mass", "Edema")
     assert targets(splits) == [(0, 0), (1, UNKNOWN), (UNKNOWN, 1), (0, 1)]
     assert any("'No Finding' is no finding" in note for note in splits.notes)
+    assert targets(split(folder, findings=["Mass", "Edema"])) == targets(splits)
+    request = LabelRequest(DataConfig(), "findings", outputs=("Mass", "Edema"))  # as of a model that is evaluated
+    assert targets(list_by_table(folder, folder / "labels.csv", request)) == targets(splits)
+
+
+def test_a_finding_of_one_site_is_left_out_where_the_sites_are_folds(tmp_path: Path) -> None:
+    rows = [["A", 0, 1, 1], ["A", 1, 0, 0], ["B", 1, 0, 0], ["B", 0, 0, 0]]
+    folder = table(tmp_path, ["site", "Mass", "Rare", "Other"], rows)
+    assert split(folder).classes == ("Mass", "Rare", "Other")
+    splits = split(folder, sites="site", fold=1)
+    assert splits.classes == ("Mass",) and any("Rare, Other are left out: every fold must" in n for n in splits.notes)
+
+
+def test_resplit_does_not_read_the_column_that_it_ignores(tmp_path: Path) -> None:
+    folder = table(tmp_path, ["split", "Mass", "Edema"], [["internal", 1, 0], ["external", 0, 1], ["", 1, 1]])
+    with pytest.raises(DataError, match="have no split"):
+        split(folder)
+    assert sum(len(samples) for samples in split(folder, resplit=True).samples.values()) == 30
+
+
+def test_no_finding_is_lost_with_unreadable_files(tmp_path: Path) -> None:
+    """All images of one of two findings cannot be read: leaving them out would leave nothing to learn."""
+    splits = split(table(tmp_path, ["Mass", "Rare"], [[1, 0], [0, 0], [0, 0], [1, 0], [0, 1]]))
+    places = [sample for part in splits.samples.values() for sample in part]
+    bad = {i: DataError("torn") for i, sample in enumerate(places) if sample.targets[1] == 1}
+    with pytest.raises(DataError, match=r"10 of 10 images of finding 'Rare' cannot be used"):
+        _without(splits, UnusableFiles(bad, len(places)))
 
 
 def test_names_joined_by_a_bar(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def test_the_balanced_sampler_draws_classes_alike() -> None:
     share = np.bincount(drawn) / len(drawn)
     assert share == pytest.approx([1 / 3] * 3, abs=4 * np.sqrt(2 / 9 / len(drawn)))
     assert np.array_equal(sampler.order(1), sampler.order(1)) and not np.array_equal(sampler.order(1), sampler.order(2))
+    keys = [index for batch in indices(sampler) for index in batch]
+    assert len(set(keys)) == 1000 and [key % 1000 for key in keys] == sampler.order(0).tolist()  # no draw is another's
 
 
 def test_seeds_are_mixed() -> None:

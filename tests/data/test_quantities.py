@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from label_sets import by_path, label_set, split
 
+from vitmed.core.config import DataConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.data.label_kinds import number_strata
+from vitmed.data.label_kinds import LabelRequest, number_strata
+from vitmed.data.listing import list_by_table
 
 
 def ages(folder: Path, cells: list[object], name: str = "label") -> Path:
@@ -49,6 +51,13 @@ def test_numbers_with_a_comma_are_not_a_class_each(tmp_path: Path) -> None:
 def test_a_number_that_means_not_known_is_noticed(tmp_path: Path, low: int, other: int, told: bool) -> None:
     notes = split(ages(tmp_path, [low + 0.5 * i for i in range(80)] + [other] * 8)).notes
     assert any(f"{other} counts as a number; leave empty what is not known" in note for note in notes) == told
+
+
+def test_a_model_of_a_number_is_evaluated_on_its_column_and_not_on_another_label(tmp_path: Path) -> None:
+    rows = [[f"{i:03}.png", i % 3, 20 + 0.5 * i] for i in range(40)]
+    folder = label_set(tmp_path / "set", ["path", "label", "age"], rows)
+    read = list_by_table(folder, folder / "labels.csv", LabelRequest(DataConfig(), "number", outputs=("age",)))
+    assert {path: value for path, (value,) in by_path(read).items()} == {path: age for path, _, age in rows}
 
 
 def test_whole_numbers_stay_classes_and_say_so(tmp_path: Path) -> None:

@@ -455,7 +455,9 @@ def test_what_was_chosen_in_a_line() -> None:
         f"'ill' is predicted from a probability of {at:.3g}"
     )
     costs = three(cost=COSTS, calibration="none").summary
-    assert costs == "the probabilities are not calibrated: switched off"
+    usual, lowest = plain.summary.partition("; ")[0], "the class of the lowest expected cost is predicted"
+    assert costs == f"{usual}; {lowest}"
+    assert three(balanced=True).summary.endswith("largest multiple of its share of validation is predicted")
 
 
 def test_the_answers_are_counted_by_reason() -> None:

@@ -171,3 +171,15 @@ def test_a_run_alone_has_floors_but_no_margin(trained: Trained, tmp_path: Path) 
     file.write_text("criteria: [{metric: accuracy, worse_by_less_than: 0.5}]")
     with pytest.raises(UsageError, match="second model"):
         package.compare(trained.folder, accept=file, resamples=5)
+
+
+def test_a_bias_is_no_margin(tmp_path: Path) -> None:
+    """More bias is neither better nor worse, so a model that is off by 15 years is not accepted for it."""
+    file, ages = tmp_path / "criteria.yaml", [20 + i for i in range(30)]
+    file.write_text("criteria: [{metric: bias, worse_by_less_than: 0.5}]")
+    for name, off in (("new", 15), ("old", 0)):
+        rows = [f"{i}.png,{age},{age + off + i % 3},0,0,1,number" for i, age in enumerate(ages)]
+        header = "path,label,raw_location,raw_log_scale,target_centre,target_spread,target_name"
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *rows]))
+    with pytest.raises(UsageError, match="more of it is neither better nor worse"):
+        package.compare(tmp_path / "new.csv", tmp_path / "old.csv", accept=file, resamples=5)

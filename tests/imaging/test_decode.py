@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from image_files import bomb, chunk, pixel, raw_png
+from image_files import ORIENTATIONS, bomb, chunk, pixel, raw_png
 from PIL import Image, ImageFile
 from torchvision.transforms import v2
 
@@ -95,20 +95,6 @@ def test_colour_to_grey_is_luma_and_alpha_is_kept_on_request(tmp_path: Path) -> 
     assert pixel(file, 2) == pytest.approx((luma, 51), abs=1)
     assert pixel(file, 1) == pytest.approx((0.2 * luma,), abs=1)
     assert pixel(save(tmp_path, "L", 77), 2) == (77, 255)
-
-
-# What each EXIF orientation asks for (CIPA DC-008, tag 0x0112), of a stored array: row 0 and column 0 of the
-# stored image are these sides of the scene.
-ORIENTATIONS = {
-    1: lambda a: a,
-    2: np.fliplr,
-    3: lambda a: np.rot90(a, 2),
-    4: np.flipud,
-    5: lambda a: a.transpose(1, 0, 2),
-    6: lambda a: np.rot90(a, -1),
-    7: lambda a: np.rot90(a, 2).transpose(1, 0, 2),
-    8: np.rot90,
-}
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)

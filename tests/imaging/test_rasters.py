@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
-from image_files import chunk, pixel, profile, raw_png
+from image_files import ORIENTATIONS, chunk, pixel, profile, raw_png
 from PIL import Image, ImageDraw, ImageFilter
 
 from vitmed.core.errors import DataError
@@ -141,6 +141,27 @@ def test_jpeg_2000_of_8_bits_and_of_12_which_are_not_stretched(tmp_path: Path) -
     colour = np.stack([array, array[::-1], array // 2], axis=-1)
     (tmp_path / "c.j2k").write_bytes(utils.encode_array(colour, bits_stored=12, photometric_interpretation=1))
     assert np.array_equal(values(tmp_path / "c.j2k"), colour)
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_deep_colours_of_a_tiff_are_turned_once(tmp_path: Path, orientation: int) -> None:
+    upright = np.random.default_rng(0).integers(0, 65536, (6, 9, 3), dtype=np.uint16)
+    back = {6: 8, 8: 6}.get(orientation, orientation)  # the others undo themselves
+    stored = np.ascontiguousarray(ORIENTATIONS[back](upright))
+    tag = [(0x0112, "H", 1, orientation, True)]
+    for frame in (0, 1):
+        tifffile.imwrite(tmp_path / "a.tif", stored, photometric="rgb", extratags=tag, append=frame > 0)
+        found = np.asarray(read_image(tmp_path / "a.tif", 3, frame=frame, window=(0.0, 65535.0)))
+        assert found.shape == upright.shape and np.abs(found - upright / 257).max() <= 1
+
+
+def test_a_jpeg_2000_of_16_bits_behind_long_boxes_is_not_read_as_8(tmp_path: Path) -> None:
+    Image.fromarray(RAMP).save(tmp_path / "a.jp2")
+    data = (tmp_path / "a.jp2").read_bytes()
+    at, box = data.index(b"jp2c") - 4, struct.pack(">I", 100_024) + b"uuid" + bytes(16) + bytes(100_000)
+    (tmp_path / "long.jp2").write_bytes(data[:at] + box + data[at:])
+    assert read_header(tmp_path / "long.jp2").bits == 16
+    assert np.array_equal(values(tmp_path / "long.jp2"), values(tmp_path / "a.jp2"))
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])

@@ -295,7 +295,7 @@ def check_before_training(
         Image.of(sample, record, Place(name, splits.strata[sample.label]), group, splits)
         for (name, sample), record, group in zip(samples, records, groups, strict=True)
     ]
-    checked = run_checks(images, source, splits=("train",), kind=splits.target.kind)
+    checked = run_checks(images, source, splits=("train",), read=splits)
     serious = _report(checked.problems, splits.root)
     leaks = [problem.code for problem in serious if problem.code in ("patients_across_splits", "copies_across_splits")]
     if leaks and any(how.startswith(("folder", "table")) for how in splits.made.values()):
@@ -473,7 +473,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     patients, source = known if read.patients else _patients(data, root, contents.files, guess)
     parts = zip(read.samples[ALL], records, contents.places, patients, strict=True)
     images = [Image.of(*part, read) for part in parts]
-    checked = run_checks(images, source, kind=read.target.kind)
+    checked = run_checks(images, source, read=read)
     classes = sorted({kind for image in images for kind in image.kinds})
     by_name = _name_problems(classes, guess if source is None else None, contents)
     nobody = [path for path, patient in zip(contents.files, patients, strict=True) if patient is None]
@@ -481,7 +481,10 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     unknown = [make("patients_unknown", text, nobody, "error", NO_ID)] * bool(nobody and dicom)
     others = [problem for problem in checked.problems if not unknown or problem.code != "patients_unknown"]
     problems = in_order([*others, *by_name, *unknown, *folder_problems(contents)])
-    rows = [{"split": split, "text": FAMILIES[clue.family], **asdict(clue)} for split, clue in checked.shortcuts]
+    rows = [
+        {"split": split, "text": f"{FAMILIES[clue.family]}{f', {clue.finding}' * bool(clue.finding)}", **asdict(clue)}
+        for split, clue in checked.shortcuts
+    ]
     shortcuts = [{k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()} for row in rows]
     numbers = {
         "data": root.resolve().name,

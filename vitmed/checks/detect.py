@@ -120,13 +120,15 @@ class Found:
 
 
 def run_checks(
-    images: Sequence[Image], source: str | None, splits: Sequence[str] | None = None, kind: str = ""
+    images: Sequence[Image], source: str | None, splits: Sequence[str] | None = None, read: Splits | None = None
 ) -> Found:
     """All problems that follow from the files.
 
     `source`: how the patients are known, in words, or None; `splits`: where to look for shortcuts, None for everywhere;
-    `kind`: of the labels, a key of `TARGETS`.
+    `read`: says what the labels are. Of findings, a family of features counts for the one that it predicts best.
     """
+    kind = "" if read is None else read.target.kind
+    findings = ("",) if read is None or kind != "findings" else read.classes
     with bar("looking for copies", unit="steps"):
         exact_copies, near_copies = find_copies([image.record for image in images])
     copies = {"exact": _sort_copies(images, exact_copies), "near": _sort_copies(images, near_copies, near=True)}
@@ -137,10 +139,16 @@ def run_checks(
                 part = [
                     i for i in images if i.split == split and i.record.thumbnail is not None and i.label is not None
                 ]
-                labels = np.unique([str(image.label) for image in part], return_inverse=True)[1].astype(np.int64)
-                groups = [str(i.group) for i in part] if part and all(i.group is not None for i in part) else None
-                records = [image.record for image in part]
-                shortcuts += [(split, shortcut) for shortcut in find_shortcuts(records, labels, groups)]
+                best = dict[str, Shortcut]()
+                for k, finding in enumerate(findings):
+                    known = [i for i in part if not finding or not math.isnan(i.values[k])]
+                    marks = [str(i.values[k] if finding else i.label) for i in known]
+                    labels = np.unique(marks, return_inverse=True)[1].astype(np.int64)
+                    groups = [str(i.group) for i in known] if all(i.group is not None for i in known) else None
+                    for clue in find_shortcuts([i.record for i in known], labels, groups, finding):
+                        other = best.get(clue.family, clue)
+                        best[clue.family] = max(other, clue, key=lambda one: np.nan_to_num(one.auroc))
+                shortcuts += [(split, shortcut) for shortcut in best.values()]
     copied = []
     for alike, prefix, how in (("exact", "", "the same file"), ("near", "near_", "the same picture")):
         for code, sets in ((code, sets) for code, sets in copies[alike].items() if sets):
@@ -332,6 +340,7 @@ def _shortcut_problems(shortcuts: Iterable[tuple[str | None, Shortcut]], kind: s
             continue
         how = "whole patients held out" if shortcut.by_patient else "images held out, not patients"
         what, how = ("number", f"mean over its ranges; {how}") if kind == "number" else ("label", how)
+        what = f"finding {shortcut.finding!r}" if shortcut.finding else what
         text = f"{split}: " if split else ""
         text += f"the {what} can be predicted from {FAMILIES[shortcut.family]} alone, AUROC {shortcut.auroc:.3f} "
         text += f"({shortcut.low:.3f} to {shortcut.high:.3f}; {how})"

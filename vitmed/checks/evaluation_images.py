@@ -106,7 +106,9 @@ def choose_samples(saved: SavedModel, request: ImageRequest, allow_leakage: bool
         if request.labels is not None:
             kind, paths, labels = splits.target.kind, [s.path for s in samples], {"": [*map(splits.text_of, samples)]}
             labels = dict(zip(splits.classes, targets_in(samples).T.tolist(), strict=True)) if splits.bins else labels
-            table, groups, more = further_columns(Path(request.labels), root, paths, kind, labels)
+            table, groups, more = further_columns(
+                Path(request.labels), root, paths, kind, labels, saved.config.data.card
+            )
             notes += more
             if groups and all(sample.group is None for sample in samples):  # else those of the run count
                 samples = [each._replace(group=cell) for each, cell in zip(samples, groups, strict=True)]
@@ -163,7 +165,9 @@ def foreign_images(saved: SavedModel, root: Path, request: ImageRequest) -> tupl
         raise DataError(f"{root}: folders name one class of an image; the model predicts {kind}", "add --labels TABLE")
     groups = None if request.groups is None else str(request.groups)
     uncertain, unit = saved.config.data.uncertain, saved.splits.target.unit
-    asked = DataConfig(group_regex=request.group_regex, groups=groups, uncertain=uncertain, unit=unit)  # type: ignore[call-arg]
+    asked = DataConfig(  # type: ignore[call-arg]
+        group_regex=request.group_regex, groups=groups, uncertain=uncertain, unit=unit, card=saved.config.data.card
+    )
     if request.labels is not None:
         labels = LabelRequest(asked, kind, outputs=saved.classes)
         images = list_by_table(root, Path(request.labels), labels, None if several else saved.classes)

@@ -42,6 +42,7 @@ class Shortcut:
     high: float
     by_patient: bool  # whether whole patients were held out
     images: int  # how many were used
+    finding: str = ""  # which of several it predicts
 
 
 def features(records: Sequence[FileRecord]) -> dict[str, np.ndarray]:
@@ -62,7 +63,9 @@ def features(records: Sequence[FileRecord]) -> dict[str, np.ndarray]:
     return {**families, "all": np.concatenate(list(families.values()), axis=1)}
 
 
-def find_shortcuts(records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str] | None) -> list[Shortcut]:
+def find_shortcuts(
+    records: Sequence[FileRecord], labels: np.ndarray, groups: Sequence[str] | None, finding: str = ""
+) -> list[Shortcut]:
     """The AUROC of every family on decoded images, with labels (N,) int; empty where images or classes are too few."""
     counts = np.bincount(labels)
     if len(labels) < 2 * LEAST or np.count_nonzero(counts >= LEAST) < 2:
@@ -84,7 +87,7 @@ def find_shortcuts(records: Sequence[FileRecord], labels: np.ndarray, groups: Se
             weights = chain([np.ones((1, len(predicted)))], bootstrap_weights(units, RESAMPLES, 0))
             drawn = np.concatenate([rank_auroc(scores[predicted], y[predicted], weight) for weight in weights])
             value, (low, high) = float(drawn[0]), percentile_interval(drawn[1:])
-        shortcuts.append(Shortcut(family, value, low, high, by_patient, len(y)))
+        shortcuts.append(Shortcut(family, value, low, high, by_patient, len(y), finding))
     return shortcuts
 
 

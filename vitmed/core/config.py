@@ -105,8 +105,8 @@ class DataConfig(Section):
     target: Literal["auto", "classes", "findings", "grades", "number"] = setting(
         "auto",
         "What the labels are: classes, several findings, grades in order, or a number; default auto. auto: findings "
-        "where the table has columns of 0 and 1, or labels joined by |; a number where all labels are numbers of many "
-        "values; grades with --ordinal; classes otherwise. See docs/targets.md.",
+        "where the table has columns of 0 and 1, or labels joined by |; a number where all labels are numbers and some "
+        "have fractions; grades with --ordinal; classes otherwise. See docs/targets.md.",
         Flag(),
     )
     findings: list[str] = setting(

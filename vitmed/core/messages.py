@@ -21,10 +21,11 @@ Advance = Callable[..., None]  # (done, total, text="")
 WIDE, LONGEST = 100, 200  # characters of a line, and of a warning, on a screen that shows no details
 GRAVE = (  # words of warnings and notes on what may make a result false, the gravest first
     "(?<!may be )(?<!same picture )in two splits(?! .guessed)|another split|Leakage: |splits leak|was trained on|"
-    "with a patient used to make the model|the weights were made with|the publisher names the images|may be swapped",
+    "with a patient used to make the model|the weights were made with|the publisher names the images|may be swapped|"
+    "changed or disappeared",
     "predicted as|oes not distinguish|does not predict it|network does not learn|is not shown to be better|"
     "lie outside the window",
-    "which was used to make the model|within its first pass|changed or disappeared",
+    "which was used to make the model|within its first pass",
     "guessed from the file names",
     "may be in two splits",  # any patient, which is more than some pictures that look alike
     "in two splits",

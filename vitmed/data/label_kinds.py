@@ -132,10 +132,10 @@ def grade_order(classes: Sequence[str], order: Sequence[str], where: str) -> tup
 def read_number(table: Table, label: int | None, others: Sequence[int], request: LabelRequest) -> Labels:
     """Read a quantity. Empty cells are not known. Raises DataError: a cell that is no number, or a number too large to
     compute with; or all are the same."""
-    if label is None:  # the number of a model; else the one column of more than two numbers, or of little else
+    named = [i for i in others if table.header[i] in request.outputs][:1]  # the number of a model
+    if label is None or named:  # else the one column of more than two numbers, or of little else
         of_columns = {i: [number_in(cell) for row in table.rows if (cell := row[i].strip())] for i in others}
         finite = {i: [v for v in column if v is not None and math.isfinite(v)] for i, column in of_columns.items()}
-        named = [i for i in others if table.header[i] in request.outputs][:1]
         clear = [i for i in others if None not in of_columns[i] and len(set(finite[i])) > 2]
         near = [i for i in others if finite[i] and len(finite[i]) >= CLEAR * len(of_columns[i])]
         column = next((columns[0] for columns in (named, clear, near) if len(columns) == 1), None)
@@ -221,10 +221,13 @@ def read_findings(table: Table, label: int | None, others: Sequence[int], reques
 
 
 def _of_columns(table: Table, columns: Sequence[int], request: LabelRequest) -> Labels:
-    without = None
-    if not request.data.findings and not request.outputs and len(columns) > 1:
-        without = next((i for i in columns if table.header[i].lower().replace("_", " ") in NONE_WORDS), None)
-    used, columns = tuple(columns), [i for i in columns if i != without]
+    asked, without = request.data.findings or request.outputs, None
+    if asked or len(columns) > 1:
+        bits, header = bit_columns(table, range(len(table.header)))[0], table.header
+        nothing = (i for i in bits if header[i].lower().replace("_", " ") in NONE_WORDS and header[i] not in asked)
+        without = next(nothing, None)
+    used = (*columns, *([] if without is None or without in columns else [without]))
+    columns = [i for i in columns if i != without]
     values = np.stack([cells_of_finding(table, i) for i in columns], axis=1)  # (R, F): 1, 0, -1, NaN for empty
     notes = []
     if without is not None:

@@ -73,7 +73,9 @@ def labels_from_table(file: str | Path, root: Path | None, paths: Sequence[str],
         lines = ", ".join(map(str, blank[:FIRST]))
         notes.append(f"{table.file}: {are} left out: line {lines}{', ...' * (len(blank) > FIRST)}")
     groups, more = ([None] * len(table.rows), []) if group is None else table.patients(group)
-    words = [ALL] * len(rows) if split is None else _split_words(table, split, [*rows.values()])
+    words = [ALL] * len(rows)
+    if split is not None and not request.data.resplit:
+        words = _split_words(table, split, [*rows.values()])
     samples = []
     for image, row in rows.items():
         cells = tuple(sys.intern(table.rows[row][i].strip()) for i in further)
@@ -137,17 +139,22 @@ def _rows_of(table: Table, path: int, paths: Sequence[str], label: int | None) -
 
 
 def further_columns(
-    file: Path, root: Path | None, paths: Sequence[str], kind: str, labels: Mapping[str, Sequence[str | float]]
+    file: Path,
+    root: Path | None,
+    paths: Sequence[str],
+    kind: str,
+    labels: Mapping[str, Sequence[str | float]],
+    card: str | None = None,
 ) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...] | None, list[str]]:
     """The further columns of a table for images whose labels are known, a cell for each, empty for an image without a
     row; the patients, if it names any; and notes. DataError where it names none of the images, or one twice, or
     contradicts a label.
 
-    `labels` are the classes or grades under "", or the numbers or findings by their names.
+    `labels` are the classes or grades under "", or the numbers or findings by their names; a `card` names columns.
     """
     table = read_table(file)
-    path = table.required(table.find(PATH_NAMES), "path of an image", PATH_NAMES)
-    label = table.find(LABEL_NAMES)
+    path = table.required(table.find(PATH_NAMES, card), "path of an image", PATH_NAMES)
+    label = table.find(LABEL_NAMES, card)
     rows = _rows_by_image(table, path, root, paths)
     words = {part.strip() for row in table.rows for part in ("" if label is None else row[label]).split(BAR)}
     # Of few values the column holds classes beside the number of the run, which they do not contradict.
@@ -167,7 +174,7 @@ def further_columns(
         raise DataError(f"{file}: no row names one of the {len(paths):,} images", "use the paths in predictions.csv")
     left = len(paths) - len(rows)
     notes = [f"{left:,} of {len(paths):,} images are not in {file.name}: their cells are empty."] if left else []
-    used = {path, label, table.find(SPLIT_COLUMN_NAMES), group := table.find(GROUP_NAMES)}
+    used = {path, label, table.find(SPLIT_COLUMN_NAMES), group := table.find(GROUP_NAMES, card)}
     taken = {"", *TAKEN, *labels}
     names = [(i, name) for i, name in enumerate(table.header) if i not in used and name not in taken]
     further = [i for i, name in names if not name.startswith((PROB, LOGIT))]

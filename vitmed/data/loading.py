@@ -34,7 +34,7 @@ from vitmed.imaging.augmentation import Augmenter
 from vitmed.imaging.file_record import FileRecord
 from vitmed.imaging.preprocessing import Preprocessing
 
-Key = tuple[int, int]  # (epoch, index of the sample)
+Key = tuple[int, int]  # (epoch, index of the sample + S for each time that it was drawn in it before)
 MEMORY_MB = 2048  # for decoded images in memory
 QUICK = 10.0  # s; images that all decode within it are decoded in every run, and no file is written for them
 TIMED = 16  # files that are decoded first, to estimate the time for all
@@ -117,8 +117,8 @@ class TrainImages(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
         self.images, self.augmenter, self.seed = images, augmenter, seed
 
     def __getitem__(self, key: Key) -> tuple[torch.Tensor, torch.Tensor, int]:
-        epoch, index = key
-        image = self.augmenter(self.images.read(index), (self.seed, epoch, index))
+        index = key[1] % len(self.images)
+        image = self.augmenter(self.images.read(index), (self.seed, *key))
         return torch.from_numpy(np.array(image)), self.images.targets[index], index
 
     def __getitems__(self, keys: Sequence[Key]) -> list[Any]:
@@ -169,10 +169,12 @@ class EpochBatches(Sampler[list[Key]]):
         return self.batches - self.start
 
     def __iter__(self) -> Iterator[list[Key]]:
-        order = self.order(self.epoch)
+        keys, drawn = list[Key](), Counter[int]()
+        for index in self.order(self.epoch).tolist():
+            keys.append((self.epoch, index + len(self.labels) * drawn[index]))
+            drawn[index] += 1
         for batch in range(self.start, self.batches):
-            part = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-            yield [(self.epoch, int(index)) for index in part[self.share]]
+            yield keys[batch * self.batch_size : (batch + 1) * self.batch_size][self.share]
 
 
 def train_loader(dataset: TrainImages, batches: EpochBatches, workers: int, pin: bool) -> DataLoader:
@@ -271,14 +273,20 @@ def read_splits(splits: Splits, preprocessing: Preprocessing, data: DataConfig, 
 def _without(splits: Splits, error: UnusableFiles) -> Splits:
     """The splits without unusable files. Raises DataError if they are too many."""
     places = [(name, sample) for name, part in splits.samples.items() for sample in part]
-    lost = [places[row] for row in error.bad]
-    for label in {None if splits.bins else sample.label for _, sample in lost}:
-        of_class = [name for name, sample in places if label in (None, sample.label)]
-        of_lost = Counter(name for name, sample in lost if label in (None, sample.label))
+    lost, findings = [places[row] for row in error.bad], splits.target.kind == "findings"
+
+    def kinds(sample: Sample) -> set[int | None]:
+        """Its class or findings, which may lose no split; None: any."""
+        present = {k for k, value in enumerate(sample.targets) if value == 1} if findings else set[int]()
+        return {None, *present} if splits.bins else {sample.label}
+
+    for label in {kind for _, sample in lost for kind in kinds(sample)}:
+        of_class = [name for name, sample in places if label in kinds(sample)]
+        of_lost = Counter(name for name, sample in lost if label in kinds(sample))
         count = of_lost.total()
         empty = next((name for name in of_lost if of_lost[name] == of_class.count(name)), None)
         if 2 * count > len(of_class) or empty is not None:
-            of = "" if label is None else f" of class {splits.strata[label]!r}"
+            of = "" if label is None else f" of {'finding' if findings else 'class'} {splits.strata[label]!r}"
             what = f"{count:,} of {counted(len(of_class), 'image')}{of} cannot be used"
             where = f", among them all of {empty}" if empty is not None else ""
             problem = f"{splits.root}: {what}{where}: too many to skip\n{error.problem}"

@@ -22,6 +22,7 @@ from vitmed.core.places import data_folder
 from vitmed.core.text import counted, counted_doing, lines_of, listed
 from vitmed.data.folders import SPLITS, image_names, split_folders, split_of
 from vitmed.data.image_cache import ImageCache
+from vitmed.data.label_kinds import number_in
 from vitmed.data.listing import list_images, with_findings
 from vitmed.data.patients import KnownPatients, find_patients
 from vitmed.data.samples import ALL, Sample, Splits, by_split, labels_in, targets_in
@@ -134,7 +135,7 @@ def _listed(config: DataConfig, ordinal: Sequence[str]) -> Splits:
         raise DataError(f"{images.source}: has {', '.join(images.samples)} but no train", "add rows of train")
     for name, samples in images.samples.items():
         _check_classes(images, name, samples)
-    images = with_copies(images, {"test", "val"} <= set(images.samples), config.cache)
+    images = with_copies(images, {"test", "val"} <= set(images.samples) and not config.divided, config.cache)
     if images.target.kind == "findings":
         images = without_rarest(without_unlearnable(images, config), config)
     return images
@@ -193,7 +194,8 @@ def _split(images: Splits, config: DataConfig) -> tuple[dict[str, Samples], dict
         raise DataError(
             f"{_place(images, 'train', few[0]) if len(few) == 1 else images.source}: class {has}, too few for "
             f"{', '.join(needed[:-1])} and {needed[-1]}, which need one each",
-            f"add images until every class has {len(needed)}, remove the class, or make the splits yourself",
+            f"add images until every class has {len(needed)}, remove the class, or make the splits yourself"
+            + "; or --target number, if the label is one" * all(number_in(name) is not None for name in images.classes),
         )
     if config.divided:
         if "test" in parts and config.hold_out is not None:
@@ -215,7 +217,8 @@ def _split(images: Splits, config: DataConfig) -> tuple[dict[str, Samples], dict
         if name in parts:
             continue
         count = len(parts["train"])
-        whole = count if base == "train" else sum(len(part) for key, part in parts.items() if key != HELD_OUT)
+        rest = base == "train" or config.sites is not None  # a site may have most of the images
+        whole = count if rest else sum(len(part) for key, part in parts.items() if key != HELD_OUT)
         parts[name], parts["train"] = split_off(images, parts["train"], fraction * whole / count, seed, name)
         made[name] = f"{len(parts[name]) / whole:.0%} split off by {images.unit}, seed {seed}"
     return parts, made
@@ -286,6 +289,9 @@ def without_unlearnable(images: Splits, config: DataConfig) -> Splits:
             for seed in range(config.split_seed, config.split_seed + config.repeats):
                 number = balanced_parts(codes, pairs, np.full(config.folds, 1 / config.folds), seed)[codes]
                 trained_on += [number != fold for fold in np.unique(number)]
+        if config.sites is not None:
+            sites = np.array(_site_cells(images, train, config))
+            trained_on += [sites != site for site in np.unique(sites)]
         lacks = [~(targets[rows] == value).any(axis=0) for rows in trained_on for value in (1, 0)]
         useless = np.any(lacks, axis=0)  # (F,)
         if not useless.any():
@@ -296,7 +302,7 @@ def without_unlearnable(images: Splits, config: DataConfig) -> Splits:
         images = with_findings(images, ~useless)
     if not (gone := [name for name in given if name not in images.classes]):
         return images
-    where = "every fold" if config.folds is not None else "the training images"
+    where = "every fold" if config.divided else "the training images"
     names = f"{listed(gone)} {'is' if len(gone) == 1 else 'are'}"
     note = f"{names} left out: {where} must have images with and without a finding"
     return replace(images, notes=(*images.notes, note))
@@ -487,7 +493,8 @@ def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: 
         found += whole((number - fold) % folds < taken for fold in range(folds))
         near = [some for some in found if off(some) <= fraction / 2]
         if near or (found and len(table) > TRIED):
-            return np.asarray(max(near + found, key=lambda some: _enough_patients(table, some, fraction))[codes])
+            ranked = sorted(near + found, key=lambda some: (-_enough_patients(table, some, fraction), off(some)))
+            return np.asarray(ranked[0][codes])
     if len(table) <= TRIED:
         order = np.random.default_rng(seed).permutation(len(table))
         choices = chain.from_iterable(combinations(order, count) for count in range(1, len(table)))

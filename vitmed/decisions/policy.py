@@ -121,6 +121,13 @@ def lead(values: np.ndarray) -> np.ndarray:
     return values - np.where(np.arange(values.shape[1]) == values.argmax(axis=1)[:, None], second, first)
 
 
+DECIDES = {  # without a threshold, by the key of the operating point
+    "default": "the likeliest class is predicted",
+    "cost": "the class of the lowest expected cost is predicted",
+    "balanced": "the class whose probability is the largest multiple of its share of validation is predicted",
+}
+
+
 class ClassPolicy(DecisionPolicy):
     """What validation chooses for classes and grades."""
 
@@ -191,8 +198,8 @@ class ClassPolicy(DecisionPolicy):
             text += f" (change of the log loss in cross-validation: {', '.join(gains)})"
         if operating.threshold is not None:
             text += f"; {operating.positive!r} is predicted from a probability of {operating.threshold:.3g}"
-        elif operating.chosen == "default":
-            text += "; the likeliest class is predicted"
+        else:
+            text += f"; {DECIDES.get(operating.chosen, DECIDES['default'])}"
         return text
 
     @property

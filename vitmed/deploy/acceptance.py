@@ -78,6 +78,9 @@ def check_criteria(criteria: Criteria, models: Sequence[Model], given: int) -> N
             raise UsageError(problem, f"{'at_least' if share else 'at_most'}: LIMIT")
         if criterion.in_each is not None:
             check_columns([criterion.in_each], new.columns, "in_each:")
+        if criterion.worse_by_less_than is not None and not ranks:
+            problem = f"{criterion.metric} compares no models: more of it is neither better nor worse"
+            raise UsageError(problem, "at_least: LIMIT and at_most: LIMIT")
         if criterion.worse_by_less_than is not None and given < 2:
             raise UsageError("worse_by_less_than compares with a second model", "vitmed compare NEW OLD --accept FILE")
 

@@ -47,9 +47,10 @@ def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
             raise UsageError(f"--split {split}: a split is train, val or test", "name one of these")
         file = next(filter(None, (find_evaluation(home, name, saved.weights_hash) for name in splits)), None)
         if file is None:
-            named = saved.path if saved.path.suffix != ".onnx" else "RUN"  # an exported model has no images
             problem = f"{home.path}: holds no evaluation of {saved.path.name} on {' or '.join(splits)}"
-            raise UsageError(problem, f"vitmed evaluate {named} --split {splits[0]} writes it")
+            if saved.path.suffix == ".onnx":  # an exported model has no images
+                raise UsageError(problem, "name the run that it was exported from: vitmed monitor RUN TABLE")
+            raise UsageError(problem, f"vitmed evaluate {saved.path} --split {splits[0]} writes it")
         folder = file.parent
     reference = read_evaluation(folder / PREDICTIONS)
     if reference.policy is None:

@@ -18,7 +18,7 @@ FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "JPEG2000")
 NUMPY = b"\x93NUMPY"
 PNG = b"\x89PNG\r\n\x1a\n"
 TIFF = (b"II*\x00", b"MM\x00*", b"II+\x00")
-HEAD = 2**16  # bytes within which the codestream of a JPEG 2000 file begins
+HEAD = 2**22  # bytes within which the codestream of a JPEG 2000 file begins
 SCANS = 200  # most scans of a JPEG; each decodes the whole image
 FRAMES = 100_000  # counting of frames or pages stops here
 FRAME_MARKERS = frozenset({*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0), 0xF7})
@@ -219,8 +219,9 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | I
         problem = f"{path}: a TIFF of {samples} x {bits} bits, a kind that vitmed does not read"
         raise DataError(problem, "save it as grey or RGB, channels side by side, without premultiplied alpha")
     dtype = np.dtype(f"{'?uif'[kind] if kind < 4 else 'u'}{max(1, bits // 8)}")
-    values, alpha = _opencv(path, stream, index, dtype, size)
-    return RawImage(values, bits, alpha, int(tags.get(262, 1)) == 0, orientation=_orientation(tags))
+    # OpenCV turns the pages of a TIFF by their tag.
+    values, alpha = _opencv(path, stream, index, dtype, size[::-1] if _orientation(tags) > 4 else size)
+    return RawImage(values, bits, alpha, int(tags.get(262, 1)) == 0)
 
 
 def _tiff_depth(tags: Tags) -> tuple[int, int]:

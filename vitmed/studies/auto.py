@@ -159,9 +159,8 @@ class Auto:
 
     def _ranked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The weights that are given, or the best on this machine and the ranking; None where there are none."""
-        if "weights" in arguments:
-            given = self.state["arguments"]["weights"]
-            return {"weights": None if given == "none" else given}
+        if (given := settings_of(arguments, "auto").model.weights) != "auto":
+            return {"weights": None if given is None else stored("weights", given, self.folder)}
         used = {k: v for k, v in arguments.items() if FLAGS.get(k, "data.").startswith(("data.", *OF_RANKING))}
         of_probe = {**used, **self.divided, "fold": 1, "weights": ALL_LOCAL, "on": self.places.executor or "local"}
         try:

@@ -83,8 +83,10 @@ class Finetune(Task[Config]):
         if config.train.balance == "adjust" and config.train.probe_first:
             fix = "--balance loss, or --no-probe-first"
             warn(f"--balance adjust changes nothing: the head is fitted before training (train.probe_first); {fix}")
+        elif config.train.balance == "adjust" and report is not None and "head.weight" in report.loaded:
+            warn(f"--balance adjust changes nothing: the head comes from {report.file}; --balance loss")
         elif config.train.balance != "none":
-            decides = f"{'--youden' if len(splits.classes) == 2 else '--balanced'} decides for balanced accuracy"
+            decides = f"{'--youden' if splits.choices == 2 else '--balanced'} decides for balanced accuracy"
             say(f"balance {config.train.balance}: probabilities stay at the prevalence of training; {decides}")
         if (config.augment.mixup or config.augment.cutmix) and not config.train.freeze:
             warn("mixup and cutmix change calibration: check the log loss and the Brier score")
