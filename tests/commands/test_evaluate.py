@@ -164,6 +164,11 @@ def test_images_that_the_model_was_made_with_are_refused(trained: Trained, tmp_p
     found = judge(trained, tmp_path, data=other, allow_leakage=True)
     assert len(found.predictions) == 10 and any("Leakage: 1 of 10" in text for text in ui.warned)
     assert any("Leakage" in text for text in found.metrics["notes"])
+    grown = shutil.copytree(trained.data, tmp_path / "grown")  # the test of the run, and one image more
+    shutil.copy(trained.data / "train" / "blue" / "blue_1.png", grown / "test" / "blue" / "more.png")
+    own = judge(trained, tmp_path / "own", data=grown).predictions
+    every = judge(trained, tmp_path / "every", data=grown, allow_leakage=True).predictions
+    assert len(every) == len(own) + 1
 
 
 def test_a_report_is_never_overwritten(trained: Trained, tmp_path: Path) -> None:

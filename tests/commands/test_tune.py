@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import yaml
 from conftest import TINY, TINY_SETS, Answer, Recorder, draw_image, draw_nothing, recording
+from label_sets import draw_findings
 from PIL import Image
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
@@ -377,6 +378,15 @@ def test_searches_that_cannot_be(given: dict[str, Any], problem: str, data: Path
     with pytest.raises(UsageError, match=problem):
         run(data, tmp_path, **({} if "space" in given else {"trials": None}) | given)
     assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("place", ["train.smoothing", "augment.mixup"])
+def test_a_setting_without_effect_on_findings_is_not_searched(place: str, tmp_path: Path) -> None:
+    data = draw_findings(tmp_path / "data")
+    given = {"labels": data / "labels.csv", "sets": TINY_SETS, "grid": [f"{place}=0,0.1"], "output": tmp_path / "runs"}
+    with pytest.raises(UsageError, match=f"{place}: changes nothing for labels of the kind findings"):
+        tune(data, **given, epochs=1)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_the_plan_is_the_first_trial_however_a_value_is_written() -> None:

@@ -20,6 +20,8 @@ from vitmed.decisions.selective_prediction import (
     report_abstention,
     upper_bound,
 )
+from vitmed.metrics.bootstrap import Bootstrap
+from vitmed.metrics.intervals import Units
 from vitmed.metrics.predictions import Predictions
 
 CONFIG = EvaluateConfig(resamples=50)
@@ -287,6 +289,16 @@ class TestAnswers:
         logits = np.stack([np.zeros(16), np.tile([2.0, 1.5, 1.0, 0.5], 4)], axis=1).astype(np.float32)
         p = Predictions(("a", "b"), ("x",) * 16, tuple(f"P{i // 2}" for i in range(16)), labels, logits)
         assert (report_abstention(p, None, CONFIG).area.low is not None) == known
+
+    def test_a_number_of_three_patients_has_the_degrees_of_three(self) -> None:
+        """Beside sixty others, who hold none of it: as wide as if they were not there, up to the resampling."""
+        rng, few = np.random.default_rng(0), np.arange(63) < 3
+        sizes, units = np.where(few, rng.uniform(1, 3, 63), 9.0), Units(np.arange(63))
+        among = Bootstrap(units, 2000).ratios((sizes * few)[:, None], few[:, None])[0]
+        alone = Bootstrap(Units(np.arange(3)), 2000).ratios(sizes[:3, None], np.ones((3, 1)))[0]
+        assert among.value == pytest.approx(alone.value) and among.high - among.low == pytest.approx(
+            alone.high - alone.low, rel=0.05
+        )
 
     def test_the_curve_and_its_area_by_hand(self) -> None:
         """Right, right, wrong, right from the surest on: risks 0, 0, 1/3, 1/4."""

@@ -27,7 +27,7 @@ NOTHING = Estimate(value=None, low=None, high=None, method="sandwich")
 WORK = 2**24  # draws x images
 LEAST_DRAWS = 40
 STEPS, FARTHEST = 50, 50.0  # of Newton's method; a slope beyond this counts as infinite
-SURE = 700  # log odds of a probability that is 0 or 1
+SURE = 36.0  # log odds of a probability that is 0 or 1, as in the log loss
 
 
 class Bin(Frozen):
@@ -219,7 +219,7 @@ def _against_the_rest(
     (2001) 126), and Student's t with Satterthwaite's degrees of freedom.
     """
     chances = predictions.probabilities[:, shown]  # (S, J)
-    odds = class_log_odds(predictions.calibrated_logits)[:, shown]
+    odds = np.clip(class_log_odds(predictions.calibrated_logits)[:, shown], -SURE, SURE)
     events = known_labels(predictions)[:, None] == np.array(shown)
     ratios = boot.ratios(events, chances)
     per_class, why = dict[str, ClassReliability](), dict[str, str]()
@@ -260,8 +260,7 @@ def _line(odds: np.ndarray, events: np.ndarray, boot: Bootstrap) -> tuple[Estima
     slope = _recalibrate(line, np.zeros(len(odds)), events, boot)
     ends = {name: getattr(slope, name) for name in ("value", "low", "high")}
     slope = slope.model_copy(update={name: None if end is None else end / spread for name, end in ends.items()})
-    why = "a probability is 0 or 1" if np.abs(odds).max() > SURE else "the fit does not converge"
-    return intercept, slope, "" if slope.value is not None else why
+    return intercept, slope, "" if slope.value is not None else "the fit does not converge"
 
 
 def _recalibrate(x: np.ndarray, offset: np.ndarray, events: np.ndarray, boot: Bootstrap) -> Estimate:

@@ -77,15 +77,17 @@ class Bootstrap:
         return whole, np.concatenate(drawn)
 
     def ratios(self, top: np.ndarray, bottom: np.ndarray) -> list[Estimate]:
-        """The sum of `top` over that of `bottom`, (S, J) each, by column."""
+        """The sum of `top` over that of `bottom`, (S, J) each, by column, of the units that have any of `bottom`."""
         whole, drawn = (ratio(*np.split(both, 2, axis=-1)) for both in self.sums(np.concatenate([top, bottom], axis=1)))
-        return [self.estimate(float(value), column) for value, column in zip(whole, drawn.T, strict=True)]
+        counts = (self.per_unit(bottom) > 0).sum(axis=0).tolist()
+        return [self.estimate(float(x), column, n) for x, column, n in zip(whole, drawn.T, counts, strict=True)]
 
     def proportion(self, hits: np.ndarray, counted: np.ndarray | None = None) -> Estimate:
         """The share of hits (S,) bool among the counted images (S,) bool, or all, as in `evaluate_predictions`."""
         return of_share(share(hits, counted, self.units))
 
-    def estimate(self, value: float, drawn: np.ndarray) -> Estimate:
-        """A number with the percentile interval of its resamples, widened for few units; none if they do not vary."""
-        low, high = percentile_interval(drawn, widened_level(max(1.0, self.units.count - 1)))
+    def estimate(self, value: float, drawn: np.ndarray, count: int | None = None) -> Estimate:
+        """A number with the percentile interval of its resamples, widened for few units (`count`, default all); none if
+        they do not vary."""
+        low, high = percentile_interval(drawn, widened_level(max(1.0, (count or self.units.count) - 1)))
         return estimate(value, *((low, high) if high - low > ALIKE else NONE), "bootstrap", len(drawn))

@@ -11,7 +11,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from vitmed.core.base_models import Kind, Target
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import whole_file
 from vitmed.core.messages import bar, say
-from vitmed.core.text import counted, lines_of
+from vitmed.core.text import counted, counted_doing, lines_of
 from vitmed.core.text_files import from_cell
 from vitmed.core.upgrade import READER
 from vitmed.metrics.kinds.findings import FindingPredictions, is_of_findings
@@ -48,10 +48,16 @@ def read_predictions(
     as_decided: bool = False,
     calibrate: Callable[[Any], Any] | None = None,
 ) -> Predictions:
-    """Read a predictions.csv; its columns say of which kind it is. The other arguments are those of `from_csv`."""
+    """Read a predictions.csv; its columns say of which kind it is. The other arguments are those of `from_csv`. Of
+    findings that must be `labelled`, images without a known label are left out."""
     table = read_table(file)
     kind: Kind = "findings" if is_of_findings(table.header) else "number" if {*RAW} <= {*table.header} else "classes"
-    return PREDICTIONS[kind].from_csv(table, labelled, as_decided, calibrate, target)
+    read = PREDICTIONS[kind].from_csv(table, labelled, as_decided, calibrate, target)
+    if labelled and kind == "findings" and not (known := read.outcomes[1].any(axis=1)).all():
+        lack = counted_doing(int((~known).sum()), "image", "has no known label and is", "have no known label and are")
+        left = read.take(np.flatnonzero(known))
+        return replace(left, errors=read.errors, notes=(*read.notes, f"{lack} left out."))
+    return read
 
 
 class WrittenPredictions(NamedTuple):

@@ -138,6 +138,10 @@ def new_study(
     domains = what["space"]
     if not domains:
         raise UsageError("nothing to search: every setting is fixed", "leave some out, or name --space")
+    kind = prepared.splits.target.kind
+    mixing = {"augment.mixup", "augment.cutmix"} if not LEARNING[kind].mixes else set[str]()
+    if idle := [place for place in domains if place in {*TARGETS[kind].idle, *mixing}]:
+        raise UsageError(f"{idle[0]}: changes nothing for labels of the kind {kind}", "leave it out of the search")
     if "train.patience" in domains and "train.choose" not in domains and train.choose == "last":
         raise UsageError(LAST_KEPT.format("patience", domains["train.patience"]), "do so, or search other settings")
     if SEED in domains and (count := math.prod(len(domain.split(",")) for domain in domains.values())) > MOST:

@@ -12,6 +12,7 @@ from vitmed.core.errors import DataError
 from vitmed.metrics.kinds.findings import FindingPredictions, is_of_findings
 from vitmed.metrics.predictions import Predictions
 from vitmed.metrics.predictions_csv import read_table
+from vitmed.metrics.predictions_files import read_predictions
 
 NASTY = ("a,b", 'say "cheese"', "naïve Ω 細胞", "logit_x", "label_y", " spaced ", "a|b")
 
@@ -156,6 +157,15 @@ def test_a_table_without_labels_cannot_be_evaluated(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected the findings that are called"):
         (tmp_path / "p.csv").write_text(GOOD.replace(",a,", ",a | c,"))
         FindingPredictions.from_csv(tmp_path / "p.csv", as_decided=True)
+
+
+def test_images_without_a_known_label_are_no_patients_of_an_evaluation(tmp_path: Path) -> None:
+    p = draw(("a", "b"))
+    labels = np.where(np.arange(2 * len(p)).reshape(-1, 2) < 10, 1, UNKNOWN).astype(np.int8)
+    (tmp_path / "p.csv").write_text(replace(p, labels=labels).to_csv(), newline="")
+    read = read_predictions(tmp_path / "p.csv", labelled=True)
+    assert read.paths == p.paths[:5] and f"{len(p) - 5} images have no known label and are left out." in read.notes
+    assert len(read_predictions(tmp_path / "p.csv")) == len(p)
 
 
 def test_probabilities_alone_are_taken(tmp_path: Path) -> None:
