@@ -180,10 +180,12 @@ def test_a_run_that_was_killed_before_its_evaluation_is_evaluated(trained: Train
     result = train(resume=run)
     assert result.test.folder == run / "test-2"
     assert result.test.metrics.weights_hash == load_checkpoint(run / "best.pt").weights_hash
+    before = (run / "config.yaml").read_text()
     for given in ({}, {"time": "0.1s"}):  # it ended by its epochs, not by the time that is given now
         with pytest.raises(UsageError, match="this run of 6 epochs is finished and evaluated") as error:
             train(resume=run, **given)
         assert f"--resume {run} --epochs N" in error.value.fix
+    assert (run / "config.yaml").read_text() == before
 
 
 def test_what_cannot_be_resumed(trained: Trained, tmp_path: Path) -> None:

@@ -107,6 +107,11 @@ def test_a_report_on_classes_grades_and_a_number_says_what_the_model_says(ct: An
     assert numbers(group)["Lower end of the 90% prediction interval"] == 50.5
     assert numbers(group)["Upper end of the 90% prediction interval"] == 70.12  # four digits
     assert {one.unit.value for one in group.get_measurements()} == {"a", "1"}  # UCUM: year, no units
+    for unit, code in (("kg/m²", "{kg/m2}"), ("cells/µL", "{cells/uL}"), ("точки", None)):
+        (group,) = groups(write("number", ct, tmp_path, unit=unit, prediction=12345.6, interval=None))
+        value, given = numbers(group)["Predicted value"], group.get_measurements()[0].unit
+        assert value == 12346 and given.meaning == unit
+        assert given.value == code or (code is None and given.scheme_designator == "99VITMED")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import pickletools
 import re
 import resource
+import shlex
 import shutil
 import zipfile
 from pathlib import Path
@@ -318,3 +319,12 @@ def test_a_run_that_is_being_trained_is_not_called_stopped(tmp_path: Path) -> No
     with run_lock(run), pytest.raises(CheckpointError, match="it is being trained") as error:
         load_checkpoint(tmp_path)
     assert "vitmed runs" in error.value.fix
+
+
+def test_a_command_in_a_fix_can_be_run_as_it_stands(tmp_path: Path) -> None:
+    folder = tmp_path / "my run"
+    folder.mkdir()
+    (folder / "encoder.pt").touch()
+    with pytest.raises(CheckpointError, match="no classifier") as error:
+        load_checkpoint(folder)
+    assert shlex.split(error.value.fix) == ["vitmed", "train", "DIR", "--weights", str(folder / "encoder.pt")]

@@ -6,6 +6,7 @@ from vitmed.core.errors import Interrupted, excluded
 from vitmed.core.messages import listener
 from vitmed.core.places import elsewhere
 from vitmed.core.run_folder import RunFolder, run_lock
+from vitmed.core.text import quoted
 from vitmed.studies.auto import Auto, AutoRun, begin_auto
 from vitmed.studies.cluster import opened
 from vitmed.training.plan.time import Clock
@@ -48,6 +49,6 @@ def auto(
                 return ongoing.finish()
             except (Interrupted, KeyboardInterrupt) as error:
                 problem = getattr(error, "problem", "stopped at once")
-                raise Interrupted(problem, f"vitmed auto --resume {folder.path}") from None
+                raise Interrupted(problem, f"vitmed auto --resume {quoted(folder.path)}") from None
             finally:
                 ongoing.save()

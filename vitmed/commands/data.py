@@ -11,7 +11,7 @@ from vitmed.core.messages import say, warn
 from vitmed.core.options import Argument, NewDataFolder, Offline
 from vitmed.core.places import new_folder
 from vitmed.core.run_folder import cache_folder
-from vitmed.core.text import counted
+from vitmed.core.text import counted, quoted
 from vitmed.data.convert import GROUPS, KINDS, convert, labels_flag, pick_classes, write_groups
 from vitmed.data.folders import has_classes, image_names, new_outside_data
 
@@ -105,5 +105,5 @@ def import_dataset(
         convert(source, part)
         count = len(image_names(part))
     labels = labels_flag(folder, source) or ("" if has_classes(folder) else " --labels TABLE")
-    say(f"{folder}: {counted(count, 'image')}, patients unknown; to train on it: vitmed train {folder}{labels}")
+    say(f"{folder}: {counted(count, 'image')}, patients unknown; to train on it: vitmed train {quoted(folder)}{labels}")
     return folder

@@ -13,6 +13,7 @@ from vitmed.core.load_config import load_config, read_overrides, with_values
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.options import ConfigFile, Data, Force, MainOption, Offline, Sets, Settings
 from vitmed.core.places import data_folder, new_file
+from vitmed.core.text import quoted
 from vitmed.data.patients import report_patients
 from vitmed.models.hardware import describe as describe_device
 from vitmed.studies.folds import SharedTime
@@ -74,5 +75,5 @@ def plan(
             warn(short)
     made = replace(made, config=with_values(made.config, {"train.time": limit}))  # of all folds, as `train` takes it
     write_text(file, plan_yaml(made, file.parent))
-    say(f"plan written to {file}; edit it if you like, then: vitmed train --config {file}")
+    say(f"plan written to {file}; edit it if you like, then: vitmed train --config {quoted(file)}")
     return PlanResult(made.config, made.reasons, made.inputs, minutes, file)

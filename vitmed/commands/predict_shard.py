@@ -17,7 +17,7 @@ from vitmed.core.options import CHECKPOINT, Images, On, Option, Precision, Runs,
 from vitmed.core.places import new_folder
 from vitmed.core.remote import fetched, names_below
 from vitmed.core.run_folder import is_remote
-from vitmed.core.text import counted
+from vitmed.core.text import counted, quoted
 from vitmed.core.text_files import from_cell
 from vitmed.imaging.decode import is_image
 from vitmed.inference import open_model as models
@@ -97,7 +97,7 @@ def predict_shard(
         written = list(_write_shards(places.executor, how, shards, every, missing, saved))
     errors = tuple(error for one in sorted(written) for error in one.errors)
     if divides:
-        say(f"{counted(len(every), 'image')} in {counted(count, 'part')}; to join them: vitmed merge {folder}")
+        say(f"{counted(len(every), 'image')} in {counted(count, 'part')}; to join them: vitmed merge {quoted(folder)}")
     return WrittenPredictions(folder if divides else written[0].file, sum(one.read for one in written), errors)
 
 

@@ -12,6 +12,7 @@ from vitmed.core.messages import say
 from vitmed.core.options import PRETRAIN_FLAGS, Argument, ConfigFile, Fields, Resume, RunName, RunsFolder, Sets
 from vitmed.core.process import is_rank
 from vitmed.core.run_folder import run_lock
+from vitmed.core.text import quoted
 from vitmed.report.plots.curves import reconstruction_figure, training_curves
 from vitmed.report.plots.drawing import png
 from vitmed.studies.one_run import NO_RESULT, advising, new_pretraining, resumed_pretraining
@@ -75,5 +76,5 @@ def _train(run: Run[PretrainConfig]) -> PretrainResult:
 
     with advising(run):
         run.train(draw)
-    say(f"to fine-tune the encoder: vitmed train DIR --weights {folder.encoder}")
+    say(f"to fine-tune the encoder: vitmed train DIR --weights {quoted(folder.encoder)}")
     return PretrainResult(folder.path, folder.encoder, run.state.history)

@@ -11,6 +11,7 @@ from vitmed.core.base_models import Section
 from vitmed.core.downloads import Source
 from vitmed.core.errors import DataError, UsageError, unknown_key
 from vitmed.core.messages import say, warn
+from vitmed.core.text import quoted
 from vitmed.core.text_files import YamlError, packaged, read_yaml
 
 
@@ -159,4 +160,4 @@ def find_set(name: str) -> Card:
 def advice(card: Card, folder: str | Path = "DIR") -> str:
     """The command that trains on the set in `folder`."""
     patients = f" --group-regex '{card.group_regex}'" if card.group_regex else ""
-    return f"Then: vitmed train {folder}{patients}"
+    return f"Then: vitmed train {quoted(folder)}{patients}"

@@ -5,6 +5,7 @@ import datetime
 import hashlib
 import os
 import re
+import shlex
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
@@ -99,9 +100,19 @@ def format_probability(p: float) -> str:
     return next(text for digits in range(4, 12) if float(text := f"{p:.{digits}f}") < 1)
 
 
+def format_number(x: float) -> str:
+    """A number in four digits, or with all that stand before its point: 63.25, 152345."""
+    return f"{x:.0f}" if 1e4 <= abs(x) < 1e15 else f"{x:.4g}"
+
+
 def visible(text: str) -> str:
     """Text that is safe to print and to draw: characters of `HIDDEN` become \\x1b, \\u202e, \\udce9."""
     return HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def quoted(name: object) -> str:
+    """A path or name as a shell takes it: in quotes where it has spaces or signs."""
+    return shlex.quote(str(name))
 
 
 def first_line(error: BaseException | str) -> str:

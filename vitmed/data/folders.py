@@ -7,14 +7,13 @@ import contextlib
 import errno
 import os
 import re
-import shlex
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import ARCHIVES, new_folder
-from vitmed.core.text import counted
+from vitmed.core.text import counted, quoted
 from vitmed.imaging.decode import READERS, is_image
 
 TABLES = (".csv", ".tsv", ".xlsx")
@@ -70,7 +69,7 @@ def tables_in(folder: Path) -> list[Path]:
 def labels_fix(folder: Path) -> str:
     """How to name the classes by a table, the one that lies in the folder if there is one, and "; or "."""
     table = next(map(str, tables_in(folder)), "TABLE")
-    return f"--labels {shlex.quote(table)}, with the columns path and label; or "
+    return f"--labels {quoted(table)}, with the columns path and label; or "
 
 
 def import_fix(folder: Path) -> str:

@@ -20,7 +20,7 @@ from vitmed.core.config import GROUP_WORDS, DataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import check_regular
 from vitmed.core.messages import bar, say, warn
-from vitmed.core.text import counted, counted_doing, lines_of, one_spelling, visible
+from vitmed.core.text import counted, counted_doing, lines_of, one_spelling, quoted, visible
 from vitmed.data.duplicates import find_copies
 from vitmed.data.folders import tables_in
 from vitmed.data.image_cache import ImageCache
@@ -284,7 +284,7 @@ def report_patients(splits: Splits, risk: str) -> None:
     if splits.grouped:
         say(f"{splits.unit}s: {describe_patients(splits)}")
     elif (table := table_of_patients(splits.root)) is not None:
-        warn(f"patients are unknown: {risk}. {table.name} in the folder names them: --groups {shlex.quote(str(table))}")
+        warn(f"patients are unknown: {risk}. {table.name} in the folder names them: --groups {quoted(table)}")
     elif (guess := splits.guess) is None:
         warn(f"patients are unknown: {risk} (use --group-regex or --groups)")
     else:

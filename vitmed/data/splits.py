@@ -4,7 +4,6 @@ samples, in proportion by class, ranges of a number or findings.
 No file is copied, moved or changed. All splits share one class order.
 """
 
-import shlex
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ import numpy as np
 from vitmed.core.config import DataConfig, PretrainDataConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.places import data_folder
-from vitmed.core.text import counted, counted_doing, lines_of, listed
+from vitmed.core.text import counted, counted_doing, lines_of, listed, quoted
 from vitmed.data.folders import SPLITS, image_names, split_folders, split_of
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.label_kinds import number_in
@@ -156,7 +155,7 @@ def checked(images: Splits, parts: dict[str, Samples], made: dict[str, str], con
         groups, named = map(set, zip(*pairs, strict=True))
         if {"train"} < named <= set(SPLITS) and len(pairs) == len(groups):
             better.append(name)
-    ways = [f"--split-column {shlex.quote(better[0])}, whose splits share no {splits.unit}"] if better else []
+    ways = [f"--split-column {quoted(better[0])}, whose splits share no {splits.unit}"] if better else []
     if config.sites is not None:
         ways.append(f"give all images of a {splits.unit} one value of {config.sites}, since each value is a fold")
     if ALL not in images.samples:
@@ -493,8 +492,7 @@ def patient_share(labels: np.ndarray, codes: np.ndarray, fraction: float, seed: 
         found += whole((number - fold) % folds < taken for fold in range(folds))
         near = [some for some in found if off(some) <= fraction / 2]
         if near or (found and len(table) > TRIED):
-            ranked = sorted(near + found, key=lambda some: (-_enough_patients(table, some, fraction), off(some)))
-            return np.asarray(ranked[0][codes])
+            return np.asarray(max(near + found, key=lambda some: _enough_patients(table, some, fraction))[codes])
     if len(table) <= TRIED:
         order = np.random.default_rng(seed).permutation(len(table))
         choices = chain.from_iterable(combinations(order, count) for count in range(1, len(table)))

@@ -17,7 +17,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import json_of
 from vitmed.core.run_folder import BASELINE, ISSUES, NUMBERS, PREDICTIONS, REPORT, RunFolder
-from vitmed.core.text import listed
+from vitmed.core.text import listed, quoted
 from vitmed.decisions.calibration import Calibration, CalibrationResult
 from vitmed.decisions.operating_points import TITLES, asked_point, target_of_point
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, policy_of
@@ -221,7 +221,8 @@ def validation_of(checkpoint: Path, weights_hash: str | None, positive: str | No
             "it is an exported model, which names no images: vitmed evaluate RUN with this flag, then vitmed export RUN"
         )
         if run.path.name == "findings":
-            writes = f"this is the report of a finding; of all: vitmed evaluate {run.path.parent.parent} with this flag"
+            whole = quoted(run.path.parent.parent)
+            writes = f"this is the report of a finding; of all: vitmed evaluate {whole} with this flag"
         raise UsageError(problem, writes if checkpoint.suffix != ".onnx" else again)
     return replace(predictions, positive=positive) if predictions.kind == "classes" else predictions
 

@@ -26,7 +26,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.errors import DataError, GateError, UsageError
 from vitmed.core.files import whole_file, whole_folder
 from vitmed.core.messages import Silent, bar, listening, say, warn
-from vitmed.core.text import counted, counted_doing, first_line
+from vitmed.core.text import counted, counted_doing, first_line, quoted
 from vitmed.data.samples import Sample, labelled_by
 from vitmed.decisions.out_of_distribution import scores_of
 from vitmed.decisions.policy import unlike_training
@@ -334,7 +334,7 @@ def fields_of_model(saved: Checkpoint) -> dict[str, Any]:
     else:
         part = lacks(fields)
     if part:
-        fix = f"vitmed export {saved.path} --to model.onnx writes every model"
+        fix = f"vitmed export {quoted(saved.path)} --to model.onnx writes every model"
         fix += "; for timm: vitmed train --stem patch" * ("stem" in part)
         raise UsageError(f"{saved.path}: the model needs {part}, which vitmed cannot write for timm", fix)
     return fields

@@ -11,7 +11,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.files import write_bytes, write_json, write_text
 from vitmed.core.messages import say
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
-from vitmed.core.text import counted, now
+from vitmed.core.text import counted, now, quoted
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
 from vitmed.decisions.policy import DecisionPolicy
 from vitmed.decisions.targets import TARGETS, Streams
@@ -50,7 +50,7 @@ def read_reference(run: Path, split: str | None) -> tuple[Path, Evaluated]:
             problem = f"{home.path}: holds no evaluation of {saved.path.name} on {' or '.join(splits)}"
             if saved.path.suffix == ".onnx":  # an exported model has no images
                 raise UsageError(problem, "name the run that it was exported from: vitmed monitor RUN TABLE")
-            raise UsageError(problem, f"vitmed evaluate {saved.path} --split {splits[0]} writes it")
+            raise UsageError(problem, f"vitmed evaluate {quoted(saved.path)} --split {splits[0]} writes it")
         folder = file.parent
     reference = read_evaluation(folder / PREDICTIONS)
     if reference.policy is None:

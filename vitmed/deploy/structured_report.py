@@ -7,6 +7,7 @@ its value a hash of the text, so that the same class has the same code in every 
 import contextlib
 import hashlib
 import json
+import unicodedata
 import uuid
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -20,14 +21,13 @@ from pydicom.sr.codedict import codes
 from pydicom.valuerep import DA, TM
 
 from vitmed import __version__
-from vitmed.core.text import NOTICE, format_probability
+from vitmed.core.text import NOTICE, format_number, format_probability
 from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy, NumberPolicy
 from vitmed.inference.load import Answer, Model
 
 SCHEME, FORM = "99VITMED", "2"  # the private codes; a new form of the report is another object, so has another UID
 LONGEST = 64  # characters of a code's meaning (VR LO)
 MOST_CLASSES = 20  # likeliest classes whose probability a report has
-DIGITS = 4  # of a number; more are not known
 SERIES = 9100  # number of the series of reports in a study, far from those of a scanner
 UCUM = {  # what users call a unit -> its code
     "years": "a",
@@ -83,10 +83,10 @@ class Group:
         self.evaluations.append(sr.QualitativeEvaluation(name=name, value=value))
 
     def measure(self, name: str, value: float | None, unit: Any = None) -> None:
-        """Add a number, to `DIGITS` digits; one that is not known or not finite is left out."""
+        """Add a number, as `format_number` rounds it; one that is not known or not finite is left out."""
         if value is not None and np.isfinite(value):
             of = codes.UCUM.NoUnits if unit is None else unit
-            value = float(f"{value:.{DIGITS}g}")
+            value = float(format_number(value))
             self.measurements.append(sr.Measurement(name=coded(name), value=value, unit=of))
 
 
@@ -125,8 +125,8 @@ def result_line(answer: Answer) -> str:
     if isinstance(answer.prediction, tuple):
         return f"Present: {', '.join(answer.prediction) or 'none of the findings'}"
     if isinstance(answer.prediction, float):
-        ends = "" if answer.interval is None else " (interval {:.{d}g} to {:.{d}g})".format(*answer.interval, d=DIGITS)
-        return f"{answer.prediction:.{DIGITS}g} {answer.unit}".strip() + ends
+        ends = "" if answer.interval is None else " (interval {} to {})".format(*map(format_number, answer.interval))
+        return f"{format_number(answer.prediction)} {answer.unit}".strip() + ends
     return f"{answer.prediction}, probability {format_probability(answer.probabilities[answer.prediction])}"
 
 
@@ -162,8 +162,11 @@ def _number(group: Group, answer: Answer, policy: DecisionPolicy | None) -> None
     elif code := UCUM.get(answer.unit):
         unit = sr.CodedConcept(code, "UCUM", answer.unit)
     else:  # an annotation, {like this}
-        noted = "".join(c for c in answer.unit if c.isascii() and c.isprintable() and c not in "{}\\")[:14]
-        unit = sr.CodedConcept(f"{{{noted}}}" if noted.strip() else "1", "UCUM", coded(answer.unit).meaning)
+        plain = unicodedata.normalize("NFKC", answer.unit).replace("\u03bc", "u")  # kg/m2, uL
+        noted = "".join(c for c in plain if c.isprintable() and c not in "{}\\")[:14]
+        unit = coded(answer.unit)
+        if noted.strip() and noted.isascii():
+            unit = sr.CodedConcept(f"{{{noted}}}", "UCUM", unit.meaning)
     name = "Predicted value" if answer.answered else "Predicted value, but not answered"
     group.measure(name, answer.prediction, unit)
     if answer.interval is not None and isinstance(policy, NumberPolicy) and policy.intervals is not None:

@@ -20,7 +20,7 @@ from vitmed.core.errors import CheckpointError, VitmedError
 from vitmed.core.files import whole_file
 from vitmed.core.load_config import AnyConfig, build_config, store_paths, without_places
 from vitmed.core.run_folder import NOWHERE, RunFolder, is_running, store_path
-from vitmed.core.text import first_line
+from vitmed.core.text import first_line, quoted
 from vitmed.data.samples import Splits
 from vitmed.decisions.policy import DecisionPolicy, ReducedPrecision, policy_of
 from vitmed.imaging.preprocessing import Preprocessing
@@ -175,8 +175,8 @@ def _load(path: Path, format: str, what: str, fix: str) -> dict[str, Any]:
     if not is_text(found, format):
         if is_text(found, PRETRAINING):
             problem = f"{path}: the state of a pretraining run, which has no classifier"
-            fix = f"vitmed pretrain --resume {path.parent}; where it is finished: vitmed train DIR --weights "
-            raise CheckpointError(problem, f"{fix}{path.parent / 'encoder.pt'}")
+            fix = f"vitmed pretrain --resume {quoted(path.parent)}; where it is finished: vitmed train DIR --weights "
+            raise CheckpointError(problem, f"{fix}{quoted(path.parent / 'encoder.pt')}")
         raise CheckpointError(f"{path}: not {what}", fix)
     if str(content.get("version")) != str(VERSION):
         problem = f"{path}: checkpoint version {str(content.get('version'))[:20]}, this vitmed reads {VERSION}"
@@ -201,11 +201,15 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     for mark, what, fix in (
         ("ensemble.json", "an ensemble, where one network is expected", "name the best.pt of a member"),
         ("ensemble/ensemble.json", "folds and their ensemble, where one network is expected", f"name {fold}"),
-        ("encoder.pt", "a pretraining run, which has no classifier", f"vitmed train DIR --weights {path}/encoder.pt"),
+        (
+            "encoder.pt",
+            "a pretraining run, which has no classifier",
+            f"vitmed train DIR --weights {quoted(path / 'encoder.pt')}",
+        ),
         (
             "folds.json",
             f"holds a run for each fold and no ensemble of them, expected a run such as {fold}",
-            f"to join them: vitmed ensemble {path}; for their report: vitmed evaluate {report}",
+            f"to join them: vitmed ensemble {quoted(path)}; for their report: vitmed evaluate {report}",
         ),
         ("splits.csv", f"a run without best.pt: {ended}", "wait; vitmed runs shows it" if running else "train first"),
     ):

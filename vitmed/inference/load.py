@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from vitmed.core.base_models import NO_FINDING
 from vitmed.core.errors import DataError, UsageError, VitmedError
 from vitmed.core.messages import Silent, listening
-from vitmed.core.text import NOTICE
+from vitmed.core.text import NOTICE, format_number
 from vitmed.imaging.decode import decode
 from vitmed.imaging.dicom import has_magic
 from vitmed.imaging.raw_image import RawImage
@@ -85,8 +85,8 @@ class Answer:
     def cells(self, top_k: int) -> list[str]:
         """The cells below `answer_columns`: class, probability, runners-up; findings and the next; number, interval."""
         if isinstance(self.prediction, float):
-            ends = "" if self.interval is None else f"{self.interval[0]:.4g} to {self.interval[1]:.4g}"
-            return [f"{self.prediction:.4g}", ends]
+            ends = "" if self.interval is None else " to ".join(map(format_number, self.interval))
+            return [format_number(self.prediction), ends]
         named = [(name, f"{name} {p:.3f}") for name, p in self.ranking]
         if isinstance(self.prediction, tuple):
             called = [text for name, text in named if name in self.prediction]

@@ -15,7 +15,7 @@ import numpy as np
 
 from vitmed.core.base_models import CLASSES, Kind, Target
 from vitmed.core.errors import DataError
-from vitmed.core.text import listed
+from vitmed.core.text import listed, quoted
 from vitmed.core.text_files import csv_text
 from vitmed.metrics.predictions_csv import FIXED_COLUMNS, LOGIT, PROB, ROUNDED, Table, read_table
 
@@ -389,7 +389,7 @@ class Predictions:
                 why = f"none of its {len(table.errors):,} images could be read" if table.errors else "it has no rows"
                 fix = "give a row for every image"
             else:
-                fix += f"; or name a table that has it: vitmed evaluate {table.file} --labels TABLE"
+                fix += f"; or name a table that has it: vitmed evaluate {quoted(table.file)} --labels TABLE"
             raise DataError(f"{table.file}: nothing can be evaluated, since {why}", fix)
         read = calibrate(read) if calibrate is not None and not as_decided else read._as_shown(table, as_decided)
         read = replace(read, decided=read._decided(table) if as_decided else None)

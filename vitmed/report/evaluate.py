@@ -16,7 +16,7 @@ from vitmed.core.load_config import evaluate_config
 from vitmed.core.messages import bar, say, warn
 from vitmed.core.places import data_of_runs, output_folder
 from vitmed.core.run_folder import BASELINE, NUMBERS, RunFolder
-from vitmed.core.text import duration_text, listed, now
+from vitmed.core.text import duration_text, listed, now, quoted
 from vitmed.core.upgrade import without_gone
 from vitmed.data.label_kinds import LabelRequest, plain_grade
 from vitmed.data.listing import further_columns, labels_from_table
@@ -166,7 +166,11 @@ def report_images(
         attention, maps = check_attention(network.model, how, chosen.read, predictions, count)
     internal = read_split(run, "test", saved.weights_hash, policy) if own is None else None
     if own is None and internal is None:
-        why = f"vitmed evaluate {saved.path}" if named else "an exported model finds it only in the folder of its run"
+        why = (
+            f"vitmed evaluate {quoted(saved.path)}"
+            if named
+            else "an exported model finds it only in the folder of its run"
+        )
         say(f"no comparison with the test of the run: {saved.path.name} is not evaluated on it yet ({why})")
     beside = fitting_baselines(run.path / own, predictions)[0] if own and baselines is None else {}
     with bar("drawing the report", unit="steps"):

@@ -16,7 +16,7 @@ from vitmed.core.errors import DataError, UsageError
 from vitmed.core.load_config import paths_in
 from vitmed.core.messages import bar, gravest_first, say
 from vitmed.core.run_folder import BASELINE, PREDICTIONS, RunFolder, find_path, is_elsewhere
-from vitmed.core.text import counted, listed
+from vitmed.core.text import counted, listed, quoted
 from vitmed.core.text_files import YamlError, from_cell, read_yaml
 from vitmed.data.patient_names import group_word
 from vitmed.decisions.evaluation_folder import Evaluated, find_evaluation, read_evaluation
@@ -140,7 +140,7 @@ def table_of(path: Path) -> Path:
         path = run.path
     elif path.suffix in (".pt", ".pt2", ".onnx"):
         images = "" if path.suffix == ".pt" else " --data DIR"  # an exported model knows none
-        fix = f"vitmed evaluate {path}{images}, then name its report"
+        fix = f"vitmed evaluate {quoted(path)}{images}, then name its report"
         raise DataError(f"{path}: a model, not its predictions", fix)
     elif not path.is_dir():
         return path
@@ -149,7 +149,7 @@ def table_of(path: Path) -> Path:
     if run.best.is_file():
         if file := find_evaluation(run, "test", load_checkpoint(run.best).weights_hash):
             return file
-        raise DataError(f"{path}: has no evaluation of its best.pt on its test", f"vitmed evaluate {path}")
+        raise DataError(f"{path}: has no evaluation of its best.pt on its test", f"vitmed evaluate {quoted(path)}")
     if (path / "test" / PREDICTIONS).is_file():  # of folds, or of a run without a network
         return path / "test" / PREDICTIONS
     raise DataError(f"{path}: has no {PREDICTIONS}, nor test/{PREDICTIONS}", "name a predictions.csv, report or run")

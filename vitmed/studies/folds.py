@@ -20,7 +20,7 @@ from vitmed.core.load_config import build_config, load_config
 from vitmed.core.messages import Silent, bar, gathering, listening, same_words, say, show, warn
 from vitmed.core.places import data_folder
 from vitmed.core.run_folder import PREDICTIONS, RunFolder
-from vitmed.core.text import counted, duration_text, grouped, listed, round_up
+from vitmed.core.text import counted, duration_text, grouped, listed, quoted, round_up
 from vitmed.data.samples import Sample, Splits
 from vitmed.data.scan import hash_files
 from vitmed.data.splits import TRAIN_ALONE, held_out, make_splits, site_names
@@ -208,7 +208,7 @@ class CrossValidation(Study[Evaluation]):
             table = find_evaluation(run, "test", saved.weights_hash)
             if table is None:
                 problem = f"{run.path}: has no evaluation of its best.pt on its test"
-                raise CheckpointError(problem, f"vitmed evaluate {run.path}")
+                raise CheckpointError(problem, f"vitmed evaluate {quoted(run.path)}")
             tested.append(Tested(run, saved, table, read_evaluation(table)))
         return tested
 
@@ -389,7 +389,7 @@ def read_candidate(folder: RunFolder) -> Candidate:
     done, folds = len(study.done()), len(study.divided.places)
     if done < folds:
         problem = f"{folder.path}: {folds - done} of {counted(folds, 'fold')} are not finished"
-        raise CheckpointError(problem, f"vitmed cross-validate --resume {folder.path}")
+        raise CheckpointError(problem, f"vitmed cross-validate --resume {quoted(folder.path)}")
     tested = study.tested()
     tests = out_of_fold([fold.evaluated.predictions for fold in tested], study.divided.folds)
     return Candidate(folder, tuple(fold.saved for fold in tested), tests, study.divided.repeats, True)
@@ -508,6 +508,6 @@ def join(candidates: Sequence[Candidate], place: RunFolder, advise: bool) -> Ens
         metrics = Report.of(predictions, origin, config, extra).write(place.path / "val")
     save_ensemble(joined)  # last: without it the folder holds no ensemble
     if splits.samples["test"] and advise:
-        say(f"to test it once: vitmed evaluate {place.path}")
-    show(f"{place.path}: {chosen['words']}; vitmed predict IMAGE --checkpoint {place.path}")
+        say(f"to test it once: vitmed evaluate {quoted(place.path)}")
+    show(f"{place.path}: {chosen['words']}; vitmed predict IMAGE --checkpoint {quoted(place.path)}")
     return EnsembleResult(place.path, shares, Evaluation(predictions, metrics, place.path / "val"))

@@ -18,7 +18,7 @@ from vitmed.core.load_config import build_config, with_values
 from vitmed.core.messages import bar, gathering, gravest_first, say, show, warn, wrapped
 from vitmed.core.places import check_run_place, data_folder
 from vitmed.core.run_folder import RunFolder, run_lock
-from vitmed.core.text import counted, duration_text, file_name, visible
+from vitmed.core.text import counted, duration_text, file_name, quoted, visible
 from vitmed.data.duplicates import fingerprints
 from vitmed.data.folders import has_classes
 from vitmed.data.loading import ReadSplits, read_splits
@@ -152,7 +152,7 @@ class OneRun:
             problem = f"{folder.last}: holds no training state"
             raise CheckpointError(problem, "resume needs the last.pt that train wrote")
         checkpoint.model()  # raises before a network is built whose sizes are not those of the weights
-        fix = f"name its current place: vitmed train DIR --resume {folder.path}"
+        fix = f"name its current place: vitmed train DIR --resume {quoted(folder.path)}"
         root = data_folder(data if data is not None else ranks.first(lambda: checkpoint.data_root(fix)))
         config = build_config(resumed_settings(checkpoint.config, folder, root, overrides), given=overrides)
         check_trackers(config.train.track)
@@ -181,13 +181,16 @@ class OneRun:
             if ended and (limit := checkpoint.config.train.time):  # not one that is given now
                 length, more = duration_text(limit), "time: vitmed train --resume {} --time TIME"
             problem = f"{folder.path}: this run of {length} is finished and evaluated"
-            raise UsageError(problem, f"more {more.format(folder.path)}; a new report: vitmed evaluate {folder.path}")
+            raise UsageError(
+                problem, f"more {more.format(quoted(folder.path))}; a new report: vitmed evaluate {quoted(folder.path)}"
+            )
+        run.rewrite()
         return run, task
 
     def _finish(self, run: Run[Config], task: Finetune) -> TrainResult:
         config, folder, leads = run.config, run.folder, self.ranks.leads
         trained = not config.train.freeze and finished(run.state, config)
-        fix = f"start again: vitmed train --config {folder.config}"  # --freeze has nothing to go on from
+        fix = f"start again: vitmed train --config {quoted(folder.config)}"  # --freeze has nothing to go on from
 
         def draw() -> None:
             if leads and run.state.history:
@@ -211,7 +214,7 @@ class OneRun:
             if config.train.time is not None:
                 used, limit = (duration_text(seconds) for seconds in (self.clock.seconds(), config.train.time))
                 say(f"time: {used} of {limit} used")
-            say(f"to predict images: vitmed predict IMAGE --checkpoint {result.folder}")
+            say(f"to predict images: vitmed predict IMAGE --checkpoint {quoted(result.folder)}")
             for split, evaluation in (("val", result.val), ("test", result.test)):
                 if evaluation is not None and config.train.track:
                     pages = not config.evaluate.show_names  # a page that names images stays here
@@ -250,7 +253,7 @@ def _evaluated(run: Run[Config], task: Finetune, baselines: Baselines | None, tr
     if short:
         warn(
             "the time is nearly used, so validation gets no report and the test no attention maps; to make them later: "
-            f"vitmed evaluate {folder.path} --split val, vitmed evaluate {folder.path}"
+            f"vitmed evaluate {quoted(folder.path)} --split val, vitmed evaluate {quoted(folder.path)}"
         )
     with gathering():  # the evaluations warn of it again
         fit_decision_policy(best, run.images, run.device)
@@ -368,7 +371,8 @@ def resumed_pretraining(folder: RunFolder, data: str | Path | None, overrides: d
     check_unchanged(splits, read.hashes, saved.hashes)
     run = Run.resumed(task, config, read, folder, session, saved)
     if finished(run.state, run.config):
-        raise UsageError(f"{folder.path}: this run is finished", f"vitmed train DIR --weights {folder.encoder}")
+        raise UsageError(f"{folder.path}: this run is finished", f"vitmed train DIR --weights {quoted(folder.encoder)}")
+    run.rewrite()
     return run
 
 

@@ -26,7 +26,7 @@ from vitmed.core.load_config import load_config, store_paths, with_values
 from vitmed.core.messages import Silent, listener, say
 from vitmed.core.places import check_run_place
 from vitmed.core.run_folder import NUMBERS, PREDICTIONS, RunFolder
-from vitmed.core.text import counted, duration_text, first_line, listed, round_up
+from vitmed.core.text import counted, duration_text, first_line, listed, quoted, round_up
 from vitmed.core.text_files import csv_text
 from vitmed.core.upgrade import READER
 from vitmed.decisions.evaluation_folder import read_evaluation, read_metrics
@@ -502,7 +502,7 @@ class Search(Study[TuningStudy]):
         write_bytes(folder.path / HISTORY, png(history_figure(study)))
         for note in study.notes:
             say(note)
-        say(f"to train with these settings: vitmed train DIR --config {folder.tuned}")
+        say(f"to train with these settings: vitmed train DIR --config {quoted(folder.tuned)}")
         return study
 
     def chosen(self) -> TuningStudy:

@@ -34,7 +34,7 @@ from vitmed.core.load_config import load_config, read_overrides
 from vitmed.core.messages import Logged, Once, bar, listener, listening, say, show, warn, wrapped
 from vitmed.core.process import DRIVER, cores
 from vitmed.core.run_folder import PREDICTIONS, RunFolder, is_running, run_lock
-from vitmed.core.text import counted_doing
+from vitmed.core.text import counted_doing, quoted
 from vitmed.data.image_cache import ImageCache
 from vitmed.data.scan import hash_files
 from vitmed.data.splits import make_splits
@@ -144,7 +144,7 @@ def conduct(study: Study[Result]) -> Result:
         except (errors.Interrupted, KeyboardInterrupt) as error:
             study.interrupted()
             problem = error.problem if isinstance(error, errors.Interrupted) else "stopped; what is trained is saved"
-            raise errors.Interrupted(problem, f"vitmed {study.command} --resume {study.folder.path}") from None
+            raise errors.Interrupted(problem, f"vitmed {study.command} --resume {quoted(study.folder.path)}") from None
 
 
 def settings_of(arguments: Mapping[str, Any], command: str) -> Config:

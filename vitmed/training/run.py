@@ -22,7 +22,7 @@ from vitmed.core.messages import Advance, bar, say, warn
 from vitmed.core.places import elsewhere
 from vitmed.core.process import stop_signals
 from vitmed.core.run_folder import RunFolder
-from vitmed.core.text import counted, first_line
+from vitmed.core.text import counted, first_line, quoted
 from vitmed.data.loading import Images, ReadSplits
 from vitmed.inference.checkpoint import Checkpoint, PretrainingState
 from vitmed.models import hardware
@@ -116,7 +116,7 @@ class Run(Generic[AnyConfig]):
     def resumed(
         cls, task: Task[AnyConfig], config: AnyConfig, read: ReadSplits, folder: RunFolder, session: Session, last: Last
     ) -> Self:
-        """A run as `last`, its last.pt, left it, perhaps with another `train.time`."""
+        """A run as `last`, its last.pt, left it, perhaps with another `train.time`; nothing is written."""
         run = cls(task, config, read, folder, session)
         try:
             run.state.load_state_dict(last.training or {})
@@ -125,17 +125,21 @@ class Run(Generic[AnyConfig]):
             raise errors.CheckpointError(problem, f"{AGAIN}, or start a new run") from None
         state = run.state
         session.clock.began -= state.spent
-        run.ranks.first(run._write_config)  # epochs or data folder may be new
-        run.ranks.first(run._write_records)  # a kill may have come between last.pt and metrics.jsonl
         say(f"resuming {folder.path} at epoch {state.epoch + 1}, batch {state.batch + 1}")
         if (now := config.train.time) is not None and now != last.config.train.time:
             state.share = min(1.0, state.spent / now)  # as if it had been so from the start
         return run
 
+    def rewrite(self) -> None:
+        """Write what a resumed run may change: its configuration, with new epochs or another data folder, and the
+        records, since a kill may have come between last.pt and metrics.jsonl."""
+        self.ranks.first(self._write_config)
+        self.ranks.first(self._write_records)
+
     @property
     def go_on(self) -> str:
         """The command that continues this run."""
-        return f"vitmed {self.task.command} --resume {self.folder.path}"
+        return f"vitmed {self.task.command} --resume {quoted(self.folder.path)}"
 
     def train(
         self,
