@@ -360,7 +360,7 @@ def stress_images(
     )
     clean, corrupted = _predict_all(saved, chosen, decoded, replace(request, corruptions=names))
     robustness = measure_robustness(clean, corrupted, request.resamples, seed, saved.splits.target)
-    unread = [f"{counted(unreadable, 'image')} could not be read; only those that could are counted."] if unreadable else []
+    unread = [f"{counted(unreadable, 'image')} could not be read; the others are counted."] if unreadable else []
     about = {
         "what": what,
         "checkpoint": saved.path.name,
