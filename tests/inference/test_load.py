@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -107,6 +108,9 @@ def test_what_cannot_be_read_is_named(model: Model, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="bool") as error:
         model.predict(np.zeros((8, 8), bool))
     assert error.value.fix == "255 * image.astype(np.uint8)"
+    cv2.imwrite(str(tmp_path / "deep.png"), np.full((8, 8, 3), 300, np.uint16))
+    with pytest.raises(DataError, match="16 bits per channel, of which Pillow keeps 8"):
+        model.predict(Image.open(tmp_path / "deep.png"))
     with pytest.raises(CheckpointError):
         vitmed.load(tmp_path / "none.pt")
     for age, name in ((9, "old"), (0, "new")):

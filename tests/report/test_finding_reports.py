@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,13 @@ def test_what_is_pasted_into_a_paper_names_the_findings_that_a_mean_counts(tmp_p
     text = (tmp_path / "methods.md").read_text()
     assert text.count("means over 2 of 3 findings, those that at least 5 images have and 5 lack") == 2
     assert "classes" not in text
+
+
+def test_subgroups_of_rare_findings_are_missed_in_words(tmp_path: Path, no_figures: None) -> None:
+    p = drawn(images=12)
+    p = replace(p, labels=(np.arange(36).reshape(12, 3) < 6).astype(np.int8), columns={"site": tuple("ab" * 6)})
+    found = write_report(tmp_path, p, title="t", facts={}, config=EvaluateConfig(resamples=0, subgroups=["site"]))
+    assert "No subgroups: fewer than 5 have each finding, or are without it." in found["report"]["notes"] + found["notes"]
 
 
 def test_axes_of_shares_end_at_0_and_1() -> None:
