@@ -24,7 +24,7 @@ from vitmed.commands.compare import Comparison
 from vitmed.core.base_models import Target
 from vitmed.core.config import EvaluateConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.decisions.evaluation_folder import read_evaluation
+from vitmed.decisions.evaluation_folder import Evaluated, read_evaluation
 from vitmed.decisions.policy import choose_policy
 from vitmed.metrics.intervals import Units, share
 from vitmed.metrics.kinds.classes import PreparedPredictions
@@ -35,7 +35,7 @@ from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.report.analyses import Extra
 from vitmed.report.results import Origin
 from vitmed.report.write import Report
-from vitmed.studies.comparison import Model, compare_models, read_all
+from vitmed.studies.comparison import Model, compare_models, operating_points, read_all
 
 
 def draw(noise: float, size: int = 120, classes: int = 2, each: int | None = 3, seed: int = 0) -> Predictions:
@@ -335,6 +335,16 @@ def test_models_of_other_operating_points_are_compared_by_the_likeliest_class(tm
     assert all(model["likeliest"] is None for model in found["models"].values())
     assert not any("operating points" in note for note in found["notes"])
     assert found["models"]["b"]["overall"]["accuracy"]["value"] != pytest.approx(at_half[1])
+
+
+def test_the_same_costs_at_two_prevalences_are_two_operating_points() -> None:
+    def model(name: str, prevalence: float | None) -> Model:
+        asked = {"report": {"evaluate": {"cost": "10:1", "prevalence": prevalence}}}
+        return Model(name, (p := replace(draw(2.0), positive="sick", threshold=0.3)), known=Evaluated(p, None, asked))
+
+    points, notes = operating_points([model("a", 0.1), model("b", 0.6), model("c", None)])
+    assert list(points.values()) == ["--cost 10:1 --prevalence 0.1", "--cost 10:1 --prevalence 0.6", "--cost 10:1"]
+    assert notes and not operating_points([model("a", 0.1), model("b", 0.1)])[1]
 
 
 def test_few_patients_tell_nothing(tmp_path: Path) -> None:

@@ -91,9 +91,7 @@ def test_the_mean_is_undefined_where_a_fold_is() -> None:
     assert [fold.numbers["auroc"].value is None for fold in found.each] == [False, True, False]
     text = spread_of(found.each, "auroc")
     assert text.split(", ")[1] == "undefined" and "±" not in text
-    assert undefined_notes(found) == [
-        "The AUROC of the finding is undefined in fold 2: no test image has it, or every one has it."
-    ]
+    assert undefined_notes(found) == ["The AUROC is undefined in fold 2: a class has no test image there."]
 
 
 def fold(area: float | None = None, point: str = "default", threshold: float | None = None) -> Fold:

@@ -206,6 +206,9 @@ def test_a_handful_of_labelled_patients_says_nothing() -> None:
     level = patient_level(mixed, None, 20)
     assert level.mean is None
     assert level.reason == "only 3 of 32 patients have images of one class alone; the others have no label"
+    mixed = replace(mixed, labels=np.where(np.arange(len(p)) < 60, labels, 0))
+    one = "all 12 patients with images of one class alone count as 'c0'; the others have no label"
+    assert patient_level(mixed, None, 20).reason == one
 
 
 def patients_with(images: list[int], wrong: list[int]) -> Predictions:

@@ -107,7 +107,7 @@ def test_who_read_a_few_patients_is_judged_by_these_patients() -> None:
     few = tuple(cell if row in rows else "" for row, cell in enumerate(p.columns["anna"]))
     pairs = told(replace(p, columns={"few": few}), ("few",))["pairs"]
     alone = told(replace(p, columns={"few": few}).take(rows), ("few",))["pairs"]
-    assert [pair["kappa"] for pair in pairs[:2]] == [pair["kappa"] for pair in alone[:2]]
+    assert pairs[:2] == alone[:2]
 
 
 def test_what_cannot_be() -> None:

@@ -210,6 +210,9 @@ def test_one_reader_several_images_of_a_patient_and_images_that_not_all_have_rea
     some = tuple("" if i % 2 else cell for i, cell in enumerate(p.columns["c0"]))
     found = compare_with_readers(table(c0=some), ["c0", "c1"])
     assert sum(one.n for one in found) == 57
+    rows = np.flatnonzero(np.arange(114) < 60)  # who did not read the other patients answered them neither way
+    half = replace(p, columns={"r": tuple(p.columns["c0"][i] if i < 60 else "" for i in range(114))})
+    assert compare_with_readers(half, ["r"]) == compare_with_readers(half.take(rows), ["r"])
 
 
 def test_what_cannot_be_compared_says_so() -> None:

@@ -126,7 +126,21 @@ def test_images_that_the_model_has_seen_are_the_first_limitation() -> None:
     told = limitations(found(flow=flow(None, Seen(images=0, patients=21, test=1))))
     assert told[0].startswith("21 patients of these have the same name as one in training")
     assert told[1].startswith("1 image of these is also in the run's own test")
+    assert "Images of the run are among these. It is not known whether any others" in " ".join(told)
+    assert "not from the run" not in " ".join(told)
     assert "Few images" not in " ".join(t for t in limitations(found(n=200)) if "(0)" in t)
+
+
+def test_images_of_the_run_under_another_name_are_no_external_test() -> None:
+    """Item 29 of STARD-AI asks how external images differ; one copy among 200 images changes nothing."""
+    for seen, told in ((Seen(images=150, test=50), 0), (Seen(images=1, test=0), 1)):
+        (line,) = [
+            row
+            for _, rows in checklists(found(flow=flow(None, seen), n=200), ["results"])
+            for row in rows
+            if row.item.asks == "how external data differ"
+        ]
+        assert [topic.text for topic in line.answers].count("images from elsewhere") == told
 
 
 def test_no_pointer_leads_to_a_section_that_is_not_shown() -> None:

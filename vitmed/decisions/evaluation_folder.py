@@ -285,14 +285,15 @@ def fold_notes(folds: Folds) -> list[str]:
 
 
 def undefined_notes(folds: Folds) -> list[str]:
-    """A note on each finding that a fold says nothing about."""
+    """A note on each finding, or on the classes, that a fold says nothing about."""
     notes = []
-    for name, of_finding in (folds.findings or {"the finding": folds}).items():
+    for name, of_finding in (folds.findings or {"": folds}).items():
         numbers = [fold.numbers.get("auroc") for fold in of_finding.each]
         lacking = [str(k) for k, auroc in enumerate(numbers, 1) if auroc is not None and auroc.value is None]
         if lacking:
             where = f"fold{'s' if len(lacking) > 1 else ''} {', '.join(lacking)}"
-            notes.append(f"The AUROC of {name} is undefined in {where}: no test image has it, or every one has it.")
+            why = "no test image has it, or every one has it" if name else "a class has no test image there"
+            notes.append(f"The AUROC{f' of {name}' * bool(name)} is undefined in {where}: {why}.")
     return notes
 
 

@@ -344,7 +344,7 @@ def stress_images(
     )
     clean, corrupted = _predict_all(saved, chosen, decoded, replace(request, corruptions=names))
     robustness = measure_robustness(clean, corrupted, saved.splits.target)
-    unread = [f"{unreadable:,} images could not be read and are not counted."] if unreadable else []
+    unread = [f"{counted(unreadable, 'image')} could not be read; the others are counted."] if unreadable else []
     about = {
         "what": what,
         "checkpoint": saved.path.name,

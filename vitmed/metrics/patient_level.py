@@ -174,8 +174,10 @@ def _undefined(predictions: Predictions, labels: np.ndarray, mixed: int) -> str 
     if len(np.unique(labelled)) == 1:
         who = f"all {len(labelled)} patients count" if len(labelled) > 1 else "the one patient counts"
         both = "with" if len(labelled) == 1 else f"{mixed} of them have"
-        why = f"{who} as '{predictions.classes[labelled[0]]}'"
-        return why + (f" ({both} images of both classes)" if mixed and len(predictions.classes) == 2 else "")
+        what = f"as '{predictions.classes[labelled[0]]}'"
+        if mixed and len(predictions.classes) > 2:
+            return f"all {len(labelled)} patients with images of one class alone count {what}; the others have no label"
+        return f"{who} {what}" + (f" ({both} images of both classes)" if mixed else "")
     return None
 
 

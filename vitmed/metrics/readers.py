@@ -104,8 +104,9 @@ def agreement(
     for a, b in couples:
         first, second = everyone[a], everyone[b]  # (S,) each
         read = (first != UNREAD) & (second != UNREAD)
-        beyond, why = kappa_estimate(first, second, weights, boot, read)
-        same = boot.proportion(first == second, read)
+        part = Bootstrap(Units(np.unique(boot.units.index[read], return_inverse=True)[1]), boot.resamples)
+        beyond, why = kappa_estimate(first[read], second[read], weights, part)
+        same = part.proportion(first[read] == second[read])
         pairs.append(PairAgreement(first=a, second=b, n=int(read.sum()), agreement=same, kappa=beyond, why=why))
     if kappa is not None and (grades is None or k == 2):
         pairs[-1] = pairs[-1].model_copy(update={"kappa": kappa, "why": ""})
@@ -173,25 +174,25 @@ def compare_with_readers(
     if raters:
         of = predictions.classes, predictions.paths
         calls = np.stack([readings(predictions.columns[c], *of, c, predictions.positive) for c in raters])
-        everyone, grades = (calls != UNREAD).all(axis=0), grades_of(ordinal, predictions.classes)
-        kinds = {"accuracy": everyone}
+        grades, read = grades_of(ordinal, predictions.classes), np.flatnonzero((calls != UNREAD).all(axis=0))
+        predictions, labels, calls = predictions.take(read), labels[read], calls[:, read]
+        kinds = {"accuracy": np.ones(len(read), bool)}
         if positive is not None:
-            kinds = {"sensitivity": everyone & (labels == positive), "specificity": everyone & (labels != positive)}
+            kinds = {"sensitivity": labels == positive, "specificity": labels != positive}
         answers = np.concatenate([[predictions.predicted], calls])  # (1 + J, S)
-        right = answers == labels
+        right, everyone = answers == labels, Units(predictions.units)
         if grades is not None and positive is None:
             boot, costs = Bootstrap.of(predictions, resamples), (grades[:, None] - grades).astype(np.float64) ** 2
-            numbers = [kappa_estimate(labels, answer, costs, boot, everyone)[0] for answer in answers]
-            units = Units(np.unique(predictions.units[everyone], return_inverse=True)[1])
-            areas = [_kappa(labels[everyone], answer[everyone], costs) for answer in answers]
-            spread_of = partial(influence_spread, units=units)
+            numbers = [kappa_estimate(labels, answer, costs, boot)[0] for answer in answers]
+            areas = [_kappa(labels, answer, costs) for answer in answers]
+            spread_of = partial(influence_spread, units=everyone)
             comparisons.append(_comparison("quadratic_kappa", raters, areas, numbers, spread_of))
         for name, rows in kinds.items():
             means = right[:, rows].mean(axis=1) if rows.any() else np.full(len(right), np.nan)
             influences = (right[:, rows] - means[:, None]) / max(1, int(rows.sum()))
             areas = [Area(float(mean), influence) for mean, influence in zip(means, influences, strict=True)]
             units = Units(np.unique(predictions.units[rows], return_inverse=True)[1])
-            numbers = [of_share(share(of_one, rows, Units(predictions.units))) for of_one in right]
+            numbers = [of_share(share(of_one, rows, everyone)) for of_one in right]
             comparisons.append(_comparison(name, raters, areas, numbers, partial(influence_spread, units=units)))
     return comparisons or None
 

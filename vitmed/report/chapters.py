@@ -284,9 +284,11 @@ def _characteristics(metrics: Results) -> list[str]:
 
 
 def _evaluated(metrics: Results, split: str | None) -> bool:
-    """Whether the report is about this split of the run; None: about other images."""
+    """Whether the report is about this split of the run; None: about other images, not all of which are of the run."""
     evaluated = None if metrics.flow is None else metrics.flow.evaluated
-    return evaluated is not None and evaluated.split == split
+    if evaluated is None or evaluated.split != split:
+        return False
+    return split is not None or (evaluated.seen.images or 0) + (evaluated.seen.test or 0) < metrics.n
 
 
 THERE: dict[str, Callable[[Results], Any]] = {  # topic without a fact or part -> whether a report has it; else always
@@ -294,10 +296,7 @@ THERE: dict[str, Callable[[Results], Any]] = {  # topic without a fact or part -
     "characteristics": _characteristics,
     "internal": lambda m: _evaluated(m, "test") or m.external,
     "external": lambda m: _evaluated(m, None),
-    "operating": lambda m: (
-        m.operating_points
-        and (m.operating_points.threshold is not None or m.operating_points.chosen in ("balanced", "cost"))
-    ),
+    "operating": lambda m: m.operating_points and m.operating_points.chosen != "default",
     "prevalence": lambda m: m.prevalence and m.prevalence.rows,
     "decision_curve": lambda m: m.decision_curve and m.decision_curve.thresholds,
     "patient_level": lambda m: m.patient_level and m.patient_level.mean,

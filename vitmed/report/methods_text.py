@@ -71,7 +71,8 @@ def methods_text(metrics: Results, shown: Callable[[str], str] = str) -> Methods
         chosen.append("The report of each finding says how its probabilities were calibrated on validation images.")
     if fitted is not None and (fitted.folds or metrics.report.policy):
         ways = {"temperature": "by temperature scaling", "vector": "by vector scaling", "none": "not calibrated"}
-        fit = ways.get(fitted.method, "for each fold by itself, as its report says")
+        method = "none" if {fold.method for fold in fitted.folds or ()} == {"none"} else fitted.method
+        fit = ways.get(method, "for each fold by itself, as its report says")
         source = "" if fit == ways["none"] else f" {cite(table.definitions['calibration'])}"
         chosen.append(f"Calibration of the probabilities, as chosen on validation images: {fit}{source}.")
     kinds = (("conformal", "Prediction sets, with a threshold for each class,"), ("intervals", "Prediction intervals"))
@@ -181,7 +182,8 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
     if positive is not None:
         decided = "if this was the more likely class"
         if points is not None and points.by_fold:
-            decided = "from the threshold that each fold chose on its own validation images"
+            most = "if most of these models (of a tie, their mean) called it so, each " if times > 1 else ""
+            decided = f"{most}from the threshold that each fold chose on its own validation images"
         elif points is not None and points.threshold is not None:
             decided = f"from a probability of {format_probability(points.threshold)}, chosen on validation images"
         text.append(f"The positive class was {shown(positive)}; an image was called positive {decided}.")

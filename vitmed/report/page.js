@@ -97,7 +97,7 @@
   threshold.addEventListener("input", show);
   prevalence.addEventListener("input", () => { prevalence.dataset.usual = "no"; show(); });
   at("usual").addEventListener("click", asUsual);
-  at("marks").replaceChildren(mark("the one in use", curve.start), ...curve.marks.map(([text, i]) => mark(text, i)));
+  at("marks").replaceChildren(mark(curve.decided ? "the one in use" : "0.5", curve.start), ...curve.marks.map(([text, i]) => mark(text, i)));
   at("controls").hidden = false;
   asUsual();
 })();

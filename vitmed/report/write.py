@@ -27,6 +27,7 @@ from vitmed.metrics.kinds.findings import fewer_holders
 from vitmed.metrics.mistakes import issues_csv
 from vitmed.metrics.paired_comparison import holm
 from vitmed.metrics.predictions import Predictions, target_of
+from vitmed.metrics.predictions_csv import ANSWER, SET
 from vitmed.metrics.predictions_files import read_predictions
 from vitmed.report.analyses import ANALYSES, Extra, Material
 from vitmed.report.blocks import Block, Cell, Document, Group, Picture, Table, Text, escape_markdown, grid, to_markdown
@@ -153,7 +154,9 @@ def _of_findings(material: Material, origin: Origin) -> dict[str, tuple[str, Rep
             continue
         policy = None if policies is None else policies[name]
         folds = None if extra.folds is None else extra.folds.findings[name]
-        view = predictions.of(name) if policy is None else policy.apply(predictions.of(name))
+        view = predictions.of(name)
+        columns = {key: cells for key, cells in view.columns.items() if key not in (SET, ANSWER)}  # of all findings
+        view = replace(view, columns=columns) if policy is None else policy.apply(view)
         notes = [*(policy.notes if policy else ()), *(fold_notes(folds) if folds else ()), *alone]
         own = Extra(
             flow=counted_again(extra.flow, view),

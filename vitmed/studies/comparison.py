@@ -274,7 +274,8 @@ def operating_points(models: Sequence[Model]) -> tuple[dict[str, str], list[str]
         points[model.name] = ""
         if predictions.kind != "number" and predictions.at_point:
             settings = report.get("evaluate", {})
-            flags = [f"--{key} {settings[key]}".replace("_", "-") for key in TITLES if settings.get(key)]
+            keys = [*TITLES, *["prevalence"] * bool(settings.get("cost"))]  # at another one, costs decide otherwise
+            flags = [f"--{key} {settings[key]}".replace("_", "-") for key in keys if settings.get(key)]
             points[model.name] = " ".join(flags).removesuffix(" True") or "the decisions of its table"
     together = {point: listed([name for name in points if points[name] == point]) for point in points.values()}
     each = "; ".join(f"{names} by {point or 'the likeliest class'}" for point, names in together.items())

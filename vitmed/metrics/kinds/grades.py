@@ -16,7 +16,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.text import listed
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate, of_mean
-from vitmed.metrics.intervals import NONE, Units, influence_spread, log_interval, quantile, ratio, within
+from vitmed.metrics.intervals import NONE, influence_spread, log_interval, quantile, ratio, within
 from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions
 from vitmed.metrics.kinds.prepared import Prepared
 from vitmed.metrics.metric_table import GRADE_METRICS, METRICS, Metric
@@ -190,14 +190,9 @@ def grade_errors(off: np.ndarray, order: Sequence[str], boot: Bootstrap) -> Grad
     return Grades(order=list(order), off=mean, within_one=boot.proportion(size <= 1))
 
 
-def kappa_estimate(
-    first: np.ndarray, second: np.ndarray, weights: np.ndarray, boot: Bootstrap, read: np.ndarray | None = None
-) -> tuple[Estimate, str]:
+def kappa_estimate(first: np.ndarray, second: np.ndarray, weights: np.ndarray, boot: Bootstrap) -> tuple[Estimate, str]:
     """Kappa of two readings, (S,) int64, with its interval, and why it has none, or no value; "" where it has both. The
-    weights of the disagreements are (K, K); `read` are the images that both have read, None: all."""
-    if read is not None:
-        units = Units(np.unique(boot.units.index[read], return_inverse=True)[1])
-        first, second, boot = first[read], second[read], Bootstrap(units, boot.resamples)
+    weights of the disagreements are (K, K)."""
     whole, drawn = boot.sums(kappa_summands(first, second, weights))
     value, count = float(kappa_of_sums(whole, weights)), boot.units.count
     found = kappa_of_sums(drawn, weights)

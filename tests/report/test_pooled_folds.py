@@ -1,0 +1,78 @@
+"""The pooled page of folds says what decides there, once and with repeats; folds made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from reports import write_report
+
+from vitmed.core.config import EvaluateConfig
+from vitmed.decisions.evaluation_folder import folds_of_classes
+from vitmed.decisions.policy import choose_policy
+from vitmed.metrics.ensembles import out_of_fold
+from vitmed.metrics.kinds.classes import evaluate_predictions, metric_values
+from vitmed.metrics.kinds.findings import FindingPredictions
+from vitmed.metrics.predictions import Predictions
+from vitmed.metrics.predictions_csv import ANSWER
+from vitmed.report.analyses import Extra
+from vitmed.report.chapters import first_sentence
+from vitmed.report.results import Origin
+from vitmed.report.write import Report
+
+TARGET = EvaluateConfig(resamples=0, target_sensitivity=0.9, calibration="none", format="md")
+
+
+def draw(seed: int, rows: range) -> Predictions:
+    """Images of patients with two each; every other patient is positive."""
+    labels, rng = np.arange(len(rows)) % 4 // 2, np.random.default_rng(seed)
+    logits = np.stack([np.zeros(len(rows)), 2 * labels - 1 + rng.normal(size=len(rows))], axis=1)
+    paths, groups = tuple(f"{row}.png" for row in rows), tuple(f"p{row // 2}" for row in rows)
+    return Predictions(("no", "yes"), paths, groups, labels, logits.astype(np.float32), positive="yes")
+
+
+def pages(folder: Path, repeats: int = 1) -> tuple[str, str]:
+    """report.md and methods.md of two folds, divided once or more."""
+    policies = [choose_policy(draw(seed, range(100, 180)), TARGET) for seed in range(2 * repeats)]
+    tests = [policy.apply(draw(9 + k, range(40 * (k % 2), 40 * (k % 2) + 40))) for k, policy in enumerate(policies)]
+    pooled, each = out_of_fold(tests, 2), [evaluate_predictions(test, 0) for test in tests]
+    folds = folds_of_classes(each, policies, ("auroc", "accuracy"), metric_values(pooled)["auroc"], TARGET)
+    write_report(folder, pooled, TARGET, folds=folds, figures=())
+    return (folder / "report.md").read_text(), (folder / "methods.md").read_text()
+
+
+def test_the_checklists_name_the_thresholds_that_each_fold_chose(tmp_path: Path) -> None:
+    page, methods = pages(tmp_path)
+    rows = [line for line in page.splitlines() if "thresholds that each fold chose" in line]
+    assert len(rows) == 2 and not [row for row in rows if "not in this report" in row]
+    assert "Each image keeps the decision of its own fold" in page
+    assert "was called positive from the threshold that each fold chose" in methods
+    assert "as chosen on validation images: not calibrated." in methods  # by no fold
+
+
+def test_of_repeated_folds_most_of_the_models_that_never_saw_an_image_decide(tmp_path: Path) -> None:
+    page, methods = pages(tmp_path, repeats=2)
+    assert "own fold" not in page and "those of the mean of the 2 models that never saw an image" in page
+    assert "was called positive if most of these models (of a tie, their mean) called it so" in methods
+
+
+def test_a_finding_is_called_from_what_its_folds_chose_and_its_report_counts_no_answer_to_all_findings() -> None:
+    tests, config = [draw(1, range(40)), draw(2, range(40, 80))], EvaluateConfig(resamples=0, report=False)
+    labels, logits = np.concatenate([test.labels for test in tests]), np.concatenate([t.logits[:, 1] for t in tests])
+    pooled = FindingPredictions(
+        ("edema", "mass"),
+        tuple(map(str, range(80))),
+        tuple(f"p{row // 2}" for row in range(80)),
+        np.stack([labels] * 2, axis=1).astype(np.int8),
+        np.stack([logits] * 2, axis=1),
+        columns={ANSWER: ("yes", "no: mass is too unsure for the chosen risk") * 40},
+    )
+    for asked, threshold in ((EvaluateConfig(calibration="none"), "0.5."), (TARGET, "that each fold chose.")):
+        policies = [choose_policy(draw(5 + k, range(100, 180)), asked) for k in range(2)]
+        each = [evaluate_predictions(test, 0) for test in tests]
+        of_one = folds_of_classes(each, policies, ("auroc", "accuracy"), 0.9, asked)
+        folds = of_one.model_copy(update={"findings": dict.fromkeys(pooled.classes, of_one)})
+        report = Report.of(pooled, Origin(title="x"), config, Extra(folds=folds))
+        assert f"of the others at the threshold {threshold}" in first_sentence(report.results)
+        assert len(report.findings) == 2 and all(of.results.answers is None for of in report.findings.values())
+        assert all(ANSWER not in of.predictions.columns for of in report.findings.values())
