@@ -26,13 +26,13 @@ from vitmed.core.base_models import CLASSES
 from vitmed.core.downloads import unconnected
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
+from vitmed.data.loading import read_splits
 from vitmed.data.samples import labelled_by
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.predict import predict_all
 from vitmed.metrics.kinds.classes import metric_values
 from vitmed.models.vit import ViT
 from vitmed.training import loop
-from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune
 from vitmed.training.loop import Control
 from vitmed.training.optimiser import ema_decay, steps_per_epoch
@@ -85,7 +85,7 @@ def one(folder: Path, seed: int, epochs: int, size: int) -> dict[str, list[dict]
         ready = make_plan(load_config(None, overrides), True)
     session = Session.of(ready.config)
     task = Finetune.new(ready.config, ready.splits, session)
-    read = check_images(ready.splits, Preprocessing.of(ready.config), ready.config.data)
+    read = read_splits(ready.splits, Preprocessing.of(ready.config), ready.config.data)
     for images in read.images.values():
         images.cache = np.stack([images.read(i) for i in range(len(images))])
     run = Run(task, ready.config, read, RunFolder(folder), session)  # writes nothing

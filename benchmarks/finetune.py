@@ -47,13 +47,12 @@ from torch import nn
 from vitmed.core.config import Config
 from vitmed.core.load_config import load_config
 from vitmed.core.run_folder import RunFolder
-from vitmed.data.loading import Images
+from vitmed.data.loading import Images, read_splits
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.models.hardware import pick_precision, seeded
 from vitmed.report.plots.drawing import BLUE, GREY, ORANGE, add_grid, png
 from vitmed.training.baselines import fit_baselines
-from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune
 from vitmed.training.optimiser import ema_decay
 from vitmed.training.plan.make_plan import make_plan
@@ -92,7 +91,7 @@ def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
     config = plan.config
     session = Session.of(config, clock=CpuClock())
     task = Finetune.new(config, plan.splits, session, plan.weights)
-    read = check_images(plan.splits, Preprocessing.of(config), config.data)
+    read = read_splits(plan.splits, Preprocessing.of(config), config.data)
     session.clock.began = start = clock()
     run = Run.new(task, config, read, RunFolder(place), session)
     fit_baselines(run, task)

@@ -49,10 +49,10 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
 
     from vitmed.core.load_config import load_config
     from vitmed.core.run_folder import RunFolder
+    from vitmed.data.loading import read_splits
     from vitmed.data.samples import labelled_by
     from vitmed.imaging.preprocessing import Preprocessing
     from vitmed.inference.predict import predict_all
-    from vitmed.training.environment import check_images
     from vitmed.training.finetune import Finetune
     from vitmed.training.loop import Control, fit
     from vitmed.training.plan.make_plan import make_plan
@@ -76,7 +76,7 @@ def cnn(folder: Path, fold: int, work: Path, sets: list[str]) -> None:
     network: Any = nn.Sequential(*layers)  # in the place of the ViT
     network.tokens, network.width = 64, width  # what sizes the batches of predictions
     say(f"small CNN of {sum(p.numel() for p in network.parameters()):,} parameters")
-    task, read = Finetune(network, splits.outputs), check_images(splits, Preprocessing.of(config), config.data)
+    task, read = Finetune(network, splits.outputs), read_splits(splits, Preprocessing.of(config), config.data)
     run = Run(task, config, read, RunFolder(work), session)  # writes nothing
     objective = task.objective(config, run.images["train"], session)
     for record in fit(run.state, run.stream, objective, Control(config), lambda: task.validate(run)):

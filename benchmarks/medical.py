@@ -64,7 +64,7 @@ from vitmed.core.config import Config
 from vitmed.core.files import write_text
 from vitmed.core.load_config import load_config, with_values
 from vitmed.core.run_folder import RunFolder
-from vitmed.data.loading import Images
+from vitmed.data.loading import Images, read_splits
 from vitmed.data.samples import Sample, Splits, labelled_by
 from vitmed.data.thread_batches import in_threads
 from vitmed.decisions.calibration import fit_calibration
@@ -79,7 +79,6 @@ from vitmed.metrics.predictions import Predictions, known_labels
 from vitmed.models.hardware import Precision, pick_precision, seeded
 from vitmed.models.vit import ViT
 from vitmed.training.baselines import fit_colours
-from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune
 from vitmed.training.loop import Control, Stream, train_epoch
 from vitmed.training.losses import objective_of
@@ -137,7 +136,7 @@ def train_plan(options: argparse.Namespace, key: Key, place: Path) -> Trained:
         config = with_values(config, {"train.epochs": epochs, "train.warmup_epochs": warmup})
     session = Session.of(config)
     task = Finetune.new(config, ready.splits, session)
-    read = check_images(ready.splits, Preprocessing.of(config), config.data)
+    read = read_splits(ready.splits, Preprocessing.of(config), config.data)
     start, wall = clock(), time.perf_counter()
     run = Run.new(task, config, read, RunFolder(place), session)
     run.train()

@@ -57,14 +57,13 @@ from vitmed.core.files import read_json_lines, write_text
 from vitmed.core.load_config import load_config, with_values
 from vitmed.core.run_folder import RunFolder
 from vitmed.core.text_files import csv_text
-from vitmed.data.loading import Images
+from vitmed.data.loading import Images, read_splits
 from vitmed.data.samples import labelled_by
 from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.inference.checkpoint import load_checkpoint
 from vitmed.metrics.kinds.number import NumberPredictions
 from vitmed.metrics.predictions import Predictions
 from vitmed.models.hardware import seeded
-from vitmed.training.environment import check_images
 from vitmed.training.finetune import Finetune
 from vitmed.training.plan.make_plan import Plan, make_plan
 from vitmed.training.run import Run, Session
@@ -129,7 +128,7 @@ def by_plan(options: argparse.Namespace, key: Key, ready: Plan, number: int) -> 
     """What `vitmed train` trains, without its reports; seconds of CPU."""
     session = Session.of(ready.config)
     task = Finetune.new(ready.config, ready.splits, session)
-    read = check_images(ready.splits, Preprocessing.of(ready.config), ready.config.data)
+    read = read_splits(ready.splits, Preprocessing.of(ready.config), ready.config.data)
     place = options.work / "runs" / f"{key.set}_{key.row}{number or ''}_{key.fold}"
     shutil.rmtree(place, ignore_errors=True)  # of a run that was cut off
     place.mkdir(parents=True)

@@ -153,7 +153,7 @@ def test_test_images_that_are_copies_of_training_images(tmp_path: Path) -> None:
         shutil.copy(data / "train" / "blue" / f"blue_{i}.png", data / "test" / "blue" / f"copy_{i}.png")
     ui = recording()
     result = train(data, output=tmp_path / "runs", sets=TINY_SETS, **BARE | {"epochs": 1})
-    assert any("identical copies of 2 test images are in another split" in text for text in ui.warned)
+    assert any("the same file in two splits: 2 files, 2 of 8 test images" in text for text in ui.warned)
     notes = json.loads((result.folder / "test" / "metrics.json").read_text())["notes"]
     assert any(note.startswith("Leakage: 2 of these images") for note in notes)
     assert not any("Leakage" in note for note in result.val.metrics["notes"])

@@ -481,10 +481,7 @@ def check_data(root: Path, config: Config, labels: str | Path | None, index: boo
     unknown = [make("patients_unknown", text, nobody, "error", NO_ID)] * bool(nobody and dicom)
     others = [problem for problem in checked.problems if not unknown or problem.code != "patients_unknown"]
     problems = in_order([*others, *by_name, *unknown, *folder_problems(contents)])
-    rows = [
-        {"split": split, "text": f"{FAMILIES[clue.family]}{f', {clue.finding}' * bool(clue.finding)}", **asdict(clue)}
-        for split, clue in checked.shortcuts
-    ]
+    rows = [{"split": split, "text": clue.title, **asdict(clue)} for split, clue in checked.shortcuts]
     shortcuts = [{k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()} for row in rows]
     numbers = {
         "data": root.resolve().name,

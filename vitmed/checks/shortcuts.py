@@ -42,6 +42,10 @@ class Shortcut:
     images: int  # how many were used
     finding: str = ""  # which of several it predicts
 
+    @property
+    def title(self) -> str:
+        return FAMILIES[self.family] + f", {self.finding}" * bool(self.finding)
+
 
 def features(records: Sequence[FileRecord]) -> dict[str, np.ndarray]:
     """Family -> (N, D) float64, from records of images that could be decoded."""

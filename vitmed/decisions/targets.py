@@ -103,6 +103,7 @@ def _answers(predictions: Predictions) -> Streams:
 
 
 READERS = ("evaluate.raters", "evaluate.rater_scores", "evaluate.ordinal")
+OF_CLASSES_ALONE = ("train.smoothing", "augment.mixup", "augment.cutmix")
 OF_CLASSES = TargetKind(
     numbers=PreparedPredictions,
     loss="cross_entropy",
@@ -132,7 +133,7 @@ TARGETS: dict[str, TargetKind] = {
             model=("An image classifier", "It looks for"),
             outside="finding that is not in the list, of which the model says nothing",
         ),
-        idle=("data.positive", "train.smoothing", *READERS),
+        idle=("data.positive", *OF_CLASSES_ALONE, *READERS),
     ),
     "number": TargetKind(
         numbers=PreparedNumbers,
@@ -155,7 +156,7 @@ TARGETS: dict[str, TargetKind] = {
             answer="predictions.values, predictions.intervals",
         ),
         idle=(
-            *("data.positive", "data.uncertain", "train.smoothing", *READERS),
+            *("data.positive", "data.uncertain", *OF_CLASSES_ALONE, *READERS),
             *(f"evaluate.{name}" for name in sorted(CHOOSING - {"coverage"})),
         ),
     ),

@@ -215,7 +215,7 @@ def _read_tiff(path: Path, stream: IO[bytes], frame: int | None) -> RawImage | I
         except UnidentifiedImageError:
             if not deep:
                 raise
-    if not deep or int(tags.get(262, 1)) > 2 or (int(tags.get(284, 1)) == 2 and samples > 1) or tags.get(338) == (1,):
+    if int(tags.get(262, 1)) > 2 or (int(tags.get(284, 1)) == 2 and samples > 1) or tags.get(338) == (1,):
         problem = f"{path}: a TIFF of {samples} x {bits} bits, a kind that vitmed does not read"
         raise DataError(problem, "save it as grey or RGB, channels side by side, without premultiplied alpha")
     dtype = np.dtype(f"{'?uif'[kind] if kind < 4 else 'u'}{max(1, bits // 8)}")

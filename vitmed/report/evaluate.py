@@ -283,9 +283,6 @@ def rebuild(
     predictions, policy, run = evaluated.predictions, evaluated.policy, RunFolder(file.parent.parent)
     if positive_index(predictions) is not None and positive in predictions.classes and not evaluated.metrics:
         predictions, positive = replace(predictions, positive=positive), None
-    order = tuple(names_in(flags.get("ordinal")) or ())
-    if not evaluated.metrics and predictions.kind == "classes" and sorted(order) == sorted(predictions.classes):
-        predictions = predictions.like(replace(predictions, classes=order))
     check_against_rest(predictions, positive)
     against_rest = positive is not None and file.with_name(NUMBERS).is_file()
     folder = output_folder(output, file.with_name(AGAINST_REST if against_rest else "report"), *data_of_runs([file]))
@@ -343,6 +340,9 @@ def _with_table(
 ) -> tuple[Evaluated, dict[str, Any], list[str]]:
     """An evaluation with what a table of `labels` adds: further columns and, to images without labels, the labels."""
     evaluated = read_evaluation(file, labelled=labels is None)
+    predictions, order = evaluated.predictions, tuple(names_in(flags.get("ordinal")) or ())
+    if not evaluated.metrics and predictions.kind == "classes" and sorted(order) == sorted(predictions.classes):
+        evaluated = replace(evaluated, predictions=predictions.like(replace(predictions, classes=order)))
     predictions, classes = evaluated.predictions, evaluated.predictions.classes
     if labels is None:
         return evaluated, flags, []

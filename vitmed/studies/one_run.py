@@ -40,7 +40,7 @@ from vitmed.report.plots.drawing import png
 from vitmed.report.plots.pictures import contact_sheet
 from vitmed.training.baselines import Baselines, fit_baselines
 from vitmed.training.early_stopping import finished
-from vitmed.training.environment import all_its_images, check_images, check_ranks, check_unchanged
+from vitmed.training.environment import all_its_images, check_ranks, check_unchanged
 from vitmed.training.finetune import Finetune, augmented_examples, fit_decision_policy
 from vitmed.training.out_of_memory import one_batch
 from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, median_side, time_needed, with_window
@@ -287,7 +287,7 @@ def _read(
     DataError if an image is not that of the `hashes` of a run that is resumed."""
     ranks, checked = session.ranks, dict[str, Any]()
     with ranks.one_first():
-        read = check_images(splits, Preprocessing.of(config), config.data)
+        read = read_splits(splits, Preprocessing.of(config), config.data)
         if before := sum(map(set(task.seen).__contains__, read.hashes["test"])):
             warn(f"the weights were made with {counted(before, 'test image')}: results look too good")
     check_unchanged(read.splits, read.hashes, hashes)  # before advice that --resume refuses

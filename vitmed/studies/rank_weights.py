@@ -40,7 +40,7 @@ from vitmed.studies.cluster import each, files_of, prepare
 from vitmed.studies.comparison import Model, align, better, compare_models, short_names
 from vitmed.studies.one_run import TrainResult, default_name
 from vitmed.training.baselines import fit_colours, fit_logistic, frozen_features
-from vitmed.training.environment import check_images, splits_csv
+from vitmed.training.environment import splits_csv
 from vitmed.training.out_of_memory import is_out_of_memory
 from vitmed.training.plan import make_plan
 
@@ -240,7 +240,7 @@ def evaluate_colours(config: Config, output: str | Path, name: str | None) -> Tr
     """
     config, splits = _open_folder(config, output, "splits")
     preprocessing = Preprocessing.of(config)
-    splits, images, hashes, records, skipped = check_images(splits, preprocessing, config.data)
+    splits, images, hashes, records, skipped = read_splits(splits, preprocessing, config.data)
     notes, counts = check_before_training(splits, records, skipped, config)
     folder = RunFolder.create(output, name or default_name(splits.root, config))
     write_text(folder.config, store_paths(config, folder.path).to_yaml())

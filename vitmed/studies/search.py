@@ -39,7 +39,6 @@ from vitmed.report.results import Results
 from vitmed.studies.cluster import HERE, Places
 from vitmed.studies.one_run import default_name
 from vitmed.studies.study import Job, OnEpoch, Study, check_same_data, read_study, workers
-from vitmed.training.losses import LEARNING
 from vitmed.training.plan.make_plan import LAST_KEPT, make_plan, plan_yaml
 from vitmed.training.plan.rules import fields_set
 from vitmed.training.plan.time import Clock
@@ -128,20 +127,19 @@ def new_study(
             enough = round_up(SHARE * forecast.total(1) if free else both)
             raise UsageError(problem, f"--time {duration_text(enough)}")
         what |= forecast._asdict()
-    config, train = prepared.config, prepared.config.train
+    config, train, kind = prepared.config, prepared.config.train, prepared.splits.target.kind
+    idle = TARGETS[kind].idle
     if not what["space"]:  # a range around the planned value of each setting of `AROUND` that you did not set
         given = prepared.given
         fixed = {f"{part}.{name}" for part in ("train", "model", "augment") for name in fields_set(given, part)}
-        fixed |= set() if LEARNING[prepared.splits.target.kind].mixes else {"augment.mixup"}
+        fixed |= {*idle}
         fixed |= {"train.layer_decay"} if prepared.weights is None else set()
         what["space"] = {place: AROUND[place](attrgetter(place)(config)) for place in AROUND if place not in fixed}
     domains = what["space"]
     if not domains:
         raise UsageError("nothing to search: every setting is fixed", "leave some out, or name --space")
-    kind = prepared.splits.target.kind
-    mixing = {"augment.mixup", "augment.cutmix"} if not LEARNING[kind].mixes else set[str]()
-    if idle := [place for place in domains if place in {*TARGETS[kind].idle, *mixing}]:
-        raise UsageError(f"{idle[0]}: changes nothing for labels of the kind {kind}", "leave it out of the search")
+    if unused := [place for place in domains if place in idle]:
+        raise UsageError(f"{unused[0]}: changes nothing for labels of the kind {kind}", "leave it out of the search")
     if "train.patience" in domains and "train.choose" not in domains and train.choose == "last":
         raise UsageError(LAST_KEPT.format("patience", domains["train.patience"]), "do so, or search other settings")
     if SEED in domains and (count := math.prod(len(domain.split(",")) for domain in domains.values())) > MOST:

@@ -16,14 +16,12 @@ from typing import Any
 import torch
 
 from vitmed import __version__
-from vitmed.core.config import Config, DataConfig, PretrainConfig
+from vitmed.core.config import Config, PretrainConfig
 from vitmed.core.errors import DataError, UsageError
-from vitmed.core.messages import warn
-from vitmed.core.text import counted, listed, now
+from vitmed.core.text import listed, now
 from vitmed.core.text_files import csv_text
-from vitmed.data.loading import ReadSplits, UnusableFiles, read_splits
+from vitmed.data.loading import ReadSplits, UnusableFiles
 from vitmed.data.samples import Splits
-from vitmed.imaging.preprocessing import Preprocessing
 from vitmed.models.hardware import Precision, describe
 from vitmed.training.processes import Ranks
 
@@ -80,17 +78,6 @@ def git_commit() -> str | None:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip() or None
     return None
-
-
-def check_images(splits: Splits, preprocessing: Preprocessing, data: DataConfig) -> ReadSplits:
-    """`read_splits`, with a warning where an image of val or test is in another split too."""
-    read = read_splits(splits, preprocessing, data)
-    seen = dict.fromkeys(read.hashes["train"], "train")
-    for name in ("val", "test"):
-        if copies := sum(digest in seen for digest in read.hashes[name]):
-            warn(f"identical copies of {counted(copies, f'{name} image')} are in another split: results look too good")
-        seen |= dict.fromkeys(read.hashes[name], name)
-    return read
 
 
 def check_unchanged(splits: Splits, hashes: Mapping[str, list[str]], before: Mapping[str, list[str]]) -> None:

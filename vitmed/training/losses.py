@@ -185,7 +185,6 @@ class Learning:
     loss: Callable[[Images, int, Config, torch.device], Loss]  # of a configuration, as `CrossEntropy.of`
     start: Callable[[ViT, Tensor, Config], None]  # sets the bias of the head, from the targets (S, ...) of training
     balances: tuple[str, ...] = ("none",)  # values of `train.balance` that can be used
-    mixes: bool = False  # whether images may be mixed
     answers: Callable[[Tensor], Tensor] = lambda output: output
     chances: Callable[[Tensor], Tensor] = lambda logits: logits.softmax(dim=1)
 
@@ -215,7 +214,6 @@ LEARNING: dict[str, Learning] = {
             None if config.train.balance == "none" else start_balanced(model, targets.numpy())
         ),
         balances=("none", "adjust", "loss", "sampler"),
-        mixes=True,
     ),
     "findings": Learning(
         BinaryCrossEntropy.of,

@@ -16,7 +16,7 @@ from vitmed.core.errors import UsageError
 from vitmed.core.text import listed
 from vitmed.metrics.bootstrap import Bootstrap
 from vitmed.metrics.estimates import ClassNumbers, Estimate, Numbers, estimate, of_mean
-from vitmed.metrics.intervals import NONE, influence_spread, log_interval, quantile, ratio, within
+from vitmed.metrics.intervals import NONE, Units, influence_spread, log_interval, quantile, ratio, within
 from vitmed.metrics.kinds.classes import PreparedPredictions, evaluate_predictions
 from vitmed.metrics.kinds.prepared import Prepared
 from vitmed.metrics.metric_table import GRADE_METRICS, METRICS, Metric

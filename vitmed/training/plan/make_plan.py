@@ -238,14 +238,12 @@ def config_of_target(config: Config, splits: Splits) -> Config:
         values["evaluate.ordinal"] = list(splits.classes)
     config = with_values(config, values)
     refuse_idle(config, kind)
-    learning, train, augment = LEARNING[kind], config.train, config.augment
+    learning, train = LEARNING[kind], config.train
     ranking = tuple(name for name in TARGETS[kind].metrics if name in RANKING)
     rows = ("train.balance", train.balance, learning.balances), ("train.monitor", train.monitor, ranking)
     for name, value, good in rows:
         if value not in good:
             raise UsageError(f"{name} {value}: not for {kind}", f"one of {', '.join(good)}")
-    if not learning.mixes and (augment.mixup or augment.cutmix):
-        raise UsageError(f"mixup and cutmix mix classes; these labels are {kind}", "leave them out")
     return config
 
 
