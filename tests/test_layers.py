@@ -129,7 +129,7 @@ def test_a_room_of_numbers_imports_no_torch() -> None:
 
 
 BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one that raises it says why
-    "lines": (44080, 38_000),  # of them 110 compare groups of seeds, 450 refuse and warn
+    "lines": (44079, 38_000),  # of them 110 compare groups of seeds, 450 refuse and warn
     "files": (209, 210),
     "functions in 1,000 lines": (56.2, 46),  # fewer lines, such as those of the future import, not more functions
     "imports, % of the lines": (7.5, 6),  # fewer lines of them than at 7.4 %, of fewer lines
@@ -139,7 +139,7 @@ BUDGETS = {  # what -> at most today, the goal. A change lowers the first; one t
     "fmt: skip": (0, 0),
     "isinstance of predictions": (0, 0),
     "files in commands": (28, 30),
-    "lines in commands": (2_137, 2_500),  # --window of three verbs, several classes as one, refusals
+    "lines in commands": (2_143, 2_500),  # plan names patients as train does; a finished part refuses changed images
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -384,7 +384,7 @@ def test_searches_that_cannot_be(given: dict[str, Any], problem: str, data: Path
 def test_a_setting_without_effect_on_findings_is_not_searched(place: str, tmp_path: Path) -> None:
     data = draw_findings(tmp_path / "data")
     given = {"labels": data / "labels.csv", "sets": TINY_SETS, "grid": [f"{place}=0,0.1"], "output": tmp_path / "runs"}
-    with pytest.raises(UsageError, match=f"{place}: changes nothing for labels of the kind findings"):
+    with pytest.raises(UsageError, match=f"{place}: changes nothing for these labels"):
         tune(data, **given, epochs=1)
     assert not (tmp_path / "runs").exists()
 

@@ -455,9 +455,9 @@ def test_what_was_chosen_in_a_line() -> None:
         f"'ill' is predicted from a probability of {at:.3g}"
     )
     costs = three(cost=COSTS, calibration="none").summary
-    usual, lowest = plain.summary.partition("; ")[0], "the class of the lowest expected cost is predicted"
+    usual, lowest = plain.summary.partition("; ")[0], "the class with the lowest expected cost is predicted"
     assert costs == f"{usual}; {lowest}"
-    assert three(balanced=True).summary.endswith("largest multiple of its share of validation is predicted")
+    assert three(balanced=True).summary.endswith("largest probability relative to its mean on validation is predicted")
 
 
 def test_the_answers_are_counted_by_reason() -> None:

@@ -32,6 +32,8 @@ from vitmed.metrics.predictions import Predictions, is_called, known_labels, pos
 FEW = 10  # positive or negative images, or patients, below which a choice on validation is unreliable
 Costs = Sequence[Sequence[float]]  # K x K
 MOST_SHOWN = 6  # classes for which a message shows an example of a matrix
+# what the predicted class has, by the key of an operating point without a threshold; else the largest probability
+DECIDES = {"cost": "lowest expected cost", "balanced": "largest probability relative to its mean on validation"}
 
 
 class Counts(Frozen):

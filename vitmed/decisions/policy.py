@@ -19,7 +19,7 @@ from vitmed.core.config import EvaluateConfig
 from vitmed.core.text import counted, counted_doing, listed
 from vitmed.decisions.calibration import Calibration, fit_calibration
 from vitmed.decisions.conformal import IntervalReach, SetThresholds, fit_intervals, fit_sets, prediction_sets
-from vitmed.decisions.operating_points import TITLES, PolicyPoints, apply_point, choose_points
+from vitmed.decisions.operating_points import DECIDES, TITLES, PolicyPoints, apply_point, choose_points
 from vitmed.decisions.out_of_distribution import OodScore, scores_of
 from vitmed.decisions.selective_prediction import Abstention, certainty, choose_abstention
 from vitmed.metrics.bootstrap import Bootstrap
@@ -121,13 +121,6 @@ def lead(values: np.ndarray) -> np.ndarray:
     return values - np.where(np.arange(values.shape[1]) == values.argmax(axis=1)[:, None], second, first)
 
 
-DECIDES = {  # without a threshold, by the key of the operating point
-    "default": "the likeliest class is predicted",
-    "cost": "the class of the lowest expected cost is predicted",
-    "balanced": "the class whose probability is the largest multiple of its share of validation is predicted",
-}
-
-
 class ClassPolicy(DecisionPolicy):
     """What validation chooses for classes and grades."""
 
@@ -199,7 +192,8 @@ class ClassPolicy(DecisionPolicy):
         if operating.threshold is not None:
             text += f"; {operating.positive!r} is predicted from a probability of {operating.threshold:.3g}"
         else:
-            text += f"; {DECIDES.get(operating.chosen, DECIDES['default'])}"
+            way = DECIDES.get(operating.chosen)
+            text += f"; the {f'class with the {way}' if way else 'likeliest class'} is predicted"
         return text
 
     @property

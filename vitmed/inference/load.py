@@ -225,8 +225,7 @@ class Model:
         if not isinstance(image, Image.Image):
             fix = "name a file, or give its bytes, a Pillow image or a NumPy array (H, W, C)"
             raise DataError(f"an image of the type {type(image).__name__}", fix)
-        deep = any(";16" in str(part[3]) for part in getattr(image, "tile", []))  # of a file that is not decoded yet
-        if deep and not image.mode.startswith("I"):
+        if not image.mode.startswith("I") and ";16" in str(getattr(image, "tile", "")):  # of a file not decoded yet
             raise DataError(
                 "image: has 16 bits per channel, of which Pillow keeps 8", "name the file, or give its bytes"
             )

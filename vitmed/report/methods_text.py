@@ -8,6 +8,7 @@ from vitmed import __version__
 from vitmed.core.base_models import Frozen
 from vitmed.core.config import GRADE_ERRORS
 from vitmed.core.text import counted, format_probability, visible
+from vitmed.decisions.operating_points import DECIDES
 from vitmed.metrics.estimates import FEWEST, Estimate
 from vitmed.metrics.metric_table import TITLES, methods, phrase
 from vitmed.metrics.readers import ReaderComparison
@@ -188,9 +189,8 @@ def _design(metrics: Results, shown: Callable[[str], str]) -> str:
             decided = f"from a probability of {format_probability(points.threshold)}, chosen on validation images"
         text.append(f"The positive class was {shown(positive)}; an image was called positive {decided}.")
     elif metrics.n and metrics.target.kind in ("classes", "grades"):
-        ways = {"cost": "lowest expected cost", "balanced": "largest ratio of probability to its mean on validation"}
-        way = ways.get("default" if points is None else points.chosen, "largest probability")
-        if way == ways["cost"] and (error := metrics.report.evaluate.get("cost")) in GRADE_ERRORS:
+        way = DECIDES.get("default" if points is None else points.chosen, "largest probability")
+        if way == DECIDES["cost"] and (error := metrics.report.evaluate.get("cost")) in GRADE_ERRORS:
             way = f"lowest expected {error} error in grades"
         text.append(f"The class with the {way} was predicted.")
     if (agreed := metrics.bland_altman) is not None:

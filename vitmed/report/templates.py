@@ -20,7 +20,7 @@ from vitmed.core.base_models import Frozen
 from vitmed.core.messages import is_warning
 from vitmed.core.text import LISTED, NOTICE, counted, counted_doing, format_probability, grouped, listed
 from vitmed.decisions.evaluation_folder import spread_of
-from vitmed.decisions.operating_points import DecisionShares, OperatingPoints
+from vitmed.decisions.operating_points import DECIDES, DecisionShares, OperatingPoints
 from vitmed.decisions.targets import TARGETS
 from vitmed.metrics.clinical_utility import percentage
 from vitmed.metrics.estimates import APART, FEW_GROUPS, FEWEST, Estimate, decimals, value_text
@@ -296,6 +296,7 @@ def sampling_of(metrics: Results) -> str:
 
 IN_TEMPLATES: dict[str, Any] = {  # what the templates use besides the results
     "titles": TITLES,
+    "DECIDES": DECIDES,
     "titled": lambda names: [TITLES[name] for name in names],
     "definitions": lambda metrics: TARGETS[metrics.target.kind].metrics,
     "class_numbers": PER_CLASS,

@@ -93,7 +93,8 @@ class OneRun:
             parts = [*head, "\n".join(warnings) or "None.", "## Messages", "\n".join(messages)]
             write_text(folder.plan, "\n\n".join(parts) + "\n")
         kept.warn_gravest(f"{folder.plan}")
-        images = f"{folder.contact_sheet.name} ({_augmentation(run.config)})"
+        shown = "sample images" if run.config.train.freeze else f"augmentation {run.config.augment.policy}"
+        images = f"{folder.contact_sheet.name} ({shown})"
         show(wrapped(f"run folder: {folder.path} with {folder.plan.name}, {images}"))
         with run_lock(folder) if self.ranks.leads else contextlib.nullcontext():
             return self._finish(run, task)
@@ -134,7 +135,7 @@ class OneRun:
             if ranks.leads:
                 write_json(folder.data_check, checked)
                 crop = f", crops of at least {100 * config.augment.crop:g} % of the area" * (config.augment.crop < 1)
-                title = _augmentation(config) + crop * (not config.train.freeze)
+                title = "sample images" if config.train.freeze else f"augmentation {config.augment.policy}{crop}"
                 sheet = contact_sheet(augmented_examples(run), len(run.splits.strata), title)
                 write_bytes(folder.contact_sheet, png(sheet))
         return run, task
@@ -274,10 +275,6 @@ def _evaluated(run: Run[Config], task: Finetune, baselines: Baselines | None, tr
     if task.after is not None and not short:  # seconds of a core, whoever else computes
         task.after.keep(min(time.monotonic() - began[0], time.process_time() - began[1]))
     return TrainResult(folder.path, best, val, test)
-
-
-def _augmentation(config: Config) -> str:
-    return "sample images" if config.train.freeze else f"augmentation {config.augment.policy}"
 
 
 def _read(

@@ -127,19 +127,16 @@ def new_study(
             enough = round_up(SHARE * forecast.total(1) if free else both)
             raise UsageError(problem, f"--time {duration_text(enough)}")
         what |= forecast._asdict()
-    config, train, kind = prepared.config, prepared.config.train, prepared.splits.target.kind
-    idle = TARGETS[kind].idle
+    config, train, kind = prepared.config, prepared.config.train, TARGETS[prepared.splits.target.kind]
     if not what["space"]:  # a range around the planned value of each setting of `AROUND` that you did not set
-        given = prepared.given
-        fixed = {f"{part}.{name}" for part in ("train", "model", "augment") for name in fields_set(given, part)}
-        fixed |= {*idle}
+        parts = ("train", "model", "augment")
+        fixed = {*kind.idle, *(f"{part}.{name}" for part in parts for name in fields_set(prepared.given, part))}
         fixed |= {"train.layer_decay"} if prepared.weights is None else set()
         what["space"] = {place: AROUND[place](attrgetter(place)(config)) for place in AROUND if place not in fixed}
-    domains = what["space"]
-    if not domains:
+    if not (domains := what["space"]):
         raise UsageError("nothing to search: every setting is fixed", "leave some out, or name --space")
-    if unused := [place for place in domains if place in idle]:
-        raise UsageError(f"{unused[0]}: changes nothing for labels of the kind {kind}", "leave it out of the search")
+    if unused := [place for place in domains if place in kind.idle]:
+        raise UsageError(f"{unused[0]}: changes nothing for these labels", "leave it out of the search")
     if "train.patience" in domains and "train.choose" not in domains and train.choose == "last":
         raise UsageError(LAST_KEPT.format("patience", domains["train.patience"]), "do so, or search other settings")
     if SEED in domains and (count := math.prod(len(domain.split(",")) for domain in domains.values())) > MOST:

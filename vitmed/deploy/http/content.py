@@ -20,7 +20,8 @@ from vitmed.core.process import SharedContext
 from vitmed.core.run_folder import NUMBERS, RunFolder
 from vitmed.core.text import NOTICE, counted, csp_hash, format_probability
 from vitmed.decisions.evaluation_folder import find_evaluation, read_metrics
-from vitmed.decisions.policy import DECIDES, ClassPolicy, DecisionPolicy, FindingPolicy
+from vitmed.decisions.operating_points import DECIDES
+from vitmed.decisions.policy import ClassPolicy, DecisionPolicy, FindingPolicy
 from vitmed.deploy.http.limits import Refusal, Upload
 from vitmed.imaging.dicom import QUIET, silence
 from vitmed.inference.ensemble import Ensemble
@@ -146,7 +147,8 @@ def _decides(policy: DecisionPolicy | None) -> str | None:
         return f"Decision: {policy.summary}" if isinstance(policy, FindingPolicy) else None
     threshold, positive = policy.operating.threshold, policy.operating.positive
     if positive is None:
-        return None if policy.operating.chosen == "default" else DECIDES[policy.operating.chosen]
+        way = DECIDES.get(policy.operating.chosen)
+        return way and f"It says the class with the {way}"
     return f"It says {positive} from a probability of {format_probability(0.5 if threshold is None else threshold)}"
 
 
