@@ -186,7 +186,7 @@ def test_a_map_explains_a_finding_and_is_tested(findings: vitmed.TrainResult, tm
 @pytest.mark.parametrize(
     ("sets", "match"),
     [
-        ("augment.mixup=0.2", "mixup and cutmix mix classes"),
+        ("augment.mixup=0.2", r"--mixup \(augment.mixup\): changes nothing for labels of the kind findings"),
         ("train.balance=sampler", "balance sampler: not for findings"),
         ("train.monitor=mae", "monitor mae: not for findings"),
     ],

@@ -55,10 +55,10 @@ class Baseline(PairedComparison):
         gap = self.difference[self.decides]
         gain = gap if ALL_METRICS[self.decides].higher_is_better else gap.reversed
         low, high = gain.low, gain.high
-        if low is None or high is None:
-            return "no interval"
         if patients is not None and patients < FEW_GROUPS:
             return "few patients"
+        if low is None or high is None:
+            return "no interval"
         return "better" if low > 0 else "worse" if high < 0 else "not shown"
 
     @property

@@ -479,7 +479,7 @@ def _verdict(pair: paired.ComparedPair, kind: TargetKind, both: tuple[Any, Any],
     result = f"{result} {gap.value:+.3f}{interval}{of}, {count}"
     if patients and units < FEW_GROUPS:
         return f"{names[0]} is {UNCLEAR} than {names[1]}: {result}, too few to decide"
-    if _no_gap(gap):
+    if gap.value == gap.low == gap.high == 0:
         return f"{names[0]} and {names[1]} are alike: {result}"
     winner = better(pair, units, patients)
     how = UNCLEAR if winner is None else "better" if winner == pair.first else "worse"

@@ -397,9 +397,7 @@ class PreparedFindings(Prepared):
         return {"subset_accuracy": share_difference(self.right, other.right, self.read, self.units)}
 
     def gaps(self, other: "PreparedFindings") -> dict[str, Gap]:
-        """As `Prepared.gaps`; no interval where no image shows how much a difference varies."""
-        same, gaps = self.predictions.same_as(other.predictions), super().gaps(other)
-        gaps = {name: (reach if same or reach > 0 else np.nan, test) for name, (reach, test) in gaps.items()}
+        gaps = super().gaps(other)
         for name in AREAS:
             gaps[name] = area_gap(self.overall_areas[name], other.overall_areas[name], None, self.units)
             mine, yours = (model.cells.overall_areas[name] for model in (self, other))

@@ -248,6 +248,8 @@ class Prepared:
                 low, high = (0.0, 0.0) if same else (share.low, share.high)
                 difference[name] = estimate(share.value, low, high, share.method)
             elif name in gaps:
-                difference[name] = gap_estimate(value, *gaps[name], np.inf if name in cls.unbounded else 1.0)
+                reach, test = gaps[name]  # 0 where no image shows how much the difference varies
+                limit = np.inf if name in cls.unbounded else 1.0
+                difference[name] = gap_estimate(value, reach if same or reach > 0 else np.nan, test, limit)
         tests = {name: test for name, (_, test) in (gaps | shares).items() if name in cls.tested}
         return PairedComparison(overall=theirs, difference=difference, tests={name: tests[name] for name in cls.tested})
