@@ -77,12 +77,12 @@ def test_a_model_and_itself_differ_by_0_in_every_number() -> None:
 
 
 def test_equal_decisions_do_not_show_how_much_a_difference_varies() -> None:
-    """Of other probabilities: a kappa without a difference has no interval, the AUROC and the share of right ones do."""
+    """Of other probabilities: a kappa without a difference has no interval, the share of right images has one."""
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(60, 3)).astype(np.float32), rng.integers(3, size=60)
     p = Predictions(tuple("abc"), tuple(map(str, range(60))), None, labels, logits)
     found = compare_predictions(p, replace(p, logits=logits * np.linspace(1, 2, 60, dtype=np.float32)[:, None]))
-    for name in ("cohen_kappa", "mcc", "f1"):
+    for name in ("cohen_kappa", "mcc"):
         assert found.difference[name].value == 0 and found.difference[name].low is None
     assert found.difference["accuracy"].low < 0 < found.difference["accuracy"].high
     assert found.difference["log_loss"].low is not None
